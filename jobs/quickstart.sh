@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# From a checkout to a measurement: makes an environment, installs hpccomm with an MPI library, runs
+# an all-reduce sweep on 2 ranks and stores it. Run again, it only measures again.
+#
+#   bash jobs/quickstart.sh
+#   HPCCOMM_MPIEXEC=/opt/mpi/bin/mpiexec bash jobs/quickstart.sh      with the site's own MPI
+#
+# The other variables that it knows stand at the top of environment.sh.
+
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+make_environment
+
+results=$checkout/results/quickstart.h5
+mkdir -p "$(dirname "$results")"
+
+say "measuring all_reduce on 2 ranks"
+status=0
+timeout --kill-after=10 300 "$mpiexec" -n 2 "$venv/bin/python" -m hpccomm perf all_reduce \
+    -b 8 -e 64M -f 4 --output "$results" </dev/null || status=$?
+case $status in
+0) ;;
+124 | 137) give_up "the sweep did not end within 5 minutes and was stopped." \
+    "Is the machine busy, or does $mpiexec hang?  Try: $mpiexec -n 2 hostname" ;;
+*) give_up "the sweep failed with status $status (see above)." ;;
+esac
+
+# Prints a path as it can be typed.
+typed() { printf '%q' "${1/#"$PWD/"/}"; }
+
+cat <<END
+
+It works. The table above and every sample behind it are in $results
+
+Next:
+  source $(typed "$venv/bin/activate")
+  hpccomm show $(typed "$results")
+  hpccomm perf --help
+  bash $(typed "$checkout/jobs/test.sh")
+On a cluster: jobs/perf.sbatch runs the same sweep under Slurm. README.md shows a first program.
+END

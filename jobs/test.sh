@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Everything that must hold: static checks, tests without MPI, tests under MPI on 1 to 4 ranks, docs.
+# Makes or reuses the environment of quickstart.sh and installs nothing outside it.
+#
+#   bash jobs/test.sh
+#   HPCCOMM_MPIEXEC=/opt/mpi/bin/mpiexec bash jobs/test.sh            with the site's own MPI
+#
+# The other variables that it knows stand at the top of environment.sh. Exit status 0: all passed.
+
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+make_environment test docs dev
+cd "$checkout"
+# For the tests that start MPI jobs themselves.
+export MPIEXEC=$mpiexec
+
+summary=()
+failed=0
+
+# stage SECONDS NAME COMMAND...   runs one step, at most so long, and notes how it ended
+stage() {
+    local seconds=$1 name=$2 status=0 outcome started=$SECONDS
+    shift 2
+    printf '\n'
+    say "$name"
+    timeout --kill-after=15 "$seconds" "$@" </dev/null || status=$?
+    case $status in
+    0) outcome=passed ;;
+    124 | 137) outcome="FAILED: stopped after $seconds s" ;;
+    *) outcome="FAILED: exit status $status" ;;
+    esac
+    [[ $outcome == passed ]] || failed=1
+    summary+=("$(printf '%-28s %s (%d s)' "$name" "$outcome" $((SECONDS - started)))")
+}
+
+skip() { summary+=("$(printf '%-28s skipped: %s' "$1" "$2")"); }
+
+python=$venv/bin/python
+stage 60 "ruff check" "$python" -m ruff check
+stage 60 "ruff format" "$python" -m ruff format --check
+stage 300 "mypy" "$python" -m mypy
+stage 60 "import-linter" "$venv/bin/lint-imports"
+stage 420 "tests without MPI" "$python" -m pytest --ignore=tests/mpi
+for ranks in 1 2 3 4; do
+    stage 180 "tests with MPI, $ranks ranks" "$mpiexec" -n "$ranks" \
+        "$python" -m pytest --with-mpi tests/mpi
+done
+if [[ -f docs/conf.py ]]; then
+    stage 180 "docs" "$python" -m sphinx -n -W --keep-going -q docs docs/_build/html
+    stage 180 "docs' examples" "$python" -m sphinx -n -W --keep-going -q -b doctest docs docs/_build/doctest
+else
+    skip "docs" "there is no docs/conf.py"
+fi
+command -v nvidia-smi >/dev/null || skip "tests on a GPU" "this machine has no NVIDIA driver"
+
+printf '\n'
+say "summary (what single tests skipped, and why, stands above in pytest's closing lines)"
+printf '   %s\n' "${summary[@]}"
+if ((failed)); then
+    say "FAILED"
+else
+    say "all passed"
+fi
+exit "$failed"
