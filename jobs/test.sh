@@ -13,6 +13,8 @@ make_environment test docs dev
 cd "$checkout"
 # For the tests that start MPI jobs themselves.
 export MPIEXEC=$mpiexec
+# Under Open MPI every rank believes that it writes to a terminal.
+[[ -t 1 ]] || export NO_COLOR=1
 
 summary=()
 failed=0
@@ -42,8 +44,8 @@ stage 300 "mypy" "$python" -m mypy
 stage 60 "import-linter" "$venv/bin/lint-imports"
 stage 420 "tests without MPI" "$python" -m pytest --ignore=tests/mpi
 for ranks in 1 2 3 4; do
-    stage 180 "tests with MPI, $ranks ranks" "$mpiexec" -n "$ranks" \
-        "$python" -m pytest --with-mpi tests/mpi
+    stage 240 "tests with MPI, $ranks ranks" "$mpiexec" -n "$ranks" \
+        "$python" -m pytest --with-mpi -p no:cacheprovider tests/mpi
 done
 if [[ -f docs/conf.py ]]; then
     stage 180 "docs" "$python" -m sphinx -n -W --keep-going -q docs docs/_build/html
