@@ -21,9 +21,8 @@ def launch(tmp_path: Path, mpiexec: Launch) -> Launch:
 
     def run(ranks: int, text: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "test_planted.py").write_text(text)
-        return mpiexec(
-            ranks, "-m", "pytest", "--with-mpi", "-ra", "-p", "no:cacheprovider", "--color=no", cwd=tmp_path
-        )
+        options = ["--with-mpi", "-ra", "-p", "no:cacheprovider", "--color=no"]
+        return mpiexec(ranks, "-m", "pytest", *options, cwd=tmp_path)
 
     return run
 

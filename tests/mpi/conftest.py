@@ -15,6 +15,7 @@ import signal
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -99,7 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what lies here as ``mpi``: pytest-mpi then skips it unless ``--with-mpi`` is given."""
     for item in items:
-        if item.path.is_relative_to(os.path.dirname(__file__)):
+        if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.mpi)
 
 
@@ -179,9 +180,7 @@ def mpi_comm(request: pytest.FixtureRequest) -> Iterator["MPI.Comm"]:
 
 
 @pytest.fixture
-def comm(
-    request: pytest.FixtureRequest, mpi_comm: "MPI.Comm"
-) -> Iterator["hpccomm.Communicator"]:
+def comm(request: pytest.FixtureRequest, mpi_comm: "MPI.Comm") -> Iterator["hpccomm.Communicator"]:
     """Give a communicator over all ranks, with the library's defaults."""
     import hpccomm
 

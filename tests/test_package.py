@@ -1,0 +1,105 @@
+"""What the package promises before anything of it is used."""
+
+import importlib.metadata
+import importlib.resources
+import json
+import subprocess
+import sys
+
+import pytest
+
+import hpccomm
+
+ERRORS = {
+    "HpccommError": "Exception",
+    "ConfigurationError": "HpccommError",
+    "BackendUnavailable": "ConfigurationError",
+    "LaunchError": "ConfigurationError",
+    "UsageError": "HpccommError",
+    "BufferMismatch": "UsageError",
+    "UnsupportedDtype": "UsageError",
+    "CommunicationError": "HpccommError",
+    "CollectiveTimeout": "CommunicationError",
+    "RankMismatch": "CommunicationError",
+    "PeerLost": "CommunicationError",
+    "CommunicatorAborted": "CommunicationError",
+    "ResultsError": "HpccommError",
+    "SchemaMismatch": "ResultsError",
+}
+
+SURFACE = {
+    "new_comm",
+    "Communicator",
+    "CommOptions",
+    "Choice",
+    "ReduceOp",
+    "premul_sum",
+    "Work",
+    "__version__",
+    *ERRORS,
+}
+
+HEAVY = {"mpi4py", "mpi4py.MPI", "cupy", "h5py", "torch", "matplotlib"}
+
+
+def modules_after(program: str) -> set[str]:
+    """Names of all modules that a fresh interpreter has loaded after a program."""
+    report = "import json, sys; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}\n{report}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import hpccomm",
+        "import hpccomm; hpccomm.ReduceOp, hpccomm.CommOptions, hpccomm.LaunchError",
+        "import hpccomm.cli.main",
+        "import hpccomm.testing",
+    ],
+)
+def test_import_loads_neither_mpi_nor_cuda_nor_hdf5(program: str) -> None:
+    assert modules_after(program) & HEAVY == set()
+
+
+def test_import_of_the_package_alone_loads_no_numpy() -> None:
+    assert "numpy" not in modules_after("import hpccomm")
+
+
+def test_results_load_neither_mpi_nor_cuda() -> None:
+    assert modules_after("import hpccomm.results") & {"mpi4py", "cupy"} == set()
+
+
+def test_public_surface() -> None:
+    assert set(hpccomm.__all__) == SURFACE
+    assert set(dir(hpccomm)) >= SURFACE
+    for name in SURFACE:
+        assert getattr(hpccomm, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = hpccomm.no_such_name
+
+
+def test_error_tree() -> None:
+    for name, parent in ERRORS.items():
+        assert getattr(hpccomm, name).__bases__[0].__name__ == parent
+    assert issubclass(hpccomm.UsageError, ValueError)
+
+
+def test_version_is_the_distribution_s() -> None:
+    assert importlib.metadata.version("hpccomm") == hpccomm.__version__
+
+
+def test_types_are_announced() -> None:
+    files = importlib.resources.files("hpccomm")
+    assert files.joinpath("py.typed").is_file()
+
+
+def test_console_script() -> None:
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="hpccomm")
+    assert callable(script.load())
