@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # The virtual environment and the MPI launcher of the scripts beside this file. Sourced, not run.
 #
 #   HPCCOMM_PYTHON    Python interpreter to build on (default: the first fitting one on PATH)
@@ -90,7 +91,7 @@ make_environment() {
     if [[ -f $venv/hpccomm-extras ]]; then
         mapfile -t -O "${#extras[@]}" extras <"$venv/hpccomm-extras"
     fi
-    mapfile -t extras < <(printf '%s\n' "${extras[@]}" | sort -u)
+    mapfile -t extras < <(printf '%s\n' "${extras[@]}" | sort -u | sed '/^$/d')
     described=$(describe_installation)
     if [[ -f $venv/hpccomm-installed && $described == "$(<"$venv/hpccomm-installed")" ]] &&
         "$venv/bin/python" -c 'import sys' 2>/dev/null; then
@@ -107,12 +108,12 @@ make_environment() {
                 "Set HPCCOMM_VENV to a folder that may be written, with 1 GiB of room."
     fi
     rm -f "$venv/hpccomm-installed"
-    local joined
-    joined=$(IFS=,; printf '%s' "${extras[*]}")
-    say "installing hpccomm[$joined] into $venv"
+    local what
+    what=$(IFS=,; printf '%s' "${extras[*]:+[${extras[*]}]}")
+    say "installing hpccomm$what into $venv"
     (cd "$checkout" && "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        --editable ".[$joined]") ||
-        give_up "pip could not install hpccomm[$joined] (see above)." \
+        --editable ".$what") ||
+        give_up "pip could not install hpccomm$what (see above)." \
             "Without a way to PyPI, set PIP_INDEX_URL to the site's mirror."
     printf '%s\n' "${extras[@]}" >"$venv/hpccomm-extras"
     printf '%s\n' "$described" >"$venv/hpccomm-installed"
