@@ -1,0 +1,1 @@
+"""Measurements on disk and on the screen: the HDF5 file, nccl-tests' table and JSON, CSV."""

@@ -1,0 +1,255 @@
+"""How one run lies in an HDF5 group: the schema turned into HDF5 types, and back.
+
+A run takes two forms with the same names and types. While it is measured, ``rows`` and ``samples``
+are contiguous and have room to spare, so that a row can be added without touching anything but the
+bytes of that room (see `hpccomm.results.writer`). Once it has ended they are chunked, compressed
+and exactly as long as what was measured.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpccomm.errors import UsageError
+from hpccomm.results.schema import LOCATION, STATE, Config, RankInfo, Row, RunInfo
+
+SAMPLE = np.dtype("<f8")
+"""Type of the samples: seconds."""
+
+_CHUNK_BYTES = 1 << 20
+_BLOCK_BYTES = 64 << 20
+
+
+def _hdf5_type(stored: str) -> np.dtype[Any]:
+    """Turn a type of the schema into the NumPy type that h5py stores under it."""
+    if stored == "str":
+        kind: np.dtype[Any] = h5py.string_dtype("utf-8")
+    elif stored.startswith("S"):
+        kind = h5py.string_dtype("utf-8", int(stored[1:]))
+    else:
+        kind = np.dtype(stored)
+    return kind
+
+
+def _table_type(table: type) -> list[tuple[str, np.dtype[Any]]]:
+    return [
+        (field.name, _hdf5_type(field.metadata["stored"])) for field in dataclasses.fields(table)
+    ]
+
+
+ROW = np.dtype([*_table_type(Row), *((name, _hdf5_type(kind)) for name, kind, _ in LOCATION)])
+"""Type of one stored row: the columns of `Row`, then where its samples lie."""
+
+RANK = np.dtype(_table_type(RankInfo))
+"""Type of one line of the table of ranks."""
+
+STATE_TYPE = np.dtype([(name, _hdf5_type(kind)) for name, kind, _ in STATE])
+"""Type of the scalar dataset ``state``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where a run that is being measured may write, in bytes from the start of the file.
+
+    Attributes
+    ----------
+    rows, repetitions : int
+        How many rows, and rows of samples, fit.
+    rows_at, samples_at, state_at : int
+        Addresses of the three datasets.
+    """
+
+    rows: int
+    repetitions: int
+    rows_at: int
+    samples_at: int
+    state_at: int
+
+
+def encode_text(value: str, size: int, what: str) -> bytes:
+    """Encode a string for a field of `size` bytes; one that does not fit is refused, never cut."""
+    encoded = value.encode()
+    if len(encoded) > size:
+        raise UsageError(f"{what} {value!r} has {len(encoded)} bytes; a results file holds {size}")
+    return encoded
+
+
+def encode_row(row: Row, first_sample: int, repetitions: int) -> bytes:
+    """Return the bytes of one stored row.
+
+    Raises
+    ------
+    UsageError
+        If a string is too long for its column.
+    """
+    values: list[object] = []
+    for field in dataclasses.fields(Row):
+        value = getattr(row, field.name)
+        if isinstance(value, str):
+            value = encode_text(value, ROW[field.name].itemsize, field.name)
+        values.append(value)
+    return np.array((*values, first_sample, repetitions), dtype=ROW).tobytes()
+
+
+def decode_row(stored: np.void) -> Row:
+    """Return the `Row` of one stored row."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(Row):
+        value = stored[field.name].item()
+        values[field.name] = value.decode() if isinstance(value, bytes) else value
+    values["in_place"] = bool(values["in_place"])
+    return Row(**values)
+
+
+def make_room(group: h5py.Group, rows: int, repetitions: int, ranks: int) -> Room:
+    """Create ``rows``, ``samples`` and ``state`` with room for a run that is to be measured.
+
+    The space is allocated at once and has no index that could grow: that is what makes it safe to
+    fill while nobody has the file open. The state is the caller's to write before anyone reads it.
+    """
+
+    def contiguous(name: str, shape: tuple[int, ...], kind: np.dtype[Any]) -> int:
+        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        creation.set_layout(h5py.h5d.CONTIGUOUS)
+        creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        dataset = group.create_dataset(name, shape=shape, dtype=kind, dcpl=creation)
+        return int(dataset.id.get_offset())
+
+    rows, repetitions = max(rows, 1), max(repetitions, 1)
+    state_at = contiguous("state", (), STATE_TYPE)
+    rows_at = contiguous("rows", (rows,), ROW)
+    samples_at = contiguous("samples", (repetitions, ranks), SAMPLE)
+    return Room(rows, repetitions, rows_at, samples_at, state_at)
+
+
+def is_open(group: h5py.Group) -> bool:
+    """Say whether a run still has the form of one that is being measured."""
+    return group["rows"].chunks is None
+
+
+def written(group: h5py.Group) -> tuple[int, int]:
+    """Return how many rows, and rows of samples, a run holds."""
+    rows = int(group["state"][()]["rows"])
+    if not rows:
+        return 0, 0
+    last = group["rows"][rows - 1]
+    return rows, int(last["first_sample"] + last["repetitions"])
+
+
+def copy_measurements(source: h5py.Group, target: h5py.Group) -> None:
+    """Copy state, rows and samples into datasets of `target` that have at least their length."""
+    rows, repetitions = written(source)
+    target["state"][()] = source["state"][()]
+    target["rows"][:rows] = source["rows"][:rows]
+    samples = source["samples"]
+    block = max(1, _BLOCK_BYTES // (SAMPLE.itemsize * samples.shape[1]))
+    for begin in range(0, repetitions, block):
+        end = min(begin + block, repetitions)
+        target["samples"][begin:end] = samples[begin:end]
+
+
+def seal(source: h5py.Group, target: h5py.Group) -> None:
+    """Write into `target` the measurements of `source` in the form of a run that has ended."""
+    rows, repetitions = written(source)
+    ranks = source["samples"].shape[1]
+    compressed = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
+    target.create_dataset("state", shape=(), dtype=STATE_TYPE)
+    target.create_dataset(
+        "rows",
+        shape=(rows,),
+        maxshape=(None,),
+        dtype=ROW,
+        chunks=(max(1, min(rows, _CHUNK_BYTES // ROW.itemsize)),),
+        **compressed,
+    )
+    # A reader wants a row's samples of all ranks: a chunk is as wide as the ranks, about 1 MiB.
+    tall = math.ceil(_CHUNK_BYTES / (SAMPLE.itemsize * ranks))
+    target.create_dataset(
+        "samples",
+        shape=(repetitions, ranks),
+        maxshape=(None, ranks),
+        dtype=SAMPLE,
+        chunks=(max(1, min(tall, repetitions)), ranks),
+        **compressed,
+    )
+    copy_measurements(source, target)
+
+
+def write_info(group: h5py.Group, info: RunInfo) -> None:
+    """Store the facts of a run in its group."""
+    text = h5py.string_dtype("utf-8")
+    for field in dataclasses.fields(RunInfo):
+        value = getattr(info, field.name)
+        match field.metadata["stored"]:
+            case "str":
+                group.attrs[field.name] = (
+                    value.isoformat() if isinstance(value, datetime) else value
+                )
+            case "str[]":
+                group.attrs.create(field.name, list(value), shape=(len(value),), dtype=text)
+            case "group":
+                attributes = group.create_group(field.name).attrs
+                if isinstance(value, Config):
+                    for setting in dataclasses.fields(Config):
+                        attributes.create(
+                            setting.name,
+                            getattr(value, setting.name),
+                            dtype=_hdf5_type(setting.metadata["stored"]),
+                        )
+                else:
+                    for name, entry in value.items():
+                        attributes[name] = entry
+            case "table":
+                table = np.array([dataclasses.astuple(rank) for rank in value], dtype=RANK)
+                group.create_dataset(field.name, data=table)
+
+
+def copy_info(source: h5py.Group, target: h5py.Group) -> None:
+    """Copy everything of a run but its measurements, unknown members included."""
+    for name, value in source.attrs.items():
+        target.attrs[name] = value
+    for name in source:
+        if name not in ("state", "rows", "samples"):
+            source.copy(source[name], target, name)
+
+
+def read_info(group: h5py.Group) -> RunInfo:
+    """Return the facts of a run from its group."""
+    config = group["config"].attrs
+    settings = {
+        field.name: (
+            bool(config[field.name])
+            if field.metadata["stored"] == "u1"
+            else config[field.name].item()
+        )
+        for field in dataclasses.fields(Config)
+    }
+    ranks = tuple(_read_rank(line) for line in group["ranks"][()].tolist())
+    return RunInfo(
+        started=datetime.fromisoformat(group.attrs["started"]),
+        user=group.attrs["user"],
+        launcher=group.attrs["launcher"],
+        arguments=tuple(group.attrs["arguments"]),
+        skipped=tuple(group.attrs["skipped"]),
+        config=Config(**settings),
+        ranks=ranks,
+        versions=_texts(group["versions"]),
+        environment=_texts(group["environment"]),
+        slurm=_texts(group["slurm"]),
+    )
+
+
+def _read_rank(line: tuple[Any, ...]) -> RankInfo:
+    values: list[Any] = [entry.decode() if isinstance(entry, bytes) else entry for entry in line]
+    return RankInfo(*values)
+
+
+def _texts(group: h5py.Group) -> Mapping[str, str]:
+    return {name: str(value) for name, value in group.attrs.items()}

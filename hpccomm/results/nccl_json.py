@@ -1,0 +1,173 @@
+"""nccl-tests' JSON, version 3: one run as the document that its tools read."""
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from hpccomm.results import table
+from hpccomm.results.schema import UNCHECKED, Config, Row, RunInfo
+
+VERSION = 3
+"""Version of nccl-tests' schema."""
+
+
+def document(
+    info: RunInfo,
+    rows: Sequence[Row],
+    samples: Callable[[int], np.ndarray | None] | None = None,
+    *,
+    ended: datetime | None = None,
+    errors: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return a run as nccl-tests' JSON object.
+
+    Parameters
+    ----------
+    info : RunInfo
+        Facts of the run.
+    rows : sequence of Row
+        Its rows, in order.
+    samples : callable, optional
+        Gives the seconds ``(repetitions, ranks)`` of the row at an index, or None; asked only if
+        the run reports statistics over its repetitions.
+    ended : datetime, optional
+        When the run ended; without it the document has no ``end_time``.
+    errors : sequence of str
+        What went wrong.
+
+    Notes
+    -----
+    nccl-tests writes a truth value as the string ``"true"`` or ``"false"``, the root as a string
+    and not-a-number as ``"nan"``; so does this. Its ``experiment_name``, which nccl-tests mostly
+    leaves empty, tells the tables of a run apart: collective, backend and algorithm.
+    """
+    wrong, bandwidth = table.summary(rows)
+    minimum = info.config.minimum_busbw
+    reached = _truth(table.reaches(bandwidth, minimum)) if minimum >= 0 else "unchecked"
+    result: dict[str, Any] = {
+        "version": VERSION,
+        "start_time": info.started.strftime(table.TIME_FORMAT),
+        "args": list(info.arguments),
+        "env": [f"{name}={value}" for name, value in {**info.environment, **info.slurm}.items()],
+        "nccl_version": nccl_code(info.versions.get("nccl")),
+        "config": {
+            **_config(info.config),
+            "devices": [
+                {
+                    "rank": rank.rank,
+                    "group": rank.group,
+                    "pid": rank.pid,
+                    "hostname": rank.host,
+                    "device": rank.device,
+                    "device_hex": rank.device_hex,
+                    "device_info": rank.device_info,
+                }
+                for rank in info.ranks
+            ],
+        },
+        "results": _results(info.config, rows, samples),
+        "out_of_bounds": {"count": wrong, "okay": _truth(wrong == 0)},
+        "average_bus_bandwidth": {"bandwidth": _number(bandwidth), "okay": reached},
+        "errors": list(errors),
+    }
+    if ended is not None:
+        result["end_time"] = ended.strftime(table.TIME_FORMAT)
+    return result
+
+
+def nccl_code(version: str | None) -> int | None:
+    """Return NCCL's number for a version, such as 23203 for ``"2.32.3"``; None without NCCL."""
+    if version is None:
+        return None
+    major, minor, patch = (int(part) for part in version.split(".")[:3])
+    return major * 10000 + minor * 100 + patch
+
+
+def _config(config: Config) -> dict[str, Any]:
+    step = (
+        {"step_factor": config.step_factor}
+        if config.step_factor > 1
+        else {"step_bytes": config.step_bytes}
+    )
+    return {
+        "nthreads": config.nthreads,
+        "ngpus": config.ngpus,
+        "minimum_bytes": config.minimum_bytes,
+        "maximum_bytes": config.maximum_bytes,
+        **step,
+        "warmup_iters": config.warmup_iters,
+        "iterations": config.iterations,
+        "aggregated_iterations": config.aggregated_iterations,
+        "validation": config.validation,
+        "graph": config.graph,
+        "blocking_collectives": _truth(config.blocking_collectives != 0),
+        "per_iter_timing": _truth(config.per_iter_timing),
+        "per_iter_skip": config.per_iter_skip,
+        "parallel_init": _truth(config.parallel_init),
+    }
+
+
+def _results(
+    config: Config, rows: Sequence[Row], samples: Callable[[int], np.ndarray | None] | None
+) -> list[dict[str, Any]]:
+    results = []
+    for out, inside in table.lines(rows):
+        row = rows[inside if out is None else out]  # type: ignore[index]
+        result: dict[str, Any] = {
+            "size": row.bytes,
+            "count": row.count,
+            "type": row.dtype,
+            "redop": row.op,
+            "root": f"{row.root:6d}",
+        }
+        for place, index in (("out_of_place", out), ("in_place", inside)):
+            result[place] = None if index is None else _half(config, rows[index])
+            if index is None or samples is None or not config.per_iter_timing:
+                continue
+            times = samples(index)
+            if times is not None and len(times) > config.per_iter_skip:
+                result[f"{place}_per_iter"] = _per_iteration(times, config.per_iter_skip)
+        result["actual_iterations"] = row.iterations
+        result["experiment_name"] = " ".join(row.block)
+        results.append(result)
+    return results
+
+
+def _half(config: Config, row: Row) -> dict[str, Any]:
+    return {
+        "cpu_time" if config.report_cputime else "time": _number(row.time),
+        "alg_bw": _number(row.algbw),
+        "bus_bw": _number(row.busbw),
+        "nwrong": None if row.wrong == UNCHECKED else row.wrong,
+    }
+
+
+def _per_iteration(samples: np.ndarray, skip: int) -> dict[str, Any]:
+    times = table.iteration_times(samples)
+    summary = table.iteration_statistics(times[skip:])
+    result: dict[str, Any] = {
+        "skipped_iterations": skip,
+        "min_us": summary.minimum,
+        "max_us": summary.maximum,
+        "avg_us": summary.mean,
+        "p50_us": summary.p50,
+        "p95_us": summary.p95,
+        "p99_us": summary.p99,
+        "stdev_us": summary.deviation,
+        "cv_pct": summary.cv,
+        "times_us": [time * 1e6 for time in times],
+    }
+    if samples.shape[1] > 1:
+        result["per_process_max_times_us"] = (samples.T * 1e6).tolist()
+    return result
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _number(value: float) -> float | str:
+    return "nan" if math.isnan(value) else value

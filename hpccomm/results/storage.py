@@ -1,0 +1,302 @@
+"""A results file as a whole: told from other files, locked, and replaced by its next version.
+
+The structure of a file on disk never changes. Whatever needs another structure (a further run, more
+room, the compressed form) is built in ``FILE.partial`` beside it, flushed to the disk, and renamed
+over the file: at every moment the path names a complete file, whenever a process is killed and
+wherever HDF5 was in its work.
+
+A writer holds `flock` on the file for as long as it lives, so that a second one is refused, and
+other programs' HDF5 libraries may read but not change it. The kernel drops the lock with the
+process.
+"""
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import h5py
+
+from hpccomm import __version__
+from hpccomm.errors import ResultsError, SchemaMismatch
+from hpccomm.results import layout
+from hpccomm.results.schema import FORMAT, RUNS, SCHEMA_VERSION
+
+_Result = TypeVar("_Result")
+
+_log = logging.getLogger(__name__)
+
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+_NO_RESERVATION = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+_REMEDIES = {
+    errno.EACCES: "make it writable, or choose another path",
+    errno.EPERM: "make it writable, or choose another path",
+    errno.EROFS: "the file system is read-only: choose another path",
+    errno.ENOENT: "make the directory, or choose another path",
+    errno.ENOTDIR: "choose another path",
+    errno.EISDIR: "name a file in it",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "choose another path",
+    errno.ENOSPC: "free space, or choose another file system",
+    errno.EDQUOT: "free space within the quota, or choose another file system",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f), or choose another file system",
+}
+
+
+@contextlib.contextmanager
+def reported(path: Path, doing: str) -> Iterator[None]:
+    """Turn what the operating system or HDF5 refuses into a `ResultsError` with path and remedy."""
+    try:
+        yield
+    except OSError as error:
+        number = error.errno or _mentioned(str(error))
+        reason = os.strerror(number) if number else str(error)
+        remedy = _REMEDIES.get(number or 0)
+        raise ResultsError(
+            f"cannot {doing} {path}: {reason}" + (f"; {remedy}" if remedy else "")
+        ) from error
+
+
+def _mentioned(message: str) -> int | None:
+    """Find the error number in a message of HDF5, which h5py does not always carry over."""
+    for number in (*_FULL, *_REMEDIES):
+        if f"errno = {number}," in message:
+            return number
+    return None
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[h5py.File]:
+    """Open a results file for reading, after checking that it is one.
+
+    No lock is taken: the structure of a file never changes under its reader.
+
+    Raises
+    ------
+    ResultsError
+        If the file cannot be read or is not HDF5.
+    SchemaMismatch
+        If it is another program's, or of another schema version.
+    """
+    with reported(path, "read"), path.open("rb"):
+        pass
+    if not h5py.is_hdf5(path):
+        raise ResultsError(f"{path} is not an HDF5 file; name a results file of hpccomm")
+    with reported(path, "read"), h5py.File(path, "r", locking=False) as file:
+        _check_schema(path, file)
+        yield file
+
+
+def _check_schema(path: Path, file: h5py.File) -> None:
+    if file.attrs.get("format") != FORMAT:
+        raise SchemaMismatch(
+            f"{path} is an HDF5 file of another program (its root has no attribute "
+            f"format = {FORMAT!r}); choose another path"
+        )
+    version = file.attrs.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise SchemaMismatch(
+            f"{path} has schema version {version}; hpccomm {__version__} reads and writes "
+            f"{SCHEMA_VERSION}: use the hpccomm that wrote it, or choose another path"
+        )
+
+
+def claim(path: Path) -> int | None:
+    """Lock the file that is to be written to; return its descriptor, or None if there is none yet.
+
+    Raises
+    ------
+    ResultsError
+        If the path cannot be written to, is no regular file, or is in use.
+    """
+    parent = path.parent
+    if not parent.is_dir():
+        what = "is not a directory" if parent.exists() else "does not exist"
+        raise ResultsError(
+            f"cannot write {path}: {parent} {what}; make the directory, or choose another path"
+        )
+    while True:
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return None
+        if stat.S_ISDIR(found.st_mode):
+            raise ResultsError(f"cannot write {path}: it is a directory; name a file in it")
+        if not stat.S_ISREG(found.st_mode):
+            raise ResultsError(
+                f"cannot write {path}: it is not a regular file; choose another path"
+            )
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            if _lock_same(descriptor, path):
+                return descriptor
+
+
+def _lock_same(descriptor: int, path: Path) -> bool:
+    """Lock an open file; close it and return False if the path names another one by now."""
+    try:
+        lock(descriptor, path, fcntl.LOCK_EX)
+        if os.path.samestat(os.fstat(descriptor), path.stat()):
+            return True
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return False
+
+
+def lock(descriptor: int, path: Path, kind: int) -> None:
+    """Take a lock on an open file, without waiting.
+
+    Raises
+    ------
+    ResultsError
+        If another process holds one that excludes it.
+    """
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ResultsError(
+            f"{path} is in use: another run writes to it, or a program has it open; "
+            "wait for that, or choose another path"
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        _log.warning("%s is on a file system without locks: do not write two runs to it", path)
+
+
+def replace(
+    path: Path, build: Callable[[h5py.File | None, h5py.File], _Result]
+) -> tuple[int, _Result]:
+    """Build the next version of a results file and put it in its place, all or nothing.
+
+    Parameters
+    ----------
+    path : Path
+        The file; it may be absent or empty.
+    build : callable
+        Called with the old file (None if there is none) and the new one, which has the root's
+        attributes and everything that is not a run; writes the runs.
+
+    Returns
+    -------
+    descriptor : int
+        The new file, open for reading and writing, locked, with all its space allocated where the
+        file system can do that.
+    result
+        What `build` returned.
+    """
+    partial = path.with_name(path.name + ".partial")
+    with reported(path, "write"):
+        while True:
+            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            if _lock_same(descriptor, partial):
+                break
+        try:
+            result = _build(path, partial, build)
+            _adopt(path, descriptor)
+            _reserve(descriptor)
+            os.fsync(descriptor)
+            partial.replace(path)
+        except BaseException:
+            partial.unlink()
+            os.close(descriptor)
+            raise
+        _sync_directory(path.parent)
+    return descriptor, result
+
+
+def _build(
+    path: Path, partial: Path, build: Callable[[h5py.File | None, h5py.File], _Result]
+) -> _Result:
+    with contextlib.ExitStack() as stack:
+        old = None
+        if path.exists() and path.stat().st_size:
+            old = stack.enter_context(opened(path))
+        try:
+            # Alignment: the count of rows in `state` must not straddle two pages.
+            with h5py.File(
+                partial,
+                "w",
+                libver=("earliest", "v110"),
+                locking=False,
+                alignment_threshold=1,
+                alignment_interval=8,
+            ) as new:
+                new.attrs["format"] = FORMAT
+                new.attrs["schema_version"] = SCHEMA_VERSION
+                new.create_group(RUNS)
+                if old is not None:
+                    _copy_foreign(old, new)
+                return build(old, new)
+        except RuntimeError as error:
+            # h5py reports a failed write as RuntimeError when it only shows as the file is closed.
+            raise OSError(_mentioned(str(error)), str(error)) from error
+
+
+def _copy_foreign(old: h5py.File, new: h5py.File) -> None:
+    """Keep what people have added to the root of their file."""
+    for name, value in old.attrs.items():
+        new.attrs[name] = value
+    for name in old:
+        if name != RUNS:
+            old.copy(old[name], new, name)
+
+
+def copy_runs(old: h5py.File | None, new: h5py.File, *, without: str | None = None) -> None:
+    """Copy the runs of a file, those that were interrupted in the form of ended ones."""
+    if old is None:
+        return
+    for name, run in old[RUNS].items():
+        if name == without:
+            continue
+        if layout.is_open(run):
+            target = new[RUNS].create_group(name)
+            layout.copy_info(run, target)
+            layout.seal(run, target)
+        else:
+            old.copy(run, new[RUNS], name)
+
+
+def _adopt(path: Path, descriptor: int) -> None:
+    """Give the next version of a file the owner and mode of the one that it replaces."""
+    if not path.exists():
+        return
+    before, now = path.stat(), os.fstat(descriptor)
+    if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
+        # Only root may give files away; for others the file becomes theirs, as if copied.
+        with contextlib.suppress(PermissionError):
+            os.fchown(descriptor, before.st_uid, before.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+
+
+def _reserve(descriptor: int) -> None:
+    """Have the file system allocate what the file may fill later, so that it cannot run out."""
+    size = os.fstat(descriptor).st_size
+    if not size:
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in _NO_RESERVATION:
+            raise
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make a rename last through a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,356 @@
+"""nccl-tests' table, byte for byte: pure functions from rows to text.
+
+The formats are those of nccl-tests 2.19.6 (``src/util.cu``): parsers of its output read this table
+too. Each function returns the text that nccl-tests prints at that point, line ends included.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Self
+
+import numpy as np
+
+from hpccomm.errors import UsageError
+from hpccomm.results.schema import UNCHECKED, Row, RunInfo
+
+TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+"""How nccl-tests writes a time."""
+
+_LEAD = "# %10s  %12s  %8s  %6s  %6s"
+_HALF = "  %7s  %6s  %6s  %6s"
+_STATISTICS = "  %7s  %7s  %7s  %7s"
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns a table has beside the usual ones.
+
+    Attributes
+    ----------
+    cputime : bool
+        The time is the host's (``-C``).
+    per_iteration : bool
+        Statistics over the repetitions after each half (``-I``).
+    skip : int
+        Leading repetitions that the statistics leave out (``-K``).
+    timestamps : bool
+        When each line was finished (``-S``).
+    zone : tzinfo or None
+        Time zone of the time stamps; None is the machine's.
+    """
+
+    cputime: bool = False
+    per_iteration: bool = False
+    skip: int = 0
+    timestamps: bool = False
+    zone: tzinfo | None = None
+
+    @classmethod
+    def of(cls, info: RunInfo) -> Self:
+        """Return the columns of a run."""
+        config = info.config
+        return cls(
+            cputime=config.report_cputime,
+            per_iteration=config.per_iter_timing,
+            skip=config.per_iter_skip,
+            timestamps=config.report_timestamps,
+            zone=info.started.tzinfo,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IterationStatistics:
+    """Statistics over repetitions, in microseconds; `cv` is a percentage."""
+
+    minimum: float
+    maximum: float
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+    deviation: float
+    cv: float
+
+
+def figure(value: float, width: int) -> str:
+    """Print a figure with two decimals, one or none, the first that fits; else with an exponent."""
+    for precision in (2, 1, 0):
+        text = f"{value:{width}.{precision}f}"
+        if len(text) <= width:
+            return text
+    return f"{value:{width}.{1 if width >= 7 else 0}e}"
+
+
+def iteration_times(samples: np.ndarray) -> list[float]:
+    """Return each repetition's seconds on its slowest rank, from samples [repetition, rank]."""
+    times: list[float] = samples.max(axis=1).tolist()
+    return times
+
+
+def iteration_statistics(times: Sequence[float]) -> IterationStatistics:
+    """Summarise the seconds of repetitions the way nccl-tests does (nearest-rank percentiles)."""
+    if not times:
+        raise UsageError("statistics over repetitions need at least one; none were recorded")
+    ordered = sorted(times)
+    count = len(ordered)
+
+    def percentile(percent: int) -> float:
+        return ordered[min(count - 1, (count * percent + 99) // 100 - 1)]
+
+    mean = sum(ordered) / count
+    deviation = math.sqrt(sum((time - mean) ** 2 for time in ordered) / count)
+    return IterationStatistics(
+        minimum=ordered[0] * 1e6,
+        maximum=ordered[-1] * 1e6,
+        mean=mean * 1e6,
+        p50=ordered[count // 2] * 1e6,
+        p95=percentile(95) * 1e6,
+        p99=percentile(99) * 1e6,
+        deviation=deviation * 1e6,
+        cv=deviation / mean * 100.0 if mean > 0 else 0.0,
+    )
+
+
+def run_header(info: RunInfo, collective: str, backend: str, algorithm: str) -> str:
+    """Return what stands before a table: versions, settings and where each rank runs."""
+    config = info.config
+    versions = {"hpccomm": "unknown", **info.versions}
+    others = "".join(f" {name}={text}" for name, text in versions.items() if name != "hpccomm")
+    by_factor = config.step_factor > 1
+    lines = [
+        f"# hpccomm version {versions['hpccomm']}{others}",
+        f"# Collective test starting: {collective} backend {backend} algorithm {algorithm}",
+        f"# nThread {config.nthreads} nGpus {config.ngpus} minBytes {config.minimum_bytes} "
+        f"maxBytes {config.maximum_bytes} "
+        f"step: {config.step_factor if by_factor else config.step_bytes}"
+        f"({'factor' if by_factor else 'bytes'}) warmup iters: {config.warmup_iters} "
+        f"iters: {config.iterations} agg iters: {config.aggregated_iterations} "
+        f"validation: {config.validation} graph: {config.graph} unalign: {config.unalign}",
+    ]
+    if config.blocking_collectives in _BLOCKING:
+        lines.append(_BLOCKING[config.blocking_collectives])
+    if config.per_iter_timing:
+        skipped = f"; summary skips first {config.per_iter_skip} iterations"
+        lines.append(
+            "# Per-Iteration Report: i_* uses max over process rows"
+            + (skipped if config.per_iter_skip else "")
+            + " "
+        )
+    if info.skipped:
+        lines.append(f"# Skipped, as they mean nothing: {', '.join(info.skipped)}")
+    lines += ["#", "# Using devices"]
+    lines += [
+        f"#  Rank {rank.rank:2d} Group {rank.group:2d} Pid {rank.pid:6d} on {rank.host:>10s} "
+        f"device {rank.device:2d} [{rank.device_hex or 'none'}] {rank.device_info}, "
+        f"node {rank.node}, cores {rank.cores}"
+        for rank in info.ranks
+    ]
+    return "".join(line + "\n" for line in lines)
+
+
+_BLOCKING = {
+    1: "# Blocking Enabled: wait and barrier after each inner iteration (-m) ",
+    2: "# Blocking Enabled: wait after each inner iteration (-m), no barrier ",
+    3: "# Blocking Enabled: wait and barrier after each outer iteration (-n); time excludes barrier ",
+}
+
+
+def heading(columns: Columns) -> str:
+    """Return the table's heading."""
+    time = "cputime" if columns.cputime else "time"
+    half: tuple[str, ...] = (time, "algbw", "busbw", "#wrong")
+    units: tuple[str, ...] = ("(us)", "(GB/s)", "(GB/s)", "")
+    form = _HALF
+    placement = "           out-of-place                       in-place          "
+    if columns.per_iteration:
+        half += ("i_min", "i_max", "i_p99", "i_cv%")
+        units += ("(us)", "(us)", "(us)", "(%)")
+        form += _STATISTICS
+        placement = (
+            "              out-of-place (+ per-iteration)"
+            "                                in-place (+ per-iteration)"
+        )
+    stamp = (19, "timestamp", TIME_FORMAT) if columns.timestamps else (0, "", "")
+    form = _LEAD + form + form + " %*s\n"
+    return (
+        "#\n"
+        + _LEAD % ("", "", "", "", "")
+        + placement
+        + "\n"
+        + form % ("size", "count", "type", "redop", "root", *half, *half, stamp[0], stamp[1])
+        + form % ("(B)", "(elements)", "", "", "", *units, *units, stamp[0], stamp[2])
+    )
+
+
+def preamble(row: Row) -> str:
+    """Return the start of a line, which both its halves share."""
+    return f"{row.bytes:12d}  {row.count:12d}  {row.dtype:>8s}  {row.op:>6s}  {row.root:6d}"
+
+
+def body(row: Row | None, columns: Columns, samples: np.ndarray | None = None) -> str:
+    """Return one half of a line.
+
+    Parameters
+    ----------
+    row : Row or None
+        The measurement; None if this placement was not measured.
+    columns : Columns
+        The table's columns.
+    samples : ndarray or None
+        Seconds, shape ``(repetitions, ranks)``; needed for the statistics over the repetitions.
+    """
+    if row is None:
+        # As wide as the others, a word a column: parsers count columns from the right.
+        absent = _HALF % (("N/A",) * 4)
+        return absent + (_STATISTICS % (("N/A",) * 4) if columns.per_iteration else "")
+    wrong = "N/A" if row.wrong == UNCHECKED else f"{row.wrong:g}"
+    text = _HALF % (figure(row.time, 7), figure(row.algbw, 6), figure(row.busbw, 6), wrong)
+    if not columns.per_iteration:
+        return text
+    if samples is None or len(samples) <= columns.skip:
+        return text + _STATISTICS % (("N/A",) * 4)
+    summary = iteration_statistics(iteration_times(samples)[columns.skip :])
+    return text + _STATISTICS % (
+        figure(summary.minimum, 7),
+        figure(summary.maximum, 7),
+        figure(summary.p99, 7),
+        figure(summary.cv, 7),
+    )
+
+
+def timestamp(row: Row, columns: Columns) -> str:
+    """Return the time stamp that ends a line, empty unless the table has that column."""
+    if not columns.timestamps:
+        return ""
+    finished = datetime.fromtimestamp(row.finished, columns.zone)
+    return f"{finished.strftime(TIME_FORMAT):>21s}"
+
+
+def line(
+    out_of_place: Row | None,
+    in_place: Row | None,
+    columns: Columns,
+    out_of_place_samples: np.ndarray | None = None,
+    in_place_samples: np.ndarray | None = None,
+) -> str:
+    """Return one line of the table; one of the two placements may be None.
+
+    Raises
+    ------
+    UsageError
+        If both are None, or they are not of the same case.
+    """
+    last = in_place or out_of_place
+    if last is None:
+        raise UsageError("a line of the table needs a row, out of place or in place")
+    if out_of_place is not None and out_of_place.case != last.case:
+        raise UsageError(f"{out_of_place.case} and {last.case} do not belong on one line")
+    return (
+        preamble(last)
+        + body(out_of_place, columns, out_of_place_samples)
+        + body(in_place, columns, in_place_samples)
+        + timestamp(last, columns)
+        + "\n"
+    )
+
+
+def footer(rows: Iterable[Row], info: RunInfo, collective: str) -> str:
+    """Return what stands behind a table: the verdict on its values and the average bus bandwidth.
+
+    Parameters
+    ----------
+    rows : iterable of Row
+        All rows of the table.
+    info : RunInfo
+        Facts of the run; for the bandwidth that was asked for.
+    collective : str
+        Name of what was measured.
+    """
+    wrong, bandwidth = summary(rows)
+    minimum = info.config.minimum_busbw
+    verdict = "" if minimum < 0 else "OK" if reaches(bandwidth, minimum) else "FAILED"
+    return (
+        f"# {'Out of bounds values':20s} : {wrong} {'FAILED' if wrong else 'OK'}\n"
+        f"# {'Avg bus bandwidth':20s} : {bandwidth:g} {verdict}\n"
+        "#\n"
+        f"# Collective test concluded: {collective}\n"
+        "#\n\n"
+    )
+
+
+def summary(rows: Iterable[Row]) -> tuple[int, float]:
+    """Return the number of wrong values, and the average bus bandwidth in 1e9 B/s (0 without rows)."""
+    rows = list(rows)
+    wrong = sum(row.wrong for row in rows if row.wrong != UNCHECKED)
+    return wrong, sum(row.busbw for row in rows) / len(rows) if rows else 0.0
+
+
+def reaches(bandwidth: float, minimum: float) -> bool:
+    """Say whether a bandwidth is at least nine tenths of the one asked for, as nccl-tests does."""
+    return bandwidth >= minimum * 0.9
+
+
+def lines(rows: Sequence[Row]) -> Iterator[tuple[int | None, int | None]]:
+    """Pair the rows of one table into lines: indices of the row out of place and in place."""
+    index = 0
+    while index < len(rows):
+        paired = (
+            index + 1 < len(rows)
+            and not rows[index].in_place
+            and rows[index + 1].in_place
+            and rows[index].case == rows[index + 1].case
+        )
+        if paired:
+            yield index, index + 1
+        else:
+            yield (None, index) if rows[index].in_place else (index, None)
+        index += 2 if paired else 1
+
+
+def run_text(
+    info: RunInfo,
+    rows: Sequence[Row],
+    samples: Callable[[int], np.ndarray],
+    *,
+    finished: bool,
+) -> str:
+    """Return everything that a run printed: each block of one collective, header to footer.
+
+    Parameters
+    ----------
+    info : RunInfo
+        Facts of the run.
+    rows : sequence of Row
+        Its rows.
+    samples : callable
+        Gives the samples of the row at an index; called only if the table has statistics.
+    finished : bool
+        Whether the last block came to its end; else it has no footer.
+    """
+    columns = Columns.of(info)
+    text: list[str] = []
+
+    def kept(index: int | None) -> np.ndarray | None:
+        return samples(index) if columns.per_iteration and index is not None else None
+
+    begin = 0
+    for block, members in itertools.groupby(rows, key=lambda row: row.block):
+        part = list(members)
+        text += [run_header(info, *block), heading(columns)]
+        for out, inside in lines(part):
+            text.append(
+                line(
+                    None if out is None else part[out],
+                    None if inside is None else part[inside],
+                    columns,
+                    kept(None if out is None else begin + out),
+                    kept(None if inside is None else begin + inside),
+                )
+            )
+        begin += len(part)
+        if finished or begin < len(rows):
+            text.append(footer(part, info, block[0]))
+    return "".join(text)

@@ -1,0 +1,272 @@
+"""Writing a run: every row is in the file when `Writer.append` returns, whatever kills the job.
+
+HDF5 changes several places of a file to add one row, and a process killed between two of them can
+leave a file that no longer opens. So HDF5 never changes the file while the run is measured. It lays
+out datasets with room for the run, in a file that is complete and closed; a row is then added by
+plain writes into that room: first its samples, then the row, and last, in one aligned write of
+eight bytes, the number of rows. Before that write the row does not exist; after it, it is whole.
+
+What is written is in the kernel's page cache: it outlives the process, not a power cut. The file is
+flushed to the disk when it is made and when the run ends, not after each row, which would cost more
+than many a measurement.
+"""
+
+import fcntl
+import logging
+import os
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import h5py
+import numpy as np
+
+from hpccomm.errors import ResultsError, UsageError
+from hpccomm.results import layout, storage
+from hpccomm.results.schema import RUNS, Row, RunInfo
+
+_Result = TypeVar("_Result")
+
+_log = logging.getLogger(__name__)
+
+
+class Writer:
+    """Adds one run to a results file. For rank 0 alone; blocks for the file system only.
+
+    A context manager: leaving it ends the run, as failed if by an exception.
+
+    Parameters
+    ----------
+    path : path-like
+        The file. One that holds runs keeps them and gets one more.
+    info : RunInfo
+        Facts of the run.
+    expected_rows : int
+        Rows that the run will likely have.
+    expected_repetitions : int
+        Rows of samples that it will likely have: the sum of ``samples.shape[0]`` over all rows.
+        Space for both is taken at once; going beyond them costs a copy of the file.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    name : str
+        The run's name in it, such as ``"run0001"``.
+
+    Raises
+    ------
+    ResultsError
+        If the file cannot be written: no permission, no such directory, no space for the expected
+        rows, in use by another run, not HDF5. An existing file is then left as it was.
+    SchemaMismatch
+        If it is another program's HDF5 file or of another schema version.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        info: RunInfo,
+        *,
+        expected_rows: int = 64,
+        expected_repetitions: int = 64 * 20,
+    ) -> None:
+        self.path = Path(path)
+        # The file itself is replaced, not a link to it.
+        self._file = Path(os.path.realpath(path))
+        self._ranks = len(info.ranks)
+        self._rows = 0
+        self._repetitions = 0
+        self._descriptor: int | None = None
+
+        def build(old: h5py.File | None, new: h5py.File) -> tuple[str, layout.Room]:
+            storage.copy_runs(old, new)
+            name = _next_name(new[RUNS])
+            run = new[RUNS].create_group(name)
+            layout.write_info(run, info)
+            room = layout.make_room(run, expected_rows, expected_repetitions, self._ranks)
+            run["state"][()] = np.zeros((), layout.STATE_TYPE)
+            return name, room
+
+        with storage.reported(self.path, "write"):
+            before = storage.claim(self._file)
+            try:
+                descriptor, (self.name, self._room) = storage.replace(self._file, build)
+            finally:
+                if before is not None:
+                    os.close(before)
+            self._take(descriptor)
+
+    def append(self, row: Row, samples: np.ndarray | None) -> None:
+        """Add one row; it is in the file when this returns.
+
+        Parameters
+        ----------
+        row : Row
+            The measurement.
+        samples : ndarray or None
+            Seconds of each repetition on each rank, shape ``(repetitions, ranks)``.
+
+        Raises
+        ------
+        ResultsError
+            If it cannot be written. The rows before it stay.
+        UsageError
+            If the samples do not have one column a rank, or a name is too long.
+        """
+        if self._descriptor is None:
+            raise UsageError(f"run {self.name} of {self.path} has ended: no row can be added")
+        times = self._checked(samples)
+        encoded = layout.encode_row(row, self._repetitions, len(times))
+        rows, repetitions = self._rows + 1, self._repetitions + len(times)
+        if rows > self._room.rows or repetitions > self._room.repetitions:
+            self._grow(rows, repetitions)
+        width = self._ranks * layout.SAMPLE.itemsize
+        self._write(times.tobytes(), self._room.samples_at + self._repetitions * width)
+        self._write(encoded, self._room.rows_at + self._rows * layout.ROW.itemsize)
+        self._write(struct.pack("<q", rows), self._room.state_at + _state_offset("rows"))
+        self._rows, self._repetitions = rows, repetitions
+
+    def end(self, status: str) -> None:
+        """Record how the run ended, and give the file its final, compressed form.
+
+        Parameters
+        ----------
+        status : str
+            ``"completed"``, or ``"failed: "`` and why.
+
+        Raises
+        ------
+        ResultsError
+            If that cannot be written. The rows stay.
+        UsageError
+            If the run has ended already, or the status is neither of the two.
+        """
+        if self._descriptor is None:
+            raise UsageError(f"run {self.name} of {self.path} has ended already")
+        if status != "completed" and not status.startswith("failed: "):
+            raise UsageError(f"status {status!r} is neither 'completed' nor 'failed: ...'")
+        size = layout.STATE_TYPE["status"].itemsize
+        text = status.encode()[:size].decode(errors="ignore").encode()
+        self._write(text, self._room.state_at + _state_offset("status"))
+        self._write(struct.pack("<d", time.time()), self._room.state_at + _state_offset("ended"))
+        with storage.reported(self.path, "write"):
+            os.fsync(self._descriptor)
+        self._check_there()
+        try:
+            self._take(self._replaced(layout.seal)[0])
+        except ResultsError as error:
+            # Nothing is lost: the run is whole in the form that it was measured in.
+            _log.warning("run %s stays uncompressed: %s", self.name, error)
+        os.close(self._descriptor)
+        self._descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._descriptor is None:
+            return
+        if kind is None:
+            self.end("completed")
+            return
+        try:
+            self.end(f"failed: {kind.__name__}: {error}")
+        except ResultsError as second:
+            # The exception on its way out matters more than this one.
+            _log.warning("the end of run %s is not recorded: %s", self.name, second)
+
+    def _checked(self, samples: np.ndarray | None) -> np.ndarray:
+        if samples is None:
+            return np.empty((0, self._ranks), layout.SAMPLE)
+        if samples.ndim != 2 or samples.shape[1] != self._ranks:
+            raise UsageError(
+                f"samples of shape {samples.shape}; a run of {self._ranks} ranks wants "
+                f"(repetitions, {self._ranks})"
+            )
+        return samples.astype(layout.SAMPLE, copy=False)
+
+    def _write(self, data: bytes, address: int) -> None:
+        if self._descriptor is None:
+            raise UsageError(f"run {self.name} of {self.path} has ended")
+        view = memoryview(data)
+        doing = f"write to run {self.name} (its {self._rows} rows so far are kept) in"
+        with storage.reported(self.path, doing):
+            while view:
+                done = os.pwrite(self._descriptor, view, address)
+                view, address = view[done:], address + done
+
+    def _grow(self, rows: int, repetitions: int) -> None:
+        """Make room for at least so many rows and rows of samples, with some to spare."""
+        room = self._room
+        rows = room.rows if rows <= room.rows else 2 * rows
+        repetitions = room.repetitions if repetitions <= room.repetitions else 2 * repetitions
+
+        def enlarge(source: h5py.Group, target: h5py.Group) -> layout.Room:
+            larger = layout.make_room(target, rows, repetitions, self._ranks)
+            layout.copy_measurements(source, target)
+            return larger
+
+        descriptor, self._room = self._replaced(enlarge)
+        self._take(descriptor)
+
+    def _replaced(
+        self, transform: Callable[[h5py.Group, h5py.Group], _Result]
+    ) -> tuple[int, _Result]:
+        """Replace the file by one in which this run was rewritten by `transform(source, target)`."""
+
+        def build(old: h5py.File | None, new: h5py.File) -> _Result:
+            if old is None:
+                raise self._gone()
+            storage.copy_runs(old, new, without=self.name)
+            source = old[RUNS][self.name]
+            target = new[RUNS].create_group(self.name)
+            layout.copy_info(source, target)
+            return transform(source, target)
+
+        self._check_there()
+        with storage.reported(self.path, "write"):
+            return storage.replace(self._file, build)
+
+    def _check_there(self) -> None:
+        """Refuse to go on when the path names another file, or none, by now."""
+        assert self._descriptor is not None
+        try:
+            there = os.path.samestat(os.fstat(self._descriptor), self._file.stat())
+        except FileNotFoundError:
+            there = False
+        if not there:
+            raise self._gone()
+
+    def _gone(self) -> ResultsError:
+        return ResultsError(
+            f"{self.path} was removed, moved or replaced while run {self.name} was written to it: "
+            "the run is in the file that was there before"
+        )
+
+    def _take(self, descriptor: int) -> None:
+        """Go on with the next version of the file, and let others read it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = descriptor
+        storage.lock(descriptor, self.path, fcntl.LOCK_SH)
+
+
+def _state_offset(field: str) -> int:
+    fields = layout.STATE_TYPE.fields
+    assert fields is not None
+    return int(fields[field][1])
+
+
+def _next_name(runs: h5py.Group) -> str:
+    """Return the name after the highest ``runNNNN`` of the file."""
+    numbers = [int(name[3:]) for name in runs if name[:3] == "run" and name[3:].isdigit()]
+    return f"run{max(numbers, default=0) + 1:04d}"
