@@ -50,6 +50,8 @@ find_python() {
             "Others: install the distribution's package of Python's venv and ensurepip modules," \
             "or set HPCCOMM_PYTHON to an interpreter that has them."
     fi
+    [[ -z ${HPCCOMM_PYTHON:-} ]] ||
+        give_up "HPCCOMM_PYTHON=$HPCCOMM_PYTHON is not a Python 3.11 or newer."
     give_up "no Python 3.11 or newer found${too_old[0]+ (older or broken: ${too_old[*]})}." \
         "Debian 12, Ubuntu 24.04 and later:  apt install python3 python3-venv" \
         "Fedora, RHEL 9 and later:           dnf install python3.12" \
