@@ -1,0 +1,374 @@
+"""What each collective moves for a given size, and how it is called.
+
+The sizes are nccl-tests': the size of a case is the larger of what one rank sends and receives in
+full, the count is what is passed to the call, and collectives that work on one block a rank round
+the block down to a multiple of 16 bytes. Bus bandwidth is size / time times a factor that makes the
+figure comparable with the hardware's (nccl-tests, doc/PERFORMANCE.md).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.perf.verification import REDUCED, Segment
+from hpccomm.reductions import Op
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+Array = NDArray[Any]
+Call = Callable[[], object]
+Segments = tuple[Segment, ...]
+
+ALIGNMENT = 16
+"""Bytes of which a block is a multiple."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What one rank's arrays hold in one case. All numbers are elements, but for `nbytes`.
+
+    Attributes
+    ----------
+    nbytes : int
+        The printed size, in bytes.
+    count : int
+        The printed count.
+    inputs : tuple of Segment or None
+        What the input array holds; None if this rank has none.
+    outputs : tuple of Segment or None
+        What the output array must hold afterwards; None if this rank has none.
+    input_at, output_at : int
+        In place: where the input and the output lie in the one array.
+    root : int
+        The root, or -1.
+    send_counts, recv_counts : tuple of int
+        Of all_to_all_v.
+    """
+
+    nbytes: int
+    count: int
+    inputs: Segments | None
+    outputs: Segments | None
+    input_at: int = 0
+    output_at: int = 0
+    root: int = -1
+    send_counts: tuple[int, ...] = ()
+    recv_counts: tuple[int, ...] = ()
+
+    @property
+    def input_size(self) -> int:
+        """Elements of the input array."""
+        return sum(segment.count for segment in self.inputs or ())
+
+    @property
+    def output_size(self) -> int:
+        """Elements of the output array."""
+        return sum(segment.count for segment in self.outputs or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Who arranges a case: a rank among ranks, and the root."""
+
+    rank: int
+    ranks: int
+    root: int
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this rank is the root."""
+        return self.rank == self.root
+
+
+def _block(size: int, itemsize: int, ranks: int) -> int:
+    """Return the elements of one rank's block when all blocks together are about `size` bytes."""
+    return (size // itemsize // ranks) & ~(ALIGNMENT // itemsize - 1)
+
+
+def _all_reduce(size: int, itemsize: int, place: Place) -> Layout:
+    n = size // itemsize
+    return Layout(
+        n * itemsize, n, (Segment(place.rank, 0, n),), (Segment(REDUCED, 0, n),), root=-1
+    )
+
+
+def _reduce(size: int, itemsize: int, place: Place) -> Layout:
+    n = size // itemsize
+    outputs = (Segment(REDUCED, 0, n),) if place.is_root else None
+    return Layout(n * itemsize, n, (Segment(place.rank, 0, n),), outputs, root=place.root)
+
+
+def _broadcast(size: int, itemsize: int, place: Place) -> Layout:
+    n = size // itemsize
+    data = (Segment(place.root, 0, n),)
+    return Layout(n * itemsize, n, data if place.is_root else None, data, root=place.root)
+
+
+def _send_recv(size: int, itemsize: int, place: Place) -> Layout:
+    n = size // itemsize
+    before = (place.rank - 1) % place.ranks
+    return Layout(n * itemsize, n, (Segment(place.rank, 0, n),), (Segment(before, 0, n),))
+
+
+def _all_gather(size: int, itemsize: int, place: Place) -> Layout:
+    n = _block(size, itemsize, place.ranks)
+    return Layout(
+        n * place.ranks * itemsize,
+        n,
+        (Segment(place.rank, 0, n),),
+        tuple(Segment(source, 0, n) for source in range(place.ranks)),
+        input_at=n * place.rank,
+    )
+
+
+def _gather(size: int, itemsize: int, place: Place) -> Layout:
+    n = _block(size, itemsize, place.ranks)
+    everything = tuple(Segment(source, 0, n) for source in range(place.ranks))
+    return Layout(
+        n * place.ranks * itemsize,
+        n,
+        (Segment(place.rank, 0, n),),
+        everything if place.is_root else None,
+        input_at=n * place.rank,
+        root=place.root,
+    )
+
+
+def _reduce_scatter(size: int, itemsize: int, place: Place) -> Layout:
+    n = _block(size, itemsize, place.ranks)
+    return Layout(
+        n * place.ranks * itemsize,
+        n,
+        (Segment(place.rank, 0, n * place.ranks),),
+        (Segment(REDUCED, n * place.rank, n),),
+        output_at=n * place.rank,
+    )
+
+
+def _scatter(size: int, itemsize: int, place: Place) -> Layout:
+    n = _block(size, itemsize, place.ranks)
+    return Layout(
+        n * place.ranks * itemsize,
+        n,
+        (Segment(place.rank, 0, n * place.ranks),) if place.is_root else None,
+        (Segment(place.root, n * place.rank, n),),
+        output_at=n * place.rank,
+        root=place.root,
+    )
+
+
+def _all_to_all(size: int, itemsize: int, place: Place) -> Layout:
+    n = _block(size, itemsize, place.ranks)
+    return Layout(
+        n * place.ranks * itemsize,
+        n,
+        (Segment(place.rank, 0, n * place.ranks),),
+        tuple(Segment(source, n * place.rank, n) for source in range(place.ranks)),
+    )
+
+
+def uneven_bytes(total: int, source: int, target: int, ranks: int) -> int:
+    """Return the bytes that `source` sends to `target` in all_to_all_v: more to farther ranks.
+
+    It is nccl-tests' generated pattern: in proportion to the distance from source to target,
+    rounded down to 16 bytes.
+    """
+    if ranks == 1:
+        return total & ~(ALIGNMENT - 1)
+    distance = (target - source) % ranks
+    return distance * total // (ranks * (ranks - 1) // 2) & ~(ALIGNMENT - 1)
+
+
+def _all_to_all_v(size: int, itemsize: int, place: Place) -> Layout:
+    ranks = place.ranks
+    n = _block(size, itemsize, ranks)
+    total = n * ranks * itemsize
+    # One row is enough: what a rank sends depends on the distance alone.
+    by_distance = [uneven_bytes(total, 0, peer, ranks) // itemsize for peer in range(ranks)]
+    send = tuple(by_distance[(peer - place.rank) % ranks] for peer in range(ranks))
+    recv = tuple(by_distance[(place.rank - peer) % ranks] for peer in range(ranks))
+    outputs = tuple(
+        Segment(
+            source,
+            sum(by_distance[(peer - source) % ranks] for peer in range(place.rank)),
+            recv[source],
+        )
+        for source in range(ranks)
+    )
+    return Layout(
+        sum(send) * itemsize,
+        n,
+        (Segment(place.rank, 0, sum(send)),),
+        outputs,
+        send_counts=send,
+        recv_counts=recv,
+    )
+
+
+def _barrier(size: int, itemsize: int, place: Place) -> Layout:
+    return Layout(0, 0, None, None)
+
+
+# --- calls: x and out are 1-D, None where the rank has none; in place, x is out or part of it -----
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What a call is made with."""
+
+    layout: Layout
+    op: Op | None
+    how: dict[str, Any]
+
+
+def _call_all_reduce(
+    comm: "Communicator", x: Array | None, out: Array | None, a: Arguments
+) -> Call:
+    return partial(comm.all_reduce, x, a.op, out=None if out is x else out, **a.how)
+
+
+def _call_reduce(comm: "Communicator", x: Array | None, out: Array | None, a: Arguments) -> Call:
+    out = None if out is x else out
+    return partial(comm.reduce, x, a.layout.root, a.op, out=out, **a.how)
+
+
+def _call_broadcast(comm: "Communicator", x: Array | None, out: Array | None, a: Arguments) -> Call:
+    in_place = partial(comm.broadcast, out, a.layout.root, **a.how)
+    if x is None or out is None or x is out:
+        return in_place
+
+    # The call itself knows no output. Out of place, the root's own copy is part of the work, as it
+    # is in NCCL's.
+    def copied() -> None:
+        np.copyto(out, x)
+        in_place()
+
+    return copied
+
+
+def _call_send_recv(comm: "Communicator", x: Array | None, out: Array | None, a: Arguments) -> Call:
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    return partial(comm.send_recv, x, after, out, before)
+
+
+def _call_all_gather(
+    comm: "Communicator", x: Array | None, out: Array | None, a: Arguments
+) -> Call:
+    return partial(comm.all_gather, x, out=out, **a.how)
+
+
+def _call_gather(comm: "Communicator", x: Array | None, out: Array | None, a: Arguments) -> Call:
+    return partial(comm.gather, x, a.layout.root, out=out, **a.how)
+
+
+def _call_reduce_scatter(
+    comm: "Communicator", x: Array | None, out: Array | None, a: Arguments
+) -> Call:
+    return partial(comm.reduce_scatter, x, a.op, out=out, **a.how)
+
+
+def _call_scatter(comm: "Communicator", x: Array | None, out: Array | None, a: Arguments) -> Call:
+    return partial(comm.scatter, x, a.layout.root, out=out, **a.how)
+
+
+def _call_all_to_all(
+    comm: "Communicator", x: Array | None, out: Array | None, a: Arguments
+) -> Call:
+    return partial(comm.all_to_all, x, out=out, **a.how)
+
+
+def _call_all_to_all_v(
+    comm: "Communicator", x: Array | None, out: Array | None, a: Arguments
+) -> Call:
+    counts = a.layout.send_counts, a.layout.recv_counts
+    return partial(comm.all_to_all_v, x, *counts, out=out, **a.how)
+
+
+def _call_barrier(comm: "Communicator", x: Array | None, out: Array | None, a: Arguments) -> Call:
+    return comm.barrier
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective, as it is measured.
+
+    Attributes
+    ----------
+    name : str
+        Its name on the communicator.
+    arrange : callable
+        ``arrange(size, itemsize, place)`` gives the layout of a case.
+    bind : callable
+        ``bind(comm, x, out, arguments)`` gives the call without arguments.
+    factor : callable
+        ``factor(ranks)`` is bus bandwidth over algorithm bandwidth.
+    reduces : bool
+        Whether it takes ``-o``.
+    rooted : bool
+        Whether it takes ``-r``.
+    moves : bool
+        Whether it moves data at all.
+    in_place : bool
+        Whether it can be called in place.
+    algorithms : bool
+        Whether it takes ``--algorithm``.
+    """
+
+    name: str
+    arrange: Callable[[int, int, Place], Layout]
+    bind: Callable[["Communicator", Array | None, Array | None, Arguments], Call]
+    factor: Callable[[int], float]
+    reduces: bool = False
+    rooted: bool = False
+    moves: bool = True
+    in_place: bool = True
+    algorithms: bool = True
+
+
+def _one(ranks: int) -> float:
+    return 1.0
+
+
+def _all_but_own(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+def _twice_all_but_own(ranks: int) -> float:
+    return 2 * (ranks - 1) / ranks
+
+
+COLLECTIVES: dict[str, Collective] = {
+    collective.name: collective
+    for collective in (
+        Collective("all_reduce", _all_reduce, _call_all_reduce, _twice_all_but_own, reduces=True),
+        Collective(
+            "reduce_scatter", _reduce_scatter, _call_reduce_scatter, _all_but_own, reduces=True
+        ),
+        Collective("all_gather", _all_gather, _call_all_gather, _all_but_own),
+        Collective("broadcast", _broadcast, _call_broadcast, _one, rooted=True),
+        Collective("reduce", _reduce, _call_reduce, _one, reduces=True, rooted=True),
+        Collective("all_to_all", _all_to_all, _call_all_to_all, _all_but_own),
+        Collective("all_to_all_v", _all_to_all_v, _call_all_to_all_v, _all_but_own),
+        Collective("gather", _gather, _call_gather, _all_but_own, rooted=True),
+        Collective("scatter", _scatter, _call_scatter, _all_but_own, rooted=True),
+        Collective("send_recv", _send_recv, _call_send_recv, _one, algorithms=False),
+        Collective(
+            "barrier",
+            _barrier,
+            _call_barrier,
+            _one,
+            moves=False,
+            in_place=False,
+            algorithms=False,
+        ),
+    )
+}
+"""Every collective that can be measured, in the order of ``all``."""

@@ -1,0 +1,52 @@
+"""The names that nccl-tests has for element types and reductions, and those that it lacks."""
+
+import numpy as np
+
+from hpccomm import dtypes
+from hpccomm.dtypes import DType
+from hpccomm.reductions import Op, ReduceOp, premul_sum
+
+PREMUL_FACTOR = 2
+"""Factor of the reduction ``mulsum``: exact in every dtype, and never lost in a rounding."""
+
+TYPES: dict[str, DType] = {
+    "int8": np.dtype(np.int8),
+    "uint8": np.dtype(np.uint8),
+    "int32": np.dtype(np.int32),
+    "uint32": np.dtype(np.uint32),
+    "int64": np.dtype(np.int64),
+    "uint64": np.dtype(np.uint64),
+    "half": np.dtype(np.float16),
+    "float": np.dtype(np.float32),
+    "double": np.dtype(np.float64),
+    "bfloat16": dtypes.BFLOAT16,
+    "f8e4m3": dtypes.FLOAT8_E4M3FN,
+    "f8e5m2": dtypes.FLOAT8_E5M2,
+    # nccl-tests ends here; the rest goes by NumPy's names.
+    "bool": dtypes.BOOL,
+    "int16": np.dtype(np.int16),
+    "uint16": np.dtype(np.uint16),
+    "complex64": np.dtype(np.complex64),
+    "complex128": np.dtype(np.complex128),
+}
+"""Element types in the order of ``-d all``, by the name that is printed."""
+
+OPS: dict[str, Op] = {
+    "sum": ReduceOp.SUM,
+    "prod": ReduceOp.PROD,
+    "max": ReduceOp.MAX,
+    "min": ReduceOp.MIN,
+    "avg": ReduceOp.AVG,
+    "mulsum": premul_sum(PREMUL_FACTOR),
+    # nccl-tests ends here, since NCCL has no bitwise reductions.
+    "band": ReduceOp.BAND,
+    "bor": ReduceOp.BOR,
+    "bxor": ReduceOp.BXOR,
+}
+"""Reductions in the order of ``-o all``, by the name that is printed."""
+
+NO_OP = "none"
+"""Printed where nothing is reduced."""
+
+NO_TYPE = "none"
+"""Printed where nothing is moved: the barrier."""

@@ -1,0 +1,44 @@
+"""Which sizes a sweep measures."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes in bytes, as ``-b``, ``-e``, ``-f`` and ``-i`` give them.
+
+    Attributes
+    ----------
+    smallest, largest : int
+        Bytes.
+    factor : int
+        Each size is so many times the one before; 0 if they grow by `step`.
+    step : int
+        Each size is so many bytes above the one before; 0 if they grow by `factor`.
+    """
+
+    smallest: int
+    largest: int
+    factor: int
+    step: int
+
+    def measured(self, itemsize: int) -> Iterator[int]:
+        """Yield the sizes to measure, ascending.
+
+        A size of 0 is followed by one element of `itemsize` bytes, and that by the factor or step.
+        """
+        size = self.smallest
+        while size <= self.largest:
+            yield size
+            if size == 0:
+                size = itemsize
+            else:
+                size = size * self.factor if self.factor else size + self.step
+
+    def warmups(self, itemsize: int) -> Iterator[int]:
+        """Yield the sizes to warm up with, as nccl-tests does: doubling."""
+        size = self.smallest
+        while size <= self.largest:
+            yield size
+            size = 2 * size if size else itemsize

@@ -1,0 +1,162 @@
+"""Filling arrays with data whose outcome is known, and comparing the outcome.
+
+All of it works in blocks that fit the cache, so that checking an array needs no second array.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm import dtypes
+from hpccomm.dtypes import DType
+from hpccomm.perf import patterns
+from hpccomm.reductions import Op
+
+Array = NDArray[Any]
+
+REDUCED = -1
+"""As a segment's source: all ranks' contributions, reduced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of an array.
+
+    Attributes
+    ----------
+    source : int
+        The rank whose data it is, or `REDUCED`.
+    start : int
+        Index of its first element in that rank's input, or in the reduction of all inputs.
+    count : int
+        Elements.
+    """
+
+    source: int
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What all ranks' arrays hold in one checked operation.
+
+    Attributes
+    ----------
+    dtype : dtype
+        Of the elements.
+    op : ReduceOp, PremulSum or None
+        The reduction; None where data is only moved.
+    ranks : int
+        Number of ranks.
+    seed : int
+        Another seed gives other data.
+    """
+
+    dtype: DType
+    op: Op | None
+    ranks: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Where an array differs from what it should hold.
+
+    Attributes
+    ----------
+    wrong : int
+        Elements that differ.
+    index : int
+        The first of them.
+    expected, got : str
+        Its value and, in hexadecimal, its bytes from the most significant to the least.
+    """
+
+    wrong: int
+    index: int
+    expected: str
+    got: str
+
+
+def fill(array: Array, data: Data, segments: Sequence[Segment]) -> None:
+    """Write `segments` of the data into `array`, one behind the other.
+
+    Parameters
+    ----------
+    array : ndarray, 1-D of data.dtype
+        As long as the segments are together.
+    data : Data
+        What the ranks hold.
+    segments : sequence of Segment
+        Which parts of it.
+    """
+    for at, block in _blocks(data, segments):
+        array[at : at + block.size] = block
+
+
+def poison(array: Array, data: Data, segments: Sequence[Segment]) -> None:
+    """Write into `array` what differs from `segments` in every byte (for bool: in every element)."""
+    for at, block in _blocks(data, segments):
+        target = array[at : at + block.size]
+        if data.dtype == dtypes.BOOL:
+            np.logical_not(block, out=target)
+        else:
+            np.invert(block.view(np.uint8), out=target.view(np.uint8))
+
+
+def compare(array: Array, data: Data, segments: Sequence[Segment]) -> Mismatch | None:
+    """Compare `array` with what `fill` would write. None if nothing differs."""
+    wrong = 0
+    first = None
+    for at, block in _blocks(data, segments):
+        got = array[at : at + block.size]
+        differs = _differs(got, block, reduced=data.op is not None)
+        count = int(np.count_nonzero(differs))
+        if count and first is None:
+            here = int(np.argmax(differs))
+            first = (at + here, _spelled(block[here]), _spelled(got[here]))
+        wrong += count
+    return None if first is None else Mismatch(wrong, *first)
+
+
+def _blocks(data: Data, segments: Sequence[Segment]) -> Iterator[tuple[int, Array]]:
+    """Make the segments in blocks; yields where each block lies in the array, and the block."""
+    at = 0
+    for segment in segments:
+        stop = segment.start + segment.count
+        for start in range(segment.start, stop, patterns.BLOCK):
+            count = min(patterns.BLOCK, stop - start)
+            yield at, _block(data, segment.source, start, count)
+            at += count
+
+
+def _block(data: Data, source: int, start: int, count: int) -> Array:
+    if data.op is None:
+        return patterns.moved(data.seed, source, start, count, data.dtype)
+    span = patterns.Span(data.seed, data.ranks, start, count)
+    scheme = patterns.scheme(data.op, data.dtype)
+    if source == REDUCED:
+        return scheme.whole(span, data.dtype)
+    return scheme.share(span, source, data.dtype)
+
+
+def _differs(got: Array, expected: Array, *, reduced: bool) -> NDArray[np.bool_]:
+    if reduced and dtypes.is_complex(expected.dtype):
+        # The sign of a zero in a complex product depends on the order of the factors.
+        differs: NDArray[np.bool_] = got != expected
+        return differs
+    width = min(expected.itemsize, 8)
+    parts = got.view(f"u{width}") != expected.view(f"u{width}")
+    return parts.reshape(expected.size, -1).any(axis=1) if expected.itemsize > width else parts
+
+
+def _spelled(element: Any) -> str:
+    pattern = np.asarray(element).tobytes()
+    if sys.byteorder == "little":
+        pattern = pattern[::-1]
+    return f"{element} (0x{pattern.hex()})"

@@ -1,0 +1,191 @@
+"""The data that perf checks with: exact in any order, and any corruption is found and located."""
+
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpccomm import dtypes
+from hpccomm.perf import patterns
+from hpccomm.perf.names import OPS, PREMUL_FACTOR, TYPES
+from hpccomm.perf.verification import REDUCED, Data, Segment, compare, fill, poison
+from hpccomm.reductions import PremulSum, ReduceOp, meaningful
+
+PAIRS = [
+    pytest.param(dtype, op, id=f"{type_name}-{op_name}")
+    for type_name, dtype in TYPES.items()
+    for op_name, op in OPS.items()
+    if meaningful(op, dtype)
+]
+COUNT = 97
+
+
+def contributions(dtype, op, ranks, seed, start=0, count=COUNT):
+    shares = []
+    for rank in range(ranks):
+        share = np.empty(count, dtype)
+        fill(share, Data(dtype, op, ranks, seed), [Segment(rank, start, count)])
+        shares.append(share)
+    return shares
+
+
+def expectation(dtype, op, ranks, seed, start=0, count=COUNT):
+    expected = np.empty(count, dtype)
+    fill(expected, Data(dtype, op, ranks, seed), [Segment(REDUCED, start, count)])
+    return expected
+
+
+def combine(a, b, op):
+    """Fold two arrays of one dtype, rounding to it."""
+    if a.dtype == dtypes.BOOL:
+        table = {
+            ReduceOp.SUM: np.logical_or,
+            ReduceOp.MAX: np.logical_or,
+            ReduceOp.BOR: np.logical_or,
+            ReduceOp.PROD: np.logical_and,
+            ReduceOp.MIN: np.logical_and,
+            ReduceOp.BAND: np.logical_and,
+            ReduceOp.BXOR: np.logical_xor,
+        }
+        return table[op](a, b)
+    table = {
+        ReduceOp.PROD: np.multiply,
+        ReduceOp.MIN: np.minimum,
+        ReduceOp.MAX: np.maximum,
+        ReduceOp.BAND: np.bitwise_and,
+        ReduceOp.BOR: np.bitwise_or,
+        ReduceOp.BXOR: np.bitwise_xor,
+    }
+    return table.get(op, np.add)(a, b)
+
+
+def finish(total, op, ranks):
+    if op is not ReduceOp.AVG:
+        return total
+    if dtypes.is_integer(total.dtype):
+        return np.array([int(Fraction(int(t), ranks)) for t in total], total.dtype)
+    if dtypes.is_complex(total.dtype):
+        real = np.dtype(f"f{total.itemsize // 2}")
+        return (total.view(real) / real.type(ranks)).view(total.dtype)
+    wide = total.astype(np.float32 if dtypes.is_narrow(total.dtype) else total.dtype)
+    return (wide / wide.dtype.type(ranks)).astype(total.dtype)
+
+
+def same(a, b):
+    """Equal bit for bit; a complex zero may have either sign."""
+    if dtypes.is_complex(a.dtype):
+        return bool(np.all(a == b))
+    return a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize(("dtype", "op"), PAIRS)
+@settings(max_examples=15, deadline=None)
+@given(
+    ranks=st.integers(1, 9),
+    seed=st.integers(0, 2**40),
+    start=st.integers(0, 2**40),
+    order=st.randoms(use_true_random=False),
+)
+def test_every_order_of_reduction_gives_the_expected_bits(
+    dtype, op, ranks, seed, start, order: random.Random
+):
+    terms = contributions(dtype, op, ranks, seed, start)
+    if isinstance(op, PremulSum):
+        terms = [term * dtype.type(PREMUL_FACTOR) for term in terms]
+    while len(terms) > 1:  # a random tree over the ranks in a random order
+        order.shuffle(terms)
+        terms.append(combine(terms.pop(), terms.pop(), op))
+    expected = expectation(dtype, op, ranks, seed, start)
+    assert same(finish(terms[0], op, ranks), expected)
+
+
+@pytest.mark.parametrize("dtype", [d for d in dtypes.REDUCIBLE if dtypes.is_float(d)], ids=str)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 9, 64, 1000])
+def test_float_sums_match_exact_arithmetic(dtype, ranks):
+    count = 20
+    total = [Fraction(0)] * count
+    for share in contributions(dtype, ReduceOp.SUM, ranks, 5, count=count):
+        total = [t + Fraction(float(s)) for t, s in zip(total, share, strict=True)]
+    expected = expectation(dtype, ReduceOp.SUM, ranks, 5, count=count)
+    assert [Fraction(float(e)) for e in expected] == total
+    assert np.all(expected != 0)
+
+
+@pytest.mark.parametrize(("dtype", "op"), PAIRS)
+def test_a_missing_or_repeated_contribution_shows(dtype, op):
+    """At some element for every rank, or the check would not see that rank at all."""
+    ranks = 4
+    shares = contributions(dtype, op, ranks, 11, count=512)
+    for missing in range(ranks):
+        rest = [share for rank, share in enumerate(shares) if rank != missing]
+        if isinstance(op, PremulSum):
+            rest = [share * dtype.type(PREMUL_FACTOR) for share in rest]
+        total = rest[0]
+        for share in rest[1:]:
+            total = combine(total, share, op)
+        assert not same(finish(total, op, ranks), expectation(dtype, op, ranks, 11, count=512))
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+def test_any_part_of_a_stream_can_be_made_alone(dtype):
+    whole = patterns.moved(3, 1, 0, 100, dtype)
+    for start, count in ((0, 1), (1, 7), (33, 40), (99, 1), (50, 0)):
+        part = patterns.moved(3, 1, start, count, dtype)
+        assert part.tobytes() == whole[start : start + count].tobytes()
+
+
+def test_ranks_seeds_and_positions_differ():
+    streams = [
+        patterns.moved(seed, rank, start, 64, np.dtype(np.int64)).tobytes()
+        for seed in range(4)
+        for rank in range(4)
+        for start in (0, 64, 2**40)
+    ]
+    assert len(set(streams)) == len(streams)
+
+
+@pytest.mark.parametrize(("dtype", "op"), [*PAIRS, *[(d, None) for d in TYPES.values()]])
+def test_poison_is_wrong_everywhere_and_data_nowhere(dtype, op):
+    data = Data(dtype, op, 3, 7)
+    count = patterns.BLOCK + 13  # more than one block
+    segments = [Segment(1, 5, 20), Segment(REDUCED if op else 2, 3, count)]
+    array = np.empty(20 + count, dtype)
+    fill(array, data, segments)
+    assert compare(array, data, segments) is None
+    poison(array, data, segments)
+    found = compare(array, data, segments)
+    assert found is not None
+    assert (found.wrong, found.index) == (array.size, 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    dtype=st.sampled_from(list(TYPES.values())),
+    count=st.integers(1, 40000),
+    where=st.data(),
+)
+def test_one_flipped_bit_is_found_and_located(dtype, count, where):
+    data = Data(dtype, None, 2, 1)
+    segments = [Segment(0, 9, count)]
+    array = np.empty(count, dtype)
+    fill(array, data, segments)
+    index = where.draw(st.integers(0, count - 1))
+    byte = index * dtype.itemsize + where.draw(st.integers(0, dtype.itemsize - 1))
+    array.view(np.uint8)[byte] ^= 1
+    found = compare(array, data, segments)
+    assert found is not None
+    assert (found.wrong, found.index) == (1, index)
+    assert found.expected != found.got
+
+
+def test_the_report_spells_value_and_bits():
+    data = Data(np.dtype(np.float32), ReduceOp.SUM, 1, 1)
+    array = np.empty(4, np.float32)
+    fill(array, data, [Segment(REDUCED, 0, 4)])
+    array[2] = 1.5
+    found = compare(array, data, [Segment(REDUCED, 0, 4)])
+    assert found is not None
+    assert (found.wrong, found.index, found.got) == (1, 2, "1.5 (0x3fc00000)")
