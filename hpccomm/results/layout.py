@@ -22,6 +22,9 @@ from hpccomm.results.schema import LOCATION, STATE, Config, RankInfo, Row, RunIn
 SAMPLE = np.dtype("<f8")
 """Type of the samples: seconds."""
 
+INFO_BYTES = 1 << 11
+"""More than the facts of one rank take."""
+
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 64 << 20
 
@@ -107,11 +110,16 @@ def decode_row(stored: np.void) -> Row:
     return Row(**values)
 
 
+def room_bytes(rows: int, repetitions: int, ranks: int) -> int:
+    """Return the size of the datasets that `make_room` creates."""
+    return rows * ROW.itemsize + repetitions * ranks * SAMPLE.itemsize + STATE_TYPE.itemsize
+
+
 def make_room(group: h5py.Group, rows: int, repetitions: int, ranks: int) -> Room:
     """Create ``rows``, ``samples`` and ``state`` with room for a run that is to be measured.
 
     The space is allocated at once and has no index that could grow: that is what makes it safe to
-    fill while nobody has the file open. The state is the caller's to write before anyone reads it.
+    fill while nobody has the file open.
     """
 
     def contiguous(name: str, shape: tuple[int, ...], kind: np.dtype[Any]) -> int:
@@ -123,10 +131,10 @@ def make_room(group: h5py.Group, rows: int, repetitions: int, ranks: int) -> Roo
         return int(dataset.id.get_offset())
 
     rows, repetitions = max(rows, 1), max(repetitions, 1)
-    state_at = contiguous("state", (), STATE_TYPE)
+    state = group.create_dataset("state", data=np.zeros((), STATE_TYPE))
     rows_at = contiguous("rows", (rows,), ROW)
     samples_at = contiguous("samples", (repetitions, ranks), SAMPLE)
-    return Room(rows, repetitions, rows_at, samples_at, state_at)
+    return Room(rows, repetitions, rows_at, samples_at, int(state.id.get_offset()))
 
 
 def is_open(group: h5py.Group) -> bool:

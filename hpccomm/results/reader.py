@@ -80,7 +80,8 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
         If it is another program's HDF5 file or of another schema version.
     """
     with _intact(Path(path)) as file:
-        return [_read_run(Path(path), group) for group in file[RUNS].values()]
+        names = sorted(file[RUNS], key=lambda name: (len(name), name))
+        return [_read_run(Path(path), file[RUNS][name]) for name in names]
 
 
 def choose(runs: list[Run], wanted: str | None) -> Run:
@@ -116,7 +117,7 @@ def _intact(path: Path) -> Iterator[h5py.File]:
     with storage.opened(path) as file:
         try:
             yield file
-        except (KeyError, ValueError, IndexError) as error:
+        except (KeyError, ValueError, IndexError, OSError) as error:
             raise ResultsError(f"{path} is damaged or incomplete: {error}") from error
 
 

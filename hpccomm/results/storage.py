@@ -17,6 +17,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Iterator
+from io import FileIO
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _NO_RESERVATION = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_FORMAT = ("earliest", "v110")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _REMEDIES = {
@@ -89,7 +91,9 @@ def opened(path: Path) -> Iterator[h5py.File]:
         pass
     if not h5py.is_hdf5(path):
         raise ResultsError(f"{path} is not an HDF5 file; name a results file of hpccomm")
-    with reported(path, "read"), h5py.File(path, "r", locking=False) as file:
+    with reported(path, "read"):
+        file = h5py.File(path, "r", locking=False)
+    with file:
         _check_schema(path, file)
         yield file
 
@@ -108,8 +112,8 @@ def _check_schema(path: Path, file: h5py.File) -> None:
         )
 
 
-def claim(path: Path) -> int | None:
-    """Lock the file that is to be written to; return its descriptor, or None if there is none yet.
+def claim(path: Path) -> FileIO | None:
+    """Open and lock the file that is to be written to; return None if there is none yet.
 
     Raises
     ------
@@ -134,25 +138,23 @@ def claim(path: Path) -> int | None:
                 f"cannot write {path}: it is not a regular file; choose another path"
             )
         with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            if _lock_same(descriptor, path):
-                return descriptor
+            file = FileIO(path, "r+")
+            if _lock_same(file, path):
+                return file
 
 
-def _lock_same(descriptor: int, path: Path) -> bool:
+def _lock_same(file: FileIO, path: Path) -> bool:
     """Lock an open file; close it and return False if the path names another one by now."""
-    try:
-        lock(descriptor, path, fcntl.LOCK_EX)
-        if os.path.samestat(os.fstat(descriptor), path.stat()):
-            return True
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return False
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(file)
+        lock(file, path, fcntl.LOCK_EX)
+        if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return False
+        stack.pop_all()
+    return True
 
 
-def lock(descriptor: int, path: Path, kind: int) -> None:
+def lock(file: FileIO, path: Path, kind: int) -> None:
     """Take a lock on an open file, without waiting.
 
     Raises
@@ -161,7 +163,7 @@ def lock(descriptor: int, path: Path, kind: int) -> None:
         If another process holds one that excludes it.
     """
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ResultsError(
             f"{path} is in use: another run writes to it, or a program has it open; "
@@ -174,8 +176,8 @@ def lock(descriptor: int, path: Path, kind: int) -> None:
 
 
 def replace(
-    path: Path, build: Callable[[h5py.File | None, h5py.File], _Result]
-) -> tuple[int, _Result]:
+    path: Path, build: Callable[[h5py.File | None, h5py.File], _Result], *, extra: int = 0
+) -> tuple[FileIO, _Result]:
     """Build the next version of a results file and put it in its place, all or nothing.
 
     Parameters
@@ -185,61 +187,94 @@ def replace(
     build : callable
         Called with the old file (None if there is none) and the new one, which has the root's
         attributes and everything that is not a run; writes the runs.
+    extra : int
+        Bytes that the new file is larger by, apart from the small change of its structure.
 
     Returns
     -------
-    descriptor : int
-        The new file, open for reading and writing, locked, with all its space allocated where the
+    file : FileIO
+        The new file, open for reading and writing, locked, with its space allocated where the
         file system can do that.
     result
         What `build` returned.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written; it is then as it was. See `reported`.
     """
     partial = path.with_name(path.name + ".partial")
-    with reported(path, "write"):
-        while True:
-            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            if _lock_same(descriptor, partial):
-                break
+    size = path.stat().st_size if path.exists() else 0
+    with contextlib.ExitStack() as stack:
+        old = stack.enter_context(opened(path)) if size else None
+        file = _claim_partial(partial)
         try:
-            result = _build(path, partial, build)
-            _adopt(path, descriptor)
-            _reserve(descriptor)
-            os.fsync(descriptor)
+            # An eighth and half a megabyte: chunk indices and heaps never take as much.
+            _start(file, size + size // 8 + extra + (1 << 19))
+            result = _build(old, partial, build)
+            _adopt(path, file.fileno())
+            os.fsync(file.fileno())
             partial.replace(path)
         except BaseException:
-            partial.unlink()
-            os.close(descriptor)
+            partial.unlink(missing_ok=True)
+            file.close()
             raise
-        _sync_directory(path.parent)
-    return descriptor, result
+    _sync_directory(path.parent)
+    return file, result
+
+
+def _claim_partial(partial: Path) -> FileIO:
+    """Open and lock the file in which the next version is built; a killed run may have left one."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        file = FileIO(os.open(partial, flags, 0o666), "r+")
+        with contextlib.suppress(FileNotFoundError):
+            if _lock_same(file, partial):
+                return file
+
+
+def _start(file: FileIO, size: int) -> None:
+    """Write an empty HDF5 file and have the file system allocate `size` bytes for it.
+
+    HDF5 does not survive a full disk: it complains at every later step and may crash at exit. So
+    the space is taken before HDF5 writes, and the operating system is asked, which says it plainly.
+    """
+    with h5py.File("empty", "w", driver="core", backing_store=False, libver=_FORMAT) as empty:
+        empty.flush()
+        image = empty.id.get_file_image()
+    file.truncate(0)
+    os.pwrite(file.fileno(), image, 0)
+    try:
+        os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        if error.errno not in _NO_RESERVATION:
+            raise
 
 
 def _build(
-    path: Path, partial: Path, build: Callable[[h5py.File | None, h5py.File], _Result]
+    old: h5py.File | None,
+    partial: Path,
+    build: Callable[[h5py.File | None, h5py.File], _Result],
 ) -> _Result:
-    with contextlib.ExitStack() as stack:
-        old = None
-        if path.exists() and path.stat().st_size:
-            old = stack.enter_context(opened(path))
-        try:
-            # Alignment: the count of rows in `state` must not straddle two pages.
-            with h5py.File(
-                partial,
-                "w",
-                libver=("earliest", "v110"),
-                locking=False,
-                alignment_threshold=1,
-                alignment_interval=8,
-            ) as new:
-                new.attrs["format"] = FORMAT
-                new.attrs["schema_version"] = SCHEMA_VERSION
-                new.create_group(RUNS)
-                if old is not None:
-                    _copy_foreign(old, new)
-                return build(old, new)
-        except RuntimeError as error:
-            # h5py reports a failed write as RuntimeError when it only shows as the file is closed.
-            raise OSError(_mentioned(str(error)), str(error)) from error
+    try:
+        # Alignment: the count of rows in `state` must not straddle two pages.
+        with h5py.File(
+            partial,
+            "r+",
+            libver=_FORMAT,
+            locking=False,
+            alignment_threshold=1,
+            alignment_interval=8,
+        ) as new:
+            new.attrs["format"] = FORMAT
+            new.attrs["schema_version"] = SCHEMA_VERSION
+            new.create_group(RUNS)
+            if old is not None:
+                _copy_foreign(old, new)
+            return build(old, new)
+    except RuntimeError as error:
+        # h5py reports a failed write as RuntimeError when it only shows as the file is closed.
+        raise OSError(_mentioned(str(error)), str(error)) from error
 
 
 def _copy_foreign(old: h5py.File, new: h5py.File) -> None:
@@ -276,18 +311,6 @@ def _adopt(path: Path, descriptor: int) -> None:
         with contextlib.suppress(PermissionError):
             os.fchown(descriptor, before.st_uid, before.st_gid)
     os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
-
-
-def _reserve(descriptor: int) -> None:
-    """Have the file system allocate what the file may fill later, so that it cannot run out."""
-    size = os.fstat(descriptor).st_size
-    if not size:
-        return
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-    except OSError as error:
-        if error.errno not in _NO_RESERVATION:
-            raise
 
 
 def _sync_directory(directory: Path) -> None:

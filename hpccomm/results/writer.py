@@ -17,6 +17,8 @@ import os
 import struct
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -80,7 +82,7 @@ class Writer:
         self._ranks = len(info.ranks)
         self._rows = 0
         self._repetitions = 0
-        self._descriptor: int | None = None
+        self._open: FileIO | None = None
 
         def build(old: h5py.File | None, new: h5py.File) -> tuple[str, layout.Room]:
             storage.copy_runs(old, new)
@@ -88,17 +90,18 @@ class Writer:
             run = new[RUNS].create_group(name)
             layout.write_info(run, info)
             room = layout.make_room(run, expected_rows, expected_repetitions, self._ranks)
-            run["state"][()] = np.zeros((), layout.STATE_TYPE)
             return name, room
 
+        extra = layout.room_bytes(expected_rows, expected_repetitions, self._ranks)
+        extra += layout.INFO_BYTES * self._ranks
         with storage.reported(self.path, "write"):
             before = storage.claim(self._file)
             try:
-                descriptor, (self.name, self._room) = storage.replace(self._file, build)
+                file, (self.name, self._room) = storage.replace(self._file, build, extra=extra)
             finally:
                 if before is not None:
-                    os.close(before)
-            self._take(descriptor)
+                    before.close()
+            self._take(file)
 
     def append(self, row: Row, samples: np.ndarray | None) -> None:
         """Add one row; it is in the file when this returns.
@@ -117,7 +120,7 @@ class Writer:
         UsageError
             If the samples do not have one column a rank, or a name is too long.
         """
-        if self._descriptor is None:
+        if self._open is None:
             raise UsageError(f"run {self.name} of {self.path} has ended: no row can be added")
         times = self._checked(samples)
         encoded = layout.encode_row(row, self._repetitions, len(times))
@@ -145,7 +148,7 @@ class Writer:
         UsageError
             If the run has ended already, or the status is neither of the two.
         """
-        if self._descriptor is None:
+        if self._open is None:
             raise UsageError(f"run {self.name} of {self.path} has ended already")
         if status != "completed" and not status.startswith("failed: "):
             raise UsageError(f"status {status!r} is neither 'completed' nor 'failed: ...'")
@@ -153,16 +156,16 @@ class Writer:
         text = status.encode()[:size].decode(errors="ignore").encode()
         self._write(text, self._room.state_at + _state_offset("status"))
         self._write(struct.pack("<d", time.time()), self._room.state_at + _state_offset("ended"))
-        with storage.reported(self.path, "write"):
-            os.fsync(self._descriptor)
+        with self._reported():
+            os.fsync(self._open.fileno())
         self._check_there()
         try:
-            self._take(self._replaced(layout.seal)[0])
+            self._take(self._replaced(layout.seal, 0)[0])
         except ResultsError as error:
             # Nothing is lost: the run is whole in the form that it was measured in.
             _log.warning("run %s stays uncompressed: %s", self.name, error)
-        os.close(self._descriptor)
-        self._descriptor = None
+        self._open.close()
+        self._open = None
 
     def __enter__(self) -> Self:
         return self
@@ -173,7 +176,7 @@ class Writer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._descriptor is None:
+        if self._open is None:
             return
         if kind is None:
             self.end("completed")
@@ -195,13 +198,12 @@ class Writer:
         return samples.astype(layout.SAMPLE, copy=False)
 
     def _write(self, data: bytes, address: int) -> None:
-        if self._descriptor is None:
+        if self._open is None:
             raise UsageError(f"run {self.name} of {self.path} has ended")
         view = memoryview(data)
-        doing = f"write to run {self.name} (its {self._rows} rows so far are kept) in"
-        with storage.reported(self.path, doing):
+        with self._reported():
             while view:
-                done = os.pwrite(self._descriptor, view, address)
+                done = os.pwrite(self._open.fileno(), view, address)
                 view, address = view[done:], address + done
 
     def _grow(self, rows: int, repetitions: int) -> None:
@@ -215,12 +217,13 @@ class Writer:
             layout.copy_measurements(source, target)
             return larger
 
-        descriptor, self._room = self._replaced(enlarge)
-        self._take(descriptor)
+        extra = layout.room_bytes(rows, repetitions, self._ranks)
+        file, self._room = self._replaced(enlarge, extra)
+        self._take(file)
 
     def _replaced(
-        self, transform: Callable[[h5py.Group, h5py.Group], _Result]
-    ) -> tuple[int, _Result]:
+        self, transform: Callable[[h5py.Group, h5py.Group], _Result], extra: int
+    ) -> tuple[FileIO, _Result]:
         """Replace the file by one in which this run was rewritten by `transform(source, target)`."""
 
         def build(old: h5py.File | None, new: h5py.File) -> _Result:
@@ -233,14 +236,18 @@ class Writer:
             return transform(source, target)
 
         self._check_there()
-        with storage.reported(self.path, "write"):
-            return storage.replace(self._file, build)
+        with self._reported():
+            return storage.replace(self._file, build, extra=extra)
+
+    def _reported(self) -> AbstractContextManager[None]:
+        doing = f"write to {self.name} (its {self._rows} rows so far are kept) of"
+        return storage.reported(self.path, doing)
 
     def _check_there(self) -> None:
         """Refuse to go on when the path names another file, or none, by now."""
-        assert self._descriptor is not None
+        assert self._open is not None
         try:
-            there = os.path.samestat(os.fstat(self._descriptor), self._file.stat())
+            there = os.path.samestat(os.fstat(self._open.fileno()), self._file.stat())
         except FileNotFoundError:
             there = False
         if not there:
@@ -252,12 +259,12 @@ class Writer:
             "the run is in the file that was there before"
         )
 
-    def _take(self, descriptor: int) -> None:
+    def _take(self, file: FileIO) -> None:
         """Go on with the next version of the file, and let others read it."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-        self._descriptor = descriptor
-        storage.lock(descriptor, self.path, fcntl.LOCK_SH)
+        if self._open is not None:
+            self._open.close()
+        self._open = file
+        storage.lock(file, self.path, fcntl.LOCK_SH)
 
 
 def _state_offset(field: str) -> int:

@@ -1,0 +1,74 @@
+"""``hpccomm export``: a stored run as JSON or CSV."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpccomm.cli.show import add_run
+from hpccomm.errors import ResultsError
+
+if TYPE_CHECKING:
+    from hpccomm.results.reader import Run
+
+DESCRIPTION = "Write a stored run in another format: nccl-tests' JSON (version 3), or CSV."
+
+EXAMPLES = """\
+examples:
+  hpccomm export run.h5 --format json --output run.json
+  hpccomm export run.h5 --format csv --run 1 > run.csv
+"""
+
+
+def _json(run: "Run") -> str:
+    from hpccomm.results import nccl_json
+
+    errors = () if run.status == "completed" else (run.status,)
+    document = nccl_json.document(run.info, run.rows, run.samples, ended=run.ended, errors=errors)
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _csv(run: "Run") -> str:
+    from hpccomm.results import csv_text
+
+    lines = [csv_text.line(run.name, run.info, row) for row in run.rows]
+    return csv_text.heading() + "".join(lines)
+
+
+_FORMATS = {"csv": _csv, "json": _json}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.description = DESCRIPTION
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("file", type=Path, metavar="FILE", help="a results file")
+    parser.add_argument("--format", required=True, choices=sorted(_FORMATS), help="what to write")
+    add_run(parser)
+    parser.add_argument(
+        "--output", type=Path, metavar="PATH", help="where to write it (default: standard output)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the run; return the exit status."""
+    from hpccomm.results import reader
+
+    runs = reader.read(args.file)
+    text = _FORMATS[args.format](reader.choose(runs, args.run))
+    if args.output is None:
+        sys.stdout.write(text)
+        return 0
+    if args.output.exists() and args.output.samefile(args.file):
+        raise ResultsError(
+            f"--output {args.output} is the results file itself; choose another path"
+        )
+    try:
+        args.output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ResultsError(
+            f"cannot write {args.output}: {error.strerror}; choose another path"
+        ) from error
+    return 0

@@ -1,0 +1,45 @@
+"""``hpccomm show``: a stored run as the table that it printed."""
+
+import argparse
+import sys
+from pathlib import Path
+
+DESCRIPTION = "Print a stored run: where it was made, and its table as `hpccomm perf` printed it."
+
+EXAMPLES = """\
+examples:
+  hpccomm show run.h5              the last run of the file
+  hpccomm show run.h5 --run 1      the first
+  hpccomm show run.h5 --run run0003
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.description = DESCRIPTION
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("file", type=Path, metavar="FILE", help="a results file")
+    add_run(parser)
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add the option that chooses a run of the file."""
+    parser.add_argument(
+        "--run",
+        metavar="NAME|INDEX",
+        help="the run, by name or by number: 1 is the first, -1 the last (default: the last)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the run; return the exit status."""
+    from hpccomm.results import describe, reader, table
+
+    runs = reader.read(args.file)
+    chosen = reader.choose(runs, args.run)
+    finished = chosen.status == "completed"
+    sys.stdout.write(describe.listing(runs, chosen) if len(runs) > 1 else "")
+    sys.stdout.write(describe.facts(chosen))
+    sys.stdout.write(table.run_text(chosen.info, chosen.rows, chosen.samples, finished=finished))
+    return 0

@@ -1,0 +1,43 @@
+"""What is to be said of a stored run beside its table."""
+
+import shlex
+from collections.abc import Sequence
+
+from hpccomm.results.reader import INTERRUPTED, Run
+from hpccomm.results.table import TIME_FORMAT
+
+
+def listing(runs: Sequence[Run], chosen: Run) -> str:
+    """Return a line for each run of a file, with a mark at the chosen one."""
+    lines = [f"# {runs[0].path} holds {len(runs)} runs:"]
+    for run in runs:
+        mark = "*" if run.name == chosen.name else " "
+        what = ", ".join(dict.fromkeys(row.collective for row in run.rows)) or "no rows"
+        lines.append(
+            f"# {mark} {run.name}  {run.info.started.strftime(TIME_FORMAT)}  "
+            f"{len(run.info.ranks)} ranks  {what}  {run.status}"
+        )
+    return "".join(line + "\n" for line in [*lines, "#"])
+
+
+def facts(run: Run) -> str:
+    """Return who made a run, where, when and how it ended, as comment lines."""
+    info = run.info
+    nodes = len({rank.node for rank in info.ranks})
+    started = info.started.strftime(TIME_FORMAT + " %z")
+    ended = "" if run.ended is None else f" to {run.ended.strftime(TIME_FORMAT)}"
+    status = run.status
+    if status == INTERRUPTED:
+        status = f"{INTERRUPTED}: it was killed, or is still running; {len(run.rows)} rows so far"
+    lines = [
+        f"# Run {run.name} of {run.path}: {status}",
+        f"# Started {started}{ended} by {info.user}, {len(info.ranks)} ranks on "
+        f"{nodes} node{'s' if nodes != 1 else ''}, launcher {info.launcher}",
+        f"# Command: {shlex.join(info.arguments)}",
+    ]
+    if info.slurm:
+        lines.append("# " + " ".join(f"{name}={value}" for name, value in info.slurm.items()))
+    if info.environment:
+        pairs = " ".join(f"{name}={value}" for name, value in info.environment.items())
+        lines.append(f"# Environment: {pairs}")
+    return "".join(line + "\n" for line in [*lines, "#"])
