@@ -96,6 +96,17 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.unregister(name="terminalreporter")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter,
+) -> Generator[None, None, None]:
+    """Print the summary without NUL: Open MPI's version ends in one, and logs become binary files."""
+    write = terminalreporter.write
+    terminalreporter.write = lambda text, **how: write(text.replace("\0", ""), **how)
+    yield
+    terminalreporter.write = write
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what lies here as ``mpi``: pytest-mpi then skips it unless ``--with-mpi`` is given."""
