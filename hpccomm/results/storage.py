@@ -41,8 +41,9 @@ _REMEDIES = {
     errno.EACCES: "make it writable, or choose another path",
     errno.EPERM: "make it writable, or choose another path",
     errno.EROFS: "the file system is read-only: choose another path",
-    errno.ENOENT: "make the directory, or choose another path",
-    errno.ENOTDIR: "choose another path",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path",
+    errno.EAGAIN: "another program has it open for writing: try again later",
     errno.EISDIR: "name a file in it",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ELOOP: "choose another path",
@@ -75,10 +76,15 @@ def _mentioned(message: str) -> int | None:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[h5py.File]:
+def opened(path: Path, *, locking: bool | None = None) -> Iterator[h5py.File]:
     """Open a results file for reading, after checking that it is one.
 
-    No lock is taken: the structure of a file never changes under its reader.
+    Parameters
+    ----------
+    path : Path
+        The file.
+    locking : bool or None
+        Whether HDF5 locks it against writers; None is HDF5's own default.
 
     Raises
     ------
@@ -92,7 +98,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
     if not h5py.is_hdf5(path):
         raise ResultsError(f"{path} is not an HDF5 file; name a results file of hpccomm")
     with reported(path, "read"):
-        file = h5py.File(path, "r", locking=False)
+        file = h5py.File(path, "r", locking=locking)
     with file:
         _check_schema(path, file)
         yield file
@@ -206,7 +212,7 @@ def replace(
     partial = path.with_name(path.name + ".partial")
     size = path.stat().st_size if path.exists() else 0
     with contextlib.ExitStack() as stack:
-        old = stack.enter_context(opened(path)) if size else None
+        old = stack.enter_context(opened(path, locking=False)) if size else None
         file = _claim_partial(partial)
         try:
             # An eighth and half a megabyte: chunk indices and heaps never take as much.

@@ -21,6 +21,7 @@ TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 _LEAD = "# %10s  %12s  %8s  %6s  %6s"
 _HALF = "  %7s  %6s  %6s  %6s"
+_UNCHECKED = "  %7s  %6s  %6s    N/A"
 _STATISTICS = "  %7s  %7s  %7s  %7s"
 
 
@@ -203,11 +204,12 @@ def body(row: Row | None, columns: Columns, samples: np.ndarray | None = None) -
         Seconds, shape ``(repetitions, ranks)``; needed for the statistics over the repetitions.
     """
     if row is None:
-        # As wide as the others, a word a column: parsers count columns from the right.
-        absent = _HALF % (("N/A",) * 4)
+        # As wide as an unchecked half, a word a column: parsers count columns from the right.
+        absent = _UNCHECKED % (("N/A",) * 3)
         return absent + (_STATISTICS % (("N/A",) * 4) if columns.per_iteration else "")
-    wrong = "N/A" if row.wrong == UNCHECKED else f"{row.wrong:g}"
-    text = _HALF % (figure(row.time, 7), figure(row.algbw, 6), figure(row.busbw, 6), wrong)
+    figures = (figure(row.time, 7), figure(row.algbw, 6), figure(row.busbw, 6))
+    checked = row.wrong != UNCHECKED
+    text = _HALF % (*figures, f"{row.wrong:g}") if checked else _UNCHECKED % figures
     if not columns.per_iteration:
         return text
     if samples is None or len(samples) <= columns.skip:

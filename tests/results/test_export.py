@@ -1,0 +1,112 @@
+"""``hpccomm show`` and ``hpccomm export``, and the formats that they write."""
+
+import argparse
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from hpccomm.cli import export, show
+from hpccomm.results import table
+from hpccomm.results.writer import Writer
+
+
+@pytest.fixture
+def file(tmp_path, example):
+    """Two runs: one that has ended, and one that was cut off."""
+    path = tmp_path / "runs.h5"
+    info = example.example_info(per_iter_timing=True)
+    with Writer(path, info) as writer:
+        for index in range(4):
+            writer.append(example.example_row(index), example.example_samples(index, 3) / 1e6)
+    interrupted = Writer(path, example.example_info())
+    interrupted.append(example.example_row(0, wrong=-1), None)
+    yield path
+    interrupted.end("completed")
+
+
+def call(verb, *arguments):
+    parser = argparse.ArgumentParser()
+    verb.configure(parser)
+    assert verb.run(parser.parse_args([str(argument) for argument in arguments])) == 0
+
+
+def test_show(file, example, capsys):
+    call(show, file, "--run", 1)
+    text = capsys.readouterr().out
+    assert "holds 2 runs" in text
+    assert "# * run0001" in text
+    assert f"# Run run0001 of {file}: completed" in text
+    assert "# Command: hpccomm perf all_reduce -e 1K" in text
+    columns = table.Columns.of(example.example_info(per_iter_timing=True))
+    rows = [example.example_row(index) for index in range(4)]
+    samples = [example.example_samples(index, 3) / 1e6 for index in range(4)]
+    for out in (0, 2):
+        assert table.line(*rows[out : out + 2], columns, *samples[out : out + 2]) in text
+    assert text.endswith(table.footer(rows, example.example_info(), "all_reduce"))
+
+
+def test_show_an_interrupted_run(file, capsys):
+    call(show, file)
+    text = capsys.readouterr().out
+    assert f"# Run run0002 of {file}: interrupted" in text
+    assert "  N/A" in text
+    assert "Out of bounds values" not in text
+
+
+def test_json_is_nccl_tests_version_3(file, capsys):
+    call(export, file, "--format", "json", "--run", "run0001")
+    document = json.loads(capsys.readouterr().out)
+    assert list(document) == [
+        *("version", "start_time", "args", "env", "nccl_version", "config", "results"),
+        *("out_of_bounds", "average_bus_bandwidth", "errors", "end_time"),
+    ]
+    assert document["version"] == 3
+    assert document["start_time"] == "2026-11-20 09:08:07"
+    assert document["nccl_version"] == 23203
+    assert document["config"]["per_iter_timing"] == "true"
+    assert document["config"]["step_factor"] == 2
+    assert [device["hostname"] for device in document["config"]["devices"]] == [
+        *("node0", "node0", "node1", "node1")
+    ]
+    assert document["out_of_bounds"] == {"count": 0, "okay": "true"}
+    assert document["average_bus_bandwidth"]["okay"] == "unchecked"
+    first, second = document["results"]
+    assert (first["size"], first["count"], first["type"], first["root"]) == (
+        8,
+        2,
+        "float",
+        "    -1",
+    )
+    assert first["out_of_place"] == {"time": 10.5, "alg_bw": 0.0, "bus_bw": 0.0, "nwrong": 0}
+    assert second["in_place"]["time"] == 13.5
+    statistics = second["in_place_per_iter"]
+    np.testing.assert_allclose(statistics["times_us"], [6, 10, 14])
+    np.testing.assert_allclose(statistics["per_process_max_times_us"][0], [3, 7, 11])
+    assert statistics["max_us"] == pytest.approx(14)
+
+
+def test_json_of_an_interrupted_run(file, tmp_path):
+    output = tmp_path / "run.json"
+    call(export, file, "--format", "json", "--output", output)
+    document = json.loads(output.read_text())
+    (result,) = document["results"]
+    assert result["in_place"] is None
+    assert result["out_of_place"]["nwrong"] is None
+    assert "end_time" not in document
+    assert document["errors"] == ["interrupted"]
+
+
+def test_csv(file, example, capsys):
+    call(export, file, "--format", "csv", "--run", 1)
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == 4
+    assert rows[1]["run"] == "run0001"
+    assert rows[1]["nodes"] == "2"
+    assert rows[1]["in_place"] == "1"
+    assert float(rows[1]["time"]) == example.example_row(1).time
+    call(export, file, "--format", "csv")
+    (unchecked,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert unchecked["wrong"] == ""

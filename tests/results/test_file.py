@@ -1,0 +1,230 @@
+"""Writing and reading results files: what comes back, and what is refused."""
+
+import dataclasses
+import os
+import resource
+import subprocess
+
+import h5py
+import numpy as np
+import pytest
+
+from hpccomm.errors import ResultsError, SchemaMismatch, UsageError
+from hpccomm.results import reader, schema
+from hpccomm.results.writer import Writer
+
+
+def test_everything_comes_back(tmp_path, example):
+    path = tmp_path / "runs.h5"
+    lengths = [20, 0, 7, 300]
+    for ranks in (4, 3):
+        # Room for less than is written: the file grows.
+        info = example.example_info(ranks)
+        with Writer(path, info, expected_rows=2, expected_repetitions=10) as writer:
+            for index, length in enumerate(lengths):
+                samples = example.example_samples(index, length, ranks) if length else None
+                writer.append(example.example_row(index), samples)
+
+    runs = reader.read(path)
+    assert [run.name for run in runs] == ["run0001", "run0002"]
+    for run, ranks in zip(runs, (4, 3), strict=True):
+        assert run.status == "completed"
+        assert run.ended is not None
+        assert run.info == example.example_info(ranks)
+        assert run.rows == tuple(example.example_row(index) for index in range(len(lengths)))
+        for index, length in enumerate(lengths):
+            expected = example.example_samples(index, length, ranks)
+            np.testing.assert_array_equal(run.samples(index), expected)
+
+
+def test_the_file_is_what_the_schema_says(tmp_path, example):
+    path = tmp_path / "run.h5"
+    with Writer(path, example.example_info()) as writer:
+        writer.append(example.example_row(0, wrong=3), example.example_samples(0, 5))
+        during = path.with_name("during.h5")
+        during.write_bytes(path.read_bytes())
+    for name, ended in ((during, False), (path, True)):
+        with h5py.File(name, "r") as file:
+            assert file.attrs["schema_version"] == schema.SCHEMA_VERSION
+            run = file["runs/run0001"]
+            rows = run["rows"]
+            columns = [field.name for field in dataclasses.fields(schema.Row)]
+            columns += [column for column, _, _ in schema.LOCATION]
+            assert list(rows.dtype.names) == columns
+            assert rows[0]["collective"] == b"all_reduce"
+            assert rows[0]["wrong"] == 3
+            assert rows[0]["repetitions"] == 5
+            np.testing.assert_array_equal(run["samples"][:5], example.example_samples(0, 5))
+            assert run["samples"].dtype == np.float64
+            state = run["state"][()]
+            assert state["rows"] == 1
+            assert bool(state["ended"]) is ended
+            assert state["status"] == (b"completed" if ended else b"")
+            assert run.attrs["user"] == "mué"
+            assert dict(run["environment"].attrs) == {"NCCL_DEBUG": "INFO"}
+            assert run["ranks"]["host"].tolist() == [b"node0", b"node0", b"node1", b"node1"]
+            if ended:
+                assert rows.shape == (1,)
+                assert run["samples"].shape == (5, 4)
+                assert run["samples"].compression == "gzip"
+
+
+def test_a_run_in_progress_can_be_read_but_not_written_by_another(tmp_path, example):
+    path = tmp_path / "live.h5"
+    writer = Writer(path, example.example_info())
+    writer.append(example.example_row(0), None)
+    with h5py.File(path, "r") as file:
+        assert file["runs/run0001/state"][()]["rows"] == 1
+        assert reader.read(path)[0].status == "interrupted"
+    with pytest.raises(ResultsError, match=r"live\.h5 is in use"):
+        Writer(path, example.example_info())
+    writer.append(example.example_row(1), None)
+    writer.end("failed: lost a rank")
+    assert reader.read(path)[0].status == "failed: lost a rank"
+    assert len(reader.read(path)[0].rows) == 2
+    with pytest.raises(UsageError, match="has ended"):
+        writer.append(example.example_row(2), None)
+
+
+def test_leaving_by_an_exception_is_a_failed_run(tmp_path, example):
+    path = tmp_path / "run.h5"
+    with pytest.raises(ZeroDivisionError), Writer(path, example.example_info()):
+        _ = 1 / 0
+    assert reader.read(path)[0].status == "failed: ZeroDivisionError: division by zero"
+
+
+def test_what_people_added_to_a_file_stays(tmp_path, example):
+    path = tmp_path / "run.h5"
+    Writer(path, example.example_info()).end("completed")
+    path.chmod(0o640)
+    with h5py.File(path, "r+") as file:
+        file.attrs["note"] = "before the new switch"
+        file["runs/run0001"].attrs["note"] = "first"
+        file["mine"] = [1, 2, 3]
+    link = tmp_path / "link.h5"
+    link.symlink_to(path)
+    Writer(link, example.example_info()).end("completed")
+    assert link.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o640
+    with h5py.File(path, "r") as file:
+        assert file.attrs["note"] == "before the new switch"
+        assert file["runs/run0001"].attrs["note"] == "first"
+        assert file["mine"][:].tolist() == [1, 2, 3]
+        assert sorted(file["runs"]) == ["run0001", "run0002"]
+
+
+def test_refused_paths(tmp_path, example):
+    text = tmp_path / "notes.txt"
+    text.write_text("not mine\n")
+    foreign = tmp_path / "foreign.h5"
+    with h5py.File(foreign, "w") as file:
+        file["x"] = 1
+    later = tmp_path / "later.h5"
+    Writer(later, example.example_info()).end("completed")
+    with h5py.File(later, "r+") as file:
+        file.attrs["schema_version"] = schema.SCHEMA_VERSION + 1
+    for path, error, message in (
+        (tmp_path / "absent" / "run.h5", ResultsError, "absent does not exist; make the directory"),
+        (tmp_path, ResultsError, "is a directory; name a file in it"),
+        (text / "run.h5", ResultsError, "is not a directory"),
+        (text, ResultsError, "is not an HDF5 file"),
+        ("/dev/full", ResultsError, "is not a regular file"),
+        (foreign, SchemaMismatch, "is an HDF5 file of another program"),
+        (later, SchemaMismatch, f"has schema version {schema.SCHEMA_VERSION + 1}"),
+    ):
+        before = {file: file.read_bytes() for file in (text, foreign, later)}
+        with pytest.raises(error, match=message) as caught:
+            Writer(path, example.example_info())
+        assert str(path) in str(caught.value)
+        assert before == {file: file.read_bytes() for file in (text, foreign, later)}
+        assert sorted(tmp_path.iterdir()) == sorted([text, foreign, later])
+    for path in (text, foreign, later, tmp_path / "absent.h5", tmp_path):
+        with pytest.raises(ResultsError, match=str(path)):
+            reader.read(path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_directory_is_refused(tmp_path, example):
+    tmp_path.chmod(0o555)
+    with pytest.raises(ResultsError, match="make it writable"):
+        Writer(tmp_path / "run.h5", example.example_info())
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 2 MiB."""
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(tmp_path)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield tmp_path
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def fill_up(path, example):
+    """Add rows until that fails; those before stay, and the end can still be recorded."""
+    writer = Writer(path, example.example_info(), expected_rows=1, expected_repetitions=1)
+
+    def add_many():
+        for index in range(1000):
+            writer.append(example.example_row(index), example.example_samples(index, 500))
+
+    with pytest.raises(ResultsError, match=str(path)) as caught:
+        add_many()
+    (run,) = reader.read(path)
+    assert len(run.rows) > 0
+    assert run.rows == tuple(example.example_row(index) for index in range(len(run.rows)))
+    assert f"its {len(run.rows)} rows so far are kept" in str(caught.value)
+    np.testing.assert_array_equal(run.samples(-1), example.example_samples(len(run.rows) - 1, 500))
+    writer.end("failed: disk full")
+    assert reader.read(path)[0].status == "failed: disk full"
+    with pytest.raises(ResultsError, match=str(path)):
+        Writer(path, example.example_info(), expected_repetitions=1_000_000)
+    assert len(reader.read(path)[0].rows) == len(run.rows)
+
+
+def test_full_disk(small_disk, example):
+    fill_up(small_disk / "run.h5", example)
+    (small_disk / "filler").write_bytes(bytes(1 << 20))
+    with pytest.raises(ResultsError, match="No space left on device; free space"):
+        Writer(small_disk / "other.h5", example.example_info(), expected_repetitions=50_000)
+    assert sorted(file.name for file in small_disk.iterdir()) == ["filler", "run.h5"]
+
+
+def test_limited_file_size(tmp_path, example):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, hard))
+    try:
+        fill_up(tmp_path / "run.h5", example)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_secrets_stay_out(example):
+    environ = {"NCCL_DEBUG": "INFO", "AWS_SECRET_ACCESS_KEY": "x", "SLURM_JOB_ID": "1"}
+    assert schema.recorded_environment(environ) == {"NCCL_DEBUG": "INFO"}
+    assert schema.recorded_slurm(environ) == {"SLURM_JOB_ID": "1"}
+    with pytest.raises(UsageError, match="AWS_SECRET_ACCESS_KEY"):
+        dataclasses.replace(example.example_info(), environment=environ)
+
+
+def test_what_does_not_fit_is_refused(tmp_path, example):
+    with Writer(tmp_path / "run.h5", example.example_info()) as writer:
+        with pytest.raises(UsageError, match=r"\(3, 2\).*\(repetitions, 4\)"):
+            writer.append(example.example_row(0), np.zeros((3, 2)))
+        with pytest.raises(UsageError, match="has 80 bytes; a results file holds 64"):
+            writer.append(example.example_row(0, algorithm="a" * 80), None)
+        with pytest.raises(UsageError, match="neither 'completed' nor"):
+            writer.end("fine")
+    assert reader.read(tmp_path / "run.h5")[0].rows == ()
+
+
+def test_choosing_a_run(tmp_path, example):
+    path = tmp_path / "runs.h5"
+    for _ in range(3):
+        Writer(path, example.example_info()).end("completed")
+    runs = reader.read(path)
+    chosen = {None: 2, "1": 0, "-1": 2, "-3": 0, "run0002": 1}
+    assert {wanted: runs.index(reader.choose(runs, wanted)) for wanted in chosen} == chosen
+    for wanted in ("0", "4", "-4", "other"):
+        with pytest.raises(ResultsError, match="run0001, run0002, run0003"):
+            reader.choose(runs, wanted)

@@ -1,0 +1,55 @@
+"""A job killed at any moment leaves a file that opens and holds every row it reported."""
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from hpccomm.results import reader
+
+KILLS = 20
+
+
+def kill_one(program: str, path: Path, chance: random.Random) -> list[str]:
+    """Start the program that appends rows, kill it, and return what it had reported by then."""
+    command = [sys.executable, program, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        reported = [process.stdout.readline() for _ in range(chance.randrange(1, 300))]
+        time.sleep(chance.random() * 2e-3)
+        process.kill()
+        reported += process.stdout.readlines()
+    return [line for line in reported if line.endswith("\n") and line != "ended\n"]
+
+
+# The first of each four starts a file; the others append to what the killed ones left.
+@pytest.mark.parametrize("seed", range(KILLS // 4))
+def test_killed_at_any_moment(tmp_path, example, seed):
+    chance = random.Random(seed)
+    path = tmp_path / "killed.h5"
+    least: dict[str, int] = {}
+    for _ in range(4):
+        reported = kill_one(example.__file__, path, chance)
+        least[reported[0].split()[0]] = len(reported)
+
+        with h5py.File(path, "r") as file:
+            assert sorted(file["runs"]) == sorted(least)
+            for name, rows in least.items():
+                run = file["runs"][name]
+                assert run["state"][()]["rows"] >= rows
+                sizes = [example.example_row(index).bytes for index in range(rows)]
+                assert run["rows"]["bytes"][:rows].tolist() == sizes
+                samples = run["samples"][: rows * example.REPETITIONS].reshape(rows, -1, 4)
+                np.testing.assert_array_equal(samples[:, 0, 0], np.arange(rows))
+                np.testing.assert_array_equal(samples[:, -1, -1], np.arange(rows) + 1599)
+
+    last = reader.read(path)[-1]
+    assert last.rows == tuple(example.example_row(index) for index in range(len(last.rows)))
+    np.testing.assert_array_equal(
+        last.samples(-1), example.example_samples(len(last.rows) - 1, example.REPETITIONS)
+    )

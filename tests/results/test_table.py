@@ -1,0 +1,142 @@
+"""The table against nccl-tests' own C format strings, printed by the C library."""
+
+import ctypes
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpccomm.errors import UsageError
+from hpccomm.results import table
+from hpccomm.results.table import Columns
+
+libc = ctypes.CDLL(None)
+
+LINE = "%12li  %12li  %8s  %6s  %6s"
+HALF = "  %7s  %6s  %6s  %6g"
+UNCHECKED = "  %7s  %6s  %6s    N/A"
+
+
+def printf(form, *arguments):
+    """What C prints."""
+    kinds = {int: ctypes.c_long, float: ctypes.c_double, str: lambda text: text.encode()}
+    text = ctypes.create_string_buffer(1000)
+    libc.snprintf(text, 1000, form.encode(), *(kinds[type(value)](value) for value in arguments))
+    return text.value.decode()
+
+
+@given(st.floats(0, 1e12), st.sampled_from([6, 7]))
+def test_a_figure_has_the_most_decimals_that_fit(value, width):
+    candidates = [printf(f"%{width}.{precision}f", value) for precision in (2, 1, 0)]
+    fitting = [text for text in candidates if len(text) <= width]
+    exponent = printf(f"%{width}.{1 if width >= 7 else 0}e", value)
+    assert table.figure(value, width) == (fitting[0] if fitting else exponent)
+    assert len(table.figure(value, width)) == width
+
+
+@given(st.floats(0, 1e9), st.integers(0, 1 << 40), st.integers(0, 10**9), st.integers(-1, 63))
+def test_a_line_is_what_c_prints(example, value, size, wrong, root):
+    values = {"bytes": size, "count": size // 2, "dtype": "half", "op": "prod", "root": root}
+    values |= {"time": value, "algbw": value / 3, "busbw": value / 7}
+    out = example.example_row(0, wrong=wrong, **values)
+    inside = example.example_row(1, wrong=-1, **values)
+    figures = (table.figure(value, 7), table.figure(value / 3, 6), table.figure(value / 7, 6))
+    expected = (
+        printf(LINE, size, size // 2, "half", "prod", printf("%6i", root))
+        + printf(HALF, *figures, float(wrong))
+        + printf(UNCHECKED, *figures)
+    )
+    assert table.line(out, inside, Columns()) == expected + "\n"
+
+
+def test_the_heading_is_nccl_tests():
+    empty = ("",) * 5
+    names = ("size", "count", "type", "redop", "root")
+    units = ("(B)", "(elements)", "", "", "")
+    lead = "# %10s  %12s  %8s  %6s  %6s"
+    expected = (
+        "#\n"
+        + printf(
+            lead + "           out-of-place                       in-place          \n", *empty
+        )
+        + printf(
+            lead + "  %7s  %6s  %6s  %6s  %7s  %6s  %6s  %6s %*s\n".replace("%*s", ""),
+            *names,
+            *("time", "algbw", "busbw", "#wrong") * 2,
+        )
+        + printf(
+            lead + "  %7s  %6s  %6s  %6s  %7s  %6s  %6s  %6s %*s\n".replace("%*s", ""),
+            *units,
+            *("(us)", "(GB/s)", "(GB/s)", "") * 2,
+        )
+    )
+    assert table.heading(Columns()) == expected
+    wide = table.heading(Columns(cputime=True, per_iteration=True, timestamps=True)).splitlines()
+    assert wide[2].split()[-9:-1] == [
+        *("cputime", "algbw", "busbw", "#wrong", "i_min", "i_max", "i_p99", "i_cv%")
+    ]
+    assert wide[2].endswith("i_cv%           timestamp")
+    assert wide[3].endswith("    (%)   %Y-%m-%d %H:%M:%S")
+
+
+def test_lines_with_one_half(example):
+    out, inside = example.example_row(0), example.example_row(1)
+    full = table.line(out, inside, Columns())
+    assert table.line(out, None, Columns()).split()[-4:] == ["N/A"] * 4
+    unchecked = table.line(out, example.example_row(1, wrong=-1), Columns())
+    assert len(table.line(out, None, Columns())) == len(unchecked)
+    assert table.line(None, inside, Columns()).split()[-4:] == full.split()[-4:]
+    with pytest.raises(UsageError):
+        table.line(None, None, Columns())
+    with pytest.raises(UsageError, match="do not belong on one line"):
+        table.line(out, example.example_row(1, bytes=4096), Columns())
+
+
+def test_statistics_and_time_stamp(example):
+    columns = Columns(per_iteration=True, skip=1, timestamps=True)
+    samples = np.array([[9.0, 9.0], [1e-6, 3e-6], [2e-6, 1e-6], [4e-6, 1e-6]])
+    out, inside = example.example_row(0), example.example_row(1)
+    text = table.line(out, inside, columns, samples, samples)
+    # Each repetition's slowest rank, the first left out: 3, 2 and 4 us.
+    deviation = math.sqrt(2 / 3) / 3 * 100
+    fields = ["2.00", "4.00", "4.00", f"{deviation:.2f}"]
+    assert text.split()[9:13] == fields
+    assert text.split()[17:21] == fields
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(inside.finished))
+    assert text.endswith(printf("%21s", stamp) + "\n")
+
+
+def test_percentiles_are_nearest_rank():
+    summary = table.iteration_statistics([index * 1e-6 for index in range(1, 201)])
+    found = (summary.minimum, summary.p50, summary.p95, summary.p99, summary.maximum)
+    assert found == pytest.approx((1, 101, 190, 198, 200))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "minimum", "expected"),
+    [
+        (0, -1.0, "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 1.25 \n"),
+        (7, 1.3, "# Out of bounds values : 7 FAILED\n# Avg bus bandwidth    : 1.25 OK\n"),
+        (-1, 2.0, "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 1.25 FAILED\n"),
+    ],
+)
+def test_footer(example, wrong, minimum, expected):
+    rows = [example.example_row(0), example.example_row(1, wrong=wrong)]
+    info = example.example_info(minimum_busbw=minimum)
+    text = table.footer(rows, info, "all_reduce")
+    assert text == expected + "#\n# Collective test concluded: all_reduce\n#\n\n"
+
+
+def test_a_run_is_printed_block_by_block(example):
+    rows = [example.example_row(index) for index in range(4)]
+    rows += [example.example_row(4, collective="broadcast", root=1)]
+    text = table.run_text(example.example_info(), rows, lambda index: None, finished=False)
+    first, second = text.split("# Collective test concluded: all_reduce\n")
+    for block, lines in ((first, 2), (second, 1)):
+        assert block.count("# Using devices") == 1
+        assert len([line for line in block.splitlines() if line and line[0] == " "]) == lines
+    assert "#  Rank  3 Group  0 Pid   1003 on      node1 device -1 [none]" in first
+    assert "Out of bounds values" not in second
