@@ -170,4 +170,5 @@ def _truth(value: bool) -> str:
 
 
 def _number(value: float) -> float | str:
-    return "nan" if math.isnan(value) else value
+    """Return a figure as JSON has it: text where it is not finite."""
+    return value if math.isfinite(value) else str(value)
