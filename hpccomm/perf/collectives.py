@@ -92,9 +92,7 @@ def _block(size: int, itemsize: int, ranks: int) -> int:
 
 def _all_reduce(size: int, itemsize: int, place: Place) -> Layout:
     n = size // itemsize
-    return Layout(
-        n * itemsize, n, (Segment(place.rank, 0, n),), (Segment(REDUCED, 0, n),), root=-1
-    )
+    return Layout(n * itemsize, n, (Segment(place.rank, 0, n),), (Segment(REDUCED, 0, n),), root=-1)
 
 
 def _reduce(size: int, itemsize: int, place: Place) -> Layout:
@@ -210,87 +208,80 @@ def _all_to_all_v(size: int, itemsize: int, place: Place) -> Layout:
     )
 
 
-def _barrier(size: int, itemsize: int, place: Place) -> Layout:
+def _nothing(_size: int, _itemsize: int, _place: Place) -> Layout:
     return Layout(0, 0, None, None)
 
 
-# --- calls: x and out are 1-D, None where the rank has none; in place, x is out or part of it -----
+# --- arguments: x and out are 1-D, None where the rank has none; in place, x is out or part of it --
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
-    """What a call is made with."""
+class Given:
+    """What a rank has for a call."""
 
-    layout: Layout
+    x: Array | None
+    out: Array | None
     op: Op | None
-    how: dict[str, Any]
+    layout: Layout
+    place: Place
 
 
-def _call_all_reduce(
-    comm: "Communicator", x: Array | None, out: Array | None, a: Arguments
-) -> Call:
-    return partial(comm.all_reduce, x, a.op, out=None if out is x else out, **a.how)
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Arguments of a call: positional, and by keyword."""
 
 
-def _call_reduce(comm: "Communicator", x: Array | None, out: Array | None, a: Arguments) -> Call:
-    out = None if out is x else out
-    return partial(comm.reduce, x, a.layout.root, a.op, out=out, **a.how)
+def _with_out(given: Given) -> Arguments:
+    return (given.x,), {"out": given.out}
 
 
-def _call_broadcast(comm: "Communicator", x: Array | None, out: Array | None, a: Arguments) -> Call:
-    in_place = partial(comm.broadcast, out, a.layout.root, **a.how)
-    if x is None or out is None or x is out:
-        return in_place
+def _reduced(given: Given) -> Arguments:
+    # Without `out` these calls work in place.
+    in_place = given.out is given.x
+    return (given.x,), {"op": given.op, "out": None if in_place else given.out}
 
-    # The call itself knows no output. Out of place, the root's own copy is part of the work, as it
-    # is in NCCL's.
+
+def _reduced_to_root(given: Given) -> Arguments:
+    args, keywords = _reduced(given)
+    return args, {"root": given.layout.root, **keywords}
+
+
+def _to_or_from_root(given: Given) -> Arguments:
+    return (given.x,), {"root": given.layout.root, "out": given.out}
+
+
+def _broadcast_arguments(given: Given) -> Arguments:
+    return (given.out,), {"root": given.layout.root}
+
+
+def _uneven(given: Given) -> Arguments:
+    counts = given.layout.send_counts, given.layout.recv_counts
+    return (given.x, *counts), {"out": given.out}
+
+
+def _around(given: Given) -> Arguments:
+    rank, ranks = given.place.rank, given.place.ranks
+    return (given.x, (rank + 1) % ranks, given.out, (rank - 1) % ranks), {}
+
+
+def _none(_given: Given) -> Arguments:
+    return (), {}
+
+
+def bind(comm: "Communicator", collective: "Collective", given: Given, how: dict[str, Any]) -> Call:
+    """Return the call without arguments; `how` is passed on to it."""
+    args, keywords = collective.arguments(given)
+    call: Call = partial(getattr(comm, collective.name), *args, **keywords, **how)
+    x, out = given.x, given.out
+    if collective.name != "broadcast" or x is None or out is None or x is out:
+        return call
+
+    # A broadcast knows no output. Out of place, the root's own copy is part of the work, as it is
+    # in NCCL's.
     def copied() -> None:
         np.copyto(out, x)
-        in_place()
+        call()
 
     return copied
-
-
-def _call_send_recv(comm: "Communicator", x: Array | None, out: Array | None, a: Arguments) -> Call:
-    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    return partial(comm.send_recv, x, after, out, before)
-
-
-def _call_all_gather(
-    comm: "Communicator", x: Array | None, out: Array | None, a: Arguments
-) -> Call:
-    return partial(comm.all_gather, x, out=out, **a.how)
-
-
-def _call_gather(comm: "Communicator", x: Array | None, out: Array | None, a: Arguments) -> Call:
-    return partial(comm.gather, x, a.layout.root, out=out, **a.how)
-
-
-def _call_reduce_scatter(
-    comm: "Communicator", x: Array | None, out: Array | None, a: Arguments
-) -> Call:
-    return partial(comm.reduce_scatter, x, a.op, out=out, **a.how)
-
-
-def _call_scatter(comm: "Communicator", x: Array | None, out: Array | None, a: Arguments) -> Call:
-    return partial(comm.scatter, x, a.layout.root, out=out, **a.how)
-
-
-def _call_all_to_all(
-    comm: "Communicator", x: Array | None, out: Array | None, a: Arguments
-) -> Call:
-    return partial(comm.all_to_all, x, out=out, **a.how)
-
-
-def _call_all_to_all_v(
-    comm: "Communicator", x: Array | None, out: Array | None, a: Arguments
-) -> Call:
-    counts = a.layout.send_counts, a.layout.recv_counts
-    return partial(comm.all_to_all_v, x, *counts, out=out, **a.how)
-
-
-def _call_barrier(comm: "Communicator", x: Array | None, out: Array | None, a: Arguments) -> Call:
-    return comm.barrier
 
 
 # --- the table ----------------------------------------------------------------------------------
@@ -306,8 +297,8 @@ class Collective:
         Its name on the communicator.
     arrange : callable
         ``arrange(size, itemsize, place)`` gives the layout of a case.
-    bind : callable
-        ``bind(comm, x, out, arguments)`` gives the call without arguments.
+    arguments : callable
+        ``arguments(given)`` gives what the call is made with.
     factor : callable
         ``factor(ranks)`` is bus bandwidth over algorithm bandwidth.
     reduces : bool
@@ -324,7 +315,7 @@ class Collective:
 
     name: str
     arrange: Callable[[int, int, Place], Layout]
-    bind: Callable[["Communicator", Array | None, Array | None, Arguments], Call]
+    arguments: Callable[[Given], Arguments]
     factor: Callable[[int], float]
     reduces: bool = False
     rooted: bool = False
@@ -333,7 +324,7 @@ class Collective:
     algorithms: bool = True
 
 
-def _one(ranks: int) -> float:
+def _one(_ranks: int) -> float:
     return 1.0
 
 
@@ -348,22 +339,20 @@ def _twice_all_but_own(ranks: int) -> float:
 COLLECTIVES: dict[str, Collective] = {
     collective.name: collective
     for collective in (
-        Collective("all_reduce", _all_reduce, _call_all_reduce, _twice_all_but_own, reduces=True),
-        Collective(
-            "reduce_scatter", _reduce_scatter, _call_reduce_scatter, _all_but_own, reduces=True
-        ),
-        Collective("all_gather", _all_gather, _call_all_gather, _all_but_own),
-        Collective("broadcast", _broadcast, _call_broadcast, _one, rooted=True),
-        Collective("reduce", _reduce, _call_reduce, _one, reduces=True, rooted=True),
-        Collective("all_to_all", _all_to_all, _call_all_to_all, _all_but_own),
-        Collective("all_to_all_v", _all_to_all_v, _call_all_to_all_v, _all_but_own),
-        Collective("gather", _gather, _call_gather, _all_but_own, rooted=True),
-        Collective("scatter", _scatter, _call_scatter, _all_but_own, rooted=True),
-        Collective("send_recv", _send_recv, _call_send_recv, _one, algorithms=False),
+        Collective("all_reduce", _all_reduce, _reduced, _twice_all_but_own, reduces=True),
+        Collective("reduce_scatter", _reduce_scatter, _reduced, _all_but_own, reduces=True),
+        Collective("all_gather", _all_gather, _with_out, _all_but_own),
+        Collective("broadcast", _broadcast, _broadcast_arguments, _one, rooted=True),
+        Collective("reduce", _reduce, _reduced_to_root, _one, reduces=True, rooted=True),
+        Collective("all_to_all", _all_to_all, _with_out, _all_but_own),
+        Collective("all_to_all_v", _all_to_all_v, _uneven, _all_but_own),
+        Collective("gather", _gather, _to_or_from_root, _all_but_own, rooted=True),
+        Collective("scatter", _scatter, _to_or_from_root, _all_but_own, rooted=True),
+        Collective("send_recv", _send_recv, _around, _one, algorithms=False),
         Collective(
             "barrier",
-            _barrier,
-            _call_barrier,
+            _nothing,
+            _none,
             _one,
             moves=False,
             in_place=False,

@@ -24,90 +24,46 @@ floats under PROD                          powers of two, exponents cut into sha
 The idea is that of NCCL's verifiable reductions, with other formulas.
 """
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype
 from hpccomm.perf.names import PREMUL_FACTOR
+from hpccomm.perf.streams import Array, Span, words
 from hpccomm.reductions import Op, PremulSum, ReduceOp
-
-Array = NDArray[Any]
 
 BLOCK = 1 << 14
 """Elements made at a time: the temporaries of a block stay in cache."""
 
-_MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_PRECISION: dict[DType, int] = {
+    dtypes.FLOAT8_E5M2: 3,
+    dtypes.FLOAT8_E4M3FN: 4,
+    dtypes.BFLOAT16: 8,
+    np.dtype(np.float16): 11,
+    np.dtype(np.float32): 24,
+    np.dtype(np.float64): 53,
+}
+"""Bits of a float's significand: integers of so many bits are exact."""
+
+_LARGEST_EXPONENT: dict[DType, int] = {
+    dtypes.FLOAT8_E5M2: 14,
+    dtypes.FLOAT8_E4M3FN: 7,
+    dtypes.BFLOAT16: 126,
+    np.dtype(np.float16): 14,
+    np.dtype(np.float32): 126,
+    np.dtype(np.float64): 1022,
+}
+"""Exponents that are used in products: one below a float's largest, since float8_e4m3fn has no
+finite number with the largest exponent and a full significand."""
 
 # Streams above any rank's.
 _RESULT = 1 << 40
 _MANTISSA = 1 << 41
 _TURN = 1 << 42
-
-
-def words(seed: int, stream: int, start: int, count: int, width: int) -> Array:
-    """Draw unsigned integers of `width` bytes: elements `start` to ``start + count`` of a stream.
-
-    The generator is splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
-    generators, 2014), which is a hash of the position and needs no state. Narrower integers are the
-    parts of its 64-bit words.
-
-    Returns
-    -------
-    ndarray, shape (count,)
-    """
-    per_word = 8 // width
-    first = start // per_word
-    last = -(-(start + count) // per_word)
-    z = np.arange(first, last, dtype=np.uint64)
-    z *= np.uint64(_GOLDEN)
-    z += np.uint64(_key(seed, stream))
-    z ^= z >> np.uint64(30)
-    z *= np.uint64(_MULTIPLIERS[0])
-    z ^= z >> np.uint64(27)
-    z *= np.uint64(_MULTIPLIERS[1])
-    z ^= z >> np.uint64(31)
-    skipped = start - first * per_word
-    return z.view(f"u{width}")[skipped : skipped + count]
-
-
-@functools.lru_cache(maxsize=4096)
-def _key(seed: int, stream: int) -> int:
-    key = (seed * _GOLDEN + stream + 1) & _MASK
-    for _ in range(2):
-        key = ((key ^ key >> 32) * _MULTIPLIERS[1]) & _MASK
-    return key ^ key >> 29
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Elements `start` to ``start + count`` of the data that `seed` gives to `ranks` ranks."""
-
-    seed: int
-    ranks: int
-    start: int
-    count: int
-
-    def bits(self, stream: int, width: int) -> Array:
-        """Draw one unsigned integer of `width` bytes for each element."""
-        return words(self.seed, stream, self.start, self.count, width)
-
-    def fraction(self, stream: int, width: int, real: DType) -> Array:
-        """Draw one number in [0, 1] for each element."""
-        return self.bits(stream, width).astype(real) * real.type(2.0 ** (-8 * width))
-
-    def owned_by(self, rank: int) -> slice:
-        """Return the elements that `rank` owns: every `ranks`-th, another for each seed."""
-        return slice((rank - self.seed - self.start) % self.ranks, None, self.ranks)
 
 
 Share = Callable[[Span, int, DType], Array]
@@ -144,8 +100,9 @@ def _exclusive_or(upper: Array, lower: Array | None) -> Array:
 def _quotient(upper: Array, lower: Array | None) -> Array:
     """Divide odd integers modulo 2**bits, where each odd integer has an inverse."""
     one = upper.dtype.type(1)
+    result: Array = upper | one
     if lower is None:
-        return upper | one
+        return result
     odd = lower | one
     # Newton's iteration: the first guess has 3 bits right, and each step doubles them.
     inverse = odd.copy()
@@ -153,14 +110,16 @@ def _quotient(upper: Array, lower: Array | None) -> Array:
     while right < 8 * odd.itemsize:
         inverse *= upper.dtype.type(2) - odd * inverse
         right *= 2
-    return (upper | one) * inverse
+    result *= inverse
+    return result
 
 
 def _as(bits: Array, dtype: DType) -> Array:
     """Read unsigned integers as elements of an integer dtype or bool of the same width."""
     if dtype == dtypes.BOOL:
         bits = bits & bits.dtype.type(1)
-    return bits.view(dtype)
+    elements: Array = bits.view(dtype)
+    return elements
 
 
 def _group(quotient: Callable[[Array, Array | None], Array], scale: int = 1) -> Scheme:
@@ -184,12 +143,13 @@ def _from_key(key: Array, dtype: DType) -> Array:
     Floats are the integers from ``-2**precision`` to ``2**precision - 1``.
     """
     if dtypes.is_float(dtype):
-        precision = ml_dtypes.finfo(dtype).nmant + 1
+        precision = _PRECISION[dtype]
         low = key & key.dtype.type((2 << precision) - 1)
         real = _real_for(precision)
-        return (low.astype(real) - real.type(1 << precision)).astype(dtype)
+        numbers: Array = low.astype(real) - real.type(1 << precision)
+        return numbers.astype(dtype)
     if dtype.kind == "i":
-        return (key ^ key.dtype.type(1 << (8 * key.itemsize - 1))).view(dtype)
+        return _as(key ^ key.dtype.type(1 << (8 * key.itemsize - 1)), dtype)
     return _as(key, dtype)
 
 
@@ -227,13 +187,16 @@ def _cut(span: Span, rank: int, total: Array, width: int) -> Array:
     place *= real.type(1.0 / span.ranks)
     # Each step is monotone in floating point too, so the cuts of higher ranks are never lower; only
     # the whole could be passed, by rounding.
-    return np.minimum(np.floor(place * total), total)
+    place *= total
+    np.floor(place, out=place)
+    np.minimum(place, total, out=place)
+    return place
 
 
 def _precision(dtype: DType) -> int:
     """Return for how many bits every integer of that many bits is exact in `dtype`."""
     if dtypes.is_float(dtype):
-        return int(ml_dtypes.finfo(dtype).nmant) + 1
+        return _PRECISION[dtype]
     return min(8 * dtype.itemsize - (dtype.kind == "i"), 53)
 
 
@@ -243,7 +206,9 @@ def _total(span: Span, dtype: DType, precision: int) -> Array:
     bits = span.bits(_RESULT, dtype.itemsize)
     drawn = bits & bits.dtype.type(half - 1)
     real = _real_for(precision)
-    return drawn.astype(real) + real.type(half)
+    numbers: Array = drawn.astype(real)
+    numbers += real.type(half)
+    return numbers
 
 
 def _signed(span: Span, magnitude: Array, dtype: DType) -> Array:
@@ -278,7 +243,8 @@ def _keep(total: Array, _ranks: int, dtype: DType) -> Array:
 
 
 def _premultiplied(total: Array, _ranks: int, dtype: DType) -> Array:
-    return (total * total.dtype.type(PREMUL_FACTOR)).astype(dtype)
+    total *= total.dtype.type(PREMUL_FACTOR)
+    return total.astype(dtype)
 
 
 def _averaged(total: Array, ranks: int, dtype: DType) -> Array:
@@ -287,7 +253,8 @@ def _averaged(total: Array, ranks: int, dtype: DType) -> Array:
         # Two roundings, to float32 and then to a narrow float, are one: float32 has more than
         # twice the narrow float's precision and two bits (Figueroa, When is double rounding
         # innocuous?, 1995).
-        return (total / total.dtype.type(ranks)).astype(dtype)
+        total /= total.dtype.type(ranks)
+        return total.astype(dtype)
     quotient = np.abs(total).astype(np.int64) // ranks
     return (np.where(total < 0, -quotient, quotient)).astype(dtype)
 
@@ -295,21 +262,15 @@ def _averaged(total: Array, ranks: int, dtype: DType) -> Array:
 # --- powers of two, exponents cut into shares -----------------------------------------------------
 
 
-def _largest_exponent(dtype: DType) -> int:
-    # One below the dtype's own: float8_e4m3fn has no finite number with the largest exponent and a
-    # full mantissa.
-    return int(ml_dtypes.finfo(dtype).maxexp) - 2
-
-
 def _magnitude(span: Span, lower: int, upper: int, dtype: DType) -> Array:
     """Return the product of the shares of ranks `lower` to `upper`, without signs."""
     real = _real_for(_precision(dtype))
-    largest = _largest_exponent(dtype)
+    largest = _LARGEST_EXPONENT[dtype]
     width = dtype.itemsize
     drawn = span.fraction(_RESULT, width, real) * real.type(largest + 1)
     total = np.minimum(np.floor(drawn), real.type(largest))
     exponent = _cut(span, upper, total, width) - _cut(span, lower, total, width)
-    bits = ml_dtypes.finfo(dtype).nmant
+    bits = _PRECISION[dtype] - 1
     mantissa = np.ones(span.count, real)
     owned = slice(None) if upper - lower == span.ranks else span.owned_by(lower)
     drawn = span.bits(_MANTISSA, width)[owned]

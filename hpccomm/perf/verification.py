@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
 from hpccomm.perf import patterns
+from hpccomm.perf.streams import Span
 from hpccomm.reductions import Op
 
 Array = NDArray[Any]
@@ -138,7 +139,7 @@ def _blocks(data: Data, segments: Sequence[Segment]) -> Iterator[tuple[int, Arra
 def _block(data: Data, source: int, start: int, count: int) -> Array:
     if data.op is None:
         return patterns.moved(data.seed, source, start, count, data.dtype)
-    span = patterns.Span(data.seed, data.ranks, start, count)
+    span = Span(data.seed, data.ranks, start, count)
     scheme = patterns.scheme(data.op, data.dtype)
     if source == REDUCED:
         return scheme.whole(span, data.dtype)
@@ -151,8 +152,10 @@ def _differs(got: Array, expected: Array, *, reduced: bool) -> NDArray[np.bool_]
         differs: NDArray[np.bool_] = got != expected
         return differs
     width = min(expected.itemsize, 8)
-    parts = got.view(f"u{width}") != expected.view(f"u{width}")
-    return parts.reshape(expected.size, -1).any(axis=1) if expected.itemsize > width else parts
+    parts: NDArray[np.bool_] = got.view(f"u{width}") != expected.view(f"u{width}")
+    if expected.itemsize == width:
+        return parts
+    return np.logical_or(parts[::2], parts[1::2])
 
 
 def _spelled(element: Any) -> str:

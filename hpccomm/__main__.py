@@ -1,0 +1,7 @@
+"""``python -m hpccomm``."""
+
+import sys
+
+from hpccomm.cli.main import main
+
+sys.exit(main())

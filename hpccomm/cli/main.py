@@ -1,0 +1,119 @@
+"""`hpccomm VERB ...`: finds the verb, runs it, and turns errors into one line and an exit status.
+
+========= =================================================================
+status    meaning
+========= =================================================================
+0         done
+1         done, and a result was wrong
+2         not done: misuse, configuration, results file or communication
+========= =================================================================
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, NoReturn
+
+import hpccomm
+from hpccomm.bootstrap.launch import launched
+from hpccomm.errors import CommunicationError, HpccommError, UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
+VERBS: dict[str, tuple[str, str]] = {
+    "perf": ("hpccomm.cli.perf", "measure and verify collectives, the way nccl-tests does"),
+    "show": ("hpccomm.cli.show", "print a stored run as the table that it printed"),
+    "export": ("hpccomm.cli.export", "write a stored run as nccl-tests' JSON or as CSV"),
+}
+"""Each verb's module, imported when the verb is used, and what it does.
+
+A module has ``configure(parser)``, which adds arguments, description and examples, and
+``run(arguments) -> int``, which returns the exit status.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are hpccomm's, and whose help one rank prints."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of ending the process.
+
+        Raises
+        ------
+        UsageError
+            Always.
+        """
+        raise UsageError(f"{message} ({self.prog} --help says more)")
+
+    def print_help(self, file: "SupportsWrite[str] | None" = None) -> None:
+        """Print the help, on rank 0 if there are several."""
+        if _speaks():
+            super().print_help(file)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Without the program's name; by default this process's.
+
+    Returns
+    -------
+    int
+        The exit status.
+    """
+    given = list(sys.argv[1:] if argv is None else argv)
+    try:
+        verb, arguments = _parse(given)
+        status: int = verb.run(arguments)
+    except HpccommError as error:
+        # Misuse is the same on every rank; what went wrong between ranks is each one's own.
+        own = isinstance(error, CommunicationError)
+        if own or _speaks():
+            place = launched()
+            rank = f" [rank {place.rank}]" if own and place is not None and place.size > 1 else ""
+            sys.stderr.write(f"hpccomm: error{rank}: {_one_line(error)}\n")
+        return 2
+    return status
+
+
+def _parse(given: list[str]) -> tuple[ModuleType, argparse.Namespace]:
+    parser = Parser(
+        prog="hpccomm",
+        description="Collective communication under MPI: measured, verified, recorded.",
+        epilog="example: mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 2 --output runs.h5",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"hpccomm {hpccomm.__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs")
+    used = next((text for text in given if not text.startswith("-")), None)
+    module = None
+    for name, (home, summary) in VERBS.items():
+        verb_parser = verbs.add_parser(
+            name,
+            help=summary,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        if name == used:
+            module = import_module(home)
+            module.configure(verb_parser)
+    arguments = parser.parse_args(given)
+    assert module is not None  # without a known verb the parser has raised
+    return module, arguments
+
+
+def _speaks() -> bool:
+    """Whether this process is the one that speaks for all."""
+    place = launched()
+    return place is None or place.rank == 0
+
+
+def _one_line(error: HpccommError) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,60 @@
+"""``hpccomm perf``."""
+
+import argparse
+import sys
+from contextlib import ExitStack
+
+from hpccomm.perf import flags
+
+DESCRIPTION = """\
+Measure collectives on host arrays, the way nccl-tests does, and verify what they did.
+
+The flags are nccl-tests', with its meanings and defaults, and so is the table. One table is
+printed for each combination of collective, backend and algorithm. The printed time is that of a
+block of repetitions back to back, divided by their number. What is verified is what timed
+repetitions left: out of place the last one, in place the first and a random one.
+
+The exit status is 1 if a result is wrong; rank, index, expected and got are on standard error.
+"""
+
+EXAMPLES = """\
+examples:
+  mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 2
+  mpiexec -n 4 hpccomm perf all_reduce,all_gather -b 1M -e 16M -i 1M -d double --output runs.h5
+  mpiexec -n 4 hpccomm perf all -b 0 -e 1M -f 4 -o all -d all
+  mpiexec -n 2 hpccomm perf send_recv -b 1 -e 4M -f 2 -a 3 -I 1 --csv latency.csv
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of perf."""
+    parser.description = DESCRIPTION
+    parser.epilog = EXAMPLES
+    flags.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure. Collective: every rank of the job runs it."""
+    options = flags.options(arguments)
+    # Arguments are checked before MPI is started.
+    import hpccomm
+    from hpccomm.bootstrap.launch import launched
+    from hpccomm.perf import sweep
+
+    place = launched()
+    with ExitStack() as stack:
+        comms = [
+            stack.enter_context(
+                hpccomm.new_comm(backend, timeout=options.timeout or None, name=f"perf-{backend}")
+            )
+            for backend in options.backends
+        ]
+        wrong = sweep.run(
+            comms,
+            options,
+            ("hpccomm", *sys.argv[1:]),
+            "none" if place is None else place.launcher,
+            sys.stdout,
+            sys.stderr,
+        )
+    return 1 if wrong else 0

@@ -1,0 +1,88 @@
+"""Who, where and with what a run is made."""
+
+import getpass
+import os
+import platform
+import socket
+from collections.abc import Iterable
+from datetime import datetime
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import hpccomm
+from hpccomm.perf.flags import Options
+from hpccomm.results.schema import RankInfo, RunInfo, recorded_environment, recorded_slurm
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+
+def run_info(
+    comm: "Communicator", options: Options, arguments: tuple[str, ...], launcher: str
+) -> RunInfo:
+    """Gather the facts of a run. Collective; every rank gets them."""
+    ranks = comm.all_gather_object(_rank_info(comm))
+    return RunInfo(
+        started=datetime.now().astimezone(),
+        user=_user(),
+        launcher=launcher,
+        arguments=arguments,
+        skipped=options.skipped(),
+        config=options.config,
+        ranks=tuple(ranks),
+        versions=_versions(comm),
+        environment=recorded_environment(os.environ),
+        slurm=recorded_slurm(os.environ),
+    )
+
+
+def _rank_info(comm: "Communicator") -> RankInfo:
+    return RankInfo(
+        rank=comm.rank,
+        group=0,
+        host=host(),
+        node=comm.node,
+        pid=os.getpid(),
+        cores=ranges(os.sched_getaffinity(0)),
+        device=-1,
+        device_hex="",
+        device_info="host memory",
+        driver="",
+    )
+
+
+def host() -> str:
+    """Return this node's name, without its domain."""
+    return socket.gethostname().split(".")[0]
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Print numbers as ranges, such as ``0-3,8``."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] + 1 == number:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return str(os.getuid())
+
+
+def _versions(comm: "Communicator") -> dict[str, str]:
+    versions = {"hpccomm": hpccomm.__version__, "python": platform.python_version()}
+    versions["numpy"] = np.__version__
+    if comm.mpi_comm is not None:
+        from mpi4py import MPI
+
+        name, number = MPI.get_vendor()
+        versions["mpi4py"] = metadata.version("mpi4py")
+        versions["mpi"] = f"{name.replace(' ', '')}-{'.'.join(map(str, number))}"
+    return versions

@@ -1,0 +1,398 @@
+"""What `hpccomm perf` can be asked for: nccl-tests' flags, and hpccomm's own.
+
+`FLAGS` is the one list of nccl-tests' flags; the parser and the help are made from it.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpccomm.errors import UsageError
+from hpccomm.perf import readers
+from hpccomm.perf.collectives import COLLECTIVES
+from hpccomm.perf.names import NO_OP, OPS, TYPES
+from hpccomm.perf.readers import ALL, ALL_ROOTS
+from hpccomm.perf.sizes import Sizes
+from hpccomm.reductions import meaningful
+from hpccomm.results.schema import Config
+
+_TYPE_NAMES = {name: name for name in TYPES} | {dtype.name: name for name, dtype in TYPES.items()}
+_OP_NAMES = {name: name for name in OPS}
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One of nccl-tests' flags.
+
+    Attributes
+    ----------
+    short, name : str
+        ``-b`` and ``--minbytes``.
+    metavar : str
+        What it takes, in the help.
+    default : object
+        nccl-tests' default.
+    read : callable
+        From text; raises ``ArgumentTypeError``.
+    help : str
+        One sentence.
+    """
+
+    short: str
+    name: str
+    metavar: str
+    default: Any
+    read: Callable[[str], Any]
+    help: str
+
+
+_MOST = 10_000_000
+_NO_STREAM = "host arrays have no stream"
+_ONE_RANK = "a rank is a process here; start more of them with mpiexec -n"
+
+FLAGS: dict[str, tuple[Flag, ...]] = {
+    "sizes": (
+        Flag("-b", "minbytes", "SIZE", 32 << 20, readers.size, "smallest size (default 32M)"),
+        Flag("-e", "maxbytes", "SIZE", 32 << 20, readers.size, "largest size (default 32M)"),
+        Flag(
+            "-i",
+            "stepbytes",
+            "SIZE",
+            None,
+            readers.size,
+            "each size is so much larger (default 1M)",
+        ),
+        Flag(
+            "-f", "stepfactor", "N", None, readers.integer(1), "each size is so many times the last"
+        ),
+    ),
+    "operations": (
+        Flag(
+            "-o", "op", "OP", ("sum",), readers.named(_OP_NAMES, "reduction"), "reduction, or all"
+        ),
+        Flag(
+            "-d", "datatype", "TYPE", ("float",), readers.named(_TYPE_NAMES, "type"), "type, or all"
+        ),
+        Flag(
+            "-r", "root", "RANK", 0, readers.root, "root of the collectives that have one, or all"
+        ),
+    ),
+    "measurement": (
+        Flag("-n", "iters", "N", 20, readers.integer(1, _MOST), "repetitions (default 20)"),
+        Flag(
+            "-w",
+            "warmup_iters",
+            "N",
+            1,
+            readers.integer(0, _MOST),
+            "repetitions not timed (default 1)",
+        ),
+        Flag(
+            "-m",
+            "agg_iters",
+            "N",
+            1,
+            readers.integer(1, 10_000),
+            "operations batched in a repetition",
+        ),
+        Flag(
+            "-N", "run_cycles", "N", 1, readers.integer(0), "run all sizes so often; 0 is for ever"
+        ),
+        Flag(
+            "-a",
+            "average",
+            "0-3",
+            1,
+            readers.integer(0, 3),
+            "time of rank 0, average, minimum or maximum over ranks (default 1)",
+        ),
+        Flag(
+            "-z",
+            "blocking",
+            "0-3",
+            0,
+            readers.integer(0, 3),
+            "barrier after each operation (1), or after each repetition and not timed (3); "
+            "2 waits for each operation, as calls on host arrays do anyway",
+        ),
+        Flag(
+            "-I", "per_iter_timing", "0/1", 0, readers.integer(0, 1), "statistics over repetitions"
+        ),
+        Flag("-K", "per_iter_skip", "N", 0, readers.integer(0), "repetitions that they leave out"),
+        Flag(
+            "-T",
+            "timeout",
+            "SECONDS",
+            0,
+            readers.integer(0),
+            "deadline of each operation; 0 is the communicator's own",
+        ),
+        Flag(
+            "-u",
+            "unalign",
+            "N",
+            0,
+            readers.integer(0, 4096),
+            "arrays begin so many elements off a page",
+        ),
+    ),
+    "verification and output": (
+        Flag(
+            "-c",
+            "check",
+            "N",
+            1,
+            readers.integer(0),
+            "verify timed repetitions (1), and N - 1 further operations; 0 does not verify",
+        ),
+        Flag("-S", "report_timestamps", "0/1", 0, readers.integer(0, 1), "time stamp on each line"),
+        Flag("-M", "memory", "0/1", 0, readers.integer(0, 1), "report the memory that was used"),
+        Flag("-J", "output_file", "FILE.json", None, readers.json_file, "write nccl-tests' JSON"),
+    ),
+    "flags of nccl-tests that host arrays cannot follow, taken at their defaults alone": (
+        Flag("-t", "nthreads", "1", 1, readers.only(1, _ONE_RANK), "ranks that are threads"),
+        Flag("-g", "ngpus", "1", 1, readers.only(1, _ONE_RANK), "devices of a thread"),
+        Flag(
+            "-p",
+            "parallel_init",
+            "0",
+            0,
+            readers.only(0, "there is one thread a process to start communication"),
+            "threads that initialise in parallel",
+        ),
+        Flag("-y", "stream_null", "0", 0, readers.only(0, _NO_STREAM), "CUDA's null stream"),
+        Flag(
+            "-G",
+            "cudagraph",
+            "0",
+            0,
+            readers.only(0, "CUDA graphs hold device work"),
+            "CUDA graphs",
+        ),
+        Flag(
+            "-C",
+            "report_cputime",
+            "0",
+            0,
+            readers.only(
+                0, "a call on host arrays returns when it is done, so its time is the table's"
+            ),
+            "time until the call returns",
+        ),
+        Flag(
+            "-R",
+            "local_register",
+            "0",
+            0,
+            readers.only(0, "registration with NCCL is for device memory"),
+            "buffer registration",
+        ),
+        Flag("-x", "cta_policy", "-1", -1, readers.only(-1, "CTAs are the device's"), "CTA policy"),
+        Flag(
+            "-D",
+            "device_implementation",
+            "0",
+            0,
+            readers.only(0, "it runs on a device"),
+            "kernels in place of NCCL's collectives",
+        ),
+        Flag(
+            "-V",
+            "device_cta_count",
+            "16",
+            16,
+            readers.only(16, "CTAs are the device's"),
+            "their CTAs",
+        ),
+    ),
+}
+"""nccl-tests' flags, by the heading that they stand under in the help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run of perf was asked for.
+
+    Attributes
+    ----------
+    collectives, backends, algorithms : tuple of str
+        Each combination is one table.
+    types, ops : tuple of str
+        Names of `TYPES` and `OPS`.
+    root : int
+        Or `ALL_ROOTS`.
+    sizes : Sizes
+        What is swept.
+    config : Config
+        The flags that are recorded with the results.
+    timeout : int
+        Seconds; 0 for the communicator's own.
+    memory : bool
+        Report the memory that was used.
+    json, csv, output : Path or None
+        Files to write.
+    """
+
+    collectives: tuple[str, ...]
+    backends: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    types: tuple[str, ...]
+    ops: tuple[str, ...]
+    root: int
+    sizes: Sizes
+    config: Config
+    timeout: int
+    memory: bool
+    json: Path | None
+    csv: Path | None
+    output: Path | None
+
+    def pairs(self, name: str) -> list[tuple[str, str]]:
+        """Return the pairs of type and reduction that mean something for a collective."""
+        if not COLLECTIVES[name].reduces:
+            return [(type_name, NO_OP) for type_name in self.types]
+        return [
+            (type_name, op_name)
+            for type_name in self.types
+            for op_name in self.ops
+            if meaningful(OPS[op_name], TYPES[type_name])
+        ]
+
+    def skipped(self) -> tuple[str, ...]:
+        """Return the pairs that mean nothing, as ``"avg on bool"``; empty if nothing is reduced."""
+        if not any(COLLECTIVES[name].reduces for name in self.collectives):
+            return ()
+        return tuple(
+            f"{op_name} on {type_name}"
+            for type_name in self.types
+            for op_name in self.ops
+            if not meaningful(OPS[op_name], TYPES[type_name])
+        )
+
+    def roots(self, name: str, ranks: int) -> tuple[int, ...]:
+        """Return the roots to measure a collective with; -1 where it has none.
+
+        Raises
+        ------
+        UsageError
+            If there is no such rank.
+        """
+        if not COLLECTIVES[name].rooted:
+            return (-1,)
+        if self.root == ALL_ROOTS:
+            return tuple(range(ranks))
+        if self.root >= ranks:
+            raise UsageError(
+                f"-r/--root {self.root}: there are {ranks} ranks; give 0 to {ranks - 1}, or {ALL}"
+            )
+        return (self.root,)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add perf's arguments to a parser."""
+    parser.add_argument(
+        "collectives",
+        metavar="COLLECTIVE[,COLLECTIVE...]",
+        type=readers.collectives,
+        help=f"{ALL}, or some of {', '.join(COLLECTIVES)}",
+    )
+    own = parser.add_argument_group("hpccomm's own")
+    own.add_argument(
+        "--backend",
+        metavar="NAME[,NAME...]",
+        type=readers.listed,
+        default=("auto",),
+        help="one table for each backend (default auto)",
+    )
+    own.add_argument(
+        "--algorithm",
+        metavar="NAME[,NAME...]",
+        type=readers.listed,
+        default=("auto",),
+        help="one table for each algorithm (default auto)",
+    )
+    own.add_argument(
+        "--output", metavar="FILE.h5", type=Path, help="add the run, with all samples, to this file"
+    )
+    own.add_argument("--csv", metavar="FILE", type=Path, help="add the rows to this file")
+    for heading, flags in FLAGS.items():
+        group = parser.add_argument_group(heading)
+        for flag in flags:
+            group.add_argument(
+                flag.short,
+                f"--{flag.name}",
+                metavar=flag.metavar,
+                type=flag.read,
+                default=flag.default,
+                help=flag.help,
+            )
+
+
+def options(given: argparse.Namespace) -> Options:
+    """Make the options of what a parser with `add_arguments` read.
+
+    Raises
+    ------
+    UsageError
+        If two flags do not go together.
+    """
+    if given.minbytes > given.maxbytes:
+        raise UsageError(
+            f"-b/--minbytes {given.minbytes} is above -e/--maxbytes {given.maxbytes} (32M each if "
+            "not given); give a range from small to large"
+        )
+    if given.stepfactor is not None and given.stepbytes is not None:
+        raise UsageError("-i/--stepbytes and -f/--stepfactor were both given; give one of them")
+    if given.stepbytes == 0:
+        raise UsageError("-i/--stepbytes 0: sizes would not grow; give 1 or more")
+    if given.per_iter_skip and not given.per_iter_timing:
+        raise UsageError(
+            f"-K/--per_iter_skip {given.per_iter_skip} leaves repetitions out of statistics that "
+            "are not asked for; give -I 1 too"
+        )
+    if given.per_iter_skip >= given.iters:
+        raise UsageError(
+            f"-K/--per_iter_skip {given.per_iter_skip} leaves none of {given.iters} repetitions; "
+            f"give 0 to {given.iters - 1}"
+        )
+    # As in nccl-tests, a factor of 1 means that sizes grow by the step.
+    factor = given.stepfactor if given.stepfactor is not None and given.stepfactor > 1 else 0
+    step = 0 if factor else (1 << 20 if given.stepbytes is None else given.stepbytes)
+    return Options(
+        collectives=given.collectives,
+        backends=given.backend,
+        algorithms=given.algorithm,
+        types=given.datatype,
+        ops=given.op,
+        root=given.root,
+        sizes=Sizes(given.minbytes, given.maxbytes, factor, step),
+        config=Config(
+            minimum_bytes=given.minbytes,
+            maximum_bytes=given.maxbytes,
+            step_factor=factor,
+            step_bytes=step,
+            iterations=given.iters,
+            warmup_iters=given.warmup_iters,
+            aggregated_iterations=given.agg_iters,
+            validation=given.check,
+            graph=given.cudagraph,
+            blocking_collectives=given.blocking,
+            average=given.average,
+            report_cputime=bool(given.report_cputime),
+            report_timestamps=bool(given.report_timestamps),
+            per_iter_timing=bool(given.per_iter_timing),
+            per_iter_skip=given.per_iter_skip,
+            parallel_init=bool(given.parallel_init),
+            unalign=given.unalign,
+            run_cycles=given.run_cycles,
+            nthreads=given.nthreads,
+            ngpus=given.ngpus,
+        ),
+        timeout=given.timeout,
+        memory=bool(given.memory),
+        json=given.output_file,
+        csv=given.csv,
+        output=given.output,
+    )

@@ -1,0 +1,133 @@
+"""The memory that a sweep needs, has and used."""
+
+import os
+import resource
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.errors import UsageError
+
+SLOTS = 3
+"""Arrays of the largest size that a rank needs: input, output, and output of the last repetition."""
+
+PAGE = 4096
+LARGEST_ITEM = 16
+
+
+def slot_bytes(largest: int, unalign: int) -> int:
+    """Return the bytes of one slot: the largest size, what ``-u`` shifts it by, a whole page."""
+    needed = max(largest, LARGEST_ITEM) + LARGEST_ITEM * unalign
+    return -(-needed // PAGE) * PAGE
+
+
+def allocate(largest: int, unalign: int) -> tuple[NDArray[np.uint8], ...]:
+    """Return `SLOTS` arrays of bytes that begin on a page, with all their pages there."""
+    size = slot_bytes(largest, unalign)
+    arena = np.empty(SLOTS * size + PAGE, np.uint8)
+    start = -arena.ctypes.data % PAGE
+    arena[:] = 0
+    return tuple(arena[start + k * size : start + (k + 1) * size] for k in range(SLOTS))
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one rank needs.
+
+    Attributes
+    ----------
+    node : int
+        Its node.
+    host : str
+        The node's name.
+    needed, available : int
+        Bytes that the rank will take, and that its node can give to all of its ranks.
+    """
+
+    node: int
+    host: str
+    needed: int
+    available: int
+
+
+def require(needs: Sequence[Need], largest: int) -> None:
+    """Raise unless every node has the memory that its ranks need.
+
+    Raises
+    ------
+    UsageError
+        If one has not; the message says which size would fit.
+    """
+    for node in sorted({need.node for need in needs}):
+        mine = [need for need in needs if need.node == node]
+        needed = sum(need.needed for need in mine)
+        available = min(need.available for need in mine)
+        if needed > available:
+            fits = max(0, available // (len(mine) * SLOTS) - PAGE)
+            raise UsageError(
+                f"-e/--maxbytes {largest}: {len(mine)} ranks on {mine[0].host} would take "
+                f"{spelled(needed)} ({SLOTS} arrays each) and {spelled(available)} are available; "
+                f"give at most {fits}, or fewer ranks a node"
+            )
+
+
+def available() -> int:
+    """Return the bytes that can be had on this node: what the kernel, and a container's limit, give."""
+    free = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        if "MemAvailable" in fields:  # counts what the kernel can reclaim
+            free = [int(fields["MemAvailable"].split()[0]) << 10]
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        used = int((group / "memory.current").read_text())
+    except (OSError, ValueError):
+        limit = "max"  # no control group, or not of version 2
+    if limit != "max":
+        free.append(int(limit) - used)
+    return max(0, min(free))
+
+
+class Usage:
+    """The memory that this process has taken, stage by stage (``-M``).
+
+    Attributes
+    ----------
+    stages : dict of str to int
+        Bytes by which each stage raised the most memory that the process ever had.
+    """
+
+    def __init__(self) -> None:
+        self.stages: dict[str, int] = {}
+        self._before = 0
+
+    def note(self, stage: str) -> None:
+        """End a stage."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        self.stages[stage] = peak - self._before
+        self._before = peak
+
+
+def report(usages: Sequence[Usage]) -> str:
+    """Return the line that ``-M`` asks for: for each stage, the rank that took most."""
+    most = {stage: max(usage.stages[stage] for usage in usages) for stage in usages[0].stages}
+    parts = [f"{stage} {spelled(amount)}" for stage, amount in most.items()]
+    parts.append(f"Total  {spelled(sum(most.values()))}")
+    return f"# {'Host memory usage':20s} : {' | '.join(parts)}\n"
+
+
+def spelled(amount: int) -> str:
+    """Print bytes with three digits and a binary unit, as nccl-tests' memory report does."""
+    value = float(amount)
+    unit = " B"
+    for shift, larger in ((30, " GB"), (20, " MB"), (10, " KB")):
+        if abs(value) >= 1 << shift:
+            value, unit = value / (1 << shift), larger
+            break
+    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return f"{value:.{digits}f}{unit}"

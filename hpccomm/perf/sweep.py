@@ -1,0 +1,246 @@
+"""A run of perf: every table, every line, from the first check to the last footer."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.dtypes import DType
+from hpccomm.errors import HpccommError, ResultsError
+from hpccomm.perf import facts, lines, memory
+from hpccomm.perf.collectives import COLLECTIVES, Collective
+from hpccomm.perf.flags import Options
+from hpccomm.perf.measure import Bench, Case, Measured, check_algorithm
+from hpccomm.perf.names import NO_OP, NO_TYPE, OPS, TYPES
+from hpccomm.perf.report import Report
+from hpccomm.perf.sizes import Sizes
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One table."""
+
+    comm: "Communicator"
+    collective: Collective
+    algorithm: str
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Collective, backend and algorithm, as they are printed."""
+        return self.collective.name, self.comm.backends["host"] or "", self.algorithm
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The lines of a table with the same type, reduction and root."""
+
+    type_name: str
+    op_name: str
+    root: int
+    sizes: Sizes
+
+    @property
+    def dtype(self) -> DType:
+        """The type; of a barrier, which has none, any."""
+        return TYPES.get(self.type_name, np.dtype(np.uint8))
+
+    def case(self, collective: Collective, size: int) -> Case:
+        """Return the case of one size."""
+        return Case(collective, self.dtype, OPS.get(self.op_name), self.root, size)
+
+
+def run(
+    comms: Sequence["Communicator"],
+    options: Options,
+    arguments: tuple[str, ...],
+    launcher: str,
+    out: TextIO,
+    err: TextIO,
+) -> int:
+    """Measure everything that was asked for. Collective; blocks.
+
+    Parameters
+    ----------
+    comms : sequence of Communicator
+        One for each backend that was asked for, all of the same ranks.
+    options : Options
+        What was asked for; the same on all ranks.
+    arguments : tuple of str
+        The command line, for the record.
+    launcher : str
+        What started the ranks, for the record.
+    out, err : text stream
+        Rank 0 writes the tables to `out`; progress and wrong results to `err`.
+
+    Returns
+    -------
+    int
+        Elements that were wrong, on every rank.
+
+    Raises
+    ------
+    UsageError
+        On every rank, before anything is measured: no such root, an algorithm that does not apply,
+        not enough memory.
+    ResultsError
+        On every rank, if rank 0 cannot write a file, before anything is measured or later.
+    """
+    comm = comms[0]
+    usage = memory.Usage()
+    usage.note("Initialization")
+    blocks = [
+        Block(each, COLLECTIVES[name], algorithm)
+        for name in options.collectives
+        for each in comms
+        for algorithm in options.algorithms
+    ]
+    expected_rows = sum(_expected_rows(block, options) for block in blocks)
+    for block in blocks:
+        _check_algorithm(block, options)
+    slots = _slots(comm, options)
+    usage.note("User-Allocated")
+    info = facts.run_info(comm, options, arguments, launcher)
+    with ExitStack() as stack:
+
+        def open_report() -> Report:
+            return stack.enter_context(Report(info, options, expected_rows, out, err))
+
+        report = _on_root(comm, open_report)
+        serials = itertools.count(1)
+        for block in blocks:
+            _measure_block(block, options, slots, report, serials)
+        usage.note("Collective")
+        if options.memory:
+            usages = comm.gather_object(usage) or []
+            _write(comm, report, lambda to: to.show(memory.report(usages)))
+        return int(comm.broadcast_object(None if report is None else report.wrong))
+
+
+def _on_root(comm: "Communicator", action: Callable[[], T]) -> T | None:
+    """Do what only rank 0 does; if it fails there, raise the error on every rank."""
+    value: T | None = None
+    failure: HpccommError | None = None
+    if comm.rank == 0:
+        try:
+            value = action()
+        except HpccommError as error:
+            failure = error
+        except OSError as error:
+            failure = ResultsError(f"the results cannot be written: {error}")
+    failure = comm.broadcast_object(failure)
+    if failure is not None:
+        raise failure
+    return value
+
+
+def _write(comm: "Communicator", report: Report | None, action: Callable[[Report], None]) -> None:
+    """Write something down on rank 0, which alone has a report."""
+    _on_root(comm, lambda: None if report is None else action(report))
+
+
+def _stretches(block: Block, options: Options) -> Iterator[Stretch]:
+    name = block.collective.name
+    if not block.collective.moves:
+        yield Stretch(NO_TYPE, NO_OP, -1, Sizes(0, 0, 2, 0))
+        return
+    for type_name, op_name in options.pairs(name):
+        for root in options.roots(name, block.comm.size):
+            yield Stretch(type_name, op_name, root, options.sizes)
+
+
+def _expected_rows(block: Block, options: Options) -> int:
+    """Return the rows of a table; of one cycle, if it has no end."""
+    halves = 2 if block.collective.in_place else 1
+    return sum(
+        halves * sum(1 for _ in stretch.sizes.measured(stretch.dtype.itemsize))
+        for stretch in _stretches(block, options)
+    ) * max(1, options.config.run_cycles)
+
+
+def _check_algorithm(block: Block, options: Options) -> None:
+    """Raise if the algorithm that was asked for does not apply to every line of a table.
+
+    What applies does not depend on the size, so empty arrays tell.
+    """
+    if block.algorithm != "auto" and block.collective.algorithms:
+        for stretch in _stretches(block, options):
+            case = stretch.case(block.collective, 0)
+            check_algorithm(block.comm, case, block.algorithm)
+
+
+def _slots(comm: "Communicator", options: Options) -> tuple[NDArray[np.uint8], ...]:
+    largest, unalign = options.sizes.largest, options.config.unalign
+    needed = memory.SLOTS * memory.slot_bytes(largest, unalign)
+    need = memory.Need(comm.node, facts.host(), needed, memory.available())
+    memory.require(comm.all_gather_object(need), largest)
+    return memory.allocate(largest, unalign)
+
+
+def _measure_block(
+    block: Block,
+    options: Options,
+    slots: Sequence[NDArray[np.uint8]],
+    report: Report | None,
+    serials: Iterator[int],
+) -> None:
+    """Measure one table, from header to footer."""
+    comm, collective = block.comm, block.collective
+    algorithm = block.algorithm if collective.algorithms else "auto"
+    bench = Bench(comm, slots, options.config, algorithm)
+    _write(comm, report, lambda to: to.begin(*block.names))
+    for stretch in _stretches(block, options):
+        for size in stretch.sizes.warmups(stretch.dtype.itemsize):
+            bench.warm_up(stretch.case(collective, size))
+        for _ in _cycles(options.config.run_cycles):
+            for size in stretch.sizes.measured(stretch.dtype.itemsize):
+                if report is not None:
+                    report.progress(
+                        f"{collective.name} {stretch.type_name} {stretch.op_name} {size} B"
+                    )
+                _measure_line(block, options, stretch, size, bench, report, serials)
+    _write(comm, report, lambda to: to.finish(collective.name))
+
+
+def _cycles(number: int) -> Iterator[int]:
+    """Count to `number`; for ever if it is 0."""
+    return iter(range(number)) if number else itertools.count()
+
+
+def _measure_line(
+    block: Block,
+    options: Options,
+    stretch: Stretch,
+    size: int,
+    bench: Bench,
+    report: Report | None,
+    serials: Iterator[int],
+) -> None:
+    """Measure one line of a table, and write it down."""
+    comm = block.comm
+    case = stretch.case(block.collective, size)
+    halves: list[list[Measured] | None] = []
+    for in_place in (False, True) if block.collective.in_place else (False,):
+        measured = bench.measure(case, in_place=in_place, serial=next(serials))
+        halves.append(comm.gather_object(measured))
+
+    def add(to: Report) -> None:
+        line = lines.Line(
+            *block.names, stretch.type_name, stretch.op_name, options.config, case, comm.size
+        )
+        rows, wrong = [], []
+        for in_place, measured in enumerate(halves):
+            assert measured is not None
+            rows.append(line.row(measured, in_place=bool(in_place)))
+            wrong += line.wrong(measured, in_place=bool(in_place))
+        to.add(rows, wrong)
+
+    _write(comm, report, add)

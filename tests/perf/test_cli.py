@@ -1,0 +1,74 @@
+"""The command line: what it answers to misuse, and what it loads."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+
+def hpccomm(*arguments, environment=None, code=None):
+    command = [sys.executable, *(["-c", code] if code else ["-m", "hpccomm"]), *arguments]
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OMPI_", "PMI", "SLURM_", "HPCCOMM_"))
+    }
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=clean | (environment or {}),
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "VERB"),
+        (["perfect"], "invalid choice: 'perfect' (choose from 'perf', 'show', 'export')"),
+        (["perf"], "COLLECTIVE"),
+        (["perf", "all_reduce,all_red"], "'all_red' is no collective; give all or some of"),
+        (["perf", "all_reduce", "-n", "0"], "-n/--iters: 0 is out of range"),
+        (["perf", "all_reduce", "-b", "2M", "-e", "1M"], "-b/--minbytes 2097152 is above"),
+        (["perf", "all_reduce", "--iterations", "3"], "unrecognized arguments: --iterations"),
+    ],
+)
+def test_misuse_is_one_line_and_status_2(arguments, said):
+    answer = hpccomm(*arguments)
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    assert re.fullmatch(r"hpccomm: error: .*\n", answer.stderr)
+    assert said in answer.stderr
+
+
+def test_under_a_launcher_rank_0_alone_speaks():
+    def rank(number):
+        place = {"OMPI_COMM_WORLD_RANK": str(number), "OMPI_COMM_WORLD_SIZE": "4"}
+        return hpccomm("perf", "nothing", environment=place)
+
+    assert rank(0).stderr != ""
+    assert (rank(3).stderr, rank(3).returncode) == ("", 2)
+
+
+@pytest.mark.parametrize("verb", [[], ["perf"]])
+def test_help_shows_examples(verb):
+    answer = hpccomm(*verb, "--help")
+    assert answer.returncode == 0
+    assert "mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 2" in answer.stdout
+
+
+def test_help_loads_neither_mpi_nor_hdf5():
+    code = """
+import sys
+from hpccomm.cli.main import main
+try:
+    main(["perf", "--help"])
+except SystemExit:
+    pass
+print([name for name in ("mpi4py", "h5py", "cupy") if name in sys.modules])
+"""
+    assert hpccomm(code=code).stdout.endswith("[]\n")

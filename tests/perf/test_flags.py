@@ -1,0 +1,195 @@
+"""The flags: nccl-tests' names, defaults and meanings; what does not fit is refused by name."""
+
+import argparse
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpccomm.errors import UsageError
+from hpccomm.perf import flags, memory
+from hpccomm.perf.collectives import COLLECTIVES
+from hpccomm.perf.sizes import Sizes
+
+# nccl-tests 2.19.6, src/common.cu: long names, short names and defaults.
+NCCL_TESTS = {
+    "nthreads": ("-t", 1),
+    "ngpus": ("-g", 1),
+    "minbytes": ("-b", 32 * 1024 * 1024),
+    "maxbytes": ("-e", 32 * 1024 * 1024),
+    "stepbytes": ("-i", 1024 * 1024),
+    "stepfactor": ("-f", 1),
+    "iters": ("-n", 20),
+    "agg_iters": ("-m", 1),
+    "warmup_iters": ("-w", 1),
+    "run_cycles": ("-N", 1),
+    "parallel_init": ("-p", 0),
+    "check": ("-c", 1),
+    "op": ("-o", ("sum",)),
+    "datatype": ("-d", ("float",)),
+    "root": ("-r", 0),
+    "blocking": ("-z", 0),
+    "stream_null": ("-y", 0),
+    "timeout": ("-T", 0),
+    "cudagraph": ("-G", 0),
+    "report_cputime": ("-C", 0),
+    "report_timestamps": ("-S", 0),
+    "output_file": ("-J", None),
+    "average": ("-a", 1),
+    "local_register": ("-R", 0),
+    "cta_policy": ("-x", -1),
+    "device_implementation": ("-D", 0),
+    "device_cta_count": ("-V", 16),
+    "memory": ("-M", 0),
+    "unalign": ("-u", 0),
+    "per_iter_timing": ("-I", 0),
+    "per_iter_skip": ("-K", 0),
+}
+
+
+def read(*arguments):
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    flags.add_arguments(parser)
+    return flags.options(parser.parse_args(["all_reduce", *arguments]))
+
+
+def test_every_flag_of_nccl_tests_is_there_with_its_default():
+    ours = {flag.name: flag for group in flags.FLAGS.values() for flag in group}
+    assert set(ours) == set(NCCL_TESTS)
+    for name, (short, default) in NCCL_TESTS.items():
+        assert ours[name].short == short
+        if name not in ("stepbytes", "stepfactor"):  # two ways to say one thing, see below
+            assert ours[name].default == default
+
+
+def test_sizes_grow_by_one_megabyte_unless_told_otherwise():
+    assert read().sizes == Sizes(32 << 20, 32 << 20, factor=0, step=1 << 20)
+    assert read("-f", "1").sizes.step == 1 << 20
+    assert read("-f", "2").sizes == Sizes(32 << 20, 32 << 20, factor=2, step=0)
+    assert read("-b", "8", "-i", "8").sizes == Sizes(8, 32 << 20, factor=0, step=8)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("8", 8), ("4k", 4096), ("1K", 1024), ("1.5M", 3 << 19), ("2g", 2 << 30)],
+)
+def test_sizes_are_read_with_binary_suffixes(text, size):
+    assert read("-b", text, "-e", "4G").sizes.smallest == size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-n", "0"], "-n/--iters: 0 is out of range; give an integer from 1"),
+        (["-n", "many"], "'many' is no integer"),
+        (["-w", "-1"], "-w/--warmup_iters: -1 is out of range"),
+        (["-a", "4"], "give an integer from 0 to 3"),
+        (["-z", "4"], "give an integer from 0 to 3"),
+        (["-b", "1T"], "-b/--minbytes: '1T' is no size"),
+        (["-b", "-8"], "-b/--minbytes"),
+        (["-b", "1e3"], "'1e3' is no size"),
+        (["-b", "9" * 400], "is above -e/--maxbytes"),
+        (["-e", "8"], "-b/--minbytes 33554432 is above -e/--maxbytes 8"),
+        (["-i", "0"], "-i/--stepbytes 0"),
+        (["-i", "1M", "-f", "2"], "give one of them"),
+        (["-f", "0"], "-f/--stepfactor: 0 is out of range"),
+        (["-K", "1"], "give -I 1 too"),
+        (["-K", "20", "-I", "1"], "give 0 to 19"),
+        (["-o", "median"], "'median' is no reduction; give all or one of sum, prod"),
+        (["-d", "quad"], "'quad' is no type"),
+        (["-r", "-1"], "-r/--root: -1 is out of range"),
+        (["-J", "out.txt"], "give a name ending in .json"),
+        (["--backend", "mpi,"], "empty name"),
+        (["-t", "2"], "a rank is a process here"),
+        (["-g", "8"], "a rank is a process here"),
+        (["-G", "1"], "CUDA graphs hold device work"),
+        (["-C", "1"], "-C/--report_cputime"),
+        (["-R", "2"], "for device memory"),
+        (["-y", "1"], "host arrays have no stream"),
+        (["-D", "1"], "it runs on a device"),
+        (["-V", "8"], "CTAs are the device's"),
+        (["-x", "0"], "CTAs are the device's"),
+        (["-p", "1"], "one thread a process"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(arguments, said):
+    with pytest.raises((argparse.ArgumentError, UsageError)) as caught:
+        read(*arguments)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("flag", ["-t", "-g", "-p", "-y", "-G", "-C", "-R", "-x", "-D", "-V"])
+def test_device_flags_are_taken_at_their_defaults(flag):
+    default = next(d for short, d in NCCL_TESTS.values() if short == flag)
+    assert read(flag, str(default)) == read()
+
+
+def test_types_go_by_the_names_of_nccl_tests_and_of_numpy():
+    assert read("-d", "float32").types == read("-d", "float").types == ("float",)
+    assert len(read("-d", "all").types) == 17
+    assert read("-d", "all").types[:3] == ("int8", "uint8", "int32")
+
+
+def test_pairs_that_mean_nothing_are_left_out_and_listed():
+    options = read("-d", "all", "-o", "all")
+    pairs = options.pairs("all_reduce")
+    assert ("bool", "avg") not in pairs
+    assert ("int8", "band") in pairs
+    assert len(pairs) + len(options.skipped()) == 17 * 9
+    assert "max on complex64" in options.skipped()
+    assert options.pairs("all_gather")[0] == ("int8", "none")
+    assert read().skipped() == ()
+
+
+def test_roots():
+    assert read().roots("all_reduce", 4) == (-1,)
+    assert read("-r", "3").roots("reduce", 4) == (3,)
+    assert read("-r", "all").roots("broadcast", 3) == (0, 1, 2)
+    with pytest.raises(UsageError, match=r"-r/--root 4: there are 4 ranks; give 0 to 3, or all"):
+        read("-r", "4").roots("gather", 4)
+
+
+@given(
+    smallest=st.integers(0, 1 << 20),
+    room=st.integers(0, 1 << 20),
+    factor=st.integers(2, 9),
+    itemsize=st.sampled_from([1, 2, 4, 8, 16]),
+)
+def test_a_sweep_by_a_factor(smallest, room, factor, itemsize):
+    sizes = list(Sizes(smallest, smallest + room, factor, 0).measured(itemsize))
+    assert sizes[0] == smallest
+    assert sizes[-1] <= smallest + room
+    for before, after in itertools.pairwise(sizes):
+        assert after == (before * factor if before else itemsize)
+
+
+def test_a_size_of_zero_is_followed_by_one_element():
+    assert list(Sizes(0, 64, 4, 0).measured(4)) == [0, 4, 16, 64]
+    assert list(Sizes(0, 20, 0, 8).measured(4)) == [0, 4, 12, 20]
+    assert list(Sizes(0, 0, 4, 0).measured(4)) == [0]
+    assert list(Sizes(0, 8, 0, 8).warmups(2)) == [0, 2, 4, 8]
+
+
+def test_memory_that_is_not_there_is_refused_with_what_fits():
+    gib = 1 << 30
+    needs = [memory.Need(0, "a", 3 * gib, 64 * gib)] * 2 + [memory.Need(1, "b", 3 * gib, 5 * gib)]
+    memory.require(needs, gib)
+    with pytest.raises(UsageError, match=r"2 ranks on b would take 6.00 GB .* 5.00 GB are avail"):
+        memory.require([*needs, memory.Need(1, "b", 3 * gib, 5 * gib)], gib)
+
+
+def test_the_table_of_collectives_is_the_whole_of_perf():
+    assert list(COLLECTIVES) == [
+        "all_reduce",
+        "reduce_scatter",
+        "all_gather",
+        "broadcast",
+        "reduce",
+        "all_to_all",
+        "all_to_all_v",
+        "gather",
+        "scatter",
+        "send_recv",
+        "barrier",
+    ]
