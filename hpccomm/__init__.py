@@ -1,0 +1,76 @@
+"""Collective communication for MPI-launched Python, on NumPy and CuPy arrays.
+
+>>> import hpccomm                                    # doctest: +SKIP
+>>> with hpccomm.new_comm() as comm:                  # doctest: +SKIP
+...     comm.all_reduce(x)                            # in place, SUM
+
+Importing the package starts nothing: neither MPI, CUDA nor HDF5 is loaded before it is used. The
+names below are therefore loaded on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator as Communicator
+    from hpccomm.contracts.choice import Choice as Choice
+    from hpccomm.creation import new_comm as new_comm
+    from hpccomm.errors import BackendUnavailable as BackendUnavailable
+    from hpccomm.errors import BufferMismatch as BufferMismatch
+    from hpccomm.errors import CollectiveTimeout as CollectiveTimeout
+    from hpccomm.errors import CommunicationError as CommunicationError
+    from hpccomm.errors import CommunicatorAborted as CommunicatorAborted
+    from hpccomm.errors import ConfigurationError as ConfigurationError
+    from hpccomm.errors import HpccommError as HpccommError
+    from hpccomm.errors import LaunchError as LaunchError
+    from hpccomm.errors import PeerLost as PeerLost
+    from hpccomm.errors import RankMismatch as RankMismatch
+    from hpccomm.errors import ResultsError as ResultsError
+    from hpccomm.errors import SchemaMismatch as SchemaMismatch
+    from hpccomm.errors import UnsupportedDtype as UnsupportedDtype
+    from hpccomm.errors import UsageError as UsageError
+    from hpccomm.reductions import ReduceOp as ReduceOp
+    from hpccomm.reductions import premul_sum as premul_sum
+    from hpccomm.settings import CommOptions as CommOptions
+    from hpccomm.work import Work as Work
+
+_HOME = {
+    "new_comm": "creation",
+    "Communicator": "communicator",
+    "Choice": "contracts.choice",
+    "CommOptions": "settings",
+    "ReduceOp": "reductions",
+    "premul_sum": "reductions",
+    "Work": "work",
+    "HpccommError": "errors",
+    "ConfigurationError": "errors",
+    "BackendUnavailable": "errors",
+    "LaunchError": "errors",
+    "UsageError": "errors",
+    "BufferMismatch": "errors",
+    "UnsupportedDtype": "errors",
+    "CommunicationError": "errors",
+    "CollectiveTimeout": "errors",
+    "RankMismatch": "errors",
+    "PeerLost": "errors",
+    "CommunicatorAborted": "errors",
+    "ResultsError": "errors",
+    "SchemaMismatch": "errors",
+}
+
+__all__ = [*_HOME, "__version__"]  # noqa: PLE0604  (the table above is the one list of names)
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'hpccomm' has no attribute {name!r}")
+    value = getattr(import_module(f"hpccomm.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

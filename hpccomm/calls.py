@@ -1,0 +1,424 @@
+"""Every call of one communicator goes through here: one thread at a time, numbered, hooked, timed,
+under a deadline, and refused once the communicator has failed.
+"""
+
+import logging
+import math
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from hpccomm.contracts.backend import Backend, Buffer
+from hpccomm.errors import (
+    BufferMismatch,
+    CollectiveTimeout,
+    CommunicationError,
+    CommunicatorAborted,
+    UsageError,
+)
+from hpccomm.hooks import AbortHook, CallInfo, Hook, Hooks
+from hpccomm.paths import Run
+from hpccomm.progress import Lane, Task, engine
+from hpccomm.settings import Settings
+from hpccomm.stats import Stats, Tally
+from hpccomm.waiting import Gate, Steps, drive, wait
+from hpccomm.watch import Station, watch
+from hpccomm.work import Work
+
+logger = logging.getLogger("hpccomm")
+
+
+@dataclass(slots=True)
+class Operation:
+    """Something polled that a call comes to.
+
+    Attributes
+    ----------
+    name : str
+        Such as ``"all_reduce"``.
+    nbytes : int
+        Of this rank's larger array.
+    start : callable
+        Gives its steps.
+    keep : tuple
+        What must live until it is done.
+    ordered : bool
+        Whether all ranks issue it in one order (collectives), so that it must wait for those before
+        it; point-to-point need not.
+    """
+
+    name: str
+    nbytes: int
+    start: Callable[[], Steps]
+    keep: tuple[object, ...] = ()
+    ordered: bool = True
+
+
+_everyone: "weakref.WeakSet[Calls]" = weakref.WeakSet()
+
+
+def everyone() -> list["Calls"]:
+    """Return the calls of every communicator of this process."""
+    return list(_everyone)
+
+
+def _after_fork() -> None:
+    # MPI cannot be used in a forked child, and its peers do not know of it.
+    for calls in everyone():
+        calls.gate = Gate()
+        calls.fail(RuntimeError("it belongs to the parent process, and this one was forked"))
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Calls:
+    """The calls of one communicator.
+
+    Parameters
+    ----------
+    name : str
+        Of the communicator.
+    backend : Backend
+        Its ranks.
+    settings : Settings
+        Deadline and slow-call threshold.
+    """
+
+    def __init__(self, name: str, backend: Backend, settings: Settings) -> None:
+        self.name = name
+        self.timeout = settings.timeout
+        self.slow_call = settings.slow_call
+        self.stats = Stats()
+        self.pre_hooks: Hooks[Hook] = Hooks()
+        self.post_hooks: Hooks[Hook] = Hooks()
+        self.abort_hooks: Hooks[AbortHook] = Hooks()
+        self.sequence = 0
+        self.gate = Gate()
+        self.backend = backend
+        self._closed = ""  # why no call is taken any more
+        self._busy = threading.Lock()
+        self._engine = engine(threaded=not backend.threaded)
+        self._lane: Lane = deque()
+        self._kept: list[object] = []  # what may still be written to after a failure
+        self._operation = ("", 0)
+        self._station = Station(self._describe_blocked, backend.end_job)
+        _everyone.add(self)
+        if backend.threaded:
+            logger.info("%s: %s", name, backend.threaded)
+
+    # Who may call.
+
+    def enter(self) -> None:
+        """Begin a call. `leave` must follow.
+
+        Raises
+        ------
+        UsageError
+            If another thread is in one, or the communicator is finalized.
+        CommunicatorAborted
+            If it has failed.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise UsageError(
+                f"communicator {self.name!r} is in use by another thread; one thread at a time may "
+                "call it (dup() gives a communicator of its own to each)"
+            )
+        if self._closed or self.gate.error is not None:
+            self._busy.release()
+            self._refuse()
+
+    def leave(self) -> None:
+        """End a call."""
+        self._busy.release()
+
+    def _refuse(self) -> NoReturn:
+        failure = self.gate.error
+        if failure is not None:
+            raise self._aborted(failure.__cause__ or failure) from failure.__cause__
+        raise UsageError(f"communicator {self.name!r} {self._closed}; make a new one")
+
+    def close(self, why: str) -> None:
+        """Take no more calls."""
+        self._closed = why
+
+    @property
+    def closed(self) -> str:
+        """Why no call is taken any more; empty while they are."""
+        return self._closed
+
+    # Running.
+
+    def block(
+        self,
+        name: str,
+        nbytes: int,
+        tally: Tally,
+        run: Run,
+        send: Buffer,
+        recv: Buffer,
+        timeout: float,
+    ) -> None:
+        """Run a call that blocks in the backend's library, beside the watchdog.
+
+        This is the shortest way through the library; every statement counts.
+        """
+        if self._lane:
+            self._drain(timeout)
+        self.sequence += 1
+        if self.pre_hooks:
+            self.pre_hooks(self._info(name, nbytes))
+        station = self._station
+        if timeout != station.timeout:
+            self._set_deadline(timeout)
+        station.thread = threading.get_ident()
+        self._operation = (name, nbytes)
+        station.since = begin = time.perf_counter()
+        try:
+            run(send, recv)
+        except BaseException as error:
+            station.since = 0.0
+            self._failed(error, name, nbytes, time.perf_counter() - begin, (send, recv))
+        station.since = 0.0
+        elapsed = time.perf_counter() - begin
+        tally.calls += 1
+        tally.nbytes += nbytes
+        tally.seconds += elapsed
+        if elapsed > self.slow_call or self.post_hooks:
+            self._report(name, nbytes, self.sequence, elapsed, None)
+
+    def _set_deadline(self, timeout: float) -> None:
+        if self._station.timeout == math.inf:
+            watch(self._station)
+        self._station.timeout = timeout
+
+    def run(self, operation: Operation, timeout: float) -> None:
+        """Run a polled operation and wait for it."""
+        if operation.ordered and self._lane:
+            self._drain(timeout)
+        self.sequence += 1
+        sequence = self.sequence
+        if self.pre_hooks:
+            self.pre_hooks(self._info(operation.name, operation.nbytes))
+        begin = time.perf_counter()
+        try:
+            drive(
+                self._together(operation.start()),
+                timeout=timeout,
+                gate=self.gate,
+                expired=self._expired(operation.name, operation.nbytes, sequence, timeout),
+            )
+        except BaseException as error:
+            elapsed = time.perf_counter() - begin
+            self._ended(operation, sequence, error, elapsed)
+            self._failed(
+                error,
+                operation.name,
+                operation.nbytes,
+                elapsed,
+                operation,
+                harmless=_harmless(error, operation),
+            )
+        self._ended(operation, sequence, None, time.perf_counter() - begin)
+
+    def _together(self, steps: Steps) -> Steps:
+        """Move asynchronous operations on as well, where no thread does."""
+        if self._engine.threaded:
+            return steps
+        return self._beside(steps)
+
+    def _beside(self, steps: Steps) -> Steps:
+        for moved in steps:
+            yield self._engine.turn() or moved
+
+    def start(self, operation: Operation, timeout: float, result: Any) -> Work:
+        """Start a polled operation that goes on by itself."""
+        self.sequence += 1
+        sequence = self.sequence
+        if self.pre_hooks:
+            self.pre_hooks(self._info(operation.name, operation.nbytes))
+        expired = self._expired(operation.name, operation.nbytes, sequence, timeout)
+
+        def ended(error: BaseException | None, elapsed: float) -> None:
+            if error is not None and not _harmless(error, operation):
+                self._note_failure(error, (operation, task))
+            self._ended(operation, sequence, error, elapsed)
+
+        task = Task(operation.start, self.gate, timeout, expired, ended, self.backend.translate)
+        self._engine.submit(self._lane if operation.ordered else deque(), task)
+
+        def gave_up(elapsed: float) -> CommunicationError:
+            error = expired(elapsed)
+            self._note_failure(error, (operation, task))
+            return error
+
+        return Work(
+            self._engine,
+            task,
+            result=result,
+            keep=operation.keep,
+            timeout=timeout,
+            expired=gave_up,
+        )
+
+    def _drain(self, timeout: float) -> None:
+        """Wait until this communicator's asynchronous collectives are done."""
+        wait(
+            self._is_drained,
+            timeout=timeout,
+            gate=self.gate,
+            expired=self._expired("wait for asynchronous calls", 0, self.sequence, timeout),
+        )
+
+    def _is_drained(self) -> bool:
+        self._engine.turn()
+        return not self._lane
+
+    @contextmanager
+    def beside_watchdog(self, name: str) -> Iterator[None]:
+        """Have the watchdog look while the backend blocks in something that is no call."""
+        self._set_deadline(self.timeout)
+        station = self._station
+        station.thread = threading.get_ident()
+        self._operation = (name, 0)
+        station.since = time.perf_counter()
+        try:
+            yield
+        finally:
+            station.since = 0.0
+
+    def finish(self) -> None:
+        """Wait until this communicator's asynchronous collectives are done."""
+        if self._lane:
+            self._drain(self.timeout)
+
+    def drive(self, name: str, steps: Steps) -> None:
+        """Wait for steps that are part of a call, under the communicator's deadline."""
+        try:
+            drive(
+                self._together(steps),
+                timeout=self.timeout,
+                gate=self.gate,
+                expired=self._expired(name, 0, self.sequence, self.timeout),
+            )
+        except BaseException as error:
+            self._failed(error, name, 0, 0.0, steps)
+
+    # What is told of calls.
+
+    def _info(
+        self,
+        name: str,
+        nbytes: int,
+        sequence: int | None = None,
+        elapsed: float | None = None,
+        error: BaseException | None = None,
+    ) -> CallInfo:
+        number = self.sequence if sequence is None else sequence
+        return CallInfo(self.name, self.backend.rank, number, name, nbytes, elapsed, error)
+
+    def _ended(
+        self, operation: Operation, sequence: int, error: BaseException | None, elapsed: float
+    ) -> None:
+        tally = self.stats.tally(operation.name, operation.nbytes)
+        tally.calls += 1
+        tally.nbytes += operation.nbytes
+        tally.seconds += elapsed
+        if elapsed > self.slow_call or self.post_hooks:
+            self._report(operation.name, operation.nbytes, sequence, elapsed, error)
+
+    def _report(
+        self, name: str, nbytes: int, sequence: int, elapsed: float, error: BaseException | None
+    ) -> None:
+        if elapsed > self.slow_call:
+            logger.warning(
+                "slow call: %s took %.3f s", self._described(name, nbytes, sequence), elapsed
+            )
+        self.post_hooks(self._info(name, nbytes, sequence, elapsed, error))
+
+    def _described(self, name: str, nbytes: int, sequence: int) -> str:
+        backend = self.backend
+        return (
+            f"{name} (call {sequence} of communicator {self.name!r}, "
+            f"rank {backend.rank} of {backend.size}, {nbytes} bytes)"
+        )
+
+    def _describe_blocked(self) -> str:
+        return self._described(*self._operation, self.sequence)
+
+    def _expired(
+        self, name: str, nbytes: int, sequence: int, timeout: float
+    ) -> Callable[[float], CommunicationError]:
+        def make(elapsed: float) -> CommunicationError:
+            return CollectiveTimeout(
+                f"{self._described(name, nbytes, sequence)} was not done after {elapsed:.3g} s; "
+                f"its deadline is {timeout:g} s. A rank did not take part or is late",
+                communicator=self.name,
+                rank=self.backend.rank,
+                sequence=sequence,
+                operation=name,
+                nbytes=nbytes,
+                elapsed=elapsed,
+            )
+
+        return make
+
+    # Failure.
+
+    def _failed(
+        self,
+        error: BaseException,
+        name: str,
+        nbytes: int,
+        elapsed: float,
+        keep: object,
+        *,
+        harmless: bool = False,
+    ) -> NoReturn:
+        """Note the failure of the call under way, and raise it as an error of the tree."""
+        if not harmless:
+            self._note_failure(error, keep)
+        translated = self.backend.translate(error) if isinstance(error, Exception) else None
+        if translated is None:
+            raise error
+        if isinstance(translated, CommunicationError):
+            translated.communicator = self.name
+            translated.sequence, translated.operation = self.sequence, name
+            translated.nbytes, translated.elapsed = nbytes, elapsed
+        raise translated from error
+
+    def _note_failure(self, error: BaseException, keep: object) -> None:
+        self._kept.append(keep)  # a peer may still write there
+        self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Mark the communicator as failed: its waits end, later calls are refused. Local."""
+        if self.gate.error is not None:
+            return
+        aborted = self._aborted(error)
+        aborted.__cause__ = error
+        self.gate.shut(aborted)
+        for hook in self.abort_hooks:
+            try:
+                hook(error)
+            except Exception:  # the other hooks must still be told
+                logger.exception("an abort hook of communicator %r failed", self.name)
+
+    def _aborted(self, error: BaseException) -> CommunicatorAborted:
+        return CommunicatorAborted(
+            f"communicator {self.name!r} has failed and takes no more calls "
+            f"({type(error).__name__}: {error}); make a new one",
+            communicator=self.name,
+            rank=self.backend.rank,
+        )
+
+
+def _harmless(error: BaseException, operation: Operation) -> bool:
+    """Whether the communicator can go on: a message of another size was taken, and that is all."""
+    return isinstance(error, BufferMismatch) and not operation.ordered

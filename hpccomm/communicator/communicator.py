@@ -1,0 +1,234 @@
+"""The communicator, put together."""
+
+import json
+from types import TracebackType
+from typing import Any
+
+from hpccomm.bootstrap import device as devices
+from hpccomm.calls import Operation
+from hpccomm.communicator.collectives import Collectives
+from hpccomm.communicator.core import Core
+from hpccomm.communicator.groups import Groups
+from hpccomm.communicator.objects import Objects
+from hpccomm.communicator.planning import Batch, Plan, check_planned, terms
+from hpccomm.communicator.uneven import Uneven
+from hpccomm.contracts.choice import Choice
+from hpccomm.errors import HpccommError, RankMismatch, UsageError
+from hpccomm.hooks import AbortHook, Handle, Hook
+from hpccomm.settings import check_seconds
+from hpccomm.stats import Key, Tally
+from hpccomm.work import Work
+
+
+class Communicator(Collectives, Uneven, Objects, Groups, Core):
+    """A group of ranks that communicate. Made by `hpccomm.new_comm`.
+
+    One thread at a time may call it; `abort` and `set_timeout` may be called from any. It is a
+    context manager: leaving it normally finalizes it, leaving it by an exception aborts it locally.
+
+    Attributes
+    ----------
+    rank, size : int
+        This process's number, and the number of ranks.
+    name : str
+        For messages and logs.
+    """
+
+    # Facts.
+
+    @property
+    def name(self) -> str:
+        """Name of the communicator."""
+        return self._calls.name
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this rank among those of its node."""
+        return self._backend.topology.local_rank(self.rank)
+
+    @property
+    def local_size(self) -> int:
+        """Number of ranks on this node."""
+        return len(self._backend.topology.neighbours(self.rank))
+
+    @property
+    def node(self) -> int:
+        """Number of this rank's node; nodes are numbered by their lowest rank."""
+        return self._backend.topology.node_of[self.rank]
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self._backend.topology.num_nodes
+
+    @property
+    def device(self) -> int | None:
+        """CUDA device of this rank, or None if the process sees none."""
+        if self._device is None:
+            local_rank = self._backend.topology.local_rank(self.rank)
+            self._device = devices.choose(None, local_rank, devices.visible_devices())
+        return self._device
+
+    @property
+    def backends(self) -> dict[str, str | None]:
+        """Names of the backends, for host and for device arrays."""
+        return {"host": self._backend.name, "cuda": None}
+
+    @property
+    def mpi_comm(self) -> Any:
+        """The mpi4py communicator that this one was made from, or None without MPI."""
+        return self._backend.mpi_comm
+
+    # Deciding.
+
+    def explain(self, collective: str, *args: Any, **keywords: Any) -> Choice:
+        """Return how a call would be carried out, and why. Local: nothing is sent.
+
+        Parameters
+        ----------
+        collective : str
+            Name of a collective call.
+        *args, **keywords
+            Its arguments.
+
+        Raises
+        ------
+        UsageError
+            If the call would raise it.
+        """
+        name = check_planned(collective)
+        return self._captured(name, args, keywords, local=True).recipe.way.choice
+
+    def plan(self, collective: str, *args: Any, **keywords: Any) -> Plan:
+        """Decide, check and agree a call once, to carry it out many times. Collective; blocks.
+
+        Parameters
+        ----------
+        collective : str
+            Name of a collective call.
+        *args, **keywords
+            Its arguments. The arrays are kept.
+
+        Returns
+        -------
+        Plan
+            Called without arguments.
+
+        Raises
+        ------
+        UsageError
+            If this rank's arguments do not fit.
+        RankMismatch
+            On every other rank then, and on all ranks if they plan different calls.
+        """
+        bound, error = None, None
+        try:
+            name = check_planned(collective)
+            bound = self._captured(name, args, keywords, local=False)
+        except UsageError as refused:
+            error = refused
+        async_op = bool(keywords.get("async_op", False))
+        timeout = self._timeout(keywords.get("timeout"))
+        mine: dict[str, object] = {"error": str(error)}
+        if bound is not None:
+            mine = terms(bound.recipe.demand.call, bound.recipe.way.choice.algorithm, async_op)
+        with self._one_call():
+            self._agree("plan", mine, error)
+        assert bound is not None
+        return Plan(self._calls, bound, async_op, timeout)
+
+    def batch(self, async_op: bool = False) -> Batch:
+        """Return a context manager whose calls are issued together at its end.
+
+        Equal on all ranks that take part in its collectives. Within it, calls return what they
+        always return, but arrays are filled only after it. If its body raises, nothing is issued.
+
+        Parameters
+        ----------
+        async_op : bool
+            Do not wait at the end; ``batch.work`` is the `Work`.
+        """
+        return Batch(self, async_op)
+
+    def begin_batch(self, batch: Batch) -> None:
+        """Collect calls from now on; for `Batch`."""
+        with self._one_call():
+            if self._batch is not None:
+                raise UsageError("batch() within a batch; end the outer one first")
+            self._batch = batch
+
+    def end_batch(self, operation: Operation | None, async_op: bool) -> Work | None:
+        """Issue what was collected; for `Batch`."""
+        self._batch = None
+        if operation is None:
+            return None
+        with self._one_call():
+            work: Work | None = self._polled(operation, None, async_op, None)
+            return work
+
+    def _agree(self, what: str, mine: dict[str, object], error: HpccommError | None) -> None:
+        """Raise on every rank unless all bring the same; a rank with an error raises that."""
+        differing = self._control.differing(json.dumps(mine, sort_keys=True).encode())
+        if error is not None:
+            raise error
+        if differing:
+            told = "; ".join(f"rank {r}: {text.decode()}" for r, text in differing.items())
+            raise RankMismatch(
+                f"{what}: the ranks of communicator {self.name!r} ask for different things ({told}); "
+                "give the same on all ranks",
+                communicator=self.name,
+                rank=self.rank,
+                operation=what,
+                ranks=tuple(differing),
+            )
+
+    # Watching.
+
+    def stats(self) -> dict[Key, Tally]:
+        """Return calls, bytes and seconds, by collective and size class. Local."""
+        return self._calls.stats.snapshot()
+
+    def set_timeout(self, timeout: float) -> None:
+        """Set the deadline of later calls. Local; from any thread.
+
+        Parameters
+        ----------
+        timeout : float
+            Seconds, ``math.inf`` for none.
+        """
+        self._calls.timeout = check_seconds("timeout", timeout)
+
+    def register_pre_hook(self, hook: Hook) -> Handle:
+        """Have ``hook(info)`` called before each call, with a `CallInfo`. Local."""
+        return self._calls.pre_hooks.register(hook)
+
+    def register_post_hook(self, hook: Hook) -> Handle:
+        """Have ``hook(info)`` called when a call has ended, with a `CallInfo`. Local.
+
+        Of an asynchronous call, it is called from whichever thread moves it on.
+        """
+        return self._calls.post_hooks.register(hook)
+
+    def register_abort_hook(self, hook: AbortHook) -> Handle:
+        """Have ``hook(error)`` called once the communicator fails or is aborted. Local."""
+        return self._calls.abort_hooks.register(hook)
+
+    def __enter__(self) -> "Communicator":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.finalize()
+        else:
+            self.abort()
+
+    def __repr__(self) -> str:
+        return (
+            f"<hpccomm.Communicator {self.name!r}: rank {self.rank} of {self.size}, "
+            f"host over {self._backend.name}>"
+        )

@@ -1,0 +1,189 @@
+"""Making communicators of other ones, and ending them."""
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from hpccomm.communicator.core import Core
+from hpccomm.communicator.demands import check_rank
+from hpccomm.communicator.making import make
+from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError
+
+if TYPE_CHECKING:
+    from hpccomm.communicator.communicator import Communicator
+
+
+class Groups(Core):
+    """Communicators over some of the ranks. A new one shares nothing with its parent."""
+
+    def split(
+        self, color: int | None, key: int = 0, name: str | None = None
+    ) -> "Communicator | None":
+        """Make a communicator of the ranks that give the same `color`. Collective; blocks.
+
+        Parameters
+        ----------
+        color : int or None
+            Which group; None takes part in none.
+        key : int
+            Ranks are ordered by key, then by rank.
+        name : str, optional
+            Of the new communicator.
+
+        Returns
+        -------
+        Communicator or None
+            None for the color None.
+
+        Raises
+        ------
+        UsageError
+            If this rank's arguments do not fit.
+        RankMismatch
+            On every other rank then.
+        """
+        error = _check_int("color", color, optional=True) or _check_int("key", key)
+        with self._one_call():
+            mine = {"color": color, "key": key} if error is None else {"error": str(error)}
+            asked = [json.loads(each) for each in self._all_gather(mine)]
+            self._raise_refused("split", asked, error)
+            if color is None:
+                self._groups += 1
+                return None
+            members = sorted(
+                (rank for rank, each in enumerate(asked) if each["color"] == color),
+                key=lambda rank: (asked[rank]["key"], rank),
+            )
+            return self._group(members, name or f"{self._calls.name}.split({color})")
+
+    def split_ranks(self, ranks: Iterable[int], name: str | None = None) -> "Communicator | None":
+        """Make a communicator of `ranks`, in that order. Called by all ranks of this one; blocks.
+
+        Parameters
+        ----------
+        ranks : sequence of int
+            The same on all ranks.
+        name : str, optional
+            Of the new communicator.
+
+        Returns
+        -------
+        Communicator or None
+            None on the ranks that are not in it.
+
+        Raises
+        ------
+        UsageError
+            If this rank's arguments do not fit.
+        RankMismatch
+            On every other rank then, and on all if their lists differ.
+        """
+        error, members = None, list[int]()
+        try:
+            members = [check_rank("ranks", rank, self._backend.size) for rank in ranks]
+            if not members or len(set(members)) != len(members):
+                raise UsageError(f"ranks is {members}; give at least one rank, none of them twice")
+        except (UsageError, TypeError) as refused:
+            error = (
+                refused
+                if isinstance(refused, UsageError)
+                else UsageError(f"ranks is {ranks!r}; give a sequence of ranks")
+            )
+        with self._one_call():
+            mine = {"ranks": members} if error is None else {"error": str(error)}
+            asked = [json.loads(each) for each in self._all_gather(mine)]
+            self._raise_refused("split_ranks", asked, error)
+            different = [rank for rank, each in enumerate(asked) if each != asked[0]]
+            if different:
+                raise RankMismatch(
+                    f"split_ranks: ranks is {asked[0]['ranks']} on rank 0 and "
+                    f"{asked[different[0]]['ranks']} on rank {different[0]}; "
+                    "give the same on all ranks",
+                    communicator=self._calls.name,
+                    rank=self._backend.rank,
+                    operation="split_ranks",
+                    ranks=(0, *different),
+                )
+            if self._backend.rank not in members:
+                self._groups += 1
+                return None
+            return self._group(members, name or f"{self._calls.name}.ranks{members}")
+
+    def dup(self, name: str | None = None) -> "Communicator":
+        """Make a communicator of the same ranks. Collective; blocks."""
+        with self._one_call():
+            everyone = list(range(self._backend.size))
+            return self._group(everyone, name or f"{self._calls.name}.dup")
+
+    @property
+    def node_comm(self) -> "Communicator":
+        """The communicator of this node's ranks, made together with this one."""
+        if self._node_comm is None:  # it is itself that of a node
+            return self  # type: ignore[return-value]  # every Groups is a Communicator
+        return self._node_comm
+
+    def _group(self, members: list[int], name: str) -> "Communicator":
+        self._groups += 1
+        label = self._groups
+        with self._calls.beside_watchdog("making a group"):
+            backend = self._backend.group(members, label)
+        return make(backend, name, self._settings, self._device)
+
+    def _all_gather(self, mine: Any) -> list[bytes]:
+        return self._control.all_gather(json.dumps(mine).encode())
+
+    def _raise_refused(self, what: str, asked: list[Any], error: UsageError | None) -> None:
+        if error is not None:
+            raise error
+        refused = {rank: each["error"] for rank, each in enumerate(asked) if "error" in each}
+        if refused:
+            told = "; ".join(f"rank {rank}: {text}" for rank, text in refused.items())
+            raise RankMismatch(
+                f"{what}: {told}",
+                communicator=self._calls.name,
+                rank=self._backend.rank,
+                operation=what,
+                ranks=tuple(refused),
+            )
+
+    def finalize(self) -> None:
+        """End the communicator. Collective; blocks; idempotent. Asynchronous calls are awaited.
+
+        If it has failed, only what needs no peer is done.
+        """
+        calls = self._calls
+        if calls.closed:
+            return
+        failed = calls.gate.error is not None
+        if not failed:
+            calls.enter()
+            try:
+                calls.finish()
+            finally:
+                calls.leave()
+        if self._node_comm is not None:
+            self._node_comm.finalize()
+        calls.close("is finalized")
+        with calls.beside_watchdog("finalize"):
+            self._backend.close(collective=not failed)
+
+    def abort(self) -> None:
+        """End this process's waits and mark the communicator as failed. Local; from any thread.
+
+        Asynchronous calls under way end with `CommunicatorAborted`; arrays in flight are kept.
+        """
+        self._calls.fail(
+            CommunicatorAborted(
+                f"communicator {self._calls.name!r} was aborted",
+                communicator=self._calls.name,
+                rank=self._backend.rank,
+            )
+        )
+        if self._node_comm is not None:
+            self._node_comm.abort()
+
+
+def _check_int(name: str, value: object, *, optional: bool = False) -> UsageError | None:
+    if (value is None and optional) or (isinstance(value, int) and not isinstance(value, bool)):
+        return None
+    return UsageError(f"{name} is {value!r}; give an integer{' or None' if optional else ''}")

@@ -1,0 +1,65 @@
+"""Making a communicator over a backend: node group and self-check included."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpccomm.calls import Calls
+from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.signature import Signature
+from hpccomm.control import Control
+from hpccomm.errors import CommunicationError
+from hpccomm.paths import HostPath
+from hpccomm.policy import AUTO
+from hpccomm.reductions import ReduceOp
+from hpccomm.settings import Settings
+
+if TYPE_CHECKING:
+    from hpccomm.communicator.communicator import Communicator
+
+
+def make(backend: Backend, name: str, settings: Settings, device: int | None) -> "Communicator":
+    """Return the communicator over `backend`, with that of its node. Collective; blocks."""
+    node_comm = None
+    calls = Calls(name, backend, settings)
+    if backend.topology.num_nodes > 1 or backend.size > 1:
+        with calls.beside_watchdog("making the node's communicator"):
+            neighbours = backend.topology.neighbours(backend.rank)
+            of_node = backend.group(neighbours, 0)
+        node_comm = _over(of_node, Calls(f"{name}.node", of_node, settings), settings, device)
+    comm = _over(backend, calls, settings, device)
+    comm._node_comm = node_comm
+    return comm
+
+
+def _over(backend: Backend, calls: Calls, settings: Settings, device: int | None) -> "Communicator":
+    from hpccomm.communicator.communicator import Communicator
+
+    comm = Communicator(backend, calls, Control(backend.collectives, calls.drive), settings, device)
+    if settings.self_check:
+        _check(backend, calls)
+    return comm
+
+
+def _check(backend: Backend, calls: Calls) -> None:
+    """Reduce a few numbers by the backend's own way and by hpccomm's, and look at the result."""
+    path = HostPath(backend)
+    for algorithm in (AUTO, "linear"):
+        x = np.arange(4.0) + backend.rank
+        expected = np.arange(4.0) * backend.size + sum(range(backend.size))
+        call = Signature("all_reduce", x.dtype, (4,), op=ReduceOp.SUM, in_place=True)
+        way = path.decide(call, algorithm, False)
+        if way.run is None:
+            calls.drive("self-check", way.start(x, x))
+        else:
+            with calls.beside_watchdog("self-check"):
+                way.run(x, x)
+        if not np.array_equal(x, expected):
+            raise CommunicationError(
+                f"self-check of communicator {calls.name!r}: {way.choice.algorithm} all_reduce "
+                f"over {backend.name} gave {x.tolist()} and {expected.tolist()} is right; "
+                "this MPI installation does not compute correctly between these ranks",
+                communicator=calls.name,
+                rank=backend.rank,
+                operation="self-check",
+            )

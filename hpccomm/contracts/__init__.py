@@ -1,0 +1,6 @@
+"""What the parts of hpccomm promise each other.
+
+Backends give point-to-point transfers (`transport`), their own collectives (`backend`) and the
+facts about ranks; algorithms are data (`schedule`); what a call asks for is a `Signature`
+(`signature`); what was decided for it a `Choice` (`choice`).
+"""

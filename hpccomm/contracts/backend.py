@@ -1,0 +1,88 @@
+"""What a backend gives to a communicator."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.transport import Request, Transport
+from hpccomm.errors import HpccommError
+from hpccomm.topology import Topology
+
+Buffer = NDArray[Any] | None
+"""A flat array of the signature's dtype, or None where this rank has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A backend's own way to do one collective.
+
+    Attributes
+    ----------
+    start : callable
+        ``start(send, recv)`` begins it and returns a `Request`. Every rank must come this way.
+    run : callable or None
+        ``run(send, recv)`` does it, blocking in the backend's library; None where that is not
+        faster than polling what `start` began.
+    """
+
+    start: Callable[[Buffer, Buffer], Request]
+    run: Callable[[Buffer, Buffer], None] | None = None
+
+
+class Backend(Protocol):
+    """The ranks of one communicator and the ways between them.
+
+    Attributes
+    ----------
+    name : str
+        As in ``comm.backends``.
+    rank, size : int
+        Of this communicator.
+    topology : Topology
+        Which ranks share a node.
+    collectives, messages : Transport
+        Two that do not disturb each other: for hpccomm's own algorithms and control, and for the
+        user's point-to-point calls.
+    threaded : str
+        Empty if any thread may use it at any time; else why not.
+    mpi_comm : object
+        The mpi4py communicator that it was made from, or None.
+    """
+
+    name: str
+    rank: int
+    size: int
+    topology: Topology
+    collectives: Transport
+    messages: Transport
+    threaded: str
+    mpi_comm: object
+
+    def native(self, signature: Signature) -> Native | None:
+        """Return the backend's own way, or None where it has none or it means something else.
+
+        Local. It must not depend on anything that may differ between ranks.
+        """
+        ...
+
+    def group(self, ranks: Sequence[int], label: int) -> "Backend":
+        """Return the backend of the group of `ranks`, in that order. Called by all of them.
+
+        Blocks until they have. `label` tells groups apart that are made at the same time.
+        """
+        ...
+
+    def translate(self, error: Exception) -> HpccommError | None:
+        """Return the library's `error` as one of hpccomm's, or None if it is not the library's."""
+        ...
+
+    def end_job(self, reason: str) -> None:
+        """End all processes of the job; does not return where it can be done."""
+        ...
+
+    def close(self, *, collective: bool) -> None:
+        """Free what the backend owns; with ``collective=False``, only what needs no peer."""
+        ...

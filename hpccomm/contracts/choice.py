@@ -1,0 +1,41 @@
+"""What was decided for a call."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a call is carried out. It prints as a sentence.
+
+    Attributes
+    ----------
+    collective : str
+        The call.
+    path : str
+        ``"host"``.
+    backend : str
+        Name of the backend that moves the data.
+    algorithm : str
+        ``"native"``, or the name of one of hpccomm's own.
+    segment : int or None
+        Bytes that are moved at a time, where the algorithm cuts the array.
+    registered : bool
+        Whether the array lies in memory that the peers have mapped.
+    reason : str
+        Why.
+    """
+
+    collective: str
+    path: str
+    backend: str
+    algorithm: str
+    segment: int | None
+    registered: bool
+    reason: str
+
+    def __str__(self) -> str:
+        cut = f" in segments of {self.segment} bytes" if self.segment is not None else ""
+        return (
+            f"{self.collective} takes the {self.path} path over {self.backend} "
+            f"by algorithm {self.algorithm}{cut}: {self.reason}"
+        )

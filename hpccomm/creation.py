@@ -1,0 +1,137 @@
+"""Making the first communicator."""
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import hpccomm
+from hpccomm import backends, settings
+from hpccomm.backends.loopback import seat
+from hpccomm.bootstrap import device as devices
+from hpccomm.bootstrap.launch import launched
+from hpccomm.calls import Calls
+from hpccomm.communicator import Communicator
+from hpccomm.communicator.making import make
+from hpccomm.contracts.backend import Backend
+from hpccomm.control import Control
+from hpccomm.errors import BackendUnavailable, ConfigurationError, UsageError
+from hpccomm.settings import CommOptions, Settings
+
+logger = logging.getLogger("hpccomm")
+
+_warned = False
+
+
+def new_comm(
+    backend: str = "auto",
+    *,
+    mpi_comm: Any = None,
+    device: int | None = None,
+    name: str | None = None,
+    timeout: float | None = None,
+    options: CommOptions | None = None,
+) -> Communicator:
+    """Make a communicator. Collective over `mpi_comm`; blocks.
+
+    Parameters
+    ----------
+    backend : str
+        ``"auto"`` picks the best that can run and logs what it picked. ``"mpi"``; ``"loopback"``
+        (threads as ranks, without MPI); or one that another package registers. Equal on all ranks,
+        as are `timeout` and `options`.
+    mpi_comm : mpi4py.MPI.Intracomm, optional
+        The ranks; ``COMM_WORLD`` if None. It is duplicated.
+    device : int, optional
+        CUDA device number; None is the node-local rank modulo the visible devices.
+    name : str, optional
+        For messages and logs.
+    timeout : float, optional
+        Seconds after which a call that waits gives up; ``math.inf`` never. None takes
+        ``HPCCOMM_TIMEOUT`` or 1800.
+    options : CommOptions, optional
+        The rest.
+
+    Returns
+    -------
+    Communicator
+        Use it in a ``with`` statement, or call its `finalize`.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the backend cannot run here.
+    LaunchError
+        If a job of N processes came up as N jobs of one.
+    ConfigurationError
+        On every rank, if settings or versions differ between ranks.
+    UsageError
+        If an argument does not fit.
+    """
+    global _warned
+    merged = settings.merge(backend, timeout, options)
+    if name is not None and (not isinstance(name, str) or not name):
+        raise UsageError(f"name is {name!r}; give a string or None")
+    if not _warned:
+        _warned = True
+        settings.warn_of_unknown()
+    opened, why = _open(merged, mpi_comm)
+    settings.start_logging(opened.rank)
+    logger.info("host arrays go over %s: %s", opened.name, why)
+    _agree(opened, merged, name or "world")
+    if device is not None:
+        local_rank = opened.topology.local_rank(opened.rank)
+        device = devices.choose(device, local_rank, devices.visible_devices())
+    return make(opened, name or "world", merged, device)
+
+
+def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:
+    """Return the backend and why it is that one."""
+    hints = merged.hints
+    if merged.backend != "auto":
+        return backends.opener(merged.backend)(mpi_comm, hints), "as asked"
+    if mpi_comm is None and seat.world is not None:
+        return backends.opener("loopback")(None, hints), "this thread is a rank of run_ranks"
+    try:
+        return backends.opener("mpi")(mpi_comm, hints), "it is the best that runs here"
+    except BackendUnavailable as error:
+        launch = launched()
+        if mpi_comm is not None or (launch is not None and launch.size > 1):
+            raise
+        logger.warning("running as a single rank without MPI: %s", error)
+        return _alone(hints), f"a single rank needs no MPI, and there is none ({error})"
+
+
+def _alone(hints: Mapping[str, str]) -> Backend:
+    return backends.opener("loopback")(None, hints)
+
+
+def _agree(backend: Backend, merged: Settings, name: str) -> None:
+    """Raise on every rank unless all have the same settings and versions."""
+    mine = {
+        **merged.agreed(),
+        "hpccomm": hpccomm.__version__,
+        "numpy": np.__version__,
+        "ml_dtypes": ml_dtypes.__version__,
+        "python": ".".join(map(str, sys.version_info[:2])),
+        "byteorder": sys.byteorder,
+    }
+    calls = Calls(name, backend, merged)
+    differing = Control(backend.collectives, calls.drive).differing(json.dumps(mine).encode())
+    if not differing:
+        return
+    told = {rank: json.loads(text) for rank, text in differing.items()}
+    reference = told.pop(0)
+    differences = [
+        f"{key} is {reference[key]!r} on rank 0 and {theirs[key]!r} on rank {rank}"
+        for rank, theirs in told.items()
+        for key in reference
+        if theirs[key] != reference[key]
+    ]
+    raise ConfigurationError(
+        f"the ranks have different settings: {'; '.join(differences)}; make them equal on all ranks"
+    )

@@ -1,0 +1,121 @@
+"""Every error that hpccomm raises.
+
+::
+
+    HpccommError
+    ├─ ConfigurationError            the environment or a setting is wrong
+    │  ├─ BackendUnavailable         a backend that was asked for cannot run here
+    │  └─ LaunchError                the job was started in a way that cannot work
+    ├─ UsageError (ValueError)       an argument is wrong; raised before anything is sent
+    │  ├─ BufferMismatch             an array or message does not have the size or dtype that fits
+    │  └─ UnsupportedDtype           the dtype, or its pairing with the reduction, means nothing
+    ├─ CommunicationError            something went wrong between ranks
+    │  ├─ CollectiveTimeout          the deadline passed
+    │  ├─ RankMismatch               the ranks asked for different things
+    │  ├─ PeerLost                   a rank is gone
+    │  └─ CommunicatorAborted        the communicator has failed or was aborted
+    └─ ResultsError                  a results file cannot be written or read
+       └─ SchemaMismatch             it is not of this schema
+
+Each message says what was given, what would fit and what to do.
+"""
+
+from collections.abc import Sequence
+
+
+class HpccommError(Exception):
+    """Root of the tree."""
+
+
+class ConfigurationError(HpccommError):
+    """The environment, or a setting, is wrong."""
+
+
+class BackendUnavailable(ConfigurationError):
+    """A backend that was asked for cannot run here; the message gives cause and remedy."""
+
+
+class LaunchError(ConfigurationError):
+    """The job was started in a way that cannot work."""
+
+
+class UsageError(HpccommError, ValueError):
+    """An argument is wrong. Raised before anything is sent."""
+
+
+class BufferMismatch(UsageError):
+    """An array or message does not have the size, shape or dtype that fits."""
+
+
+class UnsupportedDtype(UsageError):
+    """A dtype that cannot be communicated, or a pair of reduction and dtype that means nothing."""
+
+
+class CommunicationError(HpccommError):
+    """Something went wrong between ranks.
+
+    Attributes
+    ----------
+    communicator : str or None
+        Name of the communicator.
+    rank : int or None
+        This process's rank in it.
+    sequence : int or None
+        The call's number on this communicator, from 1.
+    operation : str or None
+        What was under way, such as ``"all_reduce"``.
+    nbytes : int or None
+        Bytes of this rank's array.
+    elapsed : float or None
+        Seconds since the call began.
+    ranks : tuple of int
+        The ranks that are missing or differ, where known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        communicator: str | None = None,
+        rank: int | None = None,
+        sequence: int | None = None,
+        operation: str | None = None,
+        nbytes: int | None = None,
+        elapsed: float | None = None,
+        ranks: Sequence[int] = (),
+    ) -> None:
+        super().__init__(message)
+        self.communicator = communicator
+        self.rank = rank
+        self.sequence = sequence
+        self.operation = operation
+        self.nbytes = nbytes
+        self.elapsed = elapsed
+        self.ranks = tuple(ranks)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), self.args, self.__dict__.copy())
+
+
+class CollectiveTimeout(CommunicationError):
+    """The deadline of a call passed; the communicator has failed."""
+
+
+class RankMismatch(CommunicationError):
+    """The ranks asked for different things."""
+
+
+class PeerLost(CommunicationError):
+    """A rank is gone."""
+
+
+class CommunicatorAborted(CommunicationError):
+    """The communicator has failed, was aborted, or belongs to another process."""
+
+
+class ResultsError(HpccommError):
+    """A results file cannot be written or read."""
+
+
+class SchemaMismatch(ResultsError):
+    """A file is not of the schema that this version reads."""

@@ -1,0 +1,260 @@
+"""What the reductions mean, and how contributions are folded.
+
+The meanings are NumPy's: integers wrap, SUM of bool is or, MIN and MAX give NaN as soon as one
+contribution is NaN. AVG of integers is the (wrapped) sum divided towards zero, as NCCL's. Narrow
+floats (float16, bfloat16, float8) are accumulated in float32 and rounded when they are stored.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm import dtypes
+from hpccomm.dtypes import DType
+from hpccomm.errors import UnsupportedDtype, UsageError
+
+Array = NDArray[Any]
+
+BLOCK_BYTES = 128 * 1024
+"""Contributions are folded in blocks of about this size, so that the accumulator stays in cache."""
+
+
+class ReduceOp(Enum):
+    """The named reductions."""
+
+    SUM = "sum"
+    PROD = "prod"
+    MIN = "min"
+    MAX = "max"
+    AVG = "avg"
+    BAND = "band"
+    BOR = "bor"
+    BXOR = "bxor"
+
+    # Enum's own hash is a Python function; members are single objects, and calls look them up.
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"ReduceOp.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PremulSum:
+    """SUM of the contributions, each multiplied by `factor` first."""
+
+    factor: complex
+
+    @property
+    def value(self) -> str:
+        """Name of the reduction."""
+        return "premul_sum"
+
+
+def premul_sum(factor: complex) -> PremulSum:
+    """Return the reduction that multiplies each contribution by `factor` and sums.
+
+    Parameters
+    ----------
+    factor : int, float or complex
+        The same on all ranks. It must be exact in the array's dtype for integers: an integer.
+
+    Raises
+    ------
+    UsageError
+        If `factor` is not a number.
+    """
+    if isinstance(factor, np.generic):
+        factor = factor.item()
+    if isinstance(factor, bool) or not isinstance(factor, int | float | complex):
+        raise UsageError(f"premul_sum: factor is {factor!r}; give an int, float or complex number")
+    return PremulSum(factor)
+
+
+Elementwise = Callable[[Array, Array], Array]
+Op = ReduceOp | PremulSum | Elementwise
+
+_BITWISE = frozenset((ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR))
+_ORDERED = frozenset((ReduceOp.MIN, ReduceOp.MAX))
+_UFUNC: dict[ReduceOp, np.ufunc] = {
+    ReduceOp.SUM: np.add,
+    ReduceOp.AVG: np.add,
+    ReduceOp.PROD: np.multiply,
+    ReduceOp.MIN: np.minimum,
+    ReduceOp.MAX: np.maximum,
+    ReduceOp.BAND: np.bitwise_and,
+    ReduceOp.BOR: np.bitwise_or,
+    ReduceOp.BXOR: np.bitwise_xor,
+}
+
+
+def name_of(op: Op) -> str:
+    """Return the name under which `op` is shown."""
+    if isinstance(op, ReduceOp | PremulSum):
+        return op.value
+    return getattr(op, "__name__", type(op).__name__)
+
+
+def meaningful(op: Op, dtype: DType) -> bool:
+    """Whether `op` on elements of `dtype` means something."""
+    if not dtypes.is_reducible(dtype):
+        return False
+    if op in _BITWISE:
+        return dtype == dtypes.BOOL or dtypes.is_integer(dtype)
+    if op in _ORDERED:
+        return not dtypes.is_complex(dtype)
+    if op is ReduceOp.AVG or isinstance(op, PremulSum):
+        return dtype != dtypes.BOOL
+    return True
+
+
+def check(op: object, dtype: DType) -> None:
+    """Raise unless `op` is a reduction that means something on `dtype`.
+
+    Raises
+    ------
+    UsageError
+        If `op` is no reduction, or a premul factor does not fit the dtype.
+    UnsupportedDtype
+        If the pair means nothing.
+    """
+    if not isinstance(op, ReduceOp | PremulSum) and not callable(op):
+        known = ", ".join(f"ReduceOp.{member.name}" for member in ReduceOp)
+        raise UsageError(
+            f"op is {op!r}; give one of {known}, hpccomm.premul_sum(factor), "
+            "or a commutative elementwise function of two arrays"
+        )
+    if not meaningful(op, dtype):
+        fits = ", ".join(d.name for d in dtypes.REDUCIBLE if meaningful(op, d))
+        raise UnsupportedDtype(f"op {name_of(op)} means nothing on dtype {dtype}; it takes {fits}")
+    if isinstance(op, PremulSum):
+        _check_factor(op.factor, dtype)
+
+
+def _check_factor(factor: complex, dtype: DType) -> None:
+    if dtypes.is_integer(dtype):
+        bounds = np.iinfo(dtype)
+        if not isinstance(factor, int) or not bounds.min <= factor <= bounds.max:
+            raise UsageError(
+                f"premul_sum: factor {factor!r} does not fit dtype {dtype}; "
+                f"give an integer from {bounds.min} to {bounds.max}"
+            )
+    elif isinstance(factor, complex) and not dtypes.is_complex(dtype):
+        raise UsageError(f"premul_sum: factor {factor!r} is complex and dtype {dtype} is real")
+
+
+def identity(op: Op, dtype: DType) -> Any:
+    """Return the element that leaves every other as it is under `op`.
+
+    It is what an exclusive scan gives on rank 0.
+
+    Raises
+    ------
+    UsageError
+        If `op` has none (a callable).
+    """
+    if op is ReduceOp.SUM or op is ReduceOp.BOR or op is ReduceOp.BXOR or isinstance(op, PremulSum):
+        return dtype.type(0)
+    if op is ReduceOp.PROD:
+        return dtype.type(1)
+    if op is ReduceOp.BAND:
+        return np.invert(dtype.type(0))
+    if op is ReduceOp.MIN or op is ReduceOp.MAX:
+        largest = op is ReduceOp.MIN
+        if dtype == dtypes.BOOL:
+            return dtype.type(largest)
+        if dtypes.is_integer(dtype):
+            return dtype.type(np.iinfo(dtype).max if largest else np.iinfo(dtype).min)
+        if dtype == dtypes.FLOAT8_E4M3FN:  # the one float here that has no infinity
+            return dtype.type(448.0 if largest else -448.0)
+        return dtype.type(np.inf if largest else -np.inf)
+    raise UsageError(
+        f"op {name_of(op)} has no identity element, which rank 0 of an exclusive scan needs; "
+        "use an inclusive scan, or SUM, PROD, MIN, MAX, BAND, BOR, BXOR or premul_sum"
+    )
+
+
+def finish_average(total: Array, contributions: int) -> None:
+    """Divide the sums in `total` (1-D) by the number of `contributions`, in place.
+
+    Integers are divided towards zero.
+    """
+    if not dtypes.is_integer(total.dtype):
+        # Parts of complex numbers apart: NumPy divides a complex number by way of a reciprocal.
+        parts = total.view(total.real.dtype)
+        np.divide(parts, parts.dtype.type(contributions), out=parts)
+        return
+    # In 64 bits, since the divisor must not wrap: 200 ranks do not fit int8.
+    wide = np.dtype(np.uint64 if total.dtype.kind == "u" else np.int64)
+    divisor = wide.type(contributions)
+    step = BLOCK_BYTES // wide.itemsize
+    for start in range(0, total.size, step):
+        block = total[start : start + step]
+        sums = block.astype(wide)
+        block[:] = (sums - np.fmod(sums, divisor)) // divisor
+
+
+def fold(op: Op, contributions: Sequence[Array], out: Array, *, average_over: int = 0) -> None:
+    """Fold `contributions` in their order into `out`.
+
+    Parameters
+    ----------
+    op : ReduceOp, PremulSum or callable
+        The reduction. AVG sums; it divides only with `average_over`. PremulSum sums: contributions
+        are multiplied beforehand by `premultiply`.
+    contributions : sequence of ndarray, each 1-D of out's dtype and length
+        At least one. Any of them may be `out` itself, element for element.
+    out : ndarray, 1-D
+        Overwritten with the result.
+    average_over : int
+        If not 0, the sums are divided by it before they are rounded to out's dtype.
+    """
+    step = max(1, BLOCK_BYTES // out.dtype.itemsize)
+    combine = _combine(op)
+    narrow = dtypes.is_narrow(out.dtype) and isinstance(op, ReduceOp | PremulSum)
+    # The accumulator is apart from `out`, which may be a contribution that is still to be read.
+    scratch = np.empty(min(step, out.size), np.float32 if narrow else out.dtype)
+    # Narrow floats overflow to infinity or NaN on purpose, as on every backend.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, out.size, step):
+            stop = min(start + step, out.size)
+            accumulator = scratch[: stop - start]
+            np.copyto(accumulator, contributions[0][start:stop])
+            for contribution in contributions[1:]:
+                combine(accumulator, contribution[start:stop], accumulator)
+            if average_over:
+                finish_average(accumulator, average_over)
+            np.copyto(out[start:stop], accumulator, casting="unsafe")
+
+
+def _combine(op: Op) -> Callable[[Array, Array, Array], object]:
+    if isinstance(op, PremulSum):
+        return np.add
+    if isinstance(op, ReduceOp):
+        return _UFUNC[op]
+    elementwise = op
+
+    def call(a: Array, b: Array, out: Array) -> None:
+        result = np.asarray(elementwise(a, b))
+        if result.shape != out.shape or not np.can_cast(result.dtype, out.dtype, "same_kind"):
+            raise UsageError(
+                f"op {name_of(elementwise)} made an array of shape {result.shape} and dtype "
+                f"{result.dtype} of two of shape {out.shape} and dtype {out.dtype}; "
+                "it must be elementwise and keep the dtype"
+            )
+        np.copyto(out, result, casting="same_kind")
+
+    return call
+
+
+def premultiply(op: PremulSum, source: Array, target: Array) -> None:
+    """Write the elements of `source` times the factor into `target`, which may be `source`."""
+    if dtypes.is_narrow(source.dtype):
+        with np.errstate(over="ignore", invalid="ignore"):
+            product = source.astype(np.float32) * np.float32(op.factor.real)
+            np.copyto(target, product, casting="unsafe")
+    else:
+        np.multiply(source, source.dtype.type(op.factor), out=target)

@@ -1,0 +1,227 @@
+"""Every setting, and the one place where ``HPCCOMM_*`` variables are read.
+
+A setting has one spelling each, looked up in this order: keyword argument, `CommOptions`,
+environment variable, default.
+"""
+
+import difflib
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from hpccomm.errors import ConfigurationError, UsageError
+
+logger = logging.getLogger("hpccomm")
+
+DEFAULT_TIMEOUT = 1800.0
+"""Seconds after which a call that waits gives up."""
+DEFAULT_SLOW_CALL = 60.0
+"""Seconds after which a finished call is logged as slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommOptions:
+    """How a communicator behaves. The same on all ranks.
+
+    Attributes
+    ----------
+    self_check : bool
+        Run a tiny checked all-reduce on each path when the communicator is made.
+    slow_call : float or None
+        Log a call that took at least so many seconds; None takes ``HPCCOMM_SLOW_CALL`` or 60,
+        ``math.inf`` logs none.
+    algorithm : str or None
+        What ``algorithm=None`` means in the calls that have such an algorithm; None takes
+        ``HPCCOMM_ALGORITHM`` or ``"auto"``.
+    hints : mapping of str to str
+        For the backend. A key that it does not know is refused.
+    """
+
+    self_check: bool = True
+    slow_call: float | None = None
+    algorithm: str | None = None
+    hints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        if self.slow_call is not None:
+            check_seconds("options.slow_call", self.slow_call)
+        for key, value in self.hints.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise UsageError(f"options.hints: {key!r}: {value!r} is not a pair of strings")
+
+
+def check_seconds(name: str, value: object) -> float:
+    """Return `value` as seconds.
+
+    Raises
+    ------
+    UsageError
+        If it is no number above 0 (``math.inf`` is one).
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise UsageError(f"{name} is {value!r}; give seconds above 0, or math.inf for no limit")
+    return float(value)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise ValueError(text)
+    return value
+
+
+def _switch(text: str) -> bool:
+    known = {"1": True, "true": True, "yes": True, "on": True}
+    known |= {"0": False, "false": False, "no": False, "off": False}
+    return known[text.strip().lower()]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One environment variable: how it is read, what it defaults to, what it is for."""
+
+    name: str
+    read: Callable[[str], object]
+    default: object
+    fits: str
+    meaning: str
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable("HPCCOMM_BACKEND", str, "auto", "a backend's name", "backend of new_comm"),
+    Variable(
+        "HPCCOMM_ALGORITHM", str, "auto", "an algorithm's name", "algorithm where a call names none"
+    ),
+    Variable(
+        "HPCCOMM_TIMEOUT", _seconds, DEFAULT_TIMEOUT, "seconds above 0, or inf", "deadline of calls"
+    ),
+    Variable(
+        "HPCCOMM_SLOW_CALL",
+        _seconds,
+        DEFAULT_SLOW_CALL,
+        "seconds above 0, or inf",
+        "a call that took as long is logged",
+    ),
+    Variable("HPCCOMM_DEBUG", _switch, False, "0 or 1", "log decisions to standard error"),
+    Variable(
+        "HPCCOMM_ABORT_ON_EXCEPTION",
+        _switch,
+        True,
+        "0 or 1",
+        "an exception that nobody catches ends the whole job",
+    ),
+    Variable(
+        "HPCCOMM_LAUNCH_CHECK",
+        _switch,
+        True,
+        "0 or 1",
+        "refuse N jobs of one rank where one job of N was started",
+    ),
+    Variable(
+        "HPCCOMM_MPIEXEC", str, None, "a path", "the site's mpiexec, for the scripts of jobs/"
+    ),
+    Variable("HPCCOMM_VENV", str, None, "a path", "virtual environment of the scripts of jobs/"),
+    Variable("HPCCOMM_PYTHON", str, None, "a path", "Python for the scripts of jobs/"),
+)
+"""The one list of variables: it drives the reading, the warnings and the documentation."""
+
+_BY_NAME = {variable.name: variable for variable in VARIABLES}
+
+
+def read(name: str) -> object:
+    """Return the value of the variable `name`, or its default.
+
+    Raises
+    ------
+    ConfigurationError
+        If its text does not fit.
+    """
+    variable = _BY_NAME[name]
+    text = os.environ.get(name)
+    if text is None or text == "":
+        return variable.default
+    try:
+        return variable.read(text)
+    except (ValueError, KeyError):
+        raise ConfigurationError(f"{name} is {text!r}; give {variable.fits}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a communicator goes by once keywords, options and variables are merged."""
+
+    backend: str
+    timeout: float
+    slow_call: float
+    algorithm: str
+    self_check: bool
+    hints: Mapping[str, str]
+
+    def agreed(self) -> dict[str, object]:
+        """Return those that must be equal on all ranks, as plain data."""
+        return {
+            "backend": self.backend,
+            "timeout": self.timeout,
+            "algorithm": self.algorithm,
+            "self_check": self.self_check,
+            "hints": dict(sorted(self.hints.items())),
+        }
+
+
+def merge(backend: str, timeout: float | None, options: CommOptions | None) -> Settings:
+    """Merge keywords, options, variables and defaults.
+
+    Raises
+    ------
+    UsageError
+        If a keyword or option does not fit.
+    ConfigurationError
+        If a variable does not fit.
+    """
+    if options is None:
+        options = CommOptions()
+    elif not isinstance(options, CommOptions):
+        raise UsageError(f"options is {options!r}; give a hpccomm.CommOptions")
+    if not isinstance(backend, str) or not backend:
+        raise UsageError(f"backend is {backend!r}; give a backend's name, such as 'auto'")
+    chosen = backend if backend != "auto" else str(read("HPCCOMM_BACKEND"))
+    return Settings(
+        backend=chosen,
+        timeout=check_seconds(
+            "timeout", timeout if timeout is not None else read("HPCCOMM_TIMEOUT")
+        ),
+        slow_call=check_seconds(
+            "slow_call",
+            options.slow_call if options.slow_call is not None else read("HPCCOMM_SLOW_CALL"),
+        ),
+        algorithm=options.algorithm or str(read("HPCCOMM_ALGORITHM")),
+        self_check=options.self_check,
+        hints=options.hints,
+    )
+
+
+def warn_of_unknown(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Log a warning for each ``HPCCOMM_*`` variable that no setting has, and return their names."""
+    present = os.environ if environ is None else environ
+    unknown = [n for n in sorted(present) if n.startswith("HPCCOMM_") and n not in _BY_NAME]
+    for name in unknown:
+        near = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.0)
+        logger.warning("%s is no setting of hpccomm; did you mean %s?", name, near[0])
+    return unknown
+
+
+def start_logging(rank: int) -> None:
+    """Log hpccomm's decisions to standard error if ``HPCCOMM_DEBUG`` asks for it."""
+    if read("HPCCOMM_DEBUG") and not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter(f"hpccomm[{rank}] %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+
+
+def finite(seconds: float) -> bool:
+    """Whether `seconds` is a limit at all."""
+    return seconds != math.inf

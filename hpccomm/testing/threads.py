@@ -1,0 +1,112 @@
+"""Ranks as threads of one process."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+from hpccomm.backends.loopback import LoopbackBackend, make_world, seat
+from hpccomm.calls import everyone
+from hpccomm.creation import new_comm
+from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, UsageError
+from hpccomm.settings import CommOptions, check_seconds
+
+T = TypeVar("T")
+
+
+def run_ranks(
+    n: int,
+    function: Callable[..., T],
+    *args: Any,
+    timeout: float = 60.0,
+    ranks_per_node: int | None = None,
+    options: CommOptions | None = None,
+) -> list[T]:
+    """Run ``function(comm, *args)`` on `n` ranks that are threads of this process. Blocks.
+
+    Parameters
+    ----------
+    n : int
+        Number of ranks.
+    function : callable
+        Called once a rank, in a thread of its own, with that rank's `Communicator`.
+    *args
+        The same objects for all ranks.
+    timeout : float
+        Deadline of calls, and of the whole, in seconds.
+    ranks_per_node : int, optional
+        Make the ranks look as if so many shared a node; None is all.
+    options : CommOptions, optional
+        Of the communicators.
+
+    Returns
+    -------
+    list
+        What `function` returned, by rank.
+
+    Raises
+    ------
+    Exception
+        What the first rank to fail raised, with a note that names the rank. The other ranks'
+        communicators are aborted then.
+    CollectiveTimeout
+        If the whole takes longer than `timeout`.
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise UsageError(f"n is {n!r}; give a number of ranks of at least 1")
+    limit = check_seconds("timeout", timeout)
+    world = make_world(n, ranks_per_node)
+    results: list[Any] = [None] * n
+    failures: list[tuple[int, BaseException]] = []
+    lock = threading.Lock()
+
+    def give_up(why: str) -> None:
+        for calls in everyone():
+            backend = calls.backend
+            if isinstance(backend, LoopbackBackend) and backend.world is world:
+                calls.fail(CommunicatorAborted(why, communicator=calls.name, rank=backend.rank))
+
+    def rank_main(rank: int) -> None:
+        seat.world, seat.rank, seat.opened = world, rank, 0
+        try:
+            with new_comm("loopback", timeout=timeout, options=options) as comm:
+                results[rank] = function(comm, *args)
+        except BaseException as error:  # it is raised in the caller's thread
+            with lock:
+                failures.append((rank, error))
+            give_up(f"rank {rank} raised {type(error).__name__}: {error}")
+        finally:
+            seat.world = None
+
+    threads = [
+        threading.Thread(target=rank_main, args=(rank,), name=f"rank {rank}", daemon=True)
+        for rank in range(n)
+    ]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + limit
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    late = [rank for rank, thread in enumerate(threads) if thread.is_alive()]
+    if late:
+        give_up(f"ranks {late} were not done after {limit:g} s")
+        for thread in threads:
+            thread.join(1.0)
+    if failures:
+        _raise_first(failures)
+    if late:
+        raise CollectiveTimeout(
+            f"run_ranks: ranks {late} were not done after {limit:g} s; they run on as daemon threads",
+            operation="run_ranks",
+            elapsed=limit,
+            ranks=late,
+        )
+    return results
+
+
+def _raise_first(failures: list[tuple[int, BaseException]]) -> NoReturn:
+    """Raise the failure that the others follow from: not that a communicator was aborted."""
+    ordered = sorted(failures, key=lambda pair: (isinstance(pair[1], CommunicatorAborted), pair[0]))
+    rank, error = ordered[0]
+    error.add_note(f"raised on rank {rank} of run_ranks")
+    raise error

@@ -1,0 +1,49 @@
+"""Which ranks share a node."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The nodes of a communicator's ranks.
+
+    Attributes
+    ----------
+    node_of : tuple of int
+        For each rank, the number of its node. Nodes are numbered by their lowest rank.
+    """
+
+    node_of: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.node_of)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return max(self.node_of) + 1
+
+    def ranks_of(self, node: int) -> tuple[int, ...]:
+        """Return the ranks on `node`, ascending."""
+        return tuple(rank for rank, at in enumerate(self.node_of) if at == node)
+
+    def neighbours(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks on the node of `rank`, itself included."""
+        return self.ranks_of(self.node_of[rank])
+
+    def local_rank(self, rank: int) -> int:
+        """Return the place of `rank` among the ranks of its node."""
+        return self.neighbours(rank).index(rank)
+
+    def restrict(self, ranks: Sequence[int]) -> "Topology":
+        """Return the topology of the group of `ranks`, in that order."""
+        return arrange([self.node_of[rank] for rank in ranks])
+
+
+def arrange(keys: Sequence[Hashable]) -> Topology:
+    """Number the nodes from one key a rank: ranks with equal keys share a node."""
+    numbers: dict[Hashable, int] = {}
+    return Topology(tuple(numbers.setdefault(key, len(numbers)) for key in keys))
