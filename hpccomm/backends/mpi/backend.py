@@ -69,7 +69,8 @@ class MpiTransport:
         self._comm = comm
         self.rank: int = comm.rank
         self.size: int = comm.size
-        self.largest_tag: int = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+        # MPI promises at least 32767.
+        self.largest_tag: int = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Begin to send."""

@@ -1,15 +1,12 @@
 """MPI's names for dtypes, reductions and sizes."""
 
-from collections.abc import Callable
 from functools import cache
-from typing import Any
-
 import numpy as np
 from mpi4py import MPI
 
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
-from hpccomm.reductions import Op, ReduceOp
+from hpccomm.reductions import Op, ReduceOp, fold
 
 INT_MAX = 2**31 - 1
 """Counts above are refused by some libraries (Open MPI 5), although mpi4py passes them on."""
@@ -66,30 +63,21 @@ def reduction(op: Op, dtype: DType) -> tuple[MPI.Datatype, MPI.Op] | None:
         return MPI.UINT8_T, _BOOL_OPS[op]
     if dtype not in _TYPES or (op in (ReduceOp.MIN, ReduceOp.MAX) and not dtypes.is_integer(dtype)):
         return None
-    pair = _TYPES[dtype], _OPS[op]
-    return pair if _works(*pair, dtype) else None
+    datatype, mpi_op = _TYPES[dtype], _OPS[op]
+    return (datatype, mpi_op) if _works(op, dtype, datatype, mpi_op) else None
 
 
-def _works(datatype: MPI.Datatype, op: MPI.Op, dtype: DType) -> bool:
-    """Whether the library reduces two elements of this type, tried on this process alone."""
+def _works(op: ReduceOp, dtype: DType, datatype: MPI.Datatype, mpi_op: MPI.Op) -> bool:
+    """Whether the library reduces elements of this type, tried on this process alone."""
     if datatype == MPI.DATATYPE_NULL:
         return False
-    a, b = np.full(1, 3, dtype), np.full(1, 5, dtype)
-    known: dict[MPI.Op, Callable[[Any, Any], Any]] = {
-        MPI.SUM: np.add,
-        MPI.PROD: np.multiply,
-        MPI.MIN: np.minimum,
-        MPI.MAX: np.maximum,
-        MPI.BAND: np.bitwise_and,
-        MPI.BOR: np.bitwise_or,
-        MPI.BXOR: np.bitwise_xor,
-    }
-    expected = next(function for each, function in known.items() if each == op)(a, b)
+    a, b, expected = np.full(2, 3, dtype), np.full(2, 5, dtype), np.empty(2, dtype)
+    fold(op, (a, b), expected)
     try:
-        op.Reduce_local([a, 1, datatype], [b, 1, datatype])
+        mpi_op.Reduce_local([a, 2, datatype], [b, 2, datatype])
     except MPI.Exception:
         return False
-    return bool(b[0] == expected[0])
+    return np.array_equal(b, expected)
 
 
 @cache
