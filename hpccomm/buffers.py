@@ -70,6 +70,8 @@ def _foreign(x: object, name: str) -> Array:
 
 def _from_dlpack(x: Any, name: str) -> Array:
     named = _TORCH_DTYPES.get(str(getattr(x, "dtype", None)))
+    if getattr(x, "requires_grad", False):
+        raise UsageError(f"{name} requires grad, and communication has none; give {name}.detach()")
     try:
         device, _ = x.__dlpack_device__()
         if device != 1:  # kDLCPU of dlpack.h
@@ -82,7 +84,7 @@ def _from_dlpack(x: Any, name: str) -> Array:
         # NumPy's DLPack knows no bfloat16 or float8: their bytes are shared instead.
         if not x.is_contiguous():
             raise UsageError(f"{name} is not C-contiguous; give {name}.contiguous()")
-        shared = np.from_dlpack(x.detach().reshape(-1).view(sys.modules["torch"].uint8))
+        shared = np.from_dlpack(x.reshape(-1).view(sys.modules["torch"].uint8))
         return shared.view(named).reshape(tuple(x.shape))
     except (BufferError, RuntimeError, TypeError) as error:
         raise UsageError(f"{name} ({_type(x)}) cannot be shared by DLPack: {error}") from error
@@ -102,8 +104,6 @@ def check_layout(array: Array, name: str, *, written: bool) -> None:
             f"{name} (shape {array.shape}, strides {array.strides}) is not C-contiguous; "
             f"give numpy.ascontiguousarray({name})"
         )
-    if not flags.aligned:
-        raise UsageError(f"{name} is not aligned for dtype {array.dtype}; give a copy of it")
     if written and not flags.writeable:
         raise UsageError(f"{name} is read-only and would be written; give a writable array")
 

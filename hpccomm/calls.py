@@ -1,17 +1,20 @@
-"""Every call of one communicator goes through here: one thread at a time, numbered, hooked, timed,
-under a deadline, and refused once the communicator has failed.
+"""What every call of one communicator goes through.
+
+One thread at a time, numbered, hooked, timed, under a deadline, and refused once the communicator
+has failed.
 """
 
 import logging
 import math
 import os
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import get_ident
+from time import perf_counter
 from typing import Any, NoReturn
 
 from hpccomm.contracts.backend import Backend, Buffer
@@ -125,7 +128,7 @@ class Calls:
         CommunicatorAborted
             If it has failed.
         """
-        if not self._busy.acquire(blocking=False):
+        if not self._busy.acquire(False):
             raise UsageError(
                 f"communicator {self.name!r} is in use by another thread; one thread at a time may "
                 "call it (dup() gives a communicator of its own to each)"
@@ -172,25 +175,25 @@ class Calls:
         if self._lane:
             self._drain(timeout)
         self.sequence += 1
-        if self.pre_hooks:
+        if self.pre_hooks.registered:
             self.pre_hooks(self._info(name, nbytes))
         station = self._station
         if timeout != station.timeout:
             self._set_deadline(timeout)
-        station.thread = threading.get_ident()
+        station.thread = get_ident()
         self._operation = (name, nbytes)
-        station.since = begin = time.perf_counter()
+        station.since = begin = perf_counter()
         try:
             run(send, recv)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (raised again)
             station.since = 0.0
-            self._failed(error, name, nbytes, time.perf_counter() - begin, (send, recv))
+            self._failed(error, name, nbytes, perf_counter() - begin, (send, recv))
         station.since = 0.0
-        elapsed = time.perf_counter() - begin
+        elapsed = perf_counter() - begin
         tally.calls += 1
         tally.nbytes += nbytes
         tally.seconds += elapsed
-        if elapsed > self.slow_call or self.post_hooks:
+        if elapsed > self.slow_call or self.post_hooks.registered:
             self._report(name, nbytes, self.sequence, elapsed, None)
 
     def _set_deadline(self, timeout: float) -> None:
@@ -204,9 +207,9 @@ class Calls:
             self._drain(timeout)
         self.sequence += 1
         sequence = self.sequence
-        if self.pre_hooks:
+        if self.pre_hooks.registered:
             self.pre_hooks(self._info(operation.name, operation.nbytes))
-        begin = time.perf_counter()
+        begin = perf_counter()
         try:
             drive(
                 self._together(operation.start()),
@@ -214,8 +217,8 @@ class Calls:
                 gate=self.gate,
                 expired=self._expired(operation.name, operation.nbytes, sequence, timeout),
             )
-        except BaseException as error:
-            elapsed = time.perf_counter() - begin
+        except BaseException as error:  # noqa: BLE001 (raised again)
+            elapsed = perf_counter() - begin
             self._ended(operation, sequence, error, elapsed)
             self._failed(
                 error,
@@ -225,7 +228,7 @@ class Calls:
                 operation,
                 harmless=_harmless(error, operation),
             )
-        self._ended(operation, sequence, None, time.perf_counter() - begin)
+        self._ended(operation, sequence, None, perf_counter() - begin)
 
     def _together(self, steps: Steps) -> Steps:
         """Move asynchronous operations on as well, where no thread does."""
@@ -241,7 +244,7 @@ class Calls:
         """Start a polled operation that goes on by itself."""
         self.sequence += 1
         sequence = self.sequence
-        if self.pre_hooks:
+        if self.pre_hooks.registered:
             self.pre_hooks(self._info(operation.name, operation.nbytes))
         expired = self._expired(operation.name, operation.nbytes, sequence, timeout)
 
@@ -285,9 +288,9 @@ class Calls:
         """Have the watchdog look while the backend blocks in something that is no call."""
         self._set_deadline(self.timeout)
         station = self._station
-        station.thread = threading.get_ident()
+        station.thread = get_ident()
         self._operation = (name, 0)
-        station.since = time.perf_counter()
+        station.since = perf_counter()
         try:
             yield
         finally:
@@ -307,7 +310,7 @@ class Calls:
                 gate=self.gate,
                 expired=self._expired(name, 0, self.sequence, self.timeout),
             )
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (raised again)
             self._failed(error, name, 0, 0.0, steps)
 
     # What is told of calls.
@@ -330,7 +333,7 @@ class Calls:
         tally.calls += 1
         tally.nbytes += operation.nbytes
         tally.seconds += elapsed
-        if elapsed > self.slow_call or self.post_hooks:
+        if elapsed > self.slow_call or self.post_hooks.registered:
             self._report(operation.name, operation.nbytes, sequence, elapsed, error)
 
     def _report(

@@ -7,14 +7,16 @@ is collective and blocks, under the communicator's deadline.
 
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpccomm.contracts.transport import Transport
 from hpccomm.execution import completed
 from hpccomm.waiting import Steps
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 CONTROL_TAG = 1
 

@@ -59,12 +59,18 @@ class Handle:
 
 
 class Hooks(Generic[H]):
-    """The hooks of one kind, called in the order in which they were registered."""
+    """The hooks of one kind, called in the order in which they were registered.
 
-    __slots__ = ("_hooks",)
+    Attributes
+    ----------
+    registered : tuple
+        Empty where there are none, which every call asks.
+    """
+
+    __slots__ = ("registered",)
 
     def __init__(self) -> None:
-        self._hooks: tuple[tuple[object, H], ...] = ()
+        self.registered: tuple[tuple[object, H], ...] = ()
 
     def register(self, hook: H) -> Handle:
         """Add a hook.
@@ -77,19 +83,18 @@ class Hooks(Generic[H]):
         if not callable(hook):
             raise UsageError(f"hook is {hook!r}; give a function of one argument")
         token = object()
-        self._hooks = (*self._hooks, (token, hook))
+        self.registered = (*self.registered, (token, hook))
 
         def remove() -> None:
-            self._hooks = tuple(pair for pair in self._hooks if pair[0] is not token)
+            self.registered = tuple(pair for pair in self.registered if pair[0] is not token)
 
         return Handle(remove)
 
-    def __bool__(self) -> bool:
-        return bool(self._hooks)
-
     def __iter__(self) -> Iterator[H]:
-        return (hook for _, hook in self._hooks)
+        """Return the hooks, in order."""
+        return (hook for _, hook in self.registered)
 
     def __call__(self, argument: object) -> None:
-        for _, hook in self._hooks:
+        """Call every hook with `argument`."""
+        for _, hook in self.registered:
             hook(argument)

@@ -14,6 +14,7 @@ from hpccomm.algorithms import ALGORITHMS
 from hpccomm.contracts.backend import Backend, Buffer, Native
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import Signature
+from hpccomm.dtypes import is_narrow
 from hpccomm.execution import completed
 from hpccomm.execution import steps as schedule_steps
 from hpccomm.reductions import PremulSum, ReduceOp, finish_average, identity, premultiply
@@ -93,6 +94,8 @@ class HostPath:
         if decision.algorithm == policy.NATIVE:
             assert native is not None
             return _way(choice, before, _polled(native), native.run, after)
+        if deterministic and call.collective == "scan" and _rounds_narrow(call):
+            return Way(choice, self._widened(call, algorithm))
         build = ALGORITHMS[call.collective][decision.algorithm]
         schedule = build(backend.rank, backend.size, inner)
 
@@ -100,6 +103,25 @@ class HostPath:
             return schedule_steps(schedule, inner, backend.collectives, send, recv)
 
         return _way(choice, before, start, None, after)
+
+    def _widened(self, call: Signature, algorithm: str) -> Start:
+        """Scan narrow floats in float32, so that they are rounded once and not at each hop."""
+        wide = replace(call, dtype=np.dtype(np.float32), in_place=False)
+        start = self.decide(wide, algorithm, True).start
+
+        def start_wide(send: Buffer, recv: Buffer) -> Steps:
+            assert send is not None
+            assert recv is not None
+            result = np.empty(recv.size, np.float32)
+            yield from start(send.astype(np.float32), result)
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.copyto(recv, result, casting="unsafe")
+
+        return start_wide
+
+
+def _rounds_narrow(call: Signature) -> bool:
+    return is_narrow(call.dtype) and isinstance(call.op, ReduceOp | PremulSum)
 
 
 def _polled(native: Native) -> Start:

@@ -71,7 +71,7 @@ class Task:
                 if elapsed > self.timeout:
                     raise self.expired(elapsed)
             return moved
-        except Exception as error:  # whoever waits for the task gets it
+        except Exception as error:  # noqa: BLE001 (whoever waits for the task gets it)
             self._end(self.translate(error) or error)
             return True
         except BaseException as error:  # such as Ctrl-C, which is not this task's alone
@@ -81,7 +81,7 @@ class Task:
     def _end(self, error: BaseException | None) -> None:
         try:
             self.ended(error, time.perf_counter() - self.started)
-        except BaseException as failure:  # a hook of the user's; the task must end all the same
+        except BaseException as failure:  # noqa: BLE001 (a user's hook; the task must end)
             error = error or failure
         self.error = error
         self.over = True

@@ -81,7 +81,7 @@ class Watchdog:
             f"its deadline is {station.timeout:g} s. A rank did not take part: look at the other "
             "ranks' reports. The call cannot be released, so the job ends now."
         )
-        frame = sys._current_frames().get(station.thread)
+        frame = sys._current_frames().get(station.thread)  # noqa: SLF001 (the documented way)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         sys.stderr.write(f"hpccomm: {reason}\n{stack}")
         sys.stderr.flush()

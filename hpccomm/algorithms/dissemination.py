@@ -4,7 +4,7 @@ from hpccomm.contracts.schedule import RECV, SEND, Round, Schedule, Slice, Trans
 from hpccomm.contracts.signature import Signature
 
 
-def barrier(rank: int, size: int, call: Signature) -> Schedule:
+def barrier(rank: int, size: int, _call: Signature) -> Schedule:
     """In round k each rank tells the one 2^k further on: after ⌈log2 n⌉ rounds all know of all."""
     rounds: list[Round] = []
     distance = 1

@@ -24,6 +24,14 @@ Context = tuple[object, ...]
 _Key = tuple[Context, int, int, int]
 
 
+@dataclass(slots=True)
+class Mailbox:
+    """Messages that nobody took yet, or receives that wait for one; never both."""
+
+    messages: deque[NDArray[Any]] = field(default_factory=deque)
+    receives: "deque[_Receive]" = field(default_factory=deque)
+
+
 @dataclass(slots=True, eq=False)
 class World:
     """The ranks of one process.
@@ -35,7 +43,7 @@ class World:
     """
 
     topology: Topology
-    messages: dict[_Key, deque[NDArray[Any]]] = field(default_factory=lambda: defaultdict(deque))
+    mailboxes: dict[_Key, Mailbox] = field(default_factory=lambda: defaultdict(Mailbox))
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -70,24 +78,18 @@ class _Sent:
 class _Receive:
     """A receive that waits for its message."""
 
-    __slots__ = ("_data", "_done", "_queue", "_src", "_world")
+    __slots__ = ("_data", "_done", "_src", "message")
 
-    def __init__(
-        self, world: World, queue: deque[NDArray[Any]], data: NDArray[Any], src: int
-    ) -> None:
-        self._world = world
-        self._queue = queue
+    def __init__(self, data: NDArray[Any], src: int) -> None:
+        self.message: NDArray[Any] | None = None
         self._data = data
         self._src = src
         self._done = False
 
     def test(self) -> bool:
-        if self._done:
-            return True
-        with self._world.lock:
-            if not self._queue:
-                return False
-            message = self._queue.popleft()
+        message = self.message
+        if self._done or message is None:
+            return self._done
         self._done = True
         if message.nbytes != self._data.nbytes:
             raise BufferMismatch(
@@ -117,14 +119,23 @@ class LoopbackTransport:
         """Send a copy of `data`."""
         message = as_bytes(data).copy()
         with self._world.lock:
-            self._world.messages[(self._context, self.rank, dst, tag)].append(message)
+            box = self._world.mailboxes[(self._context, self.rank, dst, tag)]
+            if box.receives:
+                box.receives.popleft().message = message
+            else:
+                box.messages.append(message)
         return _Sent()
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive into `data`."""
+        receive = _Receive(data, src)
         with self._world.lock:
-            queue = self._world.messages[(self._context, src, self.rank, tag)]
-        return _Receive(self._world, queue, data, src)
+            box = self._world.mailboxes[(self._context, src, self.rank, tag)]
+            if box.messages:
+                receive.message = box.messages.popleft()
+            else:
+                box.receives.append(receive)
+        return receive
 
 
 class LoopbackBackend:
@@ -167,12 +178,12 @@ class LoopbackBackend:
         """Do nothing: the ranks are threads of the user's process."""
 
     def close(self, *, collective: bool) -> None:
-        """Forget the queues of the messages that this rank took."""
+        """Forget this rank's mailboxes."""
         own = {(*self._context, "collectives"), (*self._context, "messages")}
         with self.world.lock:
-            queues = self.world.messages
-            for key in [k for k in queues if k[0] in own and k[2] == self.rank]:
-                del queues[key]
+            boxes = self.world.mailboxes
+            for key in [k for k in boxes if k[0] in own and k[2] == self.rank]:
+                del boxes[key]
 
 
 def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> LoopbackBackend:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """This process's place in the job, as its launcher gave it.
+    """Place of the process in the job, as its launcher gave it.
 
     Attributes
     ----------

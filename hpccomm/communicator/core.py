@@ -97,6 +97,7 @@ class Core:
         control: Control,
         settings: Settings,
         device: int | None,
+        node_comm: "Communicator | None",
     ) -> None:
         self.rank = backend.rank
         self.size = backend.size
@@ -108,7 +109,7 @@ class Core:
         self._recipes: dict[object, Recipe] = {}
         self._device = device
         self._groups = 0  # how many were made of this one, by all its ranks
-        self._node_comm: Communicator | None = None
+        self._node_comm = node_comm
         self._batch: Collector | None = None
         self._capture: Capture | None = None
 
@@ -264,7 +265,7 @@ class Core:
         demand = recipe.demand
         if a is not None and (recipe.send == "x" or recipe.recv == "x"):
             flags = a.flags
-            if not flags.carray and (demand.written or not flags.c_contiguous or not flags.aligned):
+            if not flags.c_contiguous or (demand.written and not flags.writeable):
                 check_layout(a, "x", written=demand.written)
             if a.ndim != 1:
                 a = a.reshape(-1)
@@ -300,9 +301,9 @@ class Core:
             fits = "give out=x, or an array that shares no memory with x"
         else:
             whole, block = (b, a) if "gather" in name else (a, b)
-            if name in ("gather", "gather_v", "scatter", "scatter_v"):
-                if root != self._backend.rank:
-                    return False  # one of them is not used
+            rooted = name in ("gather", "gather_v", "scatter", "scatter_v")
+            if rooted and root != self._backend.rank:
+                return False  # one of them is not used
             before = block.nbytes * self._backend.rank
             if counts:
                 rows = sum(counts)

@@ -374,7 +374,7 @@ def scatter_v(asked: Asked) -> Demand:
     return Demand(call, "x", recv, result, written=asked.in_place)
 
 
-def barrier(asked: Asked) -> Demand:
+def barrier(_asked: Asked) -> Demand:
     """Nothing is moved."""
     return Demand(Signature("barrier", dtypes.BOOL, (0,)), None, None, ())
 

@@ -20,22 +20,27 @@ if TYPE_CHECKING:
 
 def make(backend: Backend, name: str, settings: Settings, device: int | None) -> "Communicator":
     """Return the communicator over `backend`, with that of its node. Collective; blocks."""
-    node_comm = None
     calls = Calls(name, backend, settings)
-    if backend.topology.num_nodes > 1 or backend.size > 1:
-        with calls.beside_watchdog("making the node's communicator"):
-            neighbours = backend.topology.neighbours(backend.rank)
-            of_node = backend.group(neighbours, 0)
-        node_comm = _over(of_node, Calls(f"{name}.node", of_node, settings), settings, device)
-    comm = _over(backend, calls, settings, device)
-    comm._node_comm = node_comm
-    return comm
+    if backend.size == 1:  # it is that of its node
+        return _over(backend, calls, settings, device, None)
+    with calls.beside_watchdog("making the node's communicator"):
+        of_node = backend.group(backend.topology.neighbours(backend.rank), 0)
+    node_calls = Calls(f"{name}.node", of_node, settings)
+    node_comm = _over(of_node, node_calls, settings, device, None)
+    return _over(backend, calls, settings, device, node_comm)
 
 
-def _over(backend: Backend, calls: Calls, settings: Settings, device: int | None) -> "Communicator":
+def _over(
+    backend: Backend,
+    calls: Calls,
+    settings: Settings,
+    device: int | None,
+    node_comm: "Communicator | None",
+) -> "Communicator":
     from hpccomm.communicator.communicator import Communicator
 
-    comm = Communicator(backend, calls, Control(backend.collectives, calls.drive), settings, device)
+    control = Control(backend.collectives, calls.drive)
+    comm = Communicator(backend, calls, control, settings, device, node_comm)
     if settings.self_check:
         _check(backend, calls)
     return comm

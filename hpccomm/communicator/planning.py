@@ -86,9 +86,13 @@ class Plan:
 class Issuer(Protocol):
     """Who issues a batch: the communicator."""
 
-    def begin_batch(self, batch: "Batch") -> None: ...
+    def begin_batch(self, batch: "Batch") -> None:
+        """Collect calls from now on."""
+        ...
 
-    def end_batch(self, operation: Operation | None, async_op: bool) -> Work | None: ...
+    def end_batch(self, operation: Operation | None, async_op: bool) -> Work | None:
+        """Issue what was collected."""
+        ...
 
 
 class Batch:

@@ -71,7 +71,7 @@ def run_ranks(
         try:
             with new_comm("loopback", timeout=timeout, options=options) as comm:
                 results[rank] = function(comm, *args)
-        except BaseException as error:  # it is raised in the caller's thread
+        except BaseException as error:  # noqa: BLE001 (raised in the caller's thread)
             with lock:
                 failures.append((rank, error))
             give_up(f"rank {rank} raised {type(error).__name__}: {error}")

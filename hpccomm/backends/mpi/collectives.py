@@ -112,24 +112,23 @@ def _all_reduce(comm: Any, call: Signature) -> Native | None:
         return None
     datatype, op = pair
     blocking, nonblocking, in_place = comm.Allreduce, comm.Iallreduce, MPI.IN_PLACE
-    if call.in_place:
 
-        def run(send: Any, recv: Any) -> None:
-            blocking(in_place, [recv, recv.size, datatype], op)
+    def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
+        return [send, send.size, datatype], [recv, recv.size, datatype], op
 
-        def start(send: Any, recv: Any) -> Request:
-            return _Request(nonblocking(in_place, [recv, recv.size, datatype], op), recv)
+    def run(send: Any, recv: Any) -> None:
+        blocking(*arguments(send, recv))
 
-    else:
+    # The commonest call of all is spared what it does not need.
+    def run_in_place(_send: Any, recv: Any) -> None:
+        blocking(in_place, [recv, recv.size, datatype], op)
 
-        def run(send: Any, recv: Any) -> None:
-            blocking([send, send.size, datatype], [recv, recv.size, datatype], op)
+    def start(send: Any, recv: Any) -> Request:
+        source, target, _ = arguments(send, recv)
+        request = nonblocking(in_place if call.in_place else source, target, op)
+        return _Request(request, send, recv)
 
-        def start(send: Any, recv: Any) -> Request:
-            there = [send, send.size, datatype], [recv, recv.size, datatype]
-            return _Request(nonblocking(*there, op), send, recv)
-
-    return _cut(call, Native(start, run))
+    return _cut(call, Native(start, run_in_place if call.in_place else run))
 
 
 def _reduce(comm: Any, call: Signature) -> Native | None:
@@ -209,7 +208,7 @@ def _reduce_scatter(comm: Any, call: Signature) -> Native | None:
 def _broadcast(comm: Any, call: Signature) -> Native:
     count, datatype = block(call.nbytes)
     return Native(
-        lambda send, recv: _Request(comm.Ibcast([recv, count, datatype], call.root), recv)
+        lambda _send, recv: _Request(comm.Ibcast([recv, count, datatype], call.root), recv)
     )
 
 
@@ -306,8 +305,8 @@ def _scatter(comm: Any, call: Signature) -> Native | None:
     return Native(start)
 
 
-def _barrier(comm: Any, call: Signature) -> Native:
-    return Native(lambda send, recv: _Request(comm.Ibarrier()))
+def _barrier(comm: Any, _call: Signature) -> Native:
+    return Native(lambda _send, _recv: _Request(comm.Ibarrier()))
 
 
 _MAKERS: dict[str, Maker] = {

@@ -1,6 +1,7 @@
 """MPI's names for dtypes, reductions and sizes."""
 
 from functools import cache
+
 import numpy as np
 from mpi4py import MPI
 
