@@ -19,7 +19,7 @@ mkdir -p "$(dirname "$results")"
 say "measuring all_reduce on 2 ranks"
 status=0
 timeout --kill-after=10 300 "$mpiexec" -n 2 "$venv/bin/python" -m hpccomm perf all_reduce \
-    -b 8 -e 64M -f 4 --output "$results" </dev/null || status=$?
+    -b 4 -e 64M -f 4 --output "$results" </dev/null || status=$?
 case $status in
 0) ;;
 124 | 137) give_up "the sweep did not end within 5 minutes and was stopped." \
