@@ -235,13 +235,17 @@ def _with_out(given: Given) -> Arguments:
 
 
 def _reduced(given: Given) -> Arguments:
-    # Without `out` these calls work in place.
+    return (given.x,), {"op": given.op, "out": given.out}
+
+
+def _reduced_in_place(given: Given) -> Arguments:
+    # In place is what these calls do without `out`.
     in_place = given.out is given.x
     return (given.x,), {"op": given.op, "out": None if in_place else given.out}
 
 
 def _reduced_to_root(given: Given) -> Arguments:
-    args, keywords = _reduced(given)
+    args, keywords = _reduced_in_place(given)
     return args, {"root": given.layout.root, **keywords}
 
 
@@ -339,7 +343,7 @@ def _twice_all_but_own(ranks: int) -> float:
 COLLECTIVES: dict[str, Collective] = {
     collective.name: collective
     for collective in (
-        Collective("all_reduce", _all_reduce, _reduced, _twice_all_but_own, reduces=True),
+        Collective("all_reduce", _all_reduce, _reduced_in_place, _twice_all_but_own, reduces=True),
         Collective("reduce_scatter", _reduce_scatter, _reduced, _all_but_own, reduces=True),
         Collective("all_gather", _all_gather, _with_out, _all_but_own),
         Collective("broadcast", _broadcast, _broadcast_arguments, _one, rooted=True),

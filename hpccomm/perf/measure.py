@@ -112,8 +112,7 @@ class Bench:
     def warm_up(self, case: Case) -> None:
         """Run a case out of place, ``-w`` times, on zeros."""
         layout = case.arrange(self._comm.rank, self._comm.size)
-        for slot in self._slots[:2]:
-            slot[: layout.nbytes] = 0
+        self._slots[0][: self._offset(case) + layout.nbytes] = 0
         operation = self._apart(case, layout, 0, 1, 0)
         for _ in range(self._config.warmup_iters):
             operation()
@@ -138,11 +137,8 @@ class Bench:
         else:
             operations = self._all_apart(case, layout, data, checks)
         # One operation ahead of the block: whatever is done on first use is then done.
-        ahead = self._within(case, layout, 2, 0) if in_place else operations[0]
-        if in_place or len(operations) > 1:
-            ahead()
-        else:
-            self._apart(case, layout, 0, 1, 0)()
+        ahead = self._within(case, layout, 2, 0) if in_place else self._apart(case, layout, 0, 1, 0)
+        ahead()
         self._comm.barrier()
         seconds = self._time(operations)
         findings = list(self._compare(checks, data))

@@ -19,6 +19,9 @@ from hpccomm.results.schema import Row, RunInfo
 
 Samples = NDArray[np.float64]
 
+MOST_ROWS = 100_000
+"""Rows that a results file takes space for ahead of the run."""
+
 
 class Report:
     """Writes a run down, row by row. A context manager: leaving it ends the run.
@@ -62,6 +65,8 @@ class Report:
             if options.output is not None:
                 from hpccomm.results.writer import Writer  # h5py takes long to import
 
+                # Room for more is made when it is needed.
+                expected_rows = min(expected_rows, MOST_ROWS)
                 self._writer = opened.enter_context(
                     Writer(
                         options.output,

@@ -36,6 +36,15 @@ class Sizes:
             else:
                 size = size * self.factor if self.factor else size + self.step
 
+    def number(self, itemsize: int) -> int:
+        """Return how many sizes there are to measure."""
+        if self.factor:
+            return sum(1 for _ in self.measured(itemsize))
+        # By a step there can be billions.
+        first = self.smallest or itemsize
+        zero = 0 if self.smallest else 1
+        return zero + max(0, 1 + (self.largest - first) // self.step)
+
     def warmups(self, itemsize: int) -> Iterator[int]:
         """Yield the sizes to warm up with, as nccl-tests does: doubling."""
         size = self.smallest

@@ -122,7 +122,10 @@ def run(
         if options.memory:
             usages = comm.gather_object(usage) or []
             _write(comm, report, lambda to: to.show(memory.report(usages)))
-        return int(comm.broadcast_object(None if report is None else report.wrong))
+        wrong = int(comm.broadcast_object(None if report is None else report.wrong))
+        # Closed here, so that a file that cannot be completed is an error on every rank.
+        _on_root(comm, stack.close)
+        return wrong
 
 
 def _on_root(comm: "Communicator", action: Callable[[], T]) -> T | None:
@@ -158,10 +161,10 @@ def _stretches(block: Block, options: Options) -> Iterator[Stretch]:
 
 
 def _expected_rows(block: Block, options: Options) -> int:
-    """Return the rows of a table; of one cycle, if it has no end."""
+    """Return the rows of a table; of one cycle, if there is no end to them."""
     halves = 2 if block.collective.in_place else 1
     return sum(
-        halves * sum(1 for _ in stretch.sizes.measured(stretch.dtype.itemsize))
+        halves * stretch.sizes.number(stretch.dtype.itemsize)
         for stretch in _stretches(block, options)
     ) * max(1, options.config.run_cycles)
 

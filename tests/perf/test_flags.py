@@ -164,7 +164,23 @@ def test_a_sweep_by_a_factor(smallest, room, factor, itemsize):
         assert after == (before * factor if before else itemsize)
 
 
+@given(
+    smallest=st.integers(0, 100),
+    room=st.integers(0, 1000),
+    step=st.integers(1, 99),
+    itemsize=st.sampled_from([1, 2, 4, 8, 16]),
+)
+def test_a_sweep_by_a_step(smallest, room, step, itemsize):
+    asked = Sizes(smallest, smallest + room, 0, step)
+    sizes = list(asked.measured(itemsize))
+    assert len(sizes) == asked.number(itemsize)
+    assert sizes[0] == smallest
+    for before, after in itertools.pairwise(sizes):
+        assert after == (before + step if before else itemsize)
+
+
 def test_a_size_of_zero_is_followed_by_one_element():
+    assert Sizes(0, 1 << 60, 0, 1).number(4) == (1 << 60) - 2
     assert list(Sizes(0, 64, 4, 0).measured(4)) == [0, 4, 16, 64]
     assert list(Sizes(0, 20, 0, 8).measured(4)) == [0, 4, 12, 20]
     assert list(Sizes(0, 0, 4, 0).measured(4)) == [0]

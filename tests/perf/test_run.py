@@ -1,0 +1,270 @@
+"""Whole runs over ranks that are threads: what is printed, written, found."""
+
+import argparse
+import contextlib
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+
+from hpccomm.errors import ResultsError, UsageError
+from hpccomm.perf import flags, sweep
+from hpccomm.perf.collectives import COLLECTIVES
+from hpccomm.results import reader
+from hpccomm.testing import run_ranks
+
+
+def options(arguments):
+    parser = argparse.ArgumentParser()
+    flags.add_arguments(parser)
+    return flags.options(parser.parse_args(arguments))
+
+
+def perf(ranks, *arguments, disturb=None):
+    """Run perf; returns what rank 0 printed, what it complained of, and the wrong elements."""
+    out, err = io.StringIO(), io.StringIO()
+    asked = options([str(argument) for argument in arguments])
+
+    def on_rank(comm):
+        if disturb is not None:
+            disturb(comm)
+        return sweep.run([comm], asked, ("hpccomm", "perf"), "threads", out, err)
+
+    wrong = run_ranks(ranks, on_rank)
+    assert len(set(wrong)) == 1
+    return out.getvalue(), err.getvalue(), wrong[0]
+
+
+def table_lines(text):
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+# The formats of nccl-tests 2.19.6, src/util.cu, in printf's own notation.
+LEAD = "%12i  %12i  %8s  %6s  %6s"
+HALF = "  %7s  %6s  %6s  %6g"
+
+
+def test_the_table_is_laid_out_as_nccl_tests_lays_it_out():
+    text, _, _ = perf(2, "all_reduce", "-b", 0, "-e", 1024, "-f", 4, "-n", 2)
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if "out-of-place" in line)
+    blank = "# %10s  %12s  %8s  %6s  %6s"
+    assert lines[start] == blank % (("",) * 5) + (
+        "           out-of-place                       in-place          "
+    )
+    heads = blank + "  %7s  %6s  %6s  %6s  %7s  %6s  %6s  %6s "
+    names = ("size", "count", "type", "redop", "root")
+    half = ("time", "algbw", "busbw", "#wrong")
+    assert lines[start + 1] == heads % (*names, *half, *half)
+    units = ("(us)", "(GB/s)", "(GB/s)", "")
+    assert lines[start + 2] == heads % ("(B)", "(elements)", "", "", "", *units, *units)
+    rows = table_lines(text)
+    assert [row.split()[0] for row in rows] == ["0", "4", "16", "64", "256", "1024"]
+    for row in rows:
+        fields = row.split()
+        values = (int(fields[0]), int(fields[1]), *fields[2:5])
+        halves = [(*fields[at : at + 3], float(fields[at + 3])) for at in (5, 9)]
+        assert row == LEAD % values + HALF % halves[0] + HALF % halves[1]
+        for time, algbw, busbw, _ in halves:
+            for figure, width in ((time, 7), (algbw, 6), (busbw, 6)):
+                assert re.fullmatch(r"\d+(\.\d{1,2})?", figure)
+                assert len(figure) <= width
+    end = "\n".join(lines[start + 3 + len(rows) :])
+    verdict = "# %-20s : %i %s\n"
+    assert end.startswith(verdict % ("Out of bounds values", 0, "OK"))
+    assert re.search(r"^# Avg bus bandwidth    : [0-9.e+-]+ $", end, re.MULTILINE)
+
+
+def test_bandwidths_follow_from_size_and_time(tmp_path):
+    file = tmp_path / "run.h5"
+    perf(3, "all_reduce,all_gather,broadcast", "-b", "3K", "-e", "3K", "-n", 3, "--output", file)
+    (run,) = reader.read(file)
+    for row in run.rows:
+        assert row.algbw == pytest.approx(row.bytes / 1e9 / (row.time * 1e-6))
+        assert row.busbw == pytest.approx(row.algbw * COLLECTIVES[row.collective].factor(3))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_everything_is_right_on(ranks):
+    text, err, wrong = perf(
+        ranks, "all", "-b", 0, "-e", 256, "-f", 16, "-n", 3, "-d", "all", "-o", "all"
+    )
+    assert (err, wrong) == ("", 0)
+    assert text.count("Out of bounds values : 0 OK") == len(COLLECTIVES)
+    verdicts = {tuple(line.split()[at] for at in (8, 12)) for line in table_lines(text)}
+    assert verdicts == {("0", "0"), ("N/A", "N/A")}  # the barrier has nothing to check
+    assert "# Skipped, as they mean nothing: " in text
+    assert "avg on bool" in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-m", 3],
+        ["-z", 1],
+        ["-z", 2],
+        ["-z", 3],
+        ["-z", 1, "-m", 2],
+        ["-w", 0, "-n", 1],
+        ["-c", 3],
+        ["-u", 3],
+        ["-r", "all"],
+        ["-N", 2],
+        ["-i", 64],
+        ["-a", 0],
+        ["-a", 2],
+        ["-a", 3],
+    ],
+    ids=lambda arguments: " ".join(map(str, arguments)),
+)
+def test_flags_do_not_disturb_the_results(arguments):
+    text, err, wrong = perf(2, "all", "-b", 64, "-e", 256, "-n", 4, *arguments)
+    assert (err, wrong) == ("", 0)
+    cycles = 2 if arguments[0] == "-N" else 1
+    roots = 2 if arguments[0] == "-r" else 1
+    sizes = 4 if arguments[0] == "-i" else 1
+    expected = sum(
+        (roots if each.rooted else 1) * (sizes if each.moves else 1) * cycles
+        for each in COLLECTIVES.values()
+    )
+    assert len(table_lines(text)) == expected
+
+
+def test_without_check_nothing_is_said_about_values():
+    text, _, wrong = perf(2, "all_reduce", "-b", 64, "-e", 64, "-n", 2, "-c", 0)
+    assert wrong == 0
+    assert table_lines(text)[0].split()[8] == "N/A"
+
+
+def test_printed_time_and_stored_samples_are_of_the_same_block(tmp_path):
+    file = tmp_path / "run.h5"
+    for how, over_ranks in enumerate((lambda means: means[0], np.mean, np.min, np.max)):
+        perf(3, "all_reduce", "-b", 64, "-e", 64, "-n", 5, "-a", how, "--output", file)
+        run = reader.read(file)[-1]
+        for index, row in enumerate(run.rows):
+            samples = run.samples(index)
+            assert samples.shape == (5, 3)
+            assert row.time == pytest.approx(over_ranks(samples.mean(axis=0)) * 1e6)
+
+
+def spoil(comm, name, rank, index, on_call=0):
+    """Make a collective of one rank write a wrong element, at its call number `on_call` and after."""
+    right = getattr(comm, name)
+    calls = 0
+
+    def wrong(*arguments, **keywords):
+        nonlocal calls
+        result = right(*arguments, **keywords)
+        if result.size > index and calls >= on_call:
+            result[index] = 0
+        calls += 1
+        return result
+
+    if comm.rank == rank:
+        setattr(comm, name, wrong)
+
+
+def test_a_wrong_element_is_found_and_located():
+    text, err, wrong = perf(
+        3,
+        *["all_reduce", "-b", 8, "-e", 64, "-f", 8, "-n", 4],
+        disturb=lambda comm: spoil(comm, "all_reduce", rank=1, index=5),
+    )
+    # The last repetition out of place, the first and a random one in place.
+    assert wrong == 3
+    assert [line.split()[8::4] for line in table_lines(text)] == [["0", "0"], ["1", "2"]]
+    assert "# Out of bounds values : 3 FAILED" in text
+    said = err.splitlines()
+    assert len(said) == 3
+    for line in said:
+        assert "all_reduce float sum, 64 B" in line
+        assert "rank 1, index 5: expected" in line
+        assert "got 0.0 (0x00000000); 1 elements" in line
+    assert "out of place, timed operation 3" in said[0]
+    assert "in place, timed operation 0" in said[1]
+
+
+def test_json_and_csv_are_written(tmp_path):
+    file, table = tmp_path / "run.json", tmp_path / "rows.csv"
+    for _ in range(2):
+        perf(2, "all_reduce", "-b", 8, "-e", 8, "-n", 3, "-I", 1, "-J", file, "--csv", table)
+    document = json.loads(file.read_text())
+    assert document["version"] == 3
+    assert len(document["results"][0]["in_place_per_iter"]["times_us"]) == 3
+    assert (tmp_path / "run.json.0").exists()  # nccl-tests does not overwrite either
+    lines = table.read_text().splitlines()
+    assert len(lines) == 1 + 2 * 2
+    assert lines[0].startswith("run,started,")
+
+
+@pytest.mark.parametrize("flag", ["--output", "--csv", "-J"])
+def test_a_file_that_cannot_be_written_is_an_error_on_every_rank(tmp_path, flag):
+    file = tmp_path / "nowhere" / "run.json"
+    asked = options(["all_reduce", "-b", "8", "-e", "8", flag, str(file)])
+    out = io.StringIO()
+
+    def on_rank(comm):
+        with pytest.raises(ResultsError, match=re.escape(str(file))):
+            sweep.run([comm], asked, ("hpccomm",), "threads", out, out)
+
+    run_ranks(3, on_rank)
+    assert out.getvalue() == ""  # nothing was measured
+
+
+def test_a_foreign_csv_file_is_refused(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("name,price\n")
+    with pytest.raises(ResultsError, match="holds something else"):
+        perf(1, "all_reduce", "-b", 8, "-e", 8, "--csv", file)
+    assert file.read_text() == "name,price\n"
+
+
+def test_a_row_is_in_the_file_before_it_is_shown(tmp_path):
+    file = tmp_path / "run.h5"
+    stored = []
+
+    class Watched(io.StringIO):
+        def write(self, text):
+            if table_lines(text):
+                stored.append(len(reader.read(file)[-1].rows))
+            return super().write(text)
+
+    out = Watched()
+    asked = options(["all_reduce", "-b", "8", "-e", "32", "-f", "2", "--output", str(file)])
+    run_ranks(2, lambda comm: sweep.run([comm], asked, ("hpccomm",), "threads", out, io.StringIO()))
+    assert stored == [2, 4, 6]
+
+
+def test_errors_before_anything_is_measured():
+    with pytest.raises(UsageError, match=r"-r/--root 2: there are 2 ranks"):
+        perf(2, "broadcast", "-b", 8, "-e", 8, "-r", 2)
+    with pytest.raises(UsageError, match="algorithm"):
+        perf(2, "all_reduce", "-b", 8, "-e", 8, "--algorithm", "magic")
+    with pytest.raises(UsageError, match=r"-e/--maxbytes \d+: 2 ranks on"):
+        perf(2, "all_reduce", "-b", 8, "-e", "900000G")
+
+
+def test_progress_is_for_terminals():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    asked = options(["all_reduce", "-b", "8", "-e", "8", "-n", "2"])
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        run_ranks(2, lambda comm: sweep.run([comm], asked, ("hpccomm",), "threads", out, terminal))
+    assert "\rall_reduce float sum 8 B" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")
+    assert "\x1b" not in out.getvalue()
+
+
+def test_memory_that_was_used_is_reported():
+    text, _, _ = perf(2, "all_reduce", "-b", 8, "-e", 8, "-n", 2, "-M", 1)
+    assert re.search(
+        r"^# Host memory usage    : Initialization .* \| User-Allocated .* \| Collective .* "
+        r"\| Total  .*B$",
+        text,
+        re.MULTILINE,
+    )
