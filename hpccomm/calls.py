@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import get_ident
 from time import perf_counter
 from typing import Any, NoReturn
 
@@ -35,6 +34,10 @@ from hpccomm.watch import Station, watch
 from hpccomm.work import Work
 
 logger = logging.getLogger("hpccomm")
+
+
+Label = tuple[str, int]
+"""A call's name and the bytes of this rank's larger array."""
 
 
 @dataclass(slots=True)
@@ -75,7 +78,7 @@ def _after_fork() -> None:
     # MPI cannot be used in a forked child, and its peers do not know of it.
     for calls in everyone():
         calls.gate = Gate()
-        calls.fail(RuntimeError("it belongs to the parent process, and this one was forked"))
+        calls.fail(RuntimeError("it belongs to the process that this one was forked from"))
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -110,7 +113,7 @@ class Calls:
         self._engine = engine(threaded=not backend.threaded)
         self._lane: Lane = deque()
         self._kept: list[object] = []  # what may still be written to after a failure
-        self._operation = ("", 0)
+        self._label: Label = ("", 0)
         self._station = Station(self._describe_blocked, backend.end_job)
         _everyone.add(self)
         if backend.threaded:
@@ -160,8 +163,7 @@ class Calls:
 
     def block(
         self,
-        name: str,
-        nbytes: int,
+        label: Label,
         tally: Tally,
         run: Run,
         send: Buffer,
@@ -176,25 +178,24 @@ class Calls:
             self._drain(timeout)
         self.sequence += 1
         if self.pre_hooks.registered:
-            self.pre_hooks(self._info(name, nbytes))
+            self.pre_hooks(self._info(*label))
         station = self._station
         if timeout != station.timeout:
             self._set_deadline(timeout)
-        station.thread = get_ident()
-        self._operation = (name, nbytes)
+        self._label = label
         station.since = begin = perf_counter()
         try:
             run(send, recv)
         except BaseException as error:  # noqa: BLE001 (raised again)
             station.since = 0.0
-            self._failed(error, name, nbytes, perf_counter() - begin, (send, recv))
+            self._failed(error, *label, perf_counter() - begin, (send, recv))
         station.since = 0.0
         elapsed = perf_counter() - begin
         tally.calls += 1
-        tally.nbytes += nbytes
+        tally.nbytes += label[1]
         tally.seconds += elapsed
         if elapsed > self.slow_call or self.post_hooks.registered:
-            self._report(name, nbytes, self.sequence, elapsed, None)
+            self._report(*label, self.sequence, elapsed, None)
 
     def _set_deadline(self, timeout: float) -> None:
         if self._station.timeout == math.inf:
@@ -288,8 +289,7 @@ class Calls:
         """Have the watchdog look while the backend blocks in something that is no call."""
         self._set_deadline(self.timeout)
         station = self._station
-        station.thread = get_ident()
-        self._operation = (name, 0)
+        self._label = (name, 0)
         station.since = perf_counter()
         try:
             yield
@@ -353,7 +353,7 @@ class Calls:
         )
 
     def _describe_blocked(self) -> str:
-        return self._described(*self._operation, self.sequence)
+        return self._described(*self._label, self.sequence)
 
     def _expired(
         self, name: str, nbytes: int, sequence: int, timeout: float

@@ -224,13 +224,13 @@ def fold(op: Op, contributions: Sequence[Array], out: Array, *, average_over: in
             accumulator = scratch[: stop - start]
             np.copyto(accumulator, contributions[0][start:stop])
             for contribution in contributions[1:]:
-                combine(accumulator, contribution[start:stop], accumulator)
+                combine(accumulator, contribution[start:stop], out=accumulator)
             if average_over:
                 finish_average(accumulator, average_over)
             np.copyto(out[start:stop], accumulator, casting="unsafe")
 
 
-def _combine(op: Op) -> Callable[[Array, Array, Array], object]:
+def _combine(op: Op) -> Callable[..., object]:
     if isinstance(op, PremulSum):
         return np.add
     if isinstance(op, ReduceOp):

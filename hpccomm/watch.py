@@ -5,18 +5,15 @@ from time to time. When a call has outlived its deadline, the thread reports wha
 and where in the program, and ends the job: nothing else can release a blocked call.
 """
 
-import logging
+import faulthandler
 import math
 import os
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-
-logger = logging.getLogger("hpccomm")
 
 LOOK_SECONDS = 0.25
 
@@ -35,15 +32,12 @@ class Station:
         When the call began (``time.perf_counter``); 0 when there is none.
     timeout : float
         Seconds that it may take.
-    thread : int
-        Identifier of the thread that is in it.
     """
 
     describe: Callable[[], str]
     end_job: Callable[[str], None]
     timeout: float = math.inf
     since: float = 0.0
-    thread: int = 0
     fired: bool = field(default=False)
 
 
@@ -81,11 +75,10 @@ class Watchdog:
             f"its deadline is {station.timeout:g} s. A rank did not take part: look at the other "
             "ranks' reports. The call cannot be released, so the job ends now."
         )
-        frame = sys._current_frames().get(station.thread)  # noqa: SLF001 (the documented way)
-        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-        sys.stderr.write(f"hpccomm: {reason}\n{stack}")
+        sys.stderr.write(f"hpccomm: {reason}\n")
         sys.stderr.flush()
-        station.end_job(reason)
+        faulthandler.dump_traceback()
+        station.end_job("a blocked call outlived its deadline")
 
 
 _watchdog = Watchdog()

@@ -93,8 +93,8 @@ class _Receive:
         self._done = True
         if message.nbytes != self._data.nbytes:
             raise BufferMismatch(
-                f"rank {self._src} sent {message.nbytes} bytes and the array takes "
-                f"{self._data.nbytes}; give an array of the size that is sent"
+                f"rank {self._src} sent {message.nbytes} bytes, and the array takes "
+                f"{self._data.nbytes} bytes; give an array of the size that is sent"
             )
         as_bytes(self._data)[:] = message
         return True

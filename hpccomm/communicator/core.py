@@ -1,6 +1,6 @@
 """What every call of a communicator has in common: how arrays become an operation."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hpccomm.algorithms.partition import offsets
 from hpccomm.buffers import address, check_dtype, check_layout, empty_like_kind, flat, overlap, view
-from hpccomm.calls import Calls, Operation
+from hpccomm.calls import Calls, Label, Operation
 from hpccomm.communicator.demands import Asked, Demand, Role, Rule
 from hpccomm.contracts.backend import Backend
 from hpccomm.control import Control
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+Make = Callable[[Backend, str, Settings, int | None], "Communicator"]
+"""Makes the communicator over a backend; see `making.make`."""
+
 RECIPES = 1024
 """Decisions that are kept; a program that asks for more different calls decides again."""
 
@@ -37,7 +40,7 @@ class Recipe:
     demand: Demand
     way: Way
     tally: Tally
-    nbytes: int
+    label: Label
     send: Role | None
     recv: Role | None
 
@@ -59,7 +62,7 @@ class Bound:
 
     def operation(self) -> Operation:
         """Return it as something polled."""
-        return Operation(self.name, self.recipe.nbytes, self.start, self.keep)
+        return Operation(*self.recipe.label, self.start, self.keep)
 
 
 class Collector(Protocol):
@@ -98,6 +101,7 @@ class Core:
         settings: Settings,
         device: int | None,
         node_comm: "Communicator | None",
+        make: Make,
     ) -> None:
         self.rank = backend.rank
         self.size = backend.size
@@ -110,6 +114,7 @@ class Core:
         self._device = device
         self._groups = 0  # how many were made of this one, by all its ranks
         self._node_comm = node_comm
+        self._make = make
         self._batch: Collector | None = None
         self._capture: Capture | None = None
 
@@ -178,9 +183,7 @@ class Core:
             return self._calls.start(bound.operation(), limit, bound.result)
         run = recipe.way.run
         if run is not None:
-            self._calls.block(
-                bound.name, recipe.nbytes, recipe.tally, run, bound.send, bound.recv, limit
-            )
+            self._calls.block(recipe.label, recipe.tally, run, bound.send, bound.recv, limit)
         else:
             self._calls.run(bound.operation(), limit)
         return bound.result
@@ -323,7 +326,7 @@ class Core:
         way = self._way(demand, algorithm, deterministic)
         nbytes = demand.call.nbytes
         tally = self._calls.stats.tally(name, nbytes)
-        return Recipe(demand, way, tally, nbytes, demand.send, demand.recv)
+        return Recipe(demand, way, tally, (name, nbytes), demand.send, demand.recv)
 
     def _way(self, demand: Demand, algorithm: str | None, deterministic: bool) -> Way:
         if not isinstance(deterministic, bool):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.demands import check_rank
-from hpccomm.communicator.making import make
 from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ class Groups(Core):
         label = self._groups
         with self._calls.beside_watchdog("making a group"):
             backend = self._backend.group(members, label)
-        return make(backend, name, self._settings, self._device)
+        return self._make(backend, name, self._settings, self._device)
 
     def _all_gather(self, mine: Any) -> list[bytes]:
         return self._control.all_gather(json.dumps(mine).encode())

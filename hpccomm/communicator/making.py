@@ -1,10 +1,9 @@
 """Making a communicator over a backend: node group and self-check included."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from hpccomm.calls import Calls
+from hpccomm.communicator.communicator import Communicator
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.signature import Signature
 from hpccomm.control import Control
@@ -15,10 +14,8 @@ from hpccomm.reductions import ReduceOp
 from hpccomm.settings import Settings
 
 if TYPE_CHECKING:
-    from hpccomm.communicator.communicator import Communicator
 
-
-def make(backend: Backend, name: str, settings: Settings, device: int | None) -> "Communicator":
+def make(backend: Backend, name: str, settings: Settings, device: int | None) -> Communicator:
     """Return the communicator over `backend`, with that of its node. Collective; blocks."""
     calls = Calls(name, backend, settings)
     if backend.size == 1:  # it is that of its node
@@ -35,12 +32,10 @@ def _over(
     calls: Calls,
     settings: Settings,
     device: int | None,
-    node_comm: "Communicator | None",
-) -> "Communicator":
-    from hpccomm.communicator.communicator import Communicator
-
+    node_comm: Communicator | None,
+) -> Communicator:
     control = Control(backend.collectives, calls.drive)
-    comm = Communicator(backend, calls, control, settings, device, node_comm)
+    comm = Communicator(backend, calls, control, settings, device, node_comm, make)
     if settings.self_check:
         _check(backend, calls)
     return comm

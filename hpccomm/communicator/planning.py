@@ -49,8 +49,7 @@ class Plan:
         self._block: tuple[Any, ...] | None = None
         if recipe.way.run is not None and not async_op:
             self._block = (
-                bound.name,
-                recipe.nbytes,
+                recipe.label,
                 recipe.tally,
                 recipe.way.run,
                 bound.send,

@@ -44,7 +44,7 @@ class _Receive:
                 return False
         except MPI.Exception as error:
             if error.Get_error_class() == MPI.ERR_TRUNCATE:
-                raise self._mismatch("more than the array takes") from error
+                raise self._mismatch("a larger message") from error
             raise
         arrived = self._status.Get_elements(MPI.BYTE)
         if arrived != self._data.nbytes:
@@ -57,7 +57,7 @@ class _Receive:
 
     def _mismatch(self, sent: str) -> BufferMismatch:
         return BufferMismatch(
-            f"rank {self._src} sent {sent} and the array takes {self._data.nbytes} bytes; "
+            f"rank {self._src} sent {sent}, and the array takes {self._data.nbytes} bytes; "
             "give an array of the size that is sent"
         )
 
