@@ -13,7 +13,6 @@ from hpccomm.policy import AUTO
 from hpccomm.reductions import ReduceOp
 from hpccomm.settings import Settings
 
-if TYPE_CHECKING:
 
 def make(backend: Backend, name: str, settings: Settings, device: int | None) -> Communicator:
     """Return the communicator over `backend`, with that of its node. Collective; blocks."""

@@ -184,7 +184,8 @@ def _reduce_scatter(comm: Any, call: Signature) -> Native | None:
     # MPI's own in place puts the result elsewhere; here it goes by way of a block apart.
     def begin(block_call: Any, each_call: Any, send: Any, target: Any) -> Any:
         if call.uniform:
-            return block_call(spec(send), spec(target), op)
+            # To mpi4py both counts are that of a block here.
+            return block_call([send, own, datatype], spec(target), op)
         return each_call(spec(send), spec(target), list(call.counts), op)
 
     def run(send: Any, recv: Any) -> None:

@@ -51,6 +51,10 @@ _BOOL_OPS: dict[ReduceOp, MPI.Op] = {
 }
 
 
+_TRIED = 131
+"""Elements on which the library's reductions are tried."""
+
+
 @cache
 def reduction(op: Op, dtype: DType) -> tuple[MPI.Datatype, MPI.Op] | None:
     """Return MPI's datatype and operation for a reduction, or None where they mean something else.
@@ -69,13 +73,21 @@ def reduction(op: Op, dtype: DType) -> tuple[MPI.Datatype, MPI.Op] | None:
 
 
 def _works(op: ReduceOp, dtype: DType, datatype: MPI.Datatype, mpi_op: MPI.Op) -> bool:
-    """Whether the library reduces elements of this type, tried on this process alone."""
+    """Whether the library reduces as NumPy does, tried on this process alone."""
     if datatype == MPI.DATATYPE_NULL:
         return False
-    a, b, expected = np.full(2, 3, dtype), np.full(2, 5, dtype), np.empty(2, dtype)
+    # Long enough for vector instructions and a rest, and over the whole range of integers: Open MPI's
+    # vector code saturates sums of 8 and 16 bits where they must wrap.
+    if dtypes.is_integer(dtype):
+        bounds = np.iinfo(dtype)
+        a = np.linspace(bounds.min, bounds.max, _TRIED).astype(dtype)
+    else:
+        a = np.linspace(-3, 4, _TRIED).astype(dtype)
+    b, expected = a[::-1].copy(), np.empty(_TRIED, dtype)
+    b[::3] = a[::3]
     fold(op, (a, b), expected)
     try:
-        mpi_op.Reduce_local([a, 2, datatype], [b, 2, datatype])
+        mpi_op.Reduce_local([a, _TRIED, datatype], [b, _TRIED, datatype])
     except MPI.Exception:
         return False
     return np.array_equal(b, expected)
