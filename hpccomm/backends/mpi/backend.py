@@ -7,7 +7,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpccomm.backends.mpi.collectives import native
-from hpccomm.backends.mpi.types import block
+from hpccomm.backends.mpi.types import Reductions, agreed, block, tried
 from hpccomm.bootstrap import mpi as bootstrap
 from hpccomm.contracts.backend import Native
 from hpccomm.contracts.signature import Signature
@@ -88,9 +88,12 @@ class MpiBackend:
 
     name = "mpi"
 
-    def __init__(self, comm: Any, topology: Topology, mpi_comm: object) -> None:
+    def __init__(
+        self, comm: Any, topology: Topology, mpi_comm: object, reductions: Reductions
+    ) -> None:
         self._comm = comm
         self._user = comm.Dup()
+        self._reductions = reductions
         self.rank: int = comm.rank
         self.size: int = comm.size
         self.topology = topology
@@ -101,7 +104,7 @@ class MpiBackend:
 
     def native(self, signature: Signature) -> Native | None:
         """Return the library's own way, or None."""
-        return native(self._comm, signature)
+        return native(self._comm, signature, self._reductions)
 
     def group(self, ranks: Sequence[int], label: int) -> "MpiBackend":
         """Make the communicator of `ranks`. Blocks until all of them have called."""
@@ -111,7 +114,7 @@ class MpiBackend:
         comm = self._comm.Create_group(members, tag=label % 32768)
         members.Free()
         everyone.Free()
-        return MpiBackend(comm, self.topology.restrict(ranks), comm)
+        return MpiBackend(comm, self.topology.restrict(ranks), comm, self._reductions)
 
     def translate(self, error: Exception) -> HpccommError | None:
         """Return MPI's error as one of hpccomm's."""
@@ -151,4 +154,6 @@ def make(mpi_comm: object) -> MpiBackend:
     shared = own.Split_type(MPI.COMM_TYPE_SHARED)
     first = shared.bcast(own.rank)
     shared.Free()
-    return MpiBackend(own, arrange(own.allgather(first)), mpi_comm)
+    told = own.allgather((first, tried()))
+    topology = arrange([node for node, _ in told])
+    return MpiBackend(own, topology, mpi_comm, agreed([right for _, right in told]))

@@ -13,12 +13,14 @@ import numpy as np
 from mpi4py import MPI
 
 from hpccomm.algorithms.partition import offsets
-from hpccomm.backends.mpi.types import INT_MAX, PIECE_BYTES, block, one, reduction
+from hpccomm.backends.mpi.types import INT_MAX, PIECE_BYTES, Reductions, block, one
 from hpccomm.contracts.backend import Buffer, Native
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Request
+from hpccomm.reductions import ReduceOp
 
 Maker = Callable[[Any, Signature], Native | None]
+Reducer = Callable[[Any, Signature, MPI.Datatype, MPI.Op], Native | None]
 
 
 class _Request:
@@ -70,9 +72,14 @@ class _InTurn:
         """Leave it: MPI cannot cancel collectives."""
 
 
-def native(comm: Any, call: Signature) -> Native | None:
+def native(comm: Any, call: Signature, reductions: Reductions) -> Native | None:
     """Return MPI's own way to carry out `call`, or None."""
-    return _MAKERS[call.collective](comm, call)
+    if call.op is None:
+        return _MAKERS[call.collective](comm, call)
+    if not isinstance(call.op, ReduceOp):
+        return None
+    names = reductions.get((call.op, call.dtype))
+    return None if names is None else _REDUCERS[call.collective](comm, call, *names)
 
 
 def _pieces(call: Signature) -> int:
@@ -105,12 +112,7 @@ def _cut(call: Signature, whole: Native) -> Native:
     return Native(start, run)
 
 
-def _all_reduce(comm: Any, call: Signature) -> Native | None:
-    assert call.op is not None
-    pair = reduction(call.op, call.dtype)
-    if pair is None:
-        return None
-    datatype, op = pair
+def _all_reduce(comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op) -> Native | None:
     blocking, nonblocking, in_place = comm.Allreduce, comm.Iallreduce, MPI.IN_PLACE
 
     def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
@@ -131,12 +133,7 @@ def _all_reduce(comm: Any, call: Signature) -> Native | None:
     return _cut(call, Native(start, run_in_place if call.in_place else run))
 
 
-def _reduce(comm: Any, call: Signature) -> Native | None:
-    assert call.op is not None
-    pair = reduction(call.op, call.dtype)
-    if pair is None:
-        return None
-    datatype, op = pair
+def _reduce(comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op) -> Native | None:
     root = call.root
 
     def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
@@ -155,12 +152,7 @@ def _reduce(comm: Any, call: Signature) -> Native | None:
     )
 
 
-def _scan(comm: Any, call: Signature) -> Native | None:
-    assert call.op is not None
-    pair = reduction(call.op, call.dtype)
-    if pair is None:
-        return None
-    datatype, op = pair
+def _scan(comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op) -> Native | None:
     nonblocking = comm.Iexscan if call.exclusive else comm.Iscan
 
     def start(send: Any, recv: Any) -> Request:
@@ -170,12 +162,11 @@ def _scan(comm: Any, call: Signature) -> Native | None:
     return _cut(call, Native(start))
 
 
-def _reduce_scatter(comm: Any, call: Signature) -> Native | None:
-    assert call.op is not None
-    pair = reduction(call.op, call.dtype)
-    if pair is None or sum(call.counts) > INT_MAX:
+def _reduce_scatter(
+    comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op
+) -> Native | None:
+    if sum(call.counts) > INT_MAX:
         return None
-    datatype, op = pair
     own = call.counts[comm.rank]
 
     def spec(buffer: Any) -> list[Any]:
@@ -311,14 +302,16 @@ def _barrier(comm: Any, _call: Signature) -> Native:
 
 
 _MAKERS: dict[str, Maker] = {
-    "all_reduce": _all_reduce,
     "broadcast": _broadcast,
-    "reduce": _reduce,
     "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
     "gather": _gather,
     "scatter": _scatter,
-    "scan": _scan,
     "barrier": _barrier,
+}
+_REDUCERS: dict[str, Reducer] = {
+    "all_reduce": _all_reduce,
+    "reduce": _reduce,
+    "reduce_scatter": _reduce_scatter,
+    "scan": _scan,
 }

@@ -1,5 +1,6 @@
 """MPI's names for dtypes, reductions and sizes."""
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -7,7 +8,7 @@ from mpi4py import MPI
 
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
-from hpccomm.reductions import Op, ReduceOp, fold
+from hpccomm.reductions import ReduceOp, fold, meaningful
 
 INT_MAX = 2**31 - 1
 """Counts above are refused by some libraries (Open MPI 5), although mpi4py passes them on."""
@@ -54,37 +55,59 @@ _BOOL_OPS: dict[ReduceOp, MPI.Op] = {
 _TRIED = 131
 """Elements on which the library's reductions are tried."""
 
+Pair = tuple[ReduceOp, DType]
+Reductions = Mapping[Pair, tuple[MPI.Datatype, MPI.Op]]
+"""What the library reduces as hpccomm means it, and MPI's names for it."""
+
+
+def _candidates() -> dict[Pair, tuple[MPI.Datatype, MPI.Op]]:
+    """Return the pairs for which MPI has names.
+
+    MIN and MAX of floats are left out: libraries leave ranks with different results where there is
+    a NaN. float16 is too: where a library has it at all, it is an extension.
+    """
+    named: dict[Pair, tuple[MPI.Datatype, MPI.Op]] = {
+        (op, dtypes.BOOL): (MPI.UINT8_T, mpi_op) for op, mpi_op in _BOOL_OPS.items()
+    }
+    for dtype, datatype in _TYPES.items():
+        for op, mpi_op in _OPS.items():
+            ordered = op in (ReduceOp.MIN, ReduceOp.MAX)
+            if meaningful(op, dtype) and (dtypes.is_integer(dtype) or not ordered):
+                named[op, dtype] = datatype, mpi_op
+    return named
+
 
 @cache
-def reduction(op: Op, dtype: DType) -> tuple[MPI.Datatype, MPI.Op] | None:
-    """Return MPI's datatype and operation for a reduction, or None where they mean something else.
+def tried() -> tuple[bool, ...]:
+    """Return, for each candidate, whether the library does it right in this process."""
+    return tuple(_works(*pair, *named) for pair, named in _candidates().items())
 
-    MIN and MAX of floats are not MPI's: libraries leave ranks with different results where there is
-    a NaN. float16 is not either: where a library has it at all, it is an extension.
+
+def agreed(answers: Sequence[Sequence[bool]]) -> Reductions:
+    """Return the reductions that are right on every rank, from every rank's `tried`.
+
+    Ranks may differ: libraries choose their code by the processor.
     """
-    if not isinstance(op, ReduceOp):
-        return None
-    if dtype == dtypes.BOOL:
-        return MPI.UINT8_T, _BOOL_OPS[op]
-    if dtype not in _TYPES or (op in (ReduceOp.MIN, ReduceOp.MAX) and not dtypes.is_integer(dtype)):
-        return None
-    datatype, mpi_op = _TYPES[dtype], _OPS[op]
-    return (datatype, mpi_op) if _works(op, dtype, datatype, mpi_op) else None
+    everywhere = [all(column) for column in zip(*answers, strict=True)]
+    candidates = _candidates().items()
+    return {
+        pair: named for (pair, named), right in zip(candidates, everywhere, strict=True) if right
+    }
 
 
 def _works(op: ReduceOp, dtype: DType, datatype: MPI.Datatype, mpi_op: MPI.Op) -> bool:
     """Whether the library reduces as NumPy does, tried on this process alone."""
     if datatype == MPI.DATATYPE_NULL:
         return False
-    # Long enough for vector instructions and a rest, and over the whole range of integers: Open MPI's
-    # vector code saturates sums of 8 and 16 bits where they must wrap.
+    # Long enough for vector instructions and a rest, and over the whole range of integers: Open
+    # MPI's vector code saturates sums of 8 and 16 bits where they must wrap.
+    draw = np.random.default_rng(_TRIED)
     if dtypes.is_integer(dtype):
         bounds = np.iinfo(dtype)
-        a = np.linspace(bounds.min, bounds.max, _TRIED).astype(dtype)
+        a, b = draw.integers(bounds.min, bounds.max, (2, _TRIED), dtype, endpoint=True)
     else:
-        a = np.linspace(-3, 4, _TRIED).astype(dtype)
-    b, expected = a[::-1].copy(), np.empty(_TRIED, dtype)
-    b[::3] = a[::3]
+        a, b = draw.integers(0, 4 if dtype != dtypes.BOOL else 2, (2, _TRIED)).astype(dtype)
+    expected = np.empty(_TRIED, dtype)
     fold(op, (a, b), expected)
     try:
         mpi_op.Reduce_local([a, _TRIED, datatype], [b, _TRIED, datatype])
