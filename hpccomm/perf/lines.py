@@ -4,12 +4,17 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.perf.measure import Case, Finding, Measured
+from hpccomm.perf.facts import ranges
+from hpccomm.perf.measure import Case, Measured
 from hpccomm.results.schema import UNCHECKED, Config, Row
+
+if TYPE_CHECKING:
+    from hpccomm.perf.verification import Mismatch
 
 RANK_0, AVERAGE, MINIMUM, MAXIMUM = range(4)
 """Values of ``-a``."""
@@ -70,23 +75,32 @@ class Line:
         return row, samples
 
     def wrong(self, measured: Sequence[Measured], *, in_place: bool) -> list[str]:
-        """Return a sentence on each wrong result: which case, rank, index, expected and got."""
+        """Return a sentence on each operation that went wrong: rank, index, expected and got.
+
+        It tells of the lowest rank, and counts the others.
+        """
         layout = self.case.arrange(0, self.ranks)
         root = f" root {layout.root}" if layout.root >= 0 else ""
         where = (
             f"{self.collective} {self.type_name} {self.op_name}{root}, {layout.nbytes} B, "
             f"{'in place' if in_place else 'out of place'}"
         )
-        return [
-            f"{where}, {_when(finding)}: rank {rank}, index {finding.mismatch.index}: "
-            f"expected {finding.mismatch.expected}, got {finding.mismatch.got}; "
-            f"{finding.mismatch.wrong} elements of this rank are wrong"
-            for rank, each in enumerate(measured)
-            for finding in each.findings
-        ]
-
-
-def _when(finding: Finding) -> str:
-    if finding.repetition is None:
-        return "operation after the timed ones"
-    return f"timed operation {finding.repetition}"
+        operations: dict[int | None, list[tuple[int, Mismatch]]] = {}
+        for rank, each in enumerate(measured):
+            for finding in each.findings:
+                operations.setdefault(finding.repetition, []).append((rank, finding.mismatch))
+        sentences = []
+        for repetition, found in operations.items():
+            rank, first = found[0]
+            when = (
+                "an operation after the timed ones"
+                if repetition is None
+                else f"timed operation {repetition}"
+            )
+            elements = sum(mismatch.wrong for _, mismatch in found)
+            ranks = ranges(rank for rank, _ in found)
+            sentences.append(
+                f"{where}, {when}: rank {rank}, index {first.index}: expected {first.expected}, "
+                f"got {first.got}; {elements} elements are wrong on ranks {ranks}"
+            )
+        return sentences

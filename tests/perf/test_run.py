@@ -181,7 +181,7 @@ def test_a_wrong_element_is_found_and_located():
     for line in said:
         assert "all_reduce float sum, 64 B" in line
         assert "rank 1, index 5: expected" in line
-        assert "got 0.0 (0x00000000); 1 elements" in line
+        assert "got 0.0 (0x00000000); 1 elements are wrong on ranks 1" in line
     assert "out of place, timed operation 3" in said[0]
     assert "in place, timed operation 0" in said[1]
 
