@@ -46,7 +46,7 @@ stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
 stage 420 "tests without MPI" "$python" -m pytest --ignore=tests/mpi
 for ranks in 1 2 3 4; do
     stage 240 "tests with MPI, ranks: $ranks" "$mpiexec" -n "$ranks" \
-        "$python" -m pytest --with-mpi -p no:cacheprovider tests/mpi
+        "$python" -m pytest --with-mpi -p no:cacheprovider -o faulthandler_timeout=60 tests/mpi
 done
 if [[ -f docs/conf.py ]]; then
     stage 180 "docs" "$python" -m sphinx -n -W --keep-going -q docs docs/_build/html
