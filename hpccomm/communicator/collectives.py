@@ -206,7 +206,7 @@ class Collectives(Core):
         ----------
         x : array, shape s
             Of the same shape and dtype on all ranks. It may be `out`'s block of this rank.
-        out : array, shape (size, *s), optional
+        out : array, shape ``(size, *s)``, optional
             Takes the result; None makes a new array.
         async_op : bool
             Return a `Work` at once instead. Equal on all ranks.
@@ -219,7 +219,7 @@ class Collectives(Core):
 
         Returns
         -------
-        array, shape (size, *s)
+        array, shape ``(size, *s)``
             The arrays, by rank; or a `Work`.
 
         Raises
@@ -262,7 +262,7 @@ class Collectives(Core):
         op : ReduceOp, premul_sum(factor) or callable
             The reduction. A callable is commutative and elementwise, on two arrays; it may see
             slices, in any order.
-        out : array, shape (x.shape[0] // size, *x.shape[1:]), optional
+        out : array, shape ``(x.shape[0] // size, *x.shape[1:])``, optional
             Takes the result; None makes a new array. It may be x's block of this rank.
         async_op : bool
             Return a `Work` at once instead. Equal on all ranks.
@@ -277,7 +277,7 @@ class Collectives(Core):
 
         Returns
         -------
-        array, shape (x.shape[0] // size, *x.shape[1:])
+        array, shape ``(x.shape[0] // size, *x.shape[1:])``
             The block; or a `Work`.
 
         Raises
@@ -369,7 +369,7 @@ class Collectives(Core):
             Of the same shape and dtype on all ranks. At the root it may be `out`'s own block.
         root : int
             The rank that gets the result.
-        out : array, shape (size, *s), optional
+        out : array, shape ``(size, *s)``, optional
             At the root, takes the result; None makes a new array. Not used elsewhere.
         async_op : bool
             Return a `Work` at once instead. Equal on all ranks.
@@ -382,7 +382,7 @@ class Collectives(Core):
 
         Returns
         -------
-        array, shape (size, *s), or None
+        array, shape ``(size, *s)``, or None
             At the root the arrays, by rank, elsewhere None; or a `Work`.
 
         Raises
@@ -438,7 +438,7 @@ class Collectives(Core):
         Returns
         -------
         array
-            This rank's block, of shape (x.shape[0] // size, *x.shape[1:]); or a `Work`.
+            This rank's block, of shape ``(x.shape[0] // size, *x.shape[1:])``; or a `Work`.
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """What each collective call demands of its arguments, and what it asks of the path.
 
 Pure functions of dtypes, shapes and numbers. The memory itself (layout, overlap) is looked at in
-`binding`.
+`core`.
 """
 
 import math

@@ -36,11 +36,11 @@ class Uneven(Core):
 
         Parameters
         ----------
-        x : array, shape (counts[rank], *rest)
+        x : array, shape ``(counts[rank], *rest)``
             This rank's rows; it may be `out`'s block of this rank.
         counts : sequence of int, optional
             Rows of each rank; the same on all ranks. None exchanges them first.
-        out : array, shape (sum(counts), *rest), optional
+        out : array, shape ``(sum(counts), *rest)``, optional
             Takes the result; None makes a new array.
         async_op : bool
             Return a `Work` at once instead. Equal on all ranks.
@@ -53,7 +53,7 @@ class Uneven(Core):
 
         Returns
         -------
-        array, shape (sum(counts), *rest)
+        array, shape ``(sum(counts), *rest)``
             The rows of all ranks, by rank; or a `Work`.
 
         Raises
@@ -93,14 +93,14 @@ class Uneven(Core):
 
         Parameters
         ----------
-        x : array, shape (sum(counts), *rest)
+        x : array, shape ``(sum(counts), *rest)``
             This rank's contribution.
         counts : sequence of int
             Rows of each rank; the same on all ranks.
         op : ReduceOp, premul_sum(factor) or callable
             The reduction. A callable is commutative and elementwise, on two arrays; it may see
             slices, in any order.
-        out : array, shape (counts[rank], *rest), optional
+        out : array, shape ``(counts[rank], *rest)``, optional
             Takes the result; None makes a new array. It may be x's block of this rank.
         async_op : bool
             Return a `Work` at once instead. Equal on all ranks.
@@ -115,7 +115,7 @@ class Uneven(Core):
 
         Returns
         -------
-        array, shape (counts[rank], *rest)
+        array, shape ``(counts[rank], *rest)``
             The rows of this rank; or a `Work`.
 
         Raises
@@ -156,13 +156,13 @@ class Uneven(Core):
 
         Parameters
         ----------
-        x : array, shape (sum(send_counts), *rest)
+        x : array, shape ``(sum(send_counts), *rest)``
             The rows for each rank, by rank.
         send_counts : sequence of int
             Rows for each rank.
         recv_counts : sequence of int, optional
             Rows from each rank. None exchanges them first, on all ranks.
-        out : array, shape (sum(recv_counts), *rest), optional
+        out : array, shape ``(sum(recv_counts), *rest)``, optional
             Takes the result; None makes a new array. It may be x if as many rows come as go.
         async_op : bool
             Return a `Work` at once instead. Equal on all ranks.
@@ -175,7 +175,7 @@ class Uneven(Core):
 
         Returns
         -------
-        array, shape (sum(recv_counts), *rest)
+        array, shape ``(sum(recv_counts), *rest)``
             The rows from each rank, by rank; or a `Work`.
 
         Raises
@@ -219,13 +219,13 @@ class Uneven(Core):
 
         Parameters
         ----------
-        x : array, shape (counts[rank], *rest)
+        x : array, shape ``(counts[rank], *rest)``
             This rank's rows; at the root it may be `out`'s own block.
         root : int
             The rank that gets the result.
         counts : sequence of int, optional
             Rows of each rank; the same on all ranks. None exchanges them first.
-        out : array, shape (sum(counts), *rest), optional
+        out : array, shape ``(sum(counts), *rest)``, optional
             At the root, takes the result; None makes a new array. Not used elsewhere.
         async_op : bool
             Return a `Work` at once instead. Equal on all ranks.
@@ -238,7 +238,7 @@ class Uneven(Core):
 
         Returns
         -------
-        array, shape (sum(counts), *rest), or None
+        array, shape ``(sum(counts), *rest)``, or None
             At the root the rows of all ranks, by rank, elsewhere None; or a `Work`.
 
         Raises
@@ -278,14 +278,14 @@ class Uneven(Core):
 
         Parameters
         ----------
-        x : array, shape (sum(counts), *rest), or None
+        x : array, shape ``(sum(counts), *rest)``, or None
             At the root. Not used elsewhere.
         root : int
             The rank that has the data.
         counts : sequence of int, optional
             Rows of each rank; the same on all ranks. None takes them from the ranks' `out`; the
             root's own may be None then, and gets what the others leave.
-        out : array, shape (counts[rank], *rest), optional
+        out : array, shape ``(counts[rank], *rest)``, optional
             Takes this rank's rows. Required but at the root, where None makes a new array and it
             may be x's own block.
         async_op : bool
@@ -299,7 +299,7 @@ class Uneven(Core):
 
         Returns
         -------
-        array, shape (counts[rank], *rest)
+        array, shape ``(counts[rank], *rest)``
             This rank's rows; or a `Work`.
 
         Raises
