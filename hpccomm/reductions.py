@@ -217,7 +217,7 @@ def fold(op: Op, contributions: Sequence[Array], out: Array, *, average_over: in
     narrow = dtypes.is_narrow(out.dtype) and isinstance(op, ReduceOp | PremulSum)
     # The accumulator is apart from `out`, which may be a contribution that is still to be read.
     scratch = np.empty(min(step, out.size), np.float32 if narrow else out.dtype)
-    # Narrow floats overflow to infinity or NaN on purpose, as on every backend.
+    # Floats overflow to infinity or NaN without a warning, as on every backend.
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, out.size, step):
             stop = min(start + step, out.size)
@@ -252,9 +252,9 @@ def _combine(op: Op) -> Callable[..., object]:
 
 def premultiply(op: PremulSum, source: Array, target: Array) -> None:
     """Write the elements of `source` times the factor into `target`, which may be `source`."""
-    if dtypes.is_narrow(source.dtype):
-        with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        if dtypes.is_narrow(source.dtype):
             product = source.astype(np.float32) * np.float32(op.factor.real)
             np.copyto(target, product, casting="unsafe")
-    else:
-        np.multiply(source, source.dtype.type(op.factor), out=target)
+        else:
+            np.multiply(source, source.dtype.type(op.factor), out=target)
