@@ -1,0 +1,257 @@
+"""What reductions mean, against Python's and NumPy's wide arithmetic."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hpccomm
+from hpccomm import dtypes, reductions
+from hpccomm.dtypes import DType
+from hpccomm.errors import UnsupportedDtype, UsageError
+from hpccomm.reductions import ReduceOp, check, fold, identity, meaningful, premultiply
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+PAIRS = [(op, dtype) for dtype in dtypes.REDUCIBLE for op in ReduceOp if meaningful(op, dtype)]
+BLOCK = reductions.BLOCK_BYTES
+
+
+def name(value: object) -> str:
+    return getattr(value, "name", str(value))
+
+
+def draw(dtype: DType, count: int, seed: int, ranks: int) -> list[Array]:
+    """Contributions over the whole range of integers, and of floats that no sum overflows."""
+    random = np.random.default_rng(seed)
+    shape = (ranks, count)
+    if dtype == dtypes.BOOL:
+        return list(random.integers(0, 2, shape).astype(bool))
+    if dtypes.is_integer(dtype):
+        bounds = np.iinfo(dtype)
+        return list(random.integers(bounds.min, bounds.max, shape, dtype, endpoint=True))
+    if dtypes.is_complex(dtype):
+        return list((random.normal(size=shape) + 1j * random.normal(size=shape)).astype(dtype))
+    return list(random.normal(size=shape).astype(dtype))
+
+
+def truth(op: ReduceOp, contributions: Sequence[Array], dtype: DType) -> Array:
+    """The reduction, one contribution after the other, in arithmetic that can do no wrong."""
+    if dtype == dtypes.BOOL:
+        table = {"add": np.any, "multiply": np.all}
+        if op is ReduceOp.BXOR:
+            return np.sum(contributions, axis=0) % 2 == 1
+        disjunction = op in (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.BOR)
+        return table["add" if disjunction else "multiply"](contributions, axis=0)
+    if dtypes.is_integer(dtype):
+        columns = zip(*([int(value) for value in each] for each in contributions), strict=True)
+        bits, signed = 8 * dtype.itemsize, dtype.kind == "i"
+        return np.array([_integer(op, column, bits, signed) for column in columns], dtype)
+    wide: Any = np.float32 if dtypes.is_narrow(dtype) else dtype
+    result = contributions[0].astype(wide)
+    for each in contributions[1:]:
+        other = each.astype(wide)
+        if op in (ReduceOp.SUM, ReduceOp.AVG):
+            result = result + other
+        elif op is ReduceOp.PROD:
+            result = result * other
+        else:
+            result = (np.minimum if op is ReduceOp.MIN else np.maximum)(result, other)
+    if op is ReduceOp.AVG:
+        parts = result.view(result.real.dtype)
+        parts /= len(contributions)
+    return result.astype(dtype)
+
+
+def _wrapped(value: int, bits: int, signed: bool) -> int:
+    value %= 1 << bits
+    return value - (1 << bits) if signed and value >> (bits - 1) else value
+
+
+def _integer(op: ReduceOp, column: tuple[int, ...], bits: int, signed: bool) -> int:
+    if op is ReduceOp.AVG:
+        total = _wrapped(sum(column), bits, signed)
+        return abs(total) // len(column) * (1 if total >= 0 else -1)
+    of = {ReduceOp.SUM: sum, ReduceOp.PROD: math.prod, ReduceOp.MIN: min, ReduceOp.MAX: max}
+    if op in of:
+        return _wrapped(of[op](column), bits, signed)
+    result = column[0]
+    for value in column[1:]:
+        if op is ReduceOp.BAND:
+            result &= value
+        elif op is ReduceOp.BOR:
+            result |= value
+        else:
+            result ^= value
+    return result
+
+
+def same(a: Array, b: Array) -> bool:
+    """Bit for bit, but that one NaN is as good as another."""
+    if a.dtype.kind in "fcV" and not dtypes.is_integer(a.dtype):
+        nan_a, nan_b = a != a, b != b
+        return bool((nan_a == nan_b).all()) and a[~nan_a].tobytes() == b[~nan_b].tobytes()
+    return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize(("op", "dtype"), PAIRS, ids=name)
+@given(ranks=st.integers(1, 12), count=st.integers(0, 40), seed=st.integers(0, 2**32 - 1))
+def test_fold(op: ReduceOp, dtype: DType, ranks: int, count: int, seed: int) -> None:
+    contributions = draw(dtype, count, seed, ranks)
+    expected = truth(op, contributions, dtype)
+    untouched = [each.copy() for each in contributions]
+    divide = ranks if op is ReduceOp.AVG else 0
+    out = np.empty(count, dtype)
+    fold(op, contributions, out, average_over=divide)
+    assert same(out, expected)
+    assert all(same(a, b) for a, b in zip(contributions, untouched, strict=True))
+    for place in {0, ranks // 2, ranks - 1}:  # out may be any of the contributions
+        aliased = [each.copy() for each in contributions]
+        fold(op, aliased, aliased[place], average_over=divide)
+        assert same(aliased[place], expected)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.BOOL, dtypes.BFLOAT16, np.dtype("f4"), np.dtype("c16")])
+def test_fold_over_block_boundaries(dtype: DType) -> None:
+    block = BLOCK // dtype.itemsize
+    for count in (block - 1, block, block + 1, 3 * block + 5):
+        contributions = draw(dtype, count, count, 3)
+        expected = truth(ReduceOp.SUM, contributions, dtype)
+        fold(ReduceOp.SUM, contributions, contributions[2])
+        assert same(contributions[2], expected)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.int8), np.dtype(np.uint8)], ids=name)
+@pytest.mark.parametrize("ranks", [127, 128, 200, 256, 1000])
+def test_average_over_more_ranks_than_the_dtype_counts(dtype: DType, ranks: int) -> None:
+    contributions = draw(dtype, 50, ranks, ranks)
+    out = np.empty(50, dtype)
+    fold(ReduceOp.AVG, contributions, out, average_over=ranks)
+    assert same(out, truth(ReduceOp.AVG, contributions, dtype))
+
+
+@pytest.mark.parametrize("dtype", dtypes.SIGNED + dtypes.UNSIGNED, ids=name)
+def test_average_of_the_extremes(dtype: DType) -> None:
+    bounds = np.iinfo(dtype)
+    values = np.array([bounds.min, bounds.max, 0, 1], dtype)
+    for ranks in (1, 2, 3):
+        zero = np.zeros(4, dtype)
+        out = np.empty(4, dtype)
+        fold(ReduceOp.AVG, [values] + [zero] * (ranks - 1), out, average_over=ranks)
+        towards_zero = [
+            abs(int(value)) // ranks * (1 if value >= 0 else -1) for value in values.tolist()
+        ]
+        assert out.tolist() == towards_zero
+
+
+@pytest.mark.parametrize("dtype", dtypes.NARROW, ids=name)
+def test_average_of_narrow_floats_divides_by_the_true_number(dtype: DType) -> None:
+    out = np.empty(1, dtype)
+    fold(ReduceOp.AVG, [np.ones(1, dtype)] * 9, out, average_over=9)  # float8_e5m2 has no 9
+    assert out.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("dtype", dtypes.NARROW + dtypes.WIDE, ids=name)
+@pytest.mark.parametrize("op", [ReduceOp.MIN, ReduceOp.MAX, ReduceOp.SUM], ids=name)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_nan_anywhere_gives_nan(op: ReduceOp, dtype: DType, place: int) -> None:
+    contributions = [np.ones(300, dtype) for _ in range(3)]
+    contributions[place][7] = np.nan
+    out = np.empty(300, dtype)
+    fold(op, contributions, out)
+    assert np.flatnonzero(np.isnan(out.astype(np.float32))).tolist() == [7]
+
+
+def test_narrow_floats_round_once() -> None:
+    # In bfloat16, 256 + 1 is 256 again and again.
+    contributions = [np.array([256.0], dtypes.BFLOAT16), *[np.ones(1, dtypes.BFLOAT16)] * 8]
+    out = np.empty(1, dtypes.BFLOAT16)
+    fold(ReduceOp.SUM, contributions, out)
+    assert float(out[0]) == 264.0
+
+
+@pytest.mark.parametrize("dtype", dtypes.NARROW + dtypes.WIDE, ids=name)
+def test_overflow_is_silent(dtype: DType) -> None:
+    largest = np.array([ml_dtypes.finfo(dtype).max], dtype)
+    out = np.empty(1, dtype)
+    fold(ReduceOp.SUM, [largest, largest], out)
+    assert not np.isfinite(out.astype(np.float64))[0]
+    premultiply(hpccomm.premul_sum(2), largest, out)
+    assert not np.isfinite(out.astype(np.float64))[0]
+
+
+@pytest.mark.parametrize(("op", "dtype"), PAIRS, ids=name)
+def test_identity(op: ReduceOp, dtype: DType) -> None:
+    if op is ReduceOp.AVG:
+        with pytest.raises(UsageError, match="avg has no identity"):
+            identity(op, dtype)
+        return
+    x = draw(dtype, 30, 5, 1)[0]
+    neutral = np.full(30, identity(op, dtype), dtype)
+    for pair in ([neutral, x], [x, neutral]):
+        out = np.empty(30, dtype)
+        fold(op, pair, out)
+        assert same(out, x)
+
+
+def test_identity_of_a_callable() -> None:
+    with pytest.raises(UsageError, match="hypot has no identity"):
+        identity(np.hypot, np.dtype(np.float64))
+
+
+@pytest.mark.parametrize("dtype", dtypes.REDUCIBLE, ids=name)
+def test_premultiply(dtype: DType) -> None:
+    if dtype == dtypes.BOOL:
+        with pytest.raises(UnsupportedDtype, match="premul_sum means nothing on dtype bool"):
+            check(hpccomm.premul_sum(2), dtype)
+        return
+    op = hpccomm.premul_sum(2)
+    check(op, dtype)
+    x = np.arange(-3, 4).astype(dtype)
+    expected = (np.arange(-3, 4) * 2).astype(dtype)
+    out = np.empty_like(x)
+    premultiply(op, x, out)
+    assert same(out, expected)
+    premultiply(op, x, x)
+    assert same(x, expected)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "error", "says"),
+    [
+        ("sum", "f4", UsageError, "op is 'sum'; give one of ReduceOp.SUM"),
+        (None, "f4", UsageError, "op is None"),
+        (ReduceOp.BAND, "f4", UnsupportedDtype, "band means nothing on dtype float32; it takes b"),
+        (ReduceOp.MAX, "c8", UnsupportedDtype, "max means nothing on dtype complex64"),
+        (ReduceOp.AVG, "?", UnsupportedDtype, "avg means nothing on dtype bool"),
+        (ReduceOp.SUM, "M8[s]", UnsupportedDtype, "sum means nothing on dtype datetime64"),
+        (np.add, "i4,f4", UnsupportedDtype, "add means nothing"),
+        (hpccomm.premul_sum(0.5), "i4", UsageError, "0.5 does not fit dtype int32"),
+        (hpccomm.premul_sum(300), "u1", UsageError, "give an integer from 0 to 255"),
+        (hpccomm.premul_sum(1j), "f8", UsageError, "1j is complex and dtype float64 is real"),
+    ],
+)
+def test_check_refuses(op: object, dtype: str, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        check(op, np.dtype(dtype))
+
+
+@pytest.mark.parametrize("factor", ["2", None, True, np.array([2.0]), [1]])
+def test_premul_sum_refuses(factor: Any) -> None:
+    with pytest.raises(UsageError, match="factor is"):
+        hpccomm.premul_sum(factor)
+
+
+def test_a_callable_is_folded_in_order_and_must_keep_shape_and_dtype() -> None:
+    contributions = [np.full(5, 10.0**i) for i in range(3)]
+    out = np.empty(5)
+    fold(lambda a, b: a * 2 + b, contributions, out)
+    assert out.tolist() == [124.0] * 5  # ((1 * 2 + 10) * 2 + 100)
+    for wrong in (lambda a, _: a[:-1], lambda a, b: a + b * 1j, lambda a, _: a.astype(str)):
+        with pytest.raises(UsageError, match="must be elementwise and keep the dtype"):
+            fold(wrong, contributions, out)
