@@ -4,9 +4,9 @@
 #   bash tests/slurm/one_node.sh start FOLDER     configuration, logs and state go to FOLDER
 #   bash tests/slurm/one_node.sh stop FOLDER      ends the jobs and the daemons that it started
 #
-# Root only, and only where no Slurm is configured. Needs Debian's slurm-wlm, munge and libpmix-dev (the
-# last before slurmd starts, or its pmix plugin does not load). After start, commands need
-# SLURM_CONF=FOLDER/slurm.conf.
+# Root only. Needs Debian's slurm-wlm, munge and libpmix-dev (the last before slurmd starts, or its pmix
+# plugin does not load). After start, commands need SLURM_CONF=FOLDER/slurm.conf. A Slurm that is
+# installed on the machine stays as it is.
 
 set -euo pipefail
 
@@ -15,7 +15,7 @@ folder=$(realpath -m "${2:?a folder}")
 export SLURM_CONF=$folder/slurm.conf
 
 start() {
-    local cores memory host
+    local cores memory host port
     ((EUID == 0)) || { echo "one_node.sh: only root can start Slurm" >&2; exit 2; }
     mkdir -p "$folder"/{state,spool,log,munge}
     # Jobs of plain users read the configuration and pass through.
@@ -23,6 +23,8 @@ start() {
     cores=$(nproc --all)
     memory=$(awk '/MemTotal/ { print int($2 / 1024 * 0.9) }' /proc/meminfo)
     host=$(hostname -s)
+    # Below the range that the system hands out, and hardly another Slurm's.
+    port=$((16000 + $$ % 16000))
 
     # munged trusts a socket and a key only in folders that nobody else may change.
     dd if=/dev/urandom of="$folder/munge/key" bs=1024 count=1 status=none
@@ -41,8 +43,8 @@ SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket=$folder/munge/socket
 CredType=cred/munge
-SlurmctldPort=16817
-SlurmdPort=16818
+SlurmctldPort=$port
+SlurmdPort=$((port + 1))
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool
 SlurmctldPidFile=$folder/slurmctld.pid
@@ -62,14 +64,16 @@ NodeName=$host NodeAddr=127.0.0.1 CPUs=$cores RealMemory=$memory State=UNKNOWN
 PartitionName=all Nodes=$host Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
 END
     : >"$folder/plugstack.conf"
-    slurmctld -c -f "$SLURM_CONF"
-    slurmd -f "$SLURM_CONF"
+    # Nothing here uses cgroups; slurmd would look for them, and not start in a container without.
+    echo "CgroupPlugin=cgroup/v1" >"$folder/cgroup.conf"
 
-    for _ in $(seq 60); do
-        [[ $(sinfo --noheader --format=%T 2>/dev/null) == idle ]] && return
-        sleep 0.5
-    done
-    echo "one_node.sh: the node is not idle after 30 s:" >&2
+    if slurmctld -c -f "$SLURM_CONF" && slurmd -f "$SLURM_CONF"; then
+        for _ in $(seq 60); do
+            [[ $(sinfo --noheader --format=%T 2>/dev/null) == idle ]] && return
+            sleep 0.5
+        done
+    fi
+    echo "one_node.sh: Slurm did not start:" >&2
     tail -n 20 "$folder"/log/* >&2
     stop
     exit 1
