@@ -1,0 +1,54 @@
+"""The control plane carries bytes between any number of ranks, from and to any root."""
+
+import pytest
+
+from hpccomm.testing import run_ranks
+
+SIZES = range(1, 10)
+
+
+def payload(rank: int) -> bytes:
+    """A rank's bytes, of another length on each; rank 2 has none."""
+    return bytes([rank]) * ((rank * 37 + 5) % 79)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_root(size: int) -> None:
+    def on_rank(comm) -> None:
+        control = comm._control
+        everyone = [payload(rank) for rank in range(size)]
+        for root in range(size):
+            mine = payload(root) if comm.rank == root else None
+            assert control.bcast(mine, root) == payload(root)
+            gathered = control.gather(payload(comm.rank), root)
+            assert gathered == (everyone if comm.rank == root else None)
+        assert control.all_gather(payload(comm.rank)) == everyone
+        assert control.bcast(b"") == b""
+        assert control.all_gather(b"") == [b""] * size
+
+    run_ranks(size, on_rank)
+
+
+def test_large_payloads() -> None:
+    def on_rank(comm) -> None:
+        large = bytes(range(256)) * (1 << 13) + bytes([comm.rank])
+        assert [each[-1] for each in comm._control.all_gather(large)] == [0, 1, 2, 3, 4]
+        assert comm._control.bcast(large, 3) == large[:-1] + b"\x03"
+
+    run_ranks(5, on_rank)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_differing(size: int) -> None:
+    def on_rank(comm) -> None:
+        control = comm._control
+        assert control.differing(b"same") == {}
+        assert control.differing(b"") == {}
+        for odd in range(1, size):
+            theirs = b"" if comm.rank == odd else b"same"
+            assert control.differing(theirs) == {0: b"same", odd: b""}
+        if size > 2:
+            told = control.differing(b"%d" % comm.rank)
+            assert told == {rank: b"%d" % rank for rank in range(size)}
+
+    run_ranks(size, on_rank)

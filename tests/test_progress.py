@@ -1,0 +1,209 @@
+"""Operations go on by themselves, in the order of their lane, and end whatever happens."""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
+from hpccomm.progress import Engine, Lane, Task
+from hpccomm.waiting import Gate, Steps
+
+SHORT = 0.05
+SOON = 10.0
+
+
+def expired(elapsed: float) -> CollectiveTimeout:
+    return CollectiveTimeout(f"after {elapsed}", elapsed=elapsed)
+
+
+class Log:
+    """Makes tasks, and notes what happens to them."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.ended: list[tuple[str, BaseException | None]] = []
+        self.gate = Gate()
+
+    def task(self, name: str, steps: Callable[[], Steps], timeout: float = math.inf) -> Task:
+        def begin() -> Steps:
+            self.begun.append(name)
+            return steps()
+
+        return Task(
+            begin,
+            self.gate,
+            timeout,
+            expired,
+            lambda error, _elapsed: self.ended.append((name, error)),
+            lambda error: OSError("translated") if isinstance(error, KeyError) else None,
+        )
+
+
+def turns(number: int) -> Callable[[], Steps]:
+    return lambda: iter([False] * number)
+
+
+def until(event: threading.Event) -> Callable[[], Steps]:
+    def steps() -> Iterator[bool]:
+        while not event.is_set():
+            yield False
+
+    return steps
+
+
+def never() -> Steps:
+    return until(threading.Event())()
+
+
+@pytest.fixture(params=[True, False], ids=["thread", "no thread"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    made = Engine(threaded=request.param)
+    yield made
+    made.stop()
+
+
+def finish(engine: Engine, *tasks: Task) -> None:
+    for task in tasks:
+        engine.wait(task, SOON, expired)
+
+
+def test_a_lane_keeps_its_order(engine: Engine) -> None:
+    log, lane = Log(), Lane()
+    tasks = [log.task(str(i), turns(10 - i)) for i in range(10)]
+    for task in tasks:
+        engine.submit(lane, task)
+    finish(engine, tasks[-1])
+    assert log.begun == [str(i) for i in range(10)]
+    assert log.ended == [(str(i), None) for i in range(10)]
+    assert all(task.over and task.error is None for task in tasks)
+
+
+def test_lanes_go_on_together(engine: Engine) -> None:
+    log, event = Log(), threading.Event()
+    blocked, behind = log.task("blocked", until(event)), log.task("behind", turns(1))
+    free = log.task("free", turns(3))
+    lane = Lane()
+    engine.submit(lane, blocked)
+    engine.submit(lane, behind)
+    engine.submit(Lane(), free)
+    finish(engine, free)
+    assert log.begun == ["blocked", "free"]
+    event.set()
+    finish(engine, behind)
+    assert [name for name, _ in log.ended] == ["free", "blocked", "behind"]
+
+
+def test_an_error_ends_its_task_alone(engine: Engine) -> None:
+    def failing() -> Steps:
+        yield False
+        raise ZeroDivisionError
+
+    def refused() -> Steps:
+        raise KeyError
+
+    log, lane = Log(), Lane()
+    tasks = [log.task("a", failing), log.task("b", refused), log.task("c", turns(2))]
+    for task in tasks:
+        engine.submit(lane, task)
+    finish(engine, *tasks)
+    assert isinstance(tasks[0].error, ZeroDivisionError)
+    assert isinstance(tasks[1].error, OSError)  # as translated
+    assert tasks[2].error is None
+
+
+def test_an_error_of_the_listener_ends_the_task_too(engine: Engine) -> None:
+    def listener(error: BaseException | None, elapsed: float) -> None:
+        raise ZeroDivisionError
+
+    task = Task(turns(1), Gate(), math.inf, expired, listener, lambda _: None)
+    engine.submit(Lane(), task)
+    finish(engine, task)
+    assert isinstance(task.error, ZeroDivisionError)
+
+
+def test_a_task_s_own_deadline(engine: Engine) -> None:
+    log = Log()
+    task = log.task("late", never, timeout=SHORT)
+    engine.submit(Lane(), task)
+    finish(engine, task)
+    assert isinstance(task.error, CollectiveTimeout)
+    assert log.ended == [("late", task.error)]
+
+
+def test_the_deadline_of_a_wait_leaves_the_task(engine: Engine) -> None:
+    event = threading.Event()
+    task = Log().task("slow", until(event))
+    engine.submit(Lane(), task)
+    with pytest.raises(CollectiveTimeout):
+        engine.wait(task, SHORT, expired)
+    assert not task.over
+    event.set()
+    finish(engine, task)
+    assert task.error is None
+
+
+def test_a_shut_gate_ends_all_its_tasks(engine: Engine) -> None:
+    log, lane = Log(), Lane()
+    tasks = [log.task(str(i), never) for i in range(3)]
+    for task in tasks:
+        engine.submit(lane, task)
+    log.gate.shut(CommunicatorAborted("given up"))
+    finish(engine, *tasks)
+    assert all(task.error is log.gate.error for task in tasks)
+
+
+def test_a_thread_moves_tasks_on_while_nobody_waits() -> None:
+    engine, done = Engine(threaded=True), threading.Event()
+    task = Task(turns(500), Gate(), math.inf, expired, lambda *_: done.set(), lambda _: None)
+    engine.submit(Lane(), task)
+    assert done.wait(SOON)
+    engine.stop()
+
+
+def test_without_a_thread_only_turns_move_tasks_on() -> None:
+    engine, log = Engine(threaded=False), Log()
+    task = log.task("patient", turns(2))
+    engine.submit(Lane(), task)
+    time.sleep(SHORT)
+    assert log.begun == []
+    while not task.over:
+        engine.turn()
+    assert log.ended == [("patient", None)]
+
+
+def test_many_waiters(engine: Engine) -> None:
+    log, event = Log(), threading.Event()
+    tasks = [log.task(str(i), until(event)) for i in range(8)]
+    for task in tasks:
+        engine.submit(deque(), task)
+    waiters = [threading.Thread(target=finish, args=(engine, task)) for task in tasks]
+    for waiter in waiters:
+        waiter.start()
+    time.sleep(SHORT)
+    event.set()
+    for waiter in waiters:
+        waiter.join(SOON)
+        assert not waiter.is_alive()
+    assert sorted(log.ended) == [(str(i), None) for i in range(8)]
+
+
+def test_stop_ends_the_thread_and_leaves_the_rest_to_waiters() -> None:
+    engine, event = Engine(threaded=True), threading.Event()
+    task = Log().task("left", until(event))
+    engine.submit(Lane(), task)
+    engine.stop()
+    engine.stop()
+    assert not any(thread.name == "hpccomm" and thread is engine._thread for thread in _alive())
+    event.set()
+    finish(engine, task)
+    late = Log().task("late", turns(1))
+    engine.submit(Lane(), late)
+    finish(engine, late)
+
+
+def _alive() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.is_alive()]
