@@ -20,6 +20,9 @@ _TORCH_DTYPES: dict[str, DType] = {
 }
 """PyTorch's dtypes that DLPack does not carry into NumPy."""
 
+_HOST_MEMORY = (1, 3, 11, 13)
+"""What the host reads as its own, in dlpack.h's numbers: plain, pinned by CUDA or ROCm, managed."""
+
 
 def view(x: object, name: str) -> Array:
     """Return `x` as a NumPy array over the same memory, never a copy.
@@ -74,7 +77,7 @@ def _from_dlpack(x: Any, name: str) -> Array:
         raise UsageError(f"{name} requires grad, and communication has none; give {name}.detach()")
     try:
         device, _ = x.__dlpack_device__()
-        if device != 1:  # kDLCPU of dlpack.h
+        if device not in _HOST_MEMORY:
             raise BackendUnavailable(
                 f"{name} lies on a device ({_type(x)}) and this communicator has no device "
                 "backend; copy it to the CPU first"
@@ -86,7 +89,9 @@ def _from_dlpack(x: Any, name: str) -> Array:
             raise UsageError(f"{name} is not C-contiguous; give {name}.contiguous()")
         shared = np.from_dlpack(x.reshape(-1).view(sys.modules["torch"].uint8))
         return shared.view(named).reshape(tuple(x.shape))
-    except (BufferError, RuntimeError, TypeError) as error:
+    except UsageError:
+        raise
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(f"{name} ({_type(x)}) cannot be shared by DLPack: {error}") from error
 
 
