@@ -1,0 +1,127 @@
+"""One spelling for each setting: keyword, then option, then variable, then default."""
+
+import logging
+import math
+
+import pytest
+
+from hpccomm import settings
+from hpccomm.errors import ConfigurationError, UsageError
+from hpccomm.settings import CommOptions, merge, read, warn_of_unknown
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in settings.VARIABLES:
+        monkeypatch.delenv(variable.name, raising=False)
+
+
+def test_defaults() -> None:
+    merged = merge("auto", None, None)
+    assert (merged.backend, merged.algorithm, merged.self_check) == ("auto", "auto", True)
+    assert (merged.timeout, merged.slow_call) == (1800.0, 60.0)
+    assert merged.hints == {}
+
+
+def test_variables_come_before_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCCOMM_BACKEND", "loopback")
+    monkeypatch.setenv("HPCCOMM_TIMEOUT", "inf")
+    monkeypatch.setenv("HPCCOMM_SLOW_CALL", "2.5")
+    monkeypatch.setenv("HPCCOMM_ALGORITHM", "ring")
+    merged = merge("auto", None, None)
+    assert (merged.backend, merged.algorithm) == ("loopback", "ring")
+    assert (merged.timeout, merged.slow_call) == (math.inf, 2.5)
+
+
+def test_options_and_keywords_come_before_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCCOMM_BACKEND", "loopback")
+    monkeypatch.setenv("HPCCOMM_TIMEOUT", "7")
+    monkeypatch.setenv("HPCCOMM_SLOW_CALL", "2.5")
+    monkeypatch.setenv("HPCCOMM_ALGORITHM", "ring")
+    options = CommOptions(slow_call=math.inf, algorithm="auto", self_check=False, hints={"a": "b"})
+    merged = merge("mpi", 3, options)
+    assert (merged.backend, merged.algorithm, merged.self_check) == ("mpi", "auto", False)
+    assert (merged.timeout, merged.slow_call) == (3.0, math.inf)
+    assert merged.hints == {"a": "b"}
+
+
+def test_what_is_asked_for_by_keyword_does_not_read_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HPCCOMM_TIMEOUT", "soon")
+    assert merge("mpi", 3.0, None).timeout == 3.0
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("HPCCOMM_TIMEOUT", "soon"),
+        ("HPCCOMM_TIMEOUT", "0"),
+        ("HPCCOMM_TIMEOUT", "-1"),
+        ("HPCCOMM_TIMEOUT", "nan"),
+        ("HPCCOMM_SLOW_CALL", "1 s"),
+        ("HPCCOMM_DEBUG", "maybe"),
+        ("HPCCOMM_ABORT_ON_EXCEPTION", "2"),
+    ],
+)
+def test_a_text_that_does_not_fit(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
+    monkeypatch.setenv(name, text)
+    with pytest.raises(ConfigurationError, match=f"{name} is '{text}'; give "):
+        read(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1", True), ("Yes", True), (" on ", True), ("0", False), ("FALSE", False)]
+)
+def test_switches(monkeypatch: pytest.MonkeyPatch, text: str, value: bool) -> None:
+    monkeypatch.setenv("HPCCOMM_DEBUG", text)
+    assert read("HPCCOMM_DEBUG") is value
+
+
+def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCCOMM_TIMEOUT", "")
+    assert read("HPCCOMM_TIMEOUT") == 1800.0
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, math.nan, "5", True])
+def test_a_timeout_that_does_not_fit(timeout: object) -> None:
+    with pytest.raises(UsageError, match=r"timeout is .*; give seconds above 0"):
+        merge("auto", timeout, None)
+
+
+@pytest.mark.parametrize("backend", ["", None, 3])
+def test_a_backend_that_is_no_name(backend: object) -> None:
+    with pytest.raises(UsageError, match="backend is"):
+        merge(backend, None, None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"slow_call": 0}, {"hints": {"a": 1}}, {"hints": {1: "a"}}, {"slow_call": math.nan}],
+    ids=str,
+)
+def test_options_that_do_not_fit(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=r"options\."):
+        CommOptions(**wrong)
+
+
+def test_options_of_another_kind() -> None:
+    with pytest.raises(UsageError, match=r"give a hpccomm\.CommOptions"):
+        merge("auto", None, {"self_check": False})
+
+
+def test_an_unknown_variable_names_the_nearest(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"HPCCOMM_TIME_OUT": "3", "HPCCOMM_TIMEOUT": "3", "HPCCOM_X": "", "PATH": ""}
+    with caplog.at_level(logging.WARNING, "hpccomm"):
+        assert warn_of_unknown(given) == ["HPCCOMM_TIME_OUT"]
+    assert caplog.messages == [
+        "HPCCOMM_TIME_OUT is no setting of hpccomm; did you mean HPCCOMM_TIMEOUT?"
+    ]
+
+
+def test_every_variable_says_what_it_is() -> None:
+    for variable in settings.VARIABLES:
+        assert variable.name.startswith("HPCCOMM_")
+        assert variable.fits
+        assert variable.meaning
+        assert read(variable.name) == variable.default
