@@ -1,0 +1,74 @@
+"""How Sphinx builds the documentation: ``sphinx-build -n -W docs docs/_build/html``."""
+
+import sys
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import hpccomm
+
+project = "hpccomm"
+author = "The hpccomm developers"
+version = release = hpccomm.__version__
+html_title = f"hpccomm {release}"
+
+extensions = [
+    "myst_parser",  # the changelog is Markdown
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",  # for its role autolink
+    "sphinx.ext.doctest",
+    "tables",
+]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_show_copyright = False
+html_show_sphinx = False
+pygments_style = "default"
+
+# A name in single backticks is a link if it names something, else it is an argument.
+default_role = "autolink"
+
+# Types stand in the text of docstrings, with shapes and units.
+autodoc_typehints = "none"
+nitpick_ignore = [
+    # Attributes of slotted dataclasses: they stand in lists of attributes, which have no anchors.
+    ("py:obj", "function"),
+    ("py:obj", "min_size"),
+    ("py:obj", "start"),
+    # Names that a docstring finds in its own module, as the page that shows it does not.
+    ("py:obj", "Request"),
+]
+autodoc_member_order = "bysource"
+numpydoc_show_class_members = False
+
+# Examples run on threads as ranks; nothing here needs MPI.
+doctest_global_setup = """
+import numpy as np
+import hpccomm
+from hpccomm.testing import run_ranks
+"""
+
+
+CONSTRUCTED = {hpccomm.CommOptions}
+"""Classes that users make themselves. All others come from calls, and show no constructor."""
+
+
+def without_constructor(
+    _app: Sphinx,
+    what: str,
+    _name: str,
+    obj: object,
+    _options: object,
+    signature: str | None,
+    *_: object,
+) -> tuple[str, None] | None:
+    if what not in ("class", "exception") or obj in CONSTRUCTED or signature is None:
+        return None
+    return "", None
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-signature", without_constructor, priority=400)

@@ -1,0 +1,120 @@
+"""Tables of the documentation that are made from the code, so that no fact stands twice."""
+
+from collections.abc import Iterator, Sequence
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from hpccomm.algorithms import ALGORITHMS
+from hpccomm.cli.main import VERBS
+from hpccomm.dtypes import REDUCIBLE
+from hpccomm.perf.collectives import COLLECTIVES
+from hpccomm.perf.flags import FLAGS
+from hpccomm.perf.names import OPS, TYPES
+from hpccomm.reductions import ReduceOp, meaningful
+from hpccomm.settings import VARIABLES
+
+Line = Sequence[str]
+
+
+def variables() -> Iterator[Line]:
+    """Environment variables."""
+    yield "variable", "takes", "default", "meaning"
+    for variable in VARIABLES:
+        default = "" if variable.default is None else _spelled(variable.default)
+        yield f"``{variable.name}``", variable.fits, default, variable.meaning
+
+
+def algorithms() -> Iterator[Line]:
+    """Own algorithms of each collective."""
+    yield "collective", "own algorithms"
+    for collective, named in ALGORITHMS.items():
+        yield f"``{collective}``", _listed(named)
+
+
+def reductions() -> Iterator[Line]:
+    """Reductions, and the dtypes that they take."""
+    yield "reduction", "dtypes"
+    for op in ReduceOp:
+        fits = [dtype.name for dtype in REDUCIBLE if meaningful(op, dtype)]
+        every = len(fits) == len(REDUCIBLE)
+        yield f"``{op.name}``", "all of them" if every else _listed(fits)
+
+
+def flags() -> Iterator[Line]:
+    """Flags of perf, but for those that take their default alone."""
+    yield "flag", "takes", "meaning"
+    for heading, group in FLAGS.items():
+        if "at their defaults alone" in heading:
+            continue
+        for flag in group:
+            yield f"``{flag.short}``, ``--{flag.name}``", f"``{flag.metavar}``", flag.help
+
+
+def neutral_flags() -> Iterator[Line]:
+    """Flags of perf that take their default alone."""
+    yield "flag", "takes", "in nccl-tests"
+    for heading, group in FLAGS.items():
+        if "at their defaults alone" in heading:
+            for flag in group:
+                yield f"``{flag.short}``, ``--{flag.name}``", f"``{flag.default}``", flag.help
+
+
+def factors() -> Iterator[Line]:
+    """Bus bandwidth over algorithm bandwidth."""
+    yield "collective", "2 ranks", "8 ranks", "1024 ranks"
+    for name, collective in COLLECTIVES.items():
+        if collective.moves:
+            yield f"``{name}``", *(f"{collective.factor(ranks):.4g}" for ranks in (2, 8, 1024))
+
+
+def types() -> Iterator[Line]:
+    """Names of element types and reductions on perf's command line."""
+    yield "flag", "names"
+    yield "``-d``", _listed(TYPES)
+    yield "``-o``", _listed(OPS)
+
+
+def verbs() -> Iterator[Line]:
+    """Verbs of the command line."""
+    yield "command", "does"
+    for name, (_, summary) in VERBS.items():
+        yield f"``hpccomm {name}``", summary
+
+
+TABLES = {
+    make.__name__: make
+    for make in (variables, algorithms, reductions, flags, neutral_flags, factors, types, verbs)
+}
+
+
+class Table(SphinxDirective):
+    """``.. table-of:: NAME`` puts one of `TABLES` there."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Make the table."""
+        text = ".. list-table::\n   :header-rows: 1\n\n"
+        for line in TABLES[self.arguments[0]]():
+            first, *others = line
+            text += f"   * - {first}\n" + "".join(f"     - {cell}\n" for cell in others)
+        self.env.note_dependency(__file__)
+        return self.parse_text_to_nodes(text)
+
+
+def _listed(names: object) -> str:
+    return ", ".join(f"``{name}``" for name in names)  # type: ignore[attr-defined]
+
+
+def _spelled(default: object) -> str:
+    if isinstance(default, bool):
+        return "1" if default else "0"
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Announce the directive."""
+    app.add_directive("table-of", Table)
+    return {"parallel_read_safe": True}

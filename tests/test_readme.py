@@ -1,0 +1,48 @@
+"""What README.md shows happens."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def block_after(start: str) -> list[str]:
+    """The lines of the fenced block whose first lines are `start`, without them."""
+    text = README.read_text(encoding="utf-8")
+    assert text.count(start) == 1
+    return text.split(start)[1].split("\n```")[0].strip("\n").split("\n")
+
+
+def skeleton(lines: list[str]) -> list[str]:
+    """Lines of a table without what is different in each run: figures, and where the ranks are."""
+    same = [line for line in lines if not line.startswith(("# hpccomm version", "#  Rank"))]
+    return [" ".join(re.sub(r"\d+(\.\d+)?", "N", line).split()) for line in same]
+
+
+def test_the_program_prints_what_it_is_said_to(mpiexec: Callable, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    lines = block_after("```python\n")
+    assert len([line for line in lines if line]) <= 15
+    program.write_text("\n".join(lines), encoding="utf-8")
+    done = mpiexec(2, program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == block_after("$ mpiexec -n 2 python program.py\n")
+
+
+def test_the_measurement_looks_as_it_is_shown(mpiexec: Callable, tmp_path: Path) -> None:
+    text = README.read_text(encoding="utf-8")
+    (command,) = re.findall(r"^\$ mpiexec -n 2 hpccomm (perf .*)$", text, re.MULTILINE)
+    done = mpiexec(2, "-m", "hpccomm", *command.split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = block_after(f"$ mpiexec -n 2 hpccomm {command}\n")
+    assert skeleton(done.stdout.strip("\n").split("\n")) == skeleton(shown)
+    assert (tmp_path / "runs.h5").is_file()
+
+
+@pytest.mark.parametrize("path", ["jobs/quickstart.sh", "jobs/test.sh", "jobs/perf.sbatch"])
+def test_the_scripts_are_there(path: str) -> None:
+    assert path in README.read_text(encoding="utf-8")
+    assert (README.parent / path).is_file()
