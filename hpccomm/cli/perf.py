@@ -4,6 +4,8 @@ import argparse
 import sys
 from contextlib import ExitStack
 
+from hpccomm.bootstrap.launch import launched
+from hpccomm.errors import UsageError
 from hpccomm.perf import flags
 
 DESCRIPTION = """\
@@ -38,17 +40,21 @@ def run(arguments: argparse.Namespace) -> int:
     options = flags.options(arguments)
     # Arguments are checked before MPI is started.
     import hpccomm
-    from hpccomm.bootstrap.launch import launched
     from hpccomm.perf import sweep
 
     place = launched()
     with ExitStack() as stack:
-        comms = [
-            stack.enter_context(
-                hpccomm.new_comm(backend, timeout=options.timeout or None, name=f"perf-{backend}")
+        comms = []
+        for backend in options.backends:
+            comm = hpccomm.new_comm(
+                backend, timeout=options.timeout or None, name=f"perf-{backend}"
             )
-            for backend in options.backends
-        ]
+            comms.append(stack.enter_context(comm))
+            if place is not None and place.size > comm.size and comm.mpi_comm is None:
+                raise UsageError(
+                    f"--backend {backend}: its ranks are in one process, and {place.launcher} "
+                    f"started {place.size}; leave the launcher out, or name another backend"
+                )
         wrong = sweep.run(
             comms,
             options,

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
@@ -16,6 +17,8 @@ from hpccomm.errors import ResultsError
 from hpccomm.perf.flags import Options
 from hpccomm.results import csv_text, nccl_json, table
 from hpccomm.results.schema import Row, RunInfo
+
+_log = logging.getLogger(__name__)
 
 Samples = NDArray[np.float64]
 
@@ -100,8 +103,7 @@ class Report:
             if self._writer is not None:
                 self._writer.append(row, samples)
             if self._csv is not None:
-                self._csv.write(csv_text.line(self._run_name(), self._info, row))
-                self._csv.flush()
+                _put(self._csv, csv_text.line(self._run_name(), self._info, row))
             self._rows.append(row)
             self._kept.append(samples if self._json and self._columns.per_iteration else None)
             self._block.append(row)
@@ -110,8 +112,7 @@ class Report:
         # On disk first, then shown.
         self._print(table.line(out_row, in_row, self._columns, out_samples, in_samples))
         for sentence in wrong:
-            self._err.write(f"hpccomm: wrong result: {sentence}\n")
-            self._err.flush()
+            _put(self._err, f"hpccomm: wrong result: {sentence}\n")
 
     def finish(self, collective: str) -> None:
         """Print what stands behind a table."""
@@ -141,11 +142,17 @@ class Report:
     ) -> None:
         self._progress.clear()
         try:
-            if self._json is not None:
-                self._write_json(self._json, [] if error is None else [f"{error}"])
-        finally:
-            # Closes the files, and tells the writer how the run ended.
-            self._opened.__exit__(kind, error, traceback)
+            try:
+                if self._json is not None:
+                    self._write_json(self._json, [] if error is None else [f"{error}"])
+            finally:
+                # Closes the files, and tells the writer how the run ended.
+                self._opened.__exit__(kind, error, traceback)
+        except (OSError, ResultsError) as second:
+            if error is None:
+                raise
+            # The exception on its way out matters more than this one.
+            _log.info("the end of the run is not written: %s", second)
 
     def _write_json(self, file: TextIO, errors: list[str]) -> None:
         document = nccl_json.document(
@@ -155,16 +162,14 @@ class Report:
             ended=datetime.now().astimezone(),
             errors=errors,
         )
-        json.dump(document, file, indent=1)
-        file.write("\n")
+        _put(file, json.dumps(document, indent=1) + "\n")
 
     def _run_name(self) -> str:
         return "" if self._writer is None else str(self._writer.name)
 
     def _print(self, text: str) -> None:
         self._progress.clear()
-        self._out.write(text)
-        self._out.flush()
+        _put(self._out, text)
 
 
 class Progress:
@@ -192,6 +197,15 @@ class Progress:
             self._shown = False
 
 
+def _put(file: TextIO, text: str) -> None:
+    """Write, and see it through to the system."""
+    try:
+        file.write(text)
+        file.flush()
+    except OSError as error:
+        raise _refused(getattr(file, "name", "the output"), error) from None
+
+
 def _open_new(path: Path) -> TextIO:
     """Open a file that is not there yet; like nccl-tests, add .0, .1, ... to a name that is taken."""
     tried = path
@@ -213,17 +227,16 @@ def _open_csv(path: Path) -> TextIO:
     except OSError as error:
         raise _refused(path, error) from None
     file.seek(0)
-    first = file.readline()
+    first = file.readline(len(heading))
     if not first:
-        file.write(heading)
-        file.flush()
+        _put(file, heading)
     elif first != heading:
         file.close()
         raise ResultsError(f"{path} holds something else than rows of hpccomm; name another file")
     return file
 
 
-def _refused(path: Path, error: OSError) -> ResultsError:
+def _refused(path: Path | str, error: OSError) -> ResultsError:
     return ResultsError(
         f"{path} cannot be written: {error.strerror or error}; name a file that can"
     )
