@@ -60,7 +60,13 @@ def premul_sum(factor: complex) -> PremulSum:
     Parameters
     ----------
     factor : int, float or complex
-        The same on all ranks. It must be exact in the array's dtype for integers: an integer.
+        The same on all ranks. Of integer arrays an integer that their dtype holds; complex only of
+        complex arrays.
+
+    Returns
+    -------
+    PremulSum
+        For ``op=``.
 
     Raises
     ------

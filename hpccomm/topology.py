@@ -44,6 +44,17 @@ class Topology:
 
 
 def arrange(keys: Sequence[Hashable]) -> Topology:
-    """Number the nodes from one key a rank: ranks with equal keys share a node."""
+    """Number the nodes from one key a rank.
+
+    Parameters
+    ----------
+    keys : sequence of hashable
+        One for each rank; ranks with equal keys share a node.
+
+    Returns
+    -------
+    Topology
+        Nodes are numbered by their lowest rank.
+    """
     numbers: dict[Hashable, int] = {}
     return Topology(tuple(numbers.setdefault(key, len(numbers)) for key in keys))

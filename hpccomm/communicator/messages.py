@@ -49,6 +49,11 @@ class Messages(Core):
         stream : object, optional
             For device arrays.
 
+        Returns
+        -------
+        None
+            Or a `Work`.
+
         Raises
         ------
         UsageError

@@ -64,6 +64,11 @@ class Objects(Messages, Core):
         timeout : float, optional
             Seconds; None is the communicator's.
 
+        Returns
+        -------
+        list of object
+            By rank.
+
         Raises
         ------
         UsageError
@@ -94,6 +99,11 @@ class Objects(Messages, Core):
             The rank that gets them.
         timeout : float, optional
             Seconds; None is the communicator's.
+
+        Returns
+        -------
+        list of object, or None
+            At the root by rank, elsewhere None.
 
         Raises
         ------
@@ -132,6 +142,11 @@ class Objects(Messages, Core):
             The rank that has them.
         timeout : float, optional
             Seconds; None is the communicator's.
+
+        Returns
+        -------
+        object
+            At the root its own of `values`, pickled and unpickled.
 
         Raises
         ------
@@ -196,6 +211,11 @@ class Objects(Messages, Core):
             The message's.
         timeout : float, optional
             Seconds; None is the communicator's.
+
+        Returns
+        -------
+        object
+            A copy of what was sent.
 
         Raises
         ------
