@@ -112,6 +112,7 @@ class Calls:
         self._busy = threading.Lock()
         self._engine = engine(threaded=not backend.threaded)
         self._lane: Lane = deque()
+        self._under_way: set[Task] = set()
         self._kept: list[object] = []  # what may still be written to after a failure
         self._label: Label = ("", 0)
         self._station = Station(self._describe_blocked, backend.end_job)
@@ -175,7 +176,7 @@ class Calls:
         This is the shortest way through the library; every statement counts.
         """
         if self._lane:
-            self._drain(timeout)
+            self._drain(timeout, self._is_drained)
         self.sequence += 1
         if self.pre_hooks.registered:
             self.pre_hooks(self._info(*label))
@@ -205,7 +206,7 @@ class Calls:
     def run(self, operation: Operation, timeout: float) -> None:
         """Run a polled operation and wait for it."""
         if operation.ordered and self._lane:
-            self._drain(timeout)
+            self._drain(timeout, self._is_drained)
         self.sequence += 1
         sequence = self.sequence
         if self.pre_hooks.registered:
@@ -250,11 +251,13 @@ class Calls:
         expired = self._expired(operation.name, operation.nbytes, sequence, timeout)
 
         def ended(error: BaseException | None, elapsed: float) -> None:
+            self._under_way.discard(task)
             if error is not None and not _harmless(error, operation):
                 self._note_failure(error, (operation, task))
             self._ended(operation, sequence, error, elapsed)
 
         task = Task(operation.start, self.gate, timeout, expired, ended, self.backend.translate)
+        self._under_way.add(task)
         self._engine.submit(self._lane if operation.ordered else deque(), task)
 
         def gave_up(elapsed: float) -> CommunicationError:
@@ -271,18 +274,26 @@ class Calls:
             expired=gave_up,
         )
 
-    def _drain(self, timeout: float) -> None:
-        """Wait until this communicator's asynchronous collectives are done."""
-        wait(
-            self._is_drained,
-            timeout=timeout,
-            gate=self.gate,
-            expired=self._expired("wait for asynchronous calls", 0, self.sequence, timeout),
-        )
+    def _drain(self, timeout: float, drained: Callable[[], bool]) -> None:
+        """Wait until `drained` says that what must be over is over."""
+        try:
+            wait(
+                drained,
+                timeout=timeout,
+                gate=self.gate,
+                expired=self._expired("wait for asynchronous calls", 0, self.sequence, timeout),
+            )
+        except CommunicationError as error:
+            self.fail(error)
+            raise
 
     def _is_drained(self) -> bool:
         self._engine.turn()
         return not self._lane
+
+    def _is_idle(self) -> bool:
+        self._engine.turn()
+        return not self._under_way
 
     @contextmanager
     def beside_watchdog(self, name: str) -> Iterator[None]:
@@ -297,9 +308,9 @@ class Calls:
             station.since = 0.0
 
     def finish(self) -> None:
-        """Wait until this communicator's asynchronous collectives are done."""
-        if self._lane:
-            self._drain(self.timeout)
+        """Wait until all asynchronous calls of this communicator are done."""
+        if self._under_way:
+            self._drain(self.timeout, self._is_idle)
 
     def drive(self, name: str, steps: Steps) -> None:
         """Wait for steps that are part of a call, under the communicator's deadline."""
@@ -407,6 +418,7 @@ class Calls:
         aborted = self._aborted(error)
         aborted.__cause__ = error
         self.gate.shut(aborted)
+        self.backend.abandon()
         for hook in self.abort_hooks:
             try:
                 hook(error)

@@ -177,7 +177,10 @@ class LoopbackBackend:
     def end_job(self, reason: str) -> None:
         """Do nothing: the ranks are threads of the user's process."""
 
-    def close(self, *, collective: bool) -> None:
+    def abandon(self) -> None:
+        """Do nothing: nothing here needs a peer to end."""
+
+    def close(self) -> None:
         """Forget this rank's mailboxes."""
         own = {(*self._context, "collectives"), (*self._context, "messages")}
         with self.world.lock:

@@ -91,6 +91,11 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
         *args, **keywords
             Its arguments.
 
+        Returns
+        -------
+        Choice
+            Prints as a sentence.
+
         Raises
         ------
         UsageError
@@ -121,14 +126,13 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
         RankMismatch
             On every other rank then, and on all ranks if they plan different calls.
         """
-        bound, error = None, None
-        try:
-            name = check_planned(collective)
-            bound = self._captured(name, args, keywords, local=False)
-        except UsageError as refused:
-            error = refused
+        bound, error, timeout = None, None, self._calls.timeout
         async_op = bool(keywords.get("async_op", False))
-        timeout = self._timeout(keywords.get("timeout"))
+        try:
+            timeout = self._timeout(keywords.get("timeout"))
+            bound = self._captured(check_planned(collective), args, keywords, local=False)
+        except HpccommError as refused:
+            error = refused
         mine: dict[str, object] = {"error": str(error)}
         if bound is not None:
             mine = terms(bound.recipe.demand.call, bound.recipe.way.choice.algorithm, async_op)
@@ -147,6 +151,11 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
         ----------
         async_op : bool
             Do not wait at the end; ``batch.work`` is the `Work`.
+
+        Returns
+        -------
+        Batch
+            For a ``with`` statement.
         """
         return Batch(self, async_op)
 
@@ -185,7 +194,13 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
     # Watching.
 
     def stats(self) -> dict[Key, Tally]:
-        """Return calls, bytes and seconds, by collective and size class. Local."""
+        """Return calls, bytes and seconds so far. Local.
+
+        Returns
+        -------
+        dict of (str, str) to Tally
+            By call and size class, such as ``("all_reduce", "to 1 KiB")``.
+        """
         return self._calls.stats.snapshot()
 
     def set_timeout(self, timeout: float) -> None:
@@ -199,18 +214,50 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
         self._calls.timeout = check_seconds("timeout", timeout)
 
     def register_pre_hook(self, hook: Hook) -> Handle:
-        """Have ``hook(info)`` called before each call, with a `CallInfo`. Local."""
+        """Have ``hook(info)`` called before each call. Local.
+
+        Parameters
+        ----------
+        hook : callable
+            Takes a `CallInfo`.
+
+        Returns
+        -------
+        Handle
+            Its ``remove()`` takes the hook off.
+        """
         return self._calls.pre_hooks.register(hook)
 
     def register_post_hook(self, hook: Hook) -> Handle:
-        """Have ``hook(info)`` called when a call has ended, with a `CallInfo`. Local.
+        """Have ``hook(info)`` called when a call has ended. Local.
 
         Of an asynchronous call, it is called from whichever thread moves it on.
+
+        Parameters
+        ----------
+        hook : callable
+            Takes a `CallInfo`.
+
+        Returns
+        -------
+        Handle
+            Its ``remove()`` takes the hook off.
         """
         return self._calls.post_hooks.register(hook)
 
     def register_abort_hook(self, hook: AbortHook) -> Handle:
-        """Have ``hook(error)`` called once the communicator fails or is aborted. Local."""
+        """Have ``hook(error)`` called once the communicator fails or is aborted. Local.
+
+        Parameters
+        ----------
+        hook : callable
+            Takes the error.
+
+        Returns
+        -------
+        Handle
+            Its ``remove()`` takes the hook off.
+        """
         return self._calls.abort_hooks.register(hook)
 
     def __enter__(self) -> "Communicator":

@@ -140,8 +140,7 @@ class Core:
         calls = self._calls
         calls.enter()
         try:
-            if stream is not None:
-                self._refuse_stream(stream)
+            self._refuse_stream(stream)
             limit = calls.timeout if timeout is None else check_seconds("timeout", timeout)
             bound = self._bind(
                 name,
@@ -165,8 +164,7 @@ class Core:
         """Hold the communicator for one call."""
         self._calls.enter()
         try:
-            if stream is not None:
-                self._refuse_stream(stream)
+            self._refuse_stream(stream)
             yield
         finally:
             self._calls.leave()
@@ -220,6 +218,36 @@ class Core:
         algorithm: str | None,
         deterministic: bool,
     ) -> Bound:
+        """Check a call's arguments, decide its way and take its memory."""
+        recipe, a, b = self._recipe(
+            name,
+            rule,
+            x,
+            out,
+            op,
+            root,
+            counts,
+            recv_counts,
+            exclusive,
+            algorithm,
+            deterministic,
+        )
+        return self._with_memory(name, recipe, x, out, a, b)
+
+    def _recipe(
+        self,
+        name: str,
+        rule: Rule,
+        x: Any,
+        out: Any,
+        op: Any = None,
+        root: Any = None,
+        counts: tuple[int, ...] = (),
+        recv_counts: tuple[int, ...] = (),
+        exclusive: bool = False,
+        algorithm: str | None = None,
+        deterministic: bool = False,
+    ) -> tuple[Recipe, Array | None, Array | None]:
         """Check a call's arguments and decide its way, or find what was decided before."""
         a = x if x.__class__ is np.ndarray or x is None else view(x, "x")
         b = out if out.__class__ is np.ndarray or out is None else view(out, "out")
@@ -260,7 +288,7 @@ class Core:
                 if len(self._recipes) >= RECIPES:
                     self._recipes.clear()
                 self._recipes[key] = recipe
-        return self._with_memory(name, recipe, x, out, a, b)
+        return recipe, a, b
 
     def _with_memory(
         self, name: str, recipe: Recipe, x: Any, out: Any, a: Array | None, b: Array | None
@@ -341,6 +369,8 @@ class Core:
         return self._path.decide(demand.call, algorithm, deterministic)
 
     def _refuse_stream(self, stream: object) -> None:
+        if stream is None:
+            return
         raise UsageError(f"stream is {stream!r}; it is for device arrays, and x is a host array")
 
     def _timeout(self, timeout: float | None) -> float:

@@ -109,7 +109,18 @@ class Groups(Core):
             return self._group(members, name or f"{self._calls.name}.ranks{members}")
 
     def dup(self, name: str | None = None) -> "Communicator":
-        """Make a communicator of the same ranks. Collective; blocks."""
+        """Make a communicator of the same ranks. Collective; blocks.
+
+        Parameters
+        ----------
+        name : str, optional
+            Of the new communicator.
+
+        Returns
+        -------
+        Communicator
+            Ended by itself.
+        """
         with self._one_call():
             everyone = list(range(self._backend.size))
             return self._group(everyone, name or f"{self._calls.name}.dup")
@@ -163,8 +174,9 @@ class Groups(Core):
         if self._node_comm is not None:
             self._node_comm.finalize()
         calls.close("is finalized")
-        with calls.beside_watchdog("finalize"):
-            self._backend.close(collective=not failed)
+        if not failed:
+            with calls.beside_watchdog("finalize"):
+                self._backend.close()
 
     def abort(self) -> None:
         """End this process's waits and mark the communicator as failed. Local; from any thread.

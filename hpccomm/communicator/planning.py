@@ -121,7 +121,7 @@ class Batch:
         return self
 
     def __exit__(self, kind: object, error: object, where: object) -> None:
-        if kind is not None or not self._operations:
+        if kind is not None or not (self._operations or self._async):
             self._issuer.end_batch(None, False)
             return
         operations = tuple(self._operations)

@@ -11,7 +11,7 @@ import numpy as np
 from hpccomm.buffers import check_dtype, check_layout, view
 from hpccomm.communicator import demands
 from hpccomm.communicator.core import Core
-from hpccomm.communicator.demands import check_counts
+from hpccomm.communicator.demands import Rule, check_counts
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.reductions import Op, ReduceOp
 
@@ -63,7 +63,16 @@ class Uneven(Core):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        known = self._counts(counts, x, "x")
+        known = self._row_counts(
+            "all_gather_v",
+            demands.all_gather_v,
+            x,
+            out,
+            counts,
+            timeout=timeout,
+            algorithm=algorithm,
+            stream=stream,
+        )
         return self._collective(
             "all_gather_v",
             demands.all_gather_v,
@@ -187,7 +196,9 @@ class Uneven(Core):
         """
         known = check_counts("send_counts", send_counts, self._backend.size)
         if recv_counts is None:
-            incoming = self._incoming(known)
+            incoming = self._incoming(
+                x, out, known, timeout=timeout, algorithm=algorithm, stream=stream
+            )
         else:
             incoming = check_counts("recv_counts", recv_counts, self._backend.size)
         return self._collective(
@@ -248,7 +259,17 @@ class Uneven(Core):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        known = self._counts(counts, x, "x")
+        known = self._row_counts(
+            "gather_v",
+            demands.gather_v,
+            x,
+            out,
+            counts,
+            root=root,
+            timeout=timeout,
+            algorithm=algorithm,
+            stream=stream,
+        )
         return self._collective(
             "gather_v",
             demands.gather_v,
@@ -310,7 +331,7 @@ class Uneven(Core):
             If the call fails or its deadline passes.
         """
         if counts is None:
-            known = self._wanted(x, out, demands.check_rank("root", root, self._backend.size))
+            known = self._wanted(x, out, root, timeout=timeout, algorithm=algorithm, stream=stream)
         else:
             known = check_counts("counts", counts, self._backend.size)
         return self._collective(
@@ -326,53 +347,111 @@ class Uneven(Core):
             stream=stream,
         )
 
-    def _counts(self, counts: Any, array: Any, name: str) -> tuple[int, ...]:
-        """Return `counts`, or each rank's number of rows of `array`."""
+    # Counts that nobody gave are exchanged. Whatever is wrong with this rank's arguments must be
+    # found before: afterwards the other ranks would wait for it.
+
+    def _row_counts(
+        self, name: str, rule: Rule, x: Any, out: Any, counts: Any, **others: Any
+    ) -> tuple[int, ...]:
+        """Return `counts`, or each rank's number of rows of x."""
         if counts is not None:
             return check_counts("counts", counts, self._backend.size)
-        return self._exchange(self._rows(array, name))
+        rows = _rows("x", x)
+        self._rehearse(name, rule, x, out, (rows,) * self._backend.size, **others)
+        return self._exchange("counts", rows, others["timeout"])
 
-    def _rows(self, array: Any, name: str) -> int:
-        # All that can be wrong with the array must be found before the exchange: afterwards the
-        # other ranks would wait for this one.
-        seen = view(array, name)
-        check_dtype(name, seen.dtype)
-        check_layout(seen, name, written=name == "out")
-        if not seen.ndim:
-            raise UsageError(f"{name} is 0-d; give an array with rows along axis 0")
-        return int(seen.shape[0])
-
-    def _exchange(self, number: int) -> tuple[int, ...]:
-        self._may_exchange("counts")
-        mine = np.array([number], np.int64)
-        everyone = self._collective("all_gather", demands.all_gather, mine)
-        return tuple(everyone.ravel().tolist())
-
-    def _incoming(self, outgoing: tuple[int, ...]) -> tuple[int, ...]:
+    def _incoming(
+        self, x: Any, out: Any, outgoing: tuple[int, ...], **others: Any
+    ) -> tuple[int, ...]:
+        """Return the rows that come from each rank."""
+        self._rehearse("all_to_all_v", demands.all_to_all_v, x, out, outgoing, outgoing, **others)
         self._may_exchange("recv_counts")
         mine = np.array(outgoing, np.int64)
-        return tuple(self._collective("all_to_all", demands.all_to_all, mine).tolist())
+        got = self._collective("all_to_all", demands.all_to_all, mine, timeout=others["timeout"])
+        return tuple(got.tolist())
 
-    def _wanted(self, x: Any, out: Any, root: int) -> tuple[int, ...]:
-        """Return the rows that each rank's out has; the root without one gets those that are left."""
-        at_root = self._backend.rank == root
+    def _wanted(self, x: Any, out: Any, root: Any, **others: Any) -> tuple[int, ...]:
+        """Return the rows that each rank's out has; a root without one gets those that are left."""
+        rank, size = self._backend.rank, self._backend.size
+        at_root = rank == demands.check_rank("root", root, size)
         if out is None and not at_root:
-            rank = self._backend.rank
             raise UsageError(f"out is None on rank {rank}; scatter_v needs it but on the root")
-        wanted = list(self._exchange(-1 if out is None else self._rows(out, "out")))
+        given = _rows("x", x) if at_root else 0
+        rows = given if out is None else _rows("out", out)
+        rest = given - rows if at_root else 0
+        if rest < 0:
+            raise BufferMismatch(f"out has {rows} rows and x has {given}; x has those of all ranks")
+        pretended = [0] * size
+        pretended[rank - 1] = rest  # some other rank's, if there is one
+        pretended[rank] = rows
+        self._rehearse(
+            "scatter_v",
+            demands.scatter_v,
+            x,
+            None if at_root else out,
+            tuple(pretended),
+            root=root,
+            **others,
+        )
+        timeout = others["timeout"]
+        wanted = list(self._exchange("counts", -1 if out is None else rows, timeout))
         if wanted[root] == -1:
-            others = sum(wanted) + 1
-            left = np.array([self._rows(x, "x") - others if at_root else 0], np.int64)
-            self._collective("broadcast", demands.broadcast, left, root=root)
+            taken = sum(wanted) + 1
+            left = np.array([given - taken], np.int64)
+            self._collective("broadcast", demands.broadcast, left, root=root, timeout=timeout)
             wanted[root] = int(left[0])
             if wanted[root] < 0:
                 raise BufferMismatch(
-                    f"x has {-wanted[root]} rows less than the other ranks' out arrays take "
-                    f"({others}); give an x with at least {others} rows"
+                    f"x has {taken + wanted[root]} rows on rank {root} and the other ranks' out "
+                    f"arrays take {taken}; give an x with at least {taken} rows"
                 )
         return tuple(wanted)
+
+    def _rehearse(
+        self,
+        name: str,
+        rule: Rule,
+        x: Any,
+        out: Any,
+        counts: tuple[int, ...],
+        recv_counts: tuple[int, ...] = (),
+        *,
+        root: Any = None,
+        timeout: float | None = None,
+        algorithm: str | None = None,
+        stream: object = None,
+    ) -> None:
+        """Raise what the call would raise with such counts, whatever the other ranks give."""
+        self._timeout(timeout)
+        self._refuse_stream(stream)
+        fits = out if name == "scatter_v" else None  # elsewhere its size is not known yet
+        _, array, _ = self._recipe(
+            name, rule, x, fits, None, root, counts, recv_counts, False, algorithm
+        )
+        for which, given in (("x", x), ("out", out)):
+            if given is not None:
+                seen = view(given, which)
+                check_dtype(which, seen.dtype)
+                check_layout(seen, which, written=which == "out")
+                if array is not None and seen.dtype != array.dtype:
+                    raise BufferMismatch(f"out has dtype {seen.dtype}; give dtype {array.dtype}")
+
+    def _exchange(self, name: str, number: int, timeout: float | None) -> tuple[int, ...]:
+        self._may_exchange(name)
+        mine = np.array([number], np.int64)
+        everyone = self._collective("all_gather", demands.all_gather, mine, timeout=timeout)
+        return tuple(everyone.ravel().tolist())
 
     def _may_exchange(self, name: str) -> None:
         if self._batch is not None or (self._capture is not None and self._capture.local):
             where = "a batch" if self._batch is not None else "explain"
             raise UsageError(f"{name} is None in {where}, which sends nothing; give {name}")
+
+
+def _rows(name: str, array: Any) -> int:
+    if array is None:
+        raise UsageError(f"{name} is None; give an array")
+    shape = view(array, name).shape
+    if not shape:
+        raise UsageError(f"{name} is 0-d; give an array with rows along axis 0")
+    return int(shape[0])

@@ -83,6 +83,13 @@ class Backend(Protocol):
         """End all processes of the job; does not return where it can be done."""
         ...
 
-    def close(self, *, collective: bool) -> None:
-        """Free what the backend owns; with ``collective=False``, only what needs no peer."""
+    def abandon(self) -> None:
+        """Note that the communicator has failed: nothing may need a peer from now on.
+
+        Local; from any thread; never blocks; idempotent.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the backend owns. Collective; not called after a failure."""
         ...

@@ -1,8 +1,10 @@
 """The ranks of an MPI communicator."""
 
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
@@ -29,44 +31,91 @@ class _Send:
 
 
 class _Receive:
-    __slots__ = ("_data", "_request", "_src", "_status")
+    """A receive of a message whose size both sides know: it is posted at once."""
 
-    def __init__(self, request: Any, data: NDArray[Any], src: int) -> None:
+    __slots__ = ("_data", "_request", "test")
+
+    def __init__(self, request: Any, data: NDArray[Any]) -> None:
         self._request = request
         self._data = data
-        self._src = src
-        self._status = MPI.Status()
-
-    def test(self) -> bool:
-        """Return whether the message is there, and check its size."""
-        try:
-            if not self._request.Test(self._status):
-                return False
-        except MPI.Exception as error:
-            if error.Get_error_class() == MPI.ERR_TRUNCATE:
-                raise self._mismatch("a larger message") from error
-            raise
-        arrived = self._status.Get_elements(MPI.BYTE)
-        if arrived != self._data.nbytes:
-            raise self._mismatch(f"{arrived} bytes")
-        return True
+        self.test = request.Test
 
     def cancel(self) -> None:
         """Cancel it, so that no late message is written into the array."""
         self._request.Cancel()
 
-    def _mismatch(self, sent: str) -> BufferMismatch:
-        return BufferMismatch(
-            f"rank {self._src} sent {sent}, and the array takes {self._data.nbytes} bytes; "
-            "give an array of the size that is sent"
-        )
+
+class _CheckedReceive:
+    """A receive of a message of any size, of which only the right one reaches the array.
+
+    A message that is longer than a posted receive may overwrite memory (Open MPI 5 does). So the
+    message is matched first, and received once its size is known. Receives of one sender and tag
+    match in the order in which they were begun, which `queue` holds.
+    """
+
+    __slots__ = ("_arrived", "_comm", "_data", "_expected", "_queue", "_request", "_src", "_tag")
+
+    def __init__(
+        self, comm: Any, data: NDArray[Any], src: int, tag: int, queue: "deque[_CheckedReceive]"
+    ) -> None:
+        self._comm = comm
+        self._data = data
+        self._expected = data.nbytes
+        self._src = src
+        self._tag = tag
+        self._queue = queue
+        self._request: Any = None
+        self._arrived = 0
+        queue.append(self)
+
+    def test(self) -> bool:
+        """Return whether the message is there."""
+        if self._request is None and not self._match():
+            return False
+        if not self._request.Test():
+            return False
+        if self._arrived != self._expected:
+            raise BufferMismatch(
+                f"rank {self._src} sent {self._arrived} bytes, and the array takes "
+                f"{self._expected} bytes; give an array of the size that is sent"
+            )
+        return True
+
+    def _match(self) -> bool:
+        if self._queue[0] is not self:
+            return False
+        status = MPI.Status()
+        message = self._comm.Improbe(self._src, self._tag, status)
+        if message is None:
+            return False
+        self._queue.popleft()
+        self._arrived = status.Get_elements(MPI.BYTE)
+        if self._arrived != self._expected:
+            self._data = np.empty(self._arrived, np.uint8)  # takes what is lost
+        self._request = message.Irecv([self._data, *block(self._arrived)])
+        return True
+
+    def cancel(self) -> None:
+        """Give it up before it is matched; afterwards it ends by itself."""
+        if self._request is None and self in self._queue:
+            self._queue.remove(self)
 
 
 class MpiTransport:
-    """Messages over one MPI communicator."""
+    """Messages over one MPI communicator.
 
-    def __init__(self, comm: Any) -> None:
+    Parameters
+    ----------
+    comm : mpi4py communicator
+        Carries them.
+    checked : bool
+        Whether messages may have sizes that the receiver does not expect.
+    """
+
+    def __init__(self, comm: Any, *, checked: bool) -> None:
         self._comm = comm
+        self._checked = checked
+        self._queues: dict[tuple[int, int], deque[_CheckedReceive]] = defaultdict(deque)
         self.rank: int = comm.rank
         self.size: int = comm.size
         # MPI promises at least 32767.
@@ -74,13 +123,13 @@ class MpiTransport:
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Begin to send."""
-        count, datatype = block(data.nbytes)
-        return _Send(self._comm.Isend([data, count, datatype], dst, tag), data)
+        return _Send(self._comm.Isend([data, *block(data.nbytes)], dst, tag), data)
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive."""
-        count, datatype = block(data.nbytes)
-        return _Receive(self._comm.Irecv([data, count, datatype], src, tag), data, src)
+        if self._checked:
+            return _CheckedReceive(self._comm, data, src, tag, self._queues[src, tag])
+        return _Receive(self._comm.Irecv([data, *block(data.nbytes)], src, tag), data)
 
 
 class MpiBackend:
@@ -97,8 +146,8 @@ class MpiBackend:
         self.rank: int = comm.rank
         self.size: int = comm.size
         self.topology = topology
-        self.collectives: Transport = MpiTransport(comm)
-        self.messages: Transport = MpiTransport(self._user)
+        self.collectives: Transport = MpiTransport(comm, checked=False)
+        self.messages: Transport = MpiTransport(self._user, checked=True)
         self.threaded = bootstrap.threads_limited(MPI)
         self.mpi_comm = mpi_comm
 
@@ -129,11 +178,13 @@ class MpiBackend:
         """End all processes of the job."""
         bootstrap.end_job(MPI, reason)
 
-    def close(self, *, collective: bool) -> None:
-        """Free the duplicates; without the peers, leave them to the end of the process."""
-        if not collective:
-            bootstrap.note_failure()
-        elif not MPI.Is_finalized():
+    def abandon(self) -> None:
+        """Have MPI's finalisation stand under a deadline: a peer may never come."""
+        bootstrap.note_failure()
+
+    def close(self) -> None:
+        """Free the duplicates."""
+        if not MPI.Is_finalized():
             self._user.Free()
             self._comm.Free()
 
