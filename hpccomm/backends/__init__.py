@@ -72,6 +72,15 @@ def opener(name: str) -> Opener:
 def refuse_hints(backend: str, hints: Mapping[str, str], known: tuple[str, ...] = ()) -> None:
     """Raise unless every key of `hints` is one that the backend knows.
 
+    Parameters
+    ----------
+    backend : str
+        Its name, for the message.
+    hints : mapping of str to str
+        What the user gave.
+    known : tuple of str
+        Keys that the backend understands.
+
     Raises
     ------
     UsageError

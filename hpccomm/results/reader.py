@@ -72,6 +72,16 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
 
     A file whose run was killed, or is being written, can be read as well.
 
+    Parameters
+    ----------
+    path : path-like
+        The file.
+
+    Returns
+    -------
+    list of Run
+        Interrupted runs too.
+
     Raises
     ------
     ResultsError
@@ -85,7 +95,19 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
 
 
 def choose(runs: list[Run], wanted: str | None) -> Run:
-    """Choose a run by its name, or by its number from 1 (-1 is the last); None is the last.
+    """Choose a run by its name or number.
+
+    Parameters
+    ----------
+    runs : list of Run
+        As `read` gives them.
+    wanted : str or None
+        A name; a number from 1, or from -1 backwards; None is the last.
+
+    Returns
+    -------
+    Run
+        One of `runs`.
 
     Raises
     ------
