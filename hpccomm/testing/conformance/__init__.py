@@ -1,0 +1,77 @@
+"""What every backend must do: each behaviour of the interface, written once.
+
+An author of a backend runs the suite on communicators that use it. With pytest, on the ranks of an
+MPI job (each rank runs the same tests in the same order)::
+
+    import pytest
+    from hpccomm.testing import conformance
+
+    @pytest.mark.parametrize("case", conformance.cases(), ids=lambda case: case.name)
+    def test_conformance(case, comm):        # a fixture that gives hpccomm.new_comm("mine")
+        if comm.size < case.min_size:
+            pytest.skip(f"needs {case.min_size} ranks")
+        if reason := case.missing():
+            pytest.skip(reason)
+        case.run(comm)
+
+or, where ranks are threads of one process, ``hpccomm.testing.run_ranks(n, case.run)``. Without
+pytest, a loop over `cases` does; nothing here needs it.
+
+A case asserts on each rank what that rank sees, so it can fail on one rank and pass on another:
+whoever runs several cases on the same ranks must let all of them know how each case ended, and
+stop, or begin a new communicator, when one failed. Give `new_comm` a ``timeout`` of some seconds:
+a fault that would make a rank wait for ever then ends with its place named.
+
+Results are compared with NumPy's, computed on every rank from all ranks' inputs. Outputs hold
+something else in every element before the call. Values are chosen so that arithmetic is exact, and
+comparison is for equality; the few cases that tolerate an error say why.
+"""
+
+from hpccomm.testing.conformance import (
+    arrays,
+    collectives,
+    deterministic,
+    failures,
+    groups,
+    messages,
+    misuse,
+    misused_arrays,
+    objects,
+    observers,
+    plans,
+    reductions,
+    uneven,
+    works,
+)
+from hpccomm.testing.conformance.case import Case
+
+SECTIONS = (
+    collectives.COLLECTIVES,
+    reductions.REDUCTIONS,
+    deterministic.DETERMINISTIC,
+    uneven.UNEVEN,
+    messages.MESSAGES,
+    objects.OBJECTS,
+    works.WORKS,
+    plans.PLANS,
+    groups.GROUPS,
+    arrays.ARRAYS,
+    observers.OBSERVERS,
+    misuse.MISUSE,
+    misused_arrays.ARRAYS,
+    failures.FAILURES,
+)
+"""The suite, simplest behaviours first and those that make communicators fail last."""
+
+__all__ = ["Case", "cases"]
+
+
+def cases() -> tuple[Case, ...]:
+    """Return every case, in an order that is the same everywhere.
+
+    Returns
+    -------
+    tuple of Case
+        Names are unique.
+    """
+    return tuple(case for section in SECTIONS for case in section.cases())

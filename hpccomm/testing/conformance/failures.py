@@ -1,0 +1,273 @@
+"""Deadlines, aborts and the end: how a communicator fails, and that it says so."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm.dtypes import BFLOAT16
+from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, UsageError
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import raises
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpccomm.communicator import Communicator
+
+FAILURES = Behaviours("failures")
+
+SHORT = 0.2
+"""Seconds of a deadline that is meant to pass."""
+
+SOON = 5.0
+"""Seconds within which a failure must show; generous, for machines that do other work."""
+
+
+def has_failed(comm: Communicator) -> None:
+    """Assert that every kind of call on `comm` raises at once."""
+    before = time.monotonic()
+    x = np.ones(3)
+    with raises(CommunicatorAborted, comm.name):
+        comm.all_reduce(x)
+    with raises(CommunicatorAborted, comm.name):
+        comm.all_reduce(x, async_op=True)
+    with raises(CommunicatorAborted, comm.name):
+        comm.barrier()
+    with raises(CommunicatorAborted, comm.name):
+        comm.send(x, comm.rank)
+    with raises(CommunicatorAborted, comm.name):
+        comm.broadcast_object(None)
+    with raises(CommunicatorAborted, comm.name):
+        comm.dup()
+    assert time.monotonic() - before < SOON, "failed calls return at once"
+
+
+def timed_out(
+    comm: Communicator, operation: str, nbytes: int | None, call: Callable[[], Any]
+) -> None:
+    """Assert that `call` raises a complete `CollectiveTimeout` soon, and fails `comm`."""
+    before = time.monotonic()
+    with raises(CollectiveTimeout, operation, comm.name) as caught:
+        call()
+    elapsed = time.monotonic() - before
+    assert SHORT / 2 < elapsed < SHORT + SOON, f"timed out after {elapsed} s"
+    error = caught[0]
+    assert isinstance(error, CollectiveTimeout)
+    assert error.operation == operation, error.operation
+    assert error.communicator == comm.name, error.communicator
+    assert error.rank == comm.rank, error.rank
+    assert error.sequence is not None, "sequence"
+    assert nbytes is None or error.nbytes == nbytes, error.nbytes
+    assert error.elapsed is not None, "elapsed"
+    assert SHORT / 2 < error.elapsed < SHORT + SOON, error.elapsed
+    has_failed(comm)
+
+
+def silent(comm: Communicator) -> int:
+    """Return a rank that sends nothing: the next."""
+    return int((comm.rank + 1) % comm.size)
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def recv_times_out(comm: Communicator) -> None:
+    """A receive from a silent rank gives up at its deadline."""
+    out = np.zeros(4)
+    timed_out(comm, "recv", 32, lambda: comm.recv(out, silent(comm), timeout=SHORT))
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def asynchronous_recv_times_out(comm: Communicator) -> None:
+    """The deadline of an asynchronous call holds without anybody waiting, and is kept as error."""
+    out = np.zeros(4)
+    work = comm.recv(out, silent(comm), async_op=True, timeout=SHORT)
+    timed_out(comm, "recv", 32, work.wait)
+    assert work.done(), "a failed call is done"
+    assert isinstance(work.exception(), CollectiveTimeout), work.exception()
+    with raises(CollectiveTimeout):
+        work.wait()
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def wait_times_out(comm: Communicator) -> None:
+    """`Work.wait(timeout=...)` has a deadline of its own."""
+    work = comm.recv(np.zeros(4), silent(comm), async_op=True, timeout=math.inf)
+    timed_out(comm, "recv", 32, lambda: work.wait(timeout=SHORT))
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def recv_object_times_out(comm: Communicator) -> None:
+    """So has a receive of an object."""
+    timed_out(comm, "recv_object", None, lambda: comm.recv_object(silent(comm), timeout=SHORT))
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def collectives_time_out(comm: Communicator) -> None:
+    """A collective that hpccomm runs itself gives up when a rank does not come."""
+    if comm.rank == 0:
+        x = np.ones(4, BFLOAT16)
+        timed_out(comm, "all_reduce", 8, lambda: comm.all_reduce(x, timeout=SHORT))
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def asynchronous_collectives_time_out(comm: Communicator) -> None:
+    """So does any asynchronous collective."""
+    if comm.rank == 0:
+        work = comm.all_reduce(np.ones(4), async_op=True)
+        timed_out(comm, "all_reduce", 32, lambda: work.wait(timeout=SHORT))
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def object_collectives_time_out(comm: Communicator) -> None:
+    """So do collectives of objects."""
+    if comm.rank == 0:
+        timed_out(comm, "all_gather_object", None, lambda: comm.all_gather_object(1, timeout=SHORT))
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def large_send_times_out(comm: Communicator) -> None:
+    """A send of 32 MiB that nobody receives gives up, or has left its array reusable."""
+    x = np.zeros(1 << 22)
+    before = time.monotonic()
+    try:
+        comm.send(x, silent(comm), timeout=SHORT)
+    except CollectiveTimeout as error:
+        assert error.operation == "send", error.operation
+        has_failed(comm)
+    assert time.monotonic() - before < SHORT + SOON, "gave up late"
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def the_default_deadline(comm: Communicator) -> None:
+    """`set_timeout` gives the deadline of calls that name none."""
+    comm.set_timeout(SHORT)
+    timed_out(comm, "recv", 32, lambda: comm.recv(np.zeros(4), silent(comm)))
+
+
+@FAILURES.behaviour()
+def deadlines_that_are_met(comm: Communicator) -> None:
+    """A deadline that does not pass changes nothing, infinity among them."""
+    for timeout in (60.0, 60, math.inf, None):
+        x = np.array([1])
+        comm.all_reduce(x, timeout=timeout)
+        assert x[0] == comm.size, "all_reduce"
+        work = comm.all_reduce(x, async_op=True, timeout=timeout)
+        work.wait(timeout=timeout)
+        comm.barrier(timeout=timeout)
+        assert comm.all_gather_object(comm.rank, timeout=timeout)[-1] == comm.size - 1
+
+
+@FAILURES.behaviour(fails=True)
+def abort(comm: Communicator) -> None:
+    """After `abort`, later calls raise at once; a second `abort` does nothing."""
+    comm.abort()
+    comm.abort()
+    has_failed(comm)
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def abort_releases_waits(comm: Communicator) -> None:
+    """`abort` from another thread releases a call that waits."""
+    timer = threading.Timer(SHORT, comm.abort)
+    timer.start()
+    before = time.monotonic()
+    with raises(CommunicatorAborted, comm.name) as caught:
+        comm.recv(np.zeros(4), silent(comm))
+    timer.join()
+    error = caught[0]
+    assert isinstance(error, CommunicatorAborted)
+    assert (error.operation, error.nbytes, error.rank) == ("recv", 32, comm.rank), vars(error)
+    assert time.monotonic() - before < SHORT + SOON, "released late"
+    has_failed(comm)
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def abort_releases_works(comm: Communicator) -> None:
+    """`abort` ends what is under way asynchronously: `wait` raises."""
+    work = comm.recv(np.zeros(4), silent(comm), async_op=True)
+    comm.abort()
+    before = time.monotonic()
+    with raises(CommunicatorAborted):
+        work.wait()
+    assert time.monotonic() - before < SOON, "released late"
+    assert work.done(), "done"
+    assert isinstance(work.exception(), CommunicatorAborted), work.exception()
+
+
+@FAILURES.behaviour(fails=True)
+def an_exception_leaves_by_abort(comm: Communicator) -> None:
+    """Leaving `with` by an exception is local: it aborts, waits for nobody, and lets it through."""
+    if comm.rank == 0:
+        with raises(ZeroDivisionError), comm:
+            raise ZeroDivisionError
+        has_failed(comm)
+
+
+@FAILURES.behaviour(fails=True)
+def finalize(comm: Communicator) -> None:
+    """`finalize` may be called again; calls after it are refused, facts remain."""
+    comm.all_reduce(np.ones(2))
+    comm.finalize()
+    comm.finalize()
+    with raises(UsageError, "finalize"):
+        comm.all_reduce(np.ones(2))
+    with raises(UsageError, "finalize"):
+        comm.barrier(async_op=True)
+    with raises(UsageError, "finalize"):
+        comm.all_gather_object(1)
+    with raises(UsageError, "finalize"):
+        comm.split(0)
+    assert 0 <= comm.rank < comm.size, "facts remain"
+
+
+@FAILURES.behaviour(fails=True)
+def finalize_completes_what_is_under_way(comm: Communicator) -> None:
+    """A call that nobody waited for is complete after `finalize`."""
+    x = np.full(100_000, comm.rank, np.int64)
+    work = comm.all_reduce(x, async_op=True)
+    comm.finalize()
+    assert work.done(), "done"
+    assert (x == sum(range(comm.size))).all(), "the result"
+
+
+@FAILURES.behaviour(fails=True)
+def with_finalizes(comm: Communicator) -> None:
+    """Leaving `with` finalizes."""
+    with comm as inside:
+        assert inside is comm, "with gives the communicator"
+    with raises(UsageError, "finalize"):
+        comm.barrier()
+
+
+@FAILURES.behaviour(fails=True)
+def two_threads_at_once(comm: Communicator) -> None:
+    """Of two threads in one communicator, the second is refused and the first goes on."""
+    outcomes: list[BaseException] = []
+    both = threading.Barrier(2)
+
+    def receive() -> None:
+        # Nobody sends: whoever is let in stays in, until the abort below.
+        both.wait()
+        try:
+            comm.recv(np.zeros(1), silent(comm), tag=11)
+        except (UsageError, CommunicatorAborted) as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=receive) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + SOON
+    while not outcomes and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert len(outcomes) == 1, f"one of two is refused: {outcomes}"
+    assert isinstance(outcomes[0], UsageError), f"refused: {outcomes[0]!r}"
+    assert "thread" in str(outcomes[0]), f"the message names threads: {outcomes[0]}"
+    comm.abort()
+    for thread in threads:
+        thread.join(SOON)
+        assert not thread.is_alive(), "abort releases the first"
+    assert isinstance(outcomes[1], CommunicatorAborted), f"the first went on: {outcomes[1]!r}"

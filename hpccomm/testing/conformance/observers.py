@@ -1,0 +1,106 @@
+"""Hooks and counts: what a program can learn of its calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm.errors import CommunicatorAborted, HpccommError
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import raises
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+OBSERVERS = Behaviours("observers")
+
+
+@OBSERVERS.behaviour()
+def hooks_see_calls(comm: Communicator) -> None:
+    """A hook before and one after each call learn which it is, how much it moves and how long."""
+    before: list[Any] = []
+    after: list[Any] = []
+    handles = (comm.register_pre_hook(before.append), comm.register_post_hook(after.append))
+    try:
+        comm.all_reduce(np.zeros(4))
+        comm.broadcast(np.zeros(2, np.int8))
+        comm.barrier()
+        comm.all_gather_object("x")
+        comm.all_reduce(np.zeros(8), async_op=True).wait()
+    finally:
+        for handle in handles:
+            handle.remove()
+    operations = ["all_reduce", "broadcast", "barrier", "all_gather_object", "all_reduce"]
+    assert [info.operation for info in before] == operations, before
+    assert [info.operation for info in after] == operations, after
+    assert [info.nbytes for info in before][:3] == [32, 2, 0], before
+    assert before[-1].nbytes == 64, before
+    for first, last in zip(before, after, strict=True):
+        assert (first.rank, first.communicator) == (comm.rank, comm.name), first
+        assert first.sequence == last.sequence, (first, last)
+        assert first.elapsed is None, first
+        assert last.elapsed is not None, last
+        assert last.elapsed >= 0, last
+        assert last.error is None, last
+    sequences = [info.sequence for info in before]
+    assert sequences == sorted(set(sequences)), "sequence numbers grow"
+
+
+@OBSERVERS.behaviour()
+def hooks_come_off(comm: Communicator) -> None:
+    """After `remove`, a hook hears nothing; removing again does nothing."""
+    heard: list[str] = []
+    first = comm.register_pre_hook(lambda _: heard.append("first"))
+    second = comm.register_pre_hook(lambda _: heard.append("second"))
+    comm.barrier()
+    first.remove()
+    first.remove()
+    comm.barrier()
+    second.remove()
+    comm.barrier()
+    assert heard == ["first", "second", "second"], heard
+
+
+@OBSERVERS.behaviour()
+def hooks_do_not_hear_refused_calls(comm: Communicator) -> None:
+    """A call that is refused for its arguments is no call."""
+    heard: list[Any] = []
+    handle = comm.register_pre_hook(heard.append)
+    with raises(HpccommError):
+        comm.broadcast(np.zeros(2), comm.size)
+    handle.remove()
+    assert heard == [], heard
+    comm.barrier()
+
+
+@OBSERVERS.behaviour(fails=True)
+def abort_hooks(comm: Communicator) -> None:
+    """A hook learns, once, why the communicator failed; one that came off does not."""
+    heard: list[BaseException] = []
+    comm.register_abort_hook(heard.append)
+    comm.register_abort_hook(lambda _: heard.clear()).remove()
+    comm.abort()
+    comm.abort()
+    assert len(heard) == 1, heard
+    assert isinstance(heard[0], CommunicatorAborted), heard[0]
+
+
+@OBSERVERS.behaviour(fails=True)
+def stats_count_calls(comm: Communicator) -> None:
+    """`stats` counts calls, bytes and seconds by collective and size class, from nothing."""
+    assert not comm.stats(), comm.stats()
+    for _ in range(3):
+        comm.all_reduce(np.zeros(4))
+    comm.all_reduce(np.zeros(1 << 16), async_op=True).wait()
+    comm.barrier()
+    counted = comm.stats()
+    small = [row for key, row in counted.items() if key[0] == "all_reduce" and row.calls == 3]
+    large = [row for key, row in counted.items() if key[0] == "all_reduce" and row.calls == 1]
+    assert len(small) == 1, counted
+    assert len(large) == 1, counted
+    assert small[0].nbytes == 3 * 32, counted
+    assert large[0].nbytes == 8 << 16, counted
+    assert small[0].seconds > 0, counted
+    barriers = [row for key, row in counted.items() if key[0] == "barrier"]
+    assert [row.calls for row in barriers] == [1], counted

@@ -1,0 +1,198 @@
+"""Plans and explanations: what is decided before anything is sent."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import hpccomm
+from hpccomm import ReduceOp
+from hpccomm.dtypes import BFLOAT16
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.inputs import poison, reduced, reduction
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+PLANS = Behaviours("plans")
+
+DTYPES = (np.float32, np.int64, BFLOAT16)
+
+
+@PLANS.behaviour(dtype=DTYPES)
+def plan_of_all_reduce(comm: Communicator, dtype: np.dtype[np.generic]) -> None:
+    """A plan reads x anew at each call, in place or into its `out`."""
+    x = np.zeros((5, 3), dtype)
+    out = np.zeros(15, dtype)
+    in_place = comm.plan("all_reduce", x)
+    apart = comm.plan("all_reduce", x, op=ReduceOp.MAX, out=out)
+    for seed in range(4):
+        arrays = reduced(ReduceOp.SUM, comm.size, (5, 3), dtype, seed)
+        largest = reduction(ReduceOp.MAX, arrays)
+        total = reduction(ReduceOp.SUM, arrays)
+        x[:] = arrays[comm.rank]
+        out[:] = poison(largest, (15,))
+        assert apart() is out, "the result is out"
+        equal(out.reshape(5, 3), largest, "out")
+        equal(x, arrays[comm.rank], "x")
+        assert in_place() is x, "the result is x"
+        equal(x, total, "in place")
+
+
+@PLANS.behaviour(dtype=DTYPES)
+def plans_of_other_collectives(comm: Communicator, dtype: np.dtype[np.generic]) -> None:
+    """Every collective can be planned; a result is where the first call put it."""
+    shape = (comm.size, 2)
+    x = np.zeros(shape, dtype)
+    last = comm.size - 1
+    mine = slice(comm.rank, comm.rank + 1)
+    block = np.zeros((1, 2), dtype)
+    planned = {
+        "broadcast": comm.plan("broadcast", x.copy(), root=last),
+        "reduce": comm.plan("reduce", x, root=last, out=x.copy() if comm.rank == last else None),
+        "all_gather": comm.plan("all_gather", x),
+        "reduce_scatter": comm.plan("reduce_scatter", x),
+        "all_to_all": comm.plan("all_to_all", x),
+        "gather": comm.plan("gather", x, root=last),
+        "scatter": comm.plan("scatter", x if comm.rank == last else None, root=last, out=block),
+        "scan": comm.plan("scan", x),
+    }
+    for seed in range(3):
+        arrays = reduced(ReduceOp.SUM, comm.size, shape, dtype, seed)
+        total = reduction(ReduceOp.SUM, arrays)
+        x[:] = arrays[comm.rank]
+        at_last = comm.rank == last
+        expected = {
+            "reduce": total if at_last else None,
+            "all_gather": np.stack(arrays),
+            "reduce_scatter": total[mine],
+            "all_to_all": np.stack([array[comm.rank] for array in arrays]),
+            "gather": np.stack(arrays) if at_last else None,
+            "scatter": arrays[last][mine],
+            "scan": reduction(ReduceOp.SUM, arrays[: comm.rank + 1]),
+        }
+        for name, want in expected.items():
+            result = planned[name]()
+            if want is None:
+                assert result is None, f"{name} returns None elsewhere"
+            else:
+                equal(result, want, name)
+    planned["broadcast"]()
+
+
+@PLANS.behaviour(min_size=2)
+def plans_that_differ(comm: Communicator) -> None:
+    """Ranks that plan different calls are told so, all of them, and nothing hangs."""
+    last = comm.rank == comm.size - 1
+    x = np.zeros(4)
+    different: tuple[dict[str, object], ...] = (
+        {"x": np.zeros(4 + last)},
+        {"x": x.astype(np.float32 if last else np.float64)},
+        {"x": x, "op": ReduceOp.MAX if last else ReduceOp.SUM},
+        {"x": x, "op": hpccomm.premul_sum(2 + last)},
+        {"x": x, "async_op": last},
+    )
+    for arguments in different:
+        with raises(hpccomm.RankMismatch, "plan", str(comm.size - 1)):
+            comm.plan("all_reduce", **arguments)
+    with raises(hpccomm.RankMismatch, "plan", "broadcast", "all_reduce"):
+        comm.plan("broadcast" if last else "all_reduce", x)
+    with raises(hpccomm.RankMismatch, "plan", "root"):
+        comm.plan("broadcast", x, root=int(last))
+    comm.all_reduce(x)
+
+
+@PLANS.behaviour()
+def a_plan_that_is_refused(comm: Communicator) -> None:
+    """A rank whose arguments do not fit gets `UsageError`, the others `RankMismatch`; all go on."""
+    x = np.ones(comm.size)
+    wrong: tuple[tuple[str, tuple[object, ...], dict[str, object]], ...] = (
+        ("all_reduce", ([1.0],), {}),
+        ("all_reduce", (None,), {}),
+        ("all_reduce", (x[::-1] if comm.size > 1 else np.ones(4)[::2],), {}),
+        ("all_reduce", (x, ReduceOp.BAND), {}),
+        ("all_reduce", (x,), {"algorithm": "no_such"}),
+        ("all_reduce", (x,), {"timeout": -1.0}),
+        ("all_reduce", (x,), {"out": np.ones(comm.size + 1)}),
+        ("all_reduce", (x,), {"no_such": 1}),
+        ("broadcast", (x, comm.size), {}),
+        ("no_such", (x,), {}),
+        ("finalize", (), {}),
+    )
+    for name, arguments, keywords in wrong:
+        if comm.rank == comm.size - 1:
+            with raises(hpccomm.UsageError):
+                comm.plan(name, *arguments, **keywords)
+        else:
+            with raises(hpccomm.RankMismatch, "plan"):
+                comm.plan("all_reduce", x)
+    comm.all_reduce(x)
+    equal(x, np.full(comm.size, float(comm.size)), "a later call")
+
+
+@PLANS.behaviour()
+def explain_is_local(comm: Communicator) -> None:
+    """`explain` says in a sentence what a call would do, on one rank alone, and sends nothing."""
+    if comm.rank == 0:
+        for x in (np.zeros(3), np.zeros(1 << 20, np.float32), np.zeros(3, BFLOAT16)):
+            for call in ("all_reduce", "broadcast", "all_gather", "scan", "reduce"):
+                before = x.copy()
+                choice = comm.explain(call, x)
+                assert isinstance(choice, hpccomm.Choice), type(choice)
+                assert choice.path == "host", choice.path
+                assert choice.backend == comm.backends["host"], choice.backend
+                assert choice.algorithm in str(choice), str(choice)
+                assert call in str(choice), str(choice)
+                assert len(str(choice).split()) > 5, f"a sentence: {choice}"
+                equal(x, before, "x")
+        with raises(FrozenInstanceError):
+            choice.path = "other"  # type: ignore[misc]
+    comm.barrier()
+
+
+@PLANS.behaviour()
+def explain_is_the_same_everywhere(comm: Communicator) -> None:
+    """What does not differ between ranks decides: all get the same answer."""
+    choice = comm.explain("all_reduce", np.zeros(1000), op=ReduceOp.PROD)
+    assert len(set(comm.all_gather_object(str(choice)))) == 1, "one answer"
+
+
+@PLANS.behaviour(
+    call=("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all",
+          "gather", "scan")
+)  # fmt: skip
+def every_algorithm_gives_the_result(comm: Communicator, call: str) -> None:
+    """Each name that `algorithm=` takes leads to the same result; the error lists them."""
+    for dtype in DTYPES:
+        x = np.zeros((comm.size, 3), dtype)
+        with raises(hpccomm.UsageError, "algorithm") as caught:
+            comm.explain(call, x, algorithm="no_such")
+        known = ("native", "ring", "tree", "recursive_doubling", "halving_doubling", "bruck",
+                 "pairwise", "shm", "hierarchical", "linear", "auto")  # fmt: skip
+        names = [name for name in known if repr(name) in str(caught[0])]
+        assert "auto" in names, f"the message lists what applies: {caught[0]}"
+        assert len(names) > 1, f"the message lists what applies: {caught[0]}"
+        arrays = reduced(ReduceOp.SUM, comm.size, (comm.size, 3), dtype)
+        total = reduction(ReduceOp.SUM, arrays)
+        root = comm.rank == 0
+        expected = {
+            "all_reduce": total,
+            "broadcast": arrays[0],
+            "reduce": total if root else None,
+            "all_gather": np.stack(arrays),
+            "reduce_scatter": total[comm.rank : comm.rank + 1],
+            "all_to_all": np.stack([array[comm.rank] for array in arrays]),
+            "gather": np.stack(arrays) if root else None,
+            "scan": reduction(ReduceOp.SUM, arrays[: comm.rank + 1]),
+        }[call]
+        for name in names:
+            if name != "auto":
+                assert comm.explain(call, x, algorithm=name).algorithm == name, name
+            result = getattr(comm, call)(arrays[comm.rank].copy(), algorithm=name)
+            if expected is None:
+                assert result is None, "None elsewhere"
+            else:
+                equal(result, expected, f"algorithm {name} on {np.dtype(dtype)}")
