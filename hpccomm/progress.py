@@ -179,6 +179,11 @@ class Engine:
             else:
                 patience.pause()
 
+    @property
+    def busy(self) -> bool:
+        """Whether tasks are left."""
+        return bool(self._lanes)
+
     def stop(self) -> None:
         """End the thread. Tasks that are left go on only when somebody waits for them."""
         with self._changed:
@@ -201,9 +206,11 @@ def engine(threaded: bool) -> Engine:
 
 
 @atexit.register
-def _stop() -> None:
+def stop() -> bool:
+    """End the threads of all engines; return whether operations are left under way."""
     for each in _engines.values():
         each.stop()
+    return any(each.busy for each in _engines.values())
 
 
 # A child has none of its parent's threads, and its locks may be held by one of them.

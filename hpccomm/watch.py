@@ -77,7 +77,7 @@ class Watchdog:
         )
         sys.stderr.write(f"hpccomm: {reason}\n")
         sys.stderr.flush()
-        faulthandler.dump_traceback()
+        faulthandler.dump_traceback(file=2)  # whatever sys.stderr is
         station.end_job("a blocked call outlived its deadline")
 
 

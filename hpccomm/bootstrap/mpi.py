@@ -5,15 +5,15 @@ hpccomm moves asynchronous calls on, and stands watch, from threads of its own: 
 """
 
 import atexit
+import faulthandler
 import logging
-import os
 import sys
 import threading
 import traceback
 from types import ModuleType, TracebackType
 from typing import Any
 
-from hpccomm import settings
+from hpccomm import progress, settings
 from hpccomm.bootstrap.launch import launched
 from hpccomm.errors import BackendUnavailable, LaunchError
 
@@ -21,6 +21,10 @@ logger = logging.getLogger("hpccomm")
 
 FINALIZE_SECONDS = 30.0
 """How long MPI may take to finalise after a communicator has failed."""
+ABORT_SECONDS = 5.0
+"""How long MPI may take to end the job."""
+STDERR = 2
+"""The process's own standard error, whatever ``sys.stderr`` is."""
 
 _lock = threading.Lock()
 _started: ModuleType | None = None
@@ -121,22 +125,20 @@ def note_failure() -> None:
 
 
 def _finalize(mpi: Any) -> None:
-    """Finalise MPI at exit, after hpccomm's threads have stopped.
+    """Finalise MPI at exit, where that cannot be left to mpi4py.
 
-    Only where a communicator has failed, and finalisation may hang for a peer that never comes, is
-    it done here, under a deadline; else it is left to mpi4py, which does it last.
+    mpi4py finalises last, when Python's objects are gone: too late where MPI may still read or
+    write arrays, because calls are under way or a communicator has failed. After a failure a peer
+    may never come, so it has a deadline. MPI_Finalize holds the interpreter's lock: faulthandler,
+    which needs no lock, shows the stacks and ends the process, and its launcher ends the job.
     """
-    if not _failed or mpi.Is_finalized():
+    under_way = progress.stop()
+    if mpi.Is_finalized() or not (_failed or under_way):
         return
-    done = threading.Event()
-
-    def give_up() -> None:
-        if not done.wait(FINALIZE_SECONDS):
-            end_job(mpi, f"MPI did not finalise within {FINALIZE_SECONDS:g} s after a failure")
-
-    threading.Thread(target=give_up, name="hpccomm-finalize", daemon=True).start()
+    if _failed:
+        faulthandler.dump_traceback_later(FINALIZE_SECONDS, exit=True, file=STDERR)
     mpi.Finalize()
-    done.set()
+    faulthandler.cancel_dump_traceback_later()
 
 
 def end_job(mpi: Any, reason: str) -> None:
@@ -144,10 +146,8 @@ def end_job(mpi: Any, reason: str) -> None:
     sys.stdout.flush()
     sys.stderr.write(f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job: {reason}\n")
     sys.stderr.flush()
-    # Abort may itself need a peer; this process ends in any case, and its launcher sees that.
-    timer = threading.Timer(5.0, os._exit, (1,))
-    timer.daemon = True
-    timer.start()
+    # Abort may itself wait, holding the interpreter's lock; the process ends in any case.
+    faulthandler.dump_traceback_later(ABORT_SECONDS, exit=True, file=STDERR)
     mpi.COMM_WORLD.Abort(1)
 
 
