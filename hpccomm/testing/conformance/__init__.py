@@ -30,6 +30,7 @@ comparison is for equality; the few cases that tolerate an error say why.
 from hpccomm.testing.conformance import (
     arrays,
     collectives,
+    creation,
     deterministic,
     failures,
     groups,
@@ -55,6 +56,7 @@ SECTIONS = (
     works.WORKS,
     plans.PLANS,
     groups.GROUPS,
+    creation.CREATION,
     arrays.ARRAYS,
     observers.OBSERVERS,
     misuse.MISUSE,

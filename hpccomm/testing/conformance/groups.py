@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm.errors import UsageError
+from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hpccomm.communicator import Communicator
 
 GROUPS = Behaviours("groups")
@@ -88,15 +90,40 @@ def split_ranks(comm: Communicator) -> None:
 
 @GROUPS.behaviour()
 def split_misuse(comm: Communicator) -> None:
-    """Ranks that do not exist or come twice, and colours that are no integers, are refused."""
-    with raises(UsageError, "ranks", str(comm.size)):
-        comm.split_ranks([comm.size])
-    with raises(UsageError, "ranks"):
-        comm.split_ranks([0, 0])
-    with raises(UsageError, "color", "1.5"):
-        comm.split(1.5)  # type: ignore[arg-type]
-    with raises(UsageError, "key", "'a'"):
-        comm.split(0, "a")  # type: ignore[arg-type]
+    """A rank whose arguments do not fit gets `UsageError`, the others `RankMismatch`; all go on."""
+    everyone = list(range(comm.size))
+    wrong: tuple[tuple[Callable[[], object], tuple[str, ...], Callable[[], object]], ...] = (
+        (lambda: comm.split(1.5), ("color", "1.5"), lambda: comm.split(0)),  # type: ignore[arg-type]
+        (lambda: comm.split(0, "a"), ("key", "'a'"), lambda: comm.split(0)),  # type: ignore[arg-type]
+        (
+            lambda: comm.split_ranks([comm.size]),
+            ("ranks", str(comm.size)),
+            lambda: comm.split_ranks(everyone),
+        ),
+        (lambda: comm.split_ranks([0, 0]), ("ranks", "[0, 0]"), lambda: comm.split_ranks(everyone)),
+        (lambda: comm.split_ranks([]), ("ranks", "[]"), lambda: comm.split_ranks(everyone)),
+        (
+            lambda: comm.split_ranks(3),  # type: ignore[arg-type]
+            ("ranks", "3"),
+            lambda: comm.split_ranks(everyone),
+        ),
+    )
+    for refused, words, fits in wrong:
+        if comm.rank == comm.size - 1:
+            with raises(UsageError, *words):
+                refused()
+        else:
+            with raises(RankMismatch, "split", str(comm.size - 1)):
+                fits()
+    assert comm.all_gather_object(comm.rank) == everyone, "afterwards"
+
+
+@GROUPS.behaviour(min_size=2)
+def split_ranks_that_differ(comm: Communicator) -> None:
+    """Ranks that list others are told so, all of them."""
+    ranks = [0] if comm.rank == comm.size - 1 else [0, 1]
+    with raises(RankMismatch, "split_ranks", "[0, 1]"):
+        comm.split_ranks(ranks)
     comm.barrier()
 
 

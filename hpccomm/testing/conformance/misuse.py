@@ -320,13 +320,3 @@ def hooks(comm: Communicator) -> None:
             comm.register_abort_hook,
         ):
             attempt("hook", UsageError, ("hook", "3"), register, 3)
-
-
-@MISUSE.behaviour()
-def backends(comm: Communicator) -> None:
-    """A backend that does not exist is refused with those that do; so are unknown hints."""
-    with refused(comm) as attempt:
-        words = ("no_such", "mpi", "loopback", "auto")
-        attempt("backend", hpccomm.HpccommError, words, lambda: hpccomm.new_comm(backend="no_such"))
-        options: Any = {}
-        attempt("options", UsageError, ("options",), lambda: hpccomm.new_comm(options=options))

@@ -8,7 +8,7 @@ import numpy as np
 
 import hpccomm
 from hpccomm import ReduceOp
-from hpccomm.dtypes import REDUCIBLE
+from hpccomm.dtypes import BFLOAT16, REDUCIBLE
 from hpccomm.errors import UsageError
 from hpccomm.reductions import meaningful
 from hpccomm.testing.conformance.case import Behaviours
@@ -161,7 +161,7 @@ def sum_is_the_default(comm: Communicator) -> None:
 @REDUCTIONS.behaviour(shape=SHAPES)
 def shapes(comm: Communicator, shape: tuple[int, ...]) -> None:
     """Any shape goes: 0-d, one element, none."""
-    for dtype in (np.float32, REDUCIBLE[-1]):
+    for dtype in (np.float32, BFLOAT16):
         arrays = reduced(ReduceOp.SUM, comm.size, shape, dtype)
         expected = reduction(ReduceOp.SUM, arrays)
         mine = arrays[comm.rank]
@@ -174,7 +174,7 @@ def shapes(comm: Communicator, shape: tuple[int, ...]) -> None:
             equal(result, expected, "reduce")
 
 
-@REDUCTIONS.behaviour(dtype=(np.float32, np.int8, REDUCIBLE[-1]))
+@REDUCTIONS.behaviour(dtype=(np.float32, np.int8, BFLOAT16))
 def large_arrays_reduce_whole(comm: Communicator, dtype: np.dtype[Any]) -> None:
     """Arrays of more than one segment are reduced to the last element."""
     arrays = reduced(ReduceOp.SUM, comm.size, (LARGE,), dtype)
@@ -223,7 +223,7 @@ def average_of_integers_rounds_towards_zero(comm: Communicator) -> None:
 @REDUCTIONS.behaviour(call=("all_reduce", "reduce", "reduce_scatter", "scan"))
 def premultiplied_sum(comm: Communicator, call: str) -> None:
     """`premul_sum(factor)` multiplies each contribution before it is added."""
-    for dtype, factor in ((np.float64, 0.5), (np.float32, -2.0), (REDUCIBLE[-1], 0.5)):
+    for dtype, factor in ((np.float64, 0.5), (np.float32, -2.0), (BFLOAT16, 0.5)):
         arrays = reduced(ReduceOp.SUM, comm.size, (comm.size, 4), dtype)
         scaled = [(array * array.dtype.type(factor)).astype(dtype) for array in arrays]
         op = hpccomm.premul_sum(factor)

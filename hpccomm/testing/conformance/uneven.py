@@ -8,11 +8,13 @@ import numpy as np
 
 import hpccomm
 from hpccomm import ReduceOp
+from hpccomm.dtypes import BFLOAT16
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal
 from hpccomm.testing.conformance.inputs import (
     MOVABLE,
     OPS,
+    RECORD,
     moved,
     poison,
     reduced,
@@ -74,16 +76,18 @@ def whole(counts: Counts, dtype: Any, rest: tuple[int, ...]) -> Array:
     return moved(1, (sum(counts), *rest), dtype)[0].copy()
 
 
-def dtypes_for(counts: Counts) -> tuple[np.dtype[Any], ...]:
-    """Every dtype, but one for the long arrays."""
-    return MOVABLE if max(counts) < 100 else (np.dtype(np.int32),)
+def dtypes_for(counts: Counts, exchanged: bool) -> tuple[np.dtype[Any], ...]:
+    """Every dtype, but one for the long arrays, and two where the exchange is in question."""
+    if max(counts) > 100:
+        return (np.dtype(np.int32),)
+    return (BFLOAT16, RECORD) if exchanged else MOVABLE
 
 
 @UNEVEN.behaviour(of=COUNTS, exchanged=(False, True))
 def all_gather_v(comm: Communicator, of: Callable[[int], Counts], exchanged: bool) -> None:
     """All ranks' rows follow one another, with counts given or exchanged."""
     counts = of(comm.size)
-    for dtype in dtypes_for(counts):
+    for dtype in dtypes_for(counts, exchanged):
         for rest in REST:
             expected = whole(counts, dtype, rest)
             x = rows(expected, counts, comm.rank).copy()
@@ -101,7 +105,7 @@ def gather_v(comm: Communicator, of: Callable[[int], Counts], exchanged: bool) -
     """Every root gets all rows, the others None."""
     counts = of(comm.size)
     for root in range(comm.size):
-        for dtype in dtypes_for(counts):
+        for dtype in dtypes_for(counts, exchanged):
             expected = whole(counts, dtype, (2,))
             x = rows(expected, counts, comm.rank).copy()
             given = None if exchanged else counts
@@ -125,7 +129,7 @@ def scatter_v(comm: Communicator, of: Callable[[int], Counts], exchanged: bool) 
     """
     counts = of(comm.size)
     for root in range(comm.size):
-        for dtype in dtypes_for(counts):
+        for dtype in dtypes_for(counts, exchanged):
             source = whole(counts, dtype, (2,))
             expected = rows(source, counts, comm.rank)
             x = source.copy() if comm.rank == root else None
@@ -182,7 +186,7 @@ def all_to_all_v(comm: Communicator, of: Callable[[int], Counts], exchanged: boo
     table = matrix(comm.size, of)
     send = table[comm.rank]
     receive = [row[comm.rank] for row in table]
-    for dtype in dtypes_for(of(comm.size)):
+    for dtype in dtypes_for(of(comm.size), exchanged):
         for rest in REST:
             sources = [
                 moved(1, (sum(row), *rest), dtype, seed=rank)[0] for rank, row in enumerate(table)
