@@ -75,10 +75,8 @@ def everyone() -> list["Calls"]:
 
 
 def _after_fork() -> None:
-    # MPI cannot be used in a forked child, and its peers do not know of it.
     for calls in everyone():
-        calls.gate = Gate()
-        calls.fail(RuntimeError("it belongs to the process that this one was forked from"))
+        calls.disown()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -424,6 +422,18 @@ class Calls:
                 hook(error)
             except Exception:  # the other hooks must still be told
                 logger.exception("an abort hook of communicator %r failed", self.name)
+
+    def disown(self) -> None:
+        """Refuse all use in a fork of the process: MPI is lost there, and no peer knows of it.
+
+        No hook is told, since nothing has happened to the communicator where it belongs.
+        """
+        cause = RuntimeError("it belongs to the process that this one was forked from")
+        aborted = self._aborted(cause)
+        aborted.__cause__ = cause
+        self.gate = Gate(aborted)
+        for task in self._under_way:
+            task.error, task.over = aborted, True
 
     def _aborted(self, error: BaseException) -> CommunicatorAborted:
         return CommunicatorAborted(

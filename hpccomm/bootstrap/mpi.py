@@ -5,8 +5,10 @@ hpccomm moves asynchronous calls on, and stands watch, from threads of its own: 
 """
 
 import atexit
+import contextlib
 import faulthandler
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -28,6 +30,7 @@ STDERR = 2
 
 _lock = threading.Lock()
 _started: ModuleType | None = None
+_owner = 0  # the process that started it
 _failed = False
 
 
@@ -40,19 +43,24 @@ def start() -> Any:
     Raises
     ------
     BackendUnavailable
-        If there is no mpi4py, no MPI library, or MPI is already finalised.
+        If there is no mpi4py or no MPI library, or MPI is already finalised or the parent's.
     LaunchError
         If a job of N processes came up as N jobs of one.
     """
-    global _started
+    global _started, _owner
     with _lock:
         if _started is None:
             mpi = _load()
             _check_launch(mpi)
-            _started = mpi
+            _started, _owner = mpi, os.getpid()
             atexit.register(_finalize, mpi)
             if settings.read("HPCCOMM_ABORT_ON_EXCEPTION"):
                 _end_job_on_exception(mpi)
+        if _owner != os.getpid():
+            raise BackendUnavailable(
+                "MPI was started by the process that this one was forked from, and cannot be used "
+                "here; communicate in the parent, or start this process by spawn"
+            )
         if _started.Is_finalized():
             raise BackendUnavailable(
                 "MPI is already finalised in this process; make communicators before that"
@@ -132,6 +140,8 @@ def _finalize(mpi: Any) -> None:
     may never come, so it has a deadline. MPI_Finalize holds the interpreter's lock: faulthandler,
     which needs no lock, shows the stacks and ends the process, and its launcher ends the job.
     """
+    if _owner != os.getpid():
+        return
     under_way = progress.stop()
     if mpi.Is_finalized() or not (_failed or under_way):
         return
@@ -143,9 +153,10 @@ def _finalize(mpi: Any) -> None:
 
 def end_job(mpi: Any, reason: str) -> None:
     """End all processes of the job with exit status 1. Does not return."""
-    sys.stdout.flush()
-    sys.stderr.write(f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job: {reason}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):  # a stream whose reader is gone, or closed
+        sys.stderr.write(f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job: {reason}\n")
+        sys.stderr.flush()
+        sys.stdout.flush()
     # Abort may itself wait, holding the interpreter's lock; the process ends in any case.
     faulthandler.dump_traceback_later(ABORT_SECONDS, exit=True, file=STDERR)
     mpi.COMM_WORLD.Abort(1)
@@ -161,7 +172,7 @@ def _end_job_on_exception(mpi: Any) -> None:
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-        if mpi.Is_finalized():
+        if mpi.Is_finalized() or _owner != os.getpid():
             previous(kind, error, where)
             return
         lines = "".join(traceback.format_exception(kind, error, where))
