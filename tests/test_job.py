@@ -1,0 +1,420 @@
+"""Whole jobs under a real launcher: how they begin, and how they end when something goes wrong."""
+
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import Mpiexec, launch_environment
+
+SOON = 5.0
+"""Seconds within which a job must have ended after the failure of a rank."""
+
+
+def alone(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program without a launcher."""
+    environment = launch_environment() | variables
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def passes(job: subprocess.CompletedProcess[str]) -> None:
+    assert job.returncode == 0, job.stderr
+    assert "Traceback" not in job.stderr, job.stderr
+
+
+# An exception that nobody catches.
+
+RAISES = """
+import threading
+import time
+import numpy as np
+import hpccomm
+
+def fail():
+    time.sleep(0.3)  # the others wait by now
+    raise ZeroDivisionError(f"raised at {time.time()}")
+"""
+
+WAITS = {
+    "native": """
+comm = hpccomm.new_comm()
+fail() if comm.rank == 1 else comm.all_reduce(np.zeros(10))
+""",
+    "polled": """
+comm = hpccomm.new_comm()
+fail() if comm.rank == 1 else comm.recv(np.zeros(10), 1)
+""",
+    "own algorithm, within with": """
+with hpccomm.new_comm() as comm:
+    fail() if comm.rank == 1 else comm.all_reduce(np.zeros(10), algorithm="pairwise")
+""",
+    "threads alive": """
+threading.Thread(target=time.sleep, args=(60,)).start()
+comm = hpccomm.new_comm()
+work = comm.recv(np.zeros(10), 1 - comm.rank, async_op=True)
+fail() if comm.rank == 1 else work.wait()
+""",
+}
+
+
+@pytest.mark.parametrize("waits", WAITS)
+def test_an_exception_on_one_rank_ends_the_job(mpiexec: Mpiexec, waits: str) -> None:
+    job = mpiexec(2, "-c", RAISES + WAITS[waits], timeout=60)
+    ended = time.time()
+    assert job.returncode != 0
+    assert "hpccomm: rank 1 raised:\nTraceback" in job.stderr
+    raised = re.search(r"ZeroDivisionError: raised at ([\d.]+)", job.stderr)
+    assert raised, job.stderr
+    assert ended - float(raised[1]) < SOON
+
+
+def test_who_opts_out_keeps_python_s_own_way(mpiexec: Mpiexec) -> None:
+    program = "import hpccomm; hpccomm.new_comm(); raise ZeroDivisionError"
+    job = mpiexec(2, "-c", program, env={"HPCCOMM_ABORT_ON_EXCEPTION": "0"})
+    assert job.returncode == 1
+    assert "ZeroDivisionError" in job.stderr
+    assert "ends the job" not in job.stderr
+
+
+def test_an_exit_status_is_kept(mpiexec: Mpiexec) -> None:
+    job = mpiexec(2, "-c", "import hpccomm, sys; hpccomm.new_comm(); sys.exit(3)")
+    assert job.returncode == 3
+
+
+# Deadlines.
+
+
+def test_the_watchdog_ends_a_blocked_native_call(mpiexec: Mpiexec) -> None:
+    program = """
+import time
+import numpy as np
+import hpccomm
+
+def blocked_here(comm):
+    comm.all_reduce(np.zeros(10), timeout=0.5)
+
+comm = hpccomm.new_comm(name="training")
+time.sleep(60) if comm.rank == 1 else blocked_here(comm)
+"""
+    job = mpiexec(2, "-c", program, timeout=30)
+    assert job.returncode != 0
+    blocked = r"all_reduce \(call 1 of communicator 'training', rank 0 of 2, 80 bytes\) has been bl"
+    assert re.search(blocked, job.stderr)
+    assert "its deadline is 0.5 s" in job.stderr
+    assert "in blocked_here" in job.stderr
+
+
+def test_calls_that_are_polled_raise_and_the_job_still_ends(mpiexec: Mpiexec) -> None:
+    program = """
+import numpy as np
+from ml_dtypes import bfloat16
+import hpccomm
+
+def batched(comm):
+    with comm.batch():
+        comm.recv(np.zeros(3), 1)
+
+calls = {
+    "recv": lambda comm: comm.recv(np.zeros(3), 1),
+    "all_reduce": lambda comm: comm.all_reduce(np.zeros(3), async_op=True).wait(),
+    "recv_object": lambda comm: comm.recv_object(1),
+    "gather_object": lambda comm: comm.gather_object(1),
+    "barrier": lambda comm: comm.barrier(),
+    "broadcast": lambda comm: comm.broadcast(np.zeros(3), root=1),
+    "reduce": lambda comm: comm.reduce(np.zeros(3, bfloat16)),
+    "batch": batched,
+}
+for name, call in calls.items():
+    comm = hpccomm.new_comm(name=f"for {name}", timeout=20)
+    if comm.rank == 1:
+        continue  # takes no part
+    comm.set_timeout(0.1)
+    try:
+        call(comm)
+    except hpccomm.CollectiveTimeout as error:
+        assert (error.operation, error.communicator) == (name, f"for {name}"), error
+        assert (error.rank, error.sequence) == (0, 1), error
+        assert 0.1 < error.elapsed < 10, error.elapsed
+    else:
+        raise AssertionError(name)
+    try:
+        comm.send(np.zeros(3), 1)
+    except hpccomm.CommunicatorAborted as error:
+        assert "was not done after" in str(error)
+    else:
+        raise AssertionError(name)
+"""
+    passes(mpiexec(2, "-c", program, timeout=60))
+
+
+def test_finalisation_after_a_failure_has_a_deadline(mpiexec: Mpiexec) -> None:
+    program = """
+import time
+import numpy as np
+import hpccomm
+from hpccomm.bootstrap import mpi
+
+mpi.FINALIZE_SECONDS = 0.5
+comm = hpccomm.new_comm()
+if comm.rank == 1:
+    time.sleep(60)
+try:
+    comm.barrier(timeout=0.1)
+except hpccomm.CollectiveTimeout:
+    comm.finalize()
+"""
+    job = mpiexec(2, "-c", program, timeout=30)
+    assert job.returncode != 0
+    assert "Timeout (0:00:00.500000)!" in job.stderr
+    assert "in _finalize" in job.stderr
+
+
+def test_what_is_under_way_at_exit_holds_nobody_up(mpiexec: Mpiexec) -> None:
+    program = """
+import numpy as np
+import hpccomm
+
+comm = hpccomm.new_comm()
+works = [comm.all_reduce(np.ones(1 << 20), async_op=True), comm.barrier(async_op=True)]
+works.append(comm.recv(np.zeros(3), 1 - comm.rank, async_op=True))
+"""
+    passes(mpiexec(2, "-c", program, timeout=30))
+
+
+# Agreement.
+
+
+def test_settings_that_differ_are_refused_on_every_rank(mpiexec: Mpiexec) -> None:
+    program = """
+import os
+from mpi4py import MPI
+import hpccomm
+
+rank = MPI.COMM_WORLD.rank
+
+def refused(says, **keywords):
+    try:
+        hpccomm.new_comm(**keywords)
+    except hpccomm.ConfigurationError as error:
+        assert says in str(error), error
+    else:
+        raise AssertionError(says)
+
+os.environ["HPCCOMM_TIMEOUT"] = str(10 + (rank == 2))
+refused("timeout is 10.0 on rank 0 and 11.0 on rank 2")
+del os.environ["HPCCOMM_TIMEOUT"]
+refused("timeout is 5.0 on rank 0 and 6.0 on rank 1", timeout=5 if rank == 0 else 6)
+refused("backend is 'auto' on rank 0 and 'mpi' on rank 1", backend="mpi" if rank else "auto")
+refused("self_check is True on", options=hpccomm.CommOptions(self_check=rank != 1))
+refused("algorithm is 'auto' on", options=hpccomm.CommOptions(algorithm="ring" if rank else None))
+version = hpccomm.__version__
+hpccomm.__version__ += "" if rank else "a1"
+refused(f"hpccomm is '{version}a1' on rank 0 and '{version}' on rank 1")
+hpccomm.__version__ = version
+with hpccomm.new_comm(options=hpccomm.CommOptions(slow_call=rank + 1)) as comm:
+    assert comm.size == 3
+"""
+    passes(mpiexec(3, "-c", program))
+
+
+# Threads, forks, progress.
+
+
+@pytest.mark.parametrize("level", ["funneled", "serialized"])
+def test_an_mpi_that_was_started_lower(mpiexec: Mpiexec, level: str) -> None:
+    program = f"""
+import mpi4py
+mpi4py.rc.thread_level = {level!r}
+from mpi4py import MPI
+import numpy as np
+import hpccomm
+
+if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+    print("MPI gives more")
+with hpccomm.new_comm() as comm:
+    x, y = np.full(100000, 1.0), np.zeros(3)
+    works = [
+        comm.all_reduce(x, async_op=True),
+        comm.recv(y, 1 - comm.rank, async_op=True),
+        comm.send(np.ones(3), 1 - comm.rank, async_op=True),
+    ]
+    comm.barrier()
+    for work in works:
+        work.wait()
+    assert (x == comm.size).all() and (y == 1).all()
+    late = comm.all_reduce(x, async_op=True)
+    assert (comm.all_reduce(np.ones(2)) == comm.size).all() and late.done()
+"""
+    job = mpiexec(2, "-c", program, env={"HPCCOMM_DEBUG": "1"})
+    passes(job)
+    if "MPI gives more" not in job.stdout:
+        assert f"MPI was started with MPI_THREAD_{level.upper()}" in job.stderr
+        assert "asynchronous calls go on only in wait() and done()" in job.stderr
+
+
+def test_asynchronous_work_is_done_by_itself(mpiexec: Mpiexec) -> None:
+    program = """
+import time
+import numpy as np
+import hpccomm
+
+comm = hpccomm.new_comm()
+x = np.full(1 << 24, 1.0, np.float32)
+seen = []
+comm.register_post_hook(lambda info: seen.append(info.operation))
+work = comm.all_reduce(x, async_op=True)
+time.sleep(1)
+patience = time.monotonic() + 20
+while not seen and time.monotonic() < patience:
+    time.sleep(0.1)  # outside of the library
+assert seen == ["all_reduce"]
+assert work.done() and (x == comm.size).all()
+"""
+    passes(mpiexec(2, "-c", program))
+
+
+def test_a_forked_child_is_refused(mpiexec: Mpiexec) -> None:
+    program = """
+import os
+import time
+import numpy as np
+import hpccomm
+
+comm = hpccomm.new_comm()
+hooked = []
+comm.register_abort_hook(hooked.append)
+work = comm.recv(np.zeros(3), 1 - comm.rank, async_op=True)
+time.sleep(0.1)  # the thread of asynchronous calls is at work
+
+def outcome(call):
+    try:
+        return call()
+    except hpccomm.HpccommError as error:
+        assert "forked" in str(error), error
+        return type(error).__name__
+
+child = os.fork()
+if not child:
+    refused = [outcome(lambda: comm.all_reduce(np.ones(3))), outcome(work.wait)]
+    refused.append(outcome(lambda: hpccomm.new_comm("mpi")))
+    right = refused == ["CommunicatorAborted"] * 2 + ["BackendUnavailable"] and not hooked
+    os._exit(0 if right else 1)
+assert os.waitpid(child, 0)[1] == 0
+comm.send(np.ones(3), 1 - comm.rank)
+assert (work.wait() == 1).all()
+assert (comm.all_reduce(np.ones(3)) == comm.size).all()
+"""
+    passes(mpiexec(2, "-c", program))
+
+
+# What a communicator is made from.
+
+
+def test_communicators_over_mpi_s(mpiexec: Mpiexec) -> None:
+    program = """
+from mpi4py import MPI
+import numpy as np
+import hpccomm
+
+world = MPI.COMM_WORLD
+half = world.Split(world.rank % 2, -world.rank)
+for given in (half, MPI.COMM_SELF, world):
+    with hpccomm.new_comm(mpi_comm=given) as comm:
+        assert (comm.rank, comm.size) == (given.rank, given.size)
+        assert comm.mpi_comm is given
+        assert (comm.all_reduce(np.ones(2)) == given.size).all()
+
+leaders = (2, 3)  # of the halves, whose order is the reverse of the world's
+between = half.Create_intercomm(0, world, leaders[1 - world.rank % 2])
+for wrong in (between, MPI.COMM_NULL, 3, "world"):
+    try:
+        hpccomm.new_comm(mpi_comm=wrong)
+    except hpccomm.UsageError as error:
+        assert "give an mpi4py intracommunicator" in str(error), error
+    else:
+        raise AssertionError(wrong)
+"""
+    passes(mpiexec(4, "-c", program))
+
+
+def test_without_a_launcher_there_is_one_rank() -> None:
+    program = """
+import numpy as np
+import hpccomm
+
+with hpccomm.new_comm() as comm:
+    assert (comm.rank, comm.size, comm.backends["host"]) == (0, 1, "mpi"), comm
+    assert (comm.all_reduce(np.ones(2)) == 1).all()
+"""
+    pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
+    passes(alone(program))
+
+
+LAUNCHED = {
+    "Open MPI's mpiexec": {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+    "a PMI launcher": {"PMI_RANK": "0", "PMI_SIZE": "2"},
+    "Slurm's srun": {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"},
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHED)
+def test_jobs_of_one_rank_each_are_refused(launcher: str) -> None:
+    program = """
+import os
+import hpccomm
+
+try:
+    hpccomm.new_comm()
+except hpccomm.LaunchError as error:
+    print(error)
+os.environ["HPCCOMM_LAUNCH_CHECK"] = "0"
+assert hpccomm.new_comm().size == 1
+"""
+    job = alone(program, **LAUNCHED[launcher])
+    passes(job)
+    assert launcher in job.stdout
+    assert re.search(r"started 2 processes, but the MPI library in use \(.*MPI", job.stdout)
+    assert "HPCCOMM_LAUNCH_CHECK=0" in job.stdout
+
+
+NO_MPI = {
+    "no mpi4py": ("import sys; sys.modules['mpi4py'] = None", {}),
+    "no MPI library": ("", {"MPI4PY_LIBMPI": "/no/such/libmpi.so"}),
+}
+
+
+@pytest.mark.parametrize("lacks", NO_MPI)
+def test_without_mpi(lacks: str) -> None:
+    blocked, variables = NO_MPI[lacks]
+    program = f"""{blocked}
+import os
+import numpy as np
+import hpccomm
+
+with hpccomm.new_comm() as comm:
+    assert (comm.size, comm.backends["host"]) == (1, "loopback")
+    assert (comm.all_reduce(np.ones(2)) == 1).all()
+
+def refused(backend):
+    try:
+        hpccomm.new_comm(backend)
+    except hpccomm.BackendUnavailable as error:
+        print(error)
+    else:
+        raise AssertionError(backend)
+
+refused("mpi")
+os.environ |= {LAUNCHED["a PMI launcher"]}
+refused("auto")  # not two ranks that know nothing of each other
+"""
+    job = alone(program, **variables)
+    passes(job)
+    assert job.stderr.count("running as a single rank without MPI") == 1
+    assert job.stdout.count("pip install ") == 2
