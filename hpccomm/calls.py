@@ -30,7 +30,7 @@ from hpccomm.progress import Lane, Task, engine
 from hpccomm.settings import Settings
 from hpccomm.stats import Stats, Tally
 from hpccomm.waiting import Gate, Steps, drive, wait
-from hpccomm.watch import Station, watch
+from hpccomm.watch import Station, beside, watch
 from hpccomm.work import Work
 
 logger = logging.getLogger("hpccomm")
@@ -248,13 +248,17 @@ class Calls:
             self.pre_hooks(self._info(operation.name, operation.nbytes))
         expired = self._expired(operation.name, operation.nbytes, sequence, timeout)
 
-        def ended(error: BaseException | None, elapsed: float) -> None:
+        def ended(error: BaseException | None, elapsed: float) -> BaseException | None:
             self._under_way.discard(task)
-            if error is not None and not _harmless(error, operation):
-                self._note_failure(error, (operation, task))
-            self._ended(operation, sequence, error, elapsed)
+            told = error
+            if error is not None:
+                if not _harmless(error, operation):
+                    self._note_failure(error, (operation, task))
+                told = self._as_told(error, operation.name, operation.nbytes, sequence, elapsed)
+            self._ended(operation, sequence, told, elapsed)
+            return told
 
-        task = Task(operation.start, self.gate, timeout, expired, ended, self.backend.translate)
+        task = Task(operation.start, self.gate, timeout, expired, ended)
         self._under_way.add(task)
         self._engine.submit(self._lane if operation.ordered else deque(), task)
 
@@ -297,13 +301,9 @@ class Calls:
     def beside_watchdog(self, name: str) -> Iterator[None]:
         """Have the watchdog look while the backend blocks in something that is no call."""
         self._set_deadline(self.timeout)
-        station = self._station
         self._label = (name, 0)
-        station.since = perf_counter()
-        try:
+        with beside(self._station):
             yield
-        finally:
-            station.since = 0.0
 
     def finish(self) -> None:
         """Wait until all asynchronous calls of this communicator are done."""
@@ -396,14 +396,26 @@ class Calls:
         """Note the failure of the call under way, and raise it as an error of the tree."""
         if not harmless:
             self._note_failure(error, keep)
-        translated = self.backend.translate(error) if isinstance(error, Exception) else None
-        if translated is None:
+        told = self._as_told(error, name, nbytes, self.sequence, elapsed)
+        if told is error:
             raise error
-        if isinstance(translated, CommunicationError):
-            translated.communicator = self.name
-            translated.sequence, translated.operation = self.sequence, name
-            translated.nbytes, translated.elapsed = nbytes, elapsed
-        raise translated from error
+        raise told from error
+
+    def _as_told(
+        self, error: BaseException, name: str, nbytes: int, sequence: int, elapsed: float
+    ) -> BaseException:
+        """Return an error of a call as its caller gets it: of the tree, with the call's facts."""
+        if error is self.gate.error:  # another thread, or another call, ended this one
+            told: BaseException | None = self._aborted(error.__cause__ or error)
+        else:
+            told = self.backend.translate(error) if isinstance(error, Exception) else None
+        if told is None:
+            return error
+        if isinstance(told, CommunicationError):
+            told.communicator, told.rank = self.name, self.backend.rank
+            told.sequence, told.operation = sequence, name
+            told.nbytes, told.elapsed = nbytes, elapsed
+        return told
 
     def _note_failure(self, error: BaseException, keep: object) -> None:
         self._kept.append(keep)  # a peer may still write there

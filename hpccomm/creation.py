@@ -13,6 +13,7 @@ import hpccomm
 from hpccomm import backends, settings
 from hpccomm.backends.loopback import seat
 from hpccomm.bootstrap import device as devices
+from hpccomm.bootstrap import mpi
 from hpccomm.bootstrap.launch import launched
 from hpccomm.calls import Calls
 from hpccomm.communicator import Communicator
@@ -21,6 +22,7 @@ from hpccomm.contracts.backend import Backend
 from hpccomm.control import Control
 from hpccomm.errors import BackendUnavailable, ConfigurationError, UsageError
 from hpccomm.settings import CommOptions, Settings
+from hpccomm.watch import Station, beside, watch
 
 logger = logging.getLogger("hpccomm")
 
@@ -79,14 +81,17 @@ def new_comm(
     if not _warned:
         _warned = True
         settings.warn_of_unknown()
-    opened, why = _open(merged, mpi_comm)
-    settings.start_logging(opened.rank)
-    logger.info("host arrays go over %s: %s", opened.name, why)
-    _agree(opened, merged, name or "world")
     if device is not None:
-        local_rank = opened.topology.local_rank(opened.rank)
-        device = devices.choose(device, local_rank, devices.visible_devices())
-    return make(opened, name or "world", merged, device)
+        device = devices.choose(device, 0, devices.visible_devices())
+    called = name or "world"
+    station = Station(lambda: f"new_comm ({called!r})", mpi.end_started_job, merged.timeout)
+    watch(station)
+    with beside(station):
+        opened, why = _open(merged, mpi_comm)
+        settings.start_logging(opened.rank)
+        logger.info("host arrays go over %s: %s", opened.name, why)
+        _agree(opened, merged, called)
+        return make(opened, called, merged, device)
 
 
 def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:
@@ -124,6 +129,7 @@ def _agree(backend: Backend, merged: Settings, name: str) -> None:
     differing = Control(backend.collectives, calls.drive).differing(json.dumps(mine).encode())
     if not differing:
         return
+    backend.close()
     told = {rank: json.loads(text) for rank, text in differing.items()}
     reference = told.pop(0)
     differences = [

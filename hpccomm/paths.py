@@ -82,7 +82,7 @@ class HostPath:
             deterministic=deterministic,
         )
         choice = Choice(
-            collective=call.collective,
+            collective=call.name,
             path="host",
             backend=backend.name,
             algorithm=decision.algorithm,

@@ -57,16 +57,16 @@ def decide(
         if algorithm not in names:
             fits = ", ".join(repr(name) for name in (AUTO, *names))
             raise UsageError(
-                f"algorithm is {algorithm!r}, which does not apply to this {call.collective} "
+                f"algorithm is {algorithm!r}, which does not apply to this {call.name} "
                 f"over {backend}; give one of {fits}"
             )
         return Decision(algorithm, "as asked")
     if native and not deterministic:
-        return Decision(NATIVE, f"{backend} has this collective for {call.dtype} itself")
+        return Decision(NATIVE, f"{backend} has {call.name} of {_what(call)} of its own")
     why = (
         "contributions are folded in rank order"
         if deterministic
-        else f"{backend} has no such collective for {_what(call)}, or means something else by it"
+        else f"{backend} has none of its own that does {call.name} of {_what(call)} as it is meant here"
     )
     if "linear" in names and "pairwise" in names and call.nbytes <= SMALL_BYTES:
         return Decision("linear", f"{why}; at most {SMALL_BYTES} bytes")

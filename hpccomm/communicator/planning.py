@@ -1,7 +1,7 @@
 """Calls that are decided once: plans, explanations and batches."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from hpccomm.calls import Calls, Operation
 from hpccomm.communicator.core import Bound
@@ -82,18 +82,6 @@ class Plan:
         return f"<hpccomm.Plan: {self._bound.recipe.way.choice}>"
 
 
-class Issuer(Protocol):
-    """Who issues a batch: the communicator."""
-
-    def begin_batch(self, batch: "Batch") -> None:
-        """Collect calls from now on."""
-        ...
-
-    def end_batch(self, operation: Operation | None, async_op: bool) -> Work | None:
-        """Issue what was collected."""
-        ...
-
-
 class Batch:
     """Calls that are issued together at the end of a ``with`` block.
 
@@ -106,8 +94,14 @@ class Batch:
         After the block, if it is asynchronous.
     """
 
-    def __init__(self, issuer: Issuer, async_op: bool) -> None:
-        self._issuer = issuer
+    def __init__(
+        self,
+        begin: Callable[["Batch"], None],
+        end: Callable[[Operation | None, bool], Work | None],
+        async_op: bool,
+    ) -> None:
+        self._begin = begin
+        self._end = end
         self._async = async_op
         self._operations: list[Operation] = []
         self.work: Work | None = None
@@ -117,12 +111,12 @@ class Batch:
         self._operations.append(operation)
 
     def __enter__(self) -> "Batch":
-        self._issuer.begin_batch(self)
+        self._begin(self)
         return self
 
     def __exit__(self, kind: object, error: object, where: object) -> None:
         if kind is not None or not (self._operations or self._async):
-            self._issuer.end_batch(None, False)
+            self._end(None, False)
             return
         operations = tuple(self._operations)
         whole = Operation(
@@ -132,7 +126,7 @@ class Batch:
             tuple(each.keep for each in operations),
             ordered=any(each.ordered for each in operations),
         )
-        self.work = self._issuer.end_batch(whole, self._async)
+        self.work = self._end(whole, self._async)
 
 
 def together(operations: tuple[Operation, ...]) -> Steps:

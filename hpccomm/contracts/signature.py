@@ -75,6 +75,11 @@ class Signature:
     in_place: bool = False
 
     @property
+    def name(self) -> str:
+        """Name of the call."""
+        return self.collective if self.uniform else f"{self.collective}_v"
+
+    @property
     def elements(self) -> int:
         """Elements of the larger array of this rank."""
         return max(sum(self.counts), sum(self.recv_counts))
