@@ -11,6 +11,7 @@ status    meaning
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
@@ -33,6 +34,9 @@ VERBS: dict[str, tuple[str, str]] = {
 A module has ``configure(parser)``, which adds arguments, description and examples, and
 ``run(arguments) -> int``, which returns the exit status.
 """
+
+SILENCE = 3.0
+"""Seconds that a rank which does not speak lives on, for the one that does."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -78,6 +82,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             place = launched()
             rank = f" [rank {place.rank}]" if own and place is not None and place.size > 1 else ""
             sys.stderr.write(f"hpccomm: error{rank}: {_one_line(error)}\n")
+            sys.stderr.flush()
+        elif "mpi4py.MPI" not in sys.modules:
+            # A launcher kills the job at the first process that fails, and MPI, which would hold
+            # the ranks together until its end, was not started. Let rank 0 speak first.
+            time.sleep(SILENCE)
         return 2
     return status
 

@@ -1,0 +1,85 @@
+"""perf as a job of several processes: what it prints, how it refuses, and what a kill leaves."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hpccomm.perf.collectives import COLLECTIVES
+from hpccomm.results import reader
+
+from ..conftest import launch_environment
+
+PERF = ("-m", "hpccomm", "perf")
+
+
+def rows_of(text):
+    return [line for line in text.splitlines() if re.match(r" +\d", line)]
+
+
+def test_rank_0_alone_prints(mpiexec):
+    done = mpiexec(3, *PERF, "all", "-b", "0", "-e", "1K", "-f", "32", "-n", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("Out of bounds values : 0 OK") == len(COLLECTIVES)
+    assert done.stdout.count("#  Rank  2 Group") == len(COLLECTIVES)
+    assert len(rows_of(done.stdout)) == 3 * (len(COLLECTIVES) - 1) + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-n", "0"], "-n/--iters: 0 is out of range"),
+        (["-r", "2", "--output", "run.h5"], "-r/--root 2: there are 2 ranks; give 0 to 1, or all"),
+        (["--output", "nowhere/run.h5"], "nowhere"),
+        (["--algorithm", "magic"], "algorithm is 'magic'"),
+        (["--backend", "loopback"], "--backend loopback: its ranks are in one process"),
+        (["-e", "900000G"], "-e/--maxbytes"),
+    ],
+)
+def test_misuse_is_one_line_and_status_2(mpiexec, tmp_path, arguments, said):
+    done = mpiexec(2, *PERF, "broadcast", "-b", "8", "-e", "8", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("hpccomm: error: ")]
+    assert said in line
+    assert not (tmp_path / "run.h5").exists()
+
+
+def test_killed_at_any_moment_the_file_holds_every_printed_row(launcher, tmp_path):
+    chance = random.Random(20)
+    file = tmp_path / "run.h5"
+    sweep = ["all", "-b", "8", "-e", "64K", "-f", "2", "-n", "3", "-N", "0", "--output", str(file)]
+    for number in range(1, 4):
+        with subprocess.Popen(
+            [launcher, "-n", "2", sys.executable, *PERF, *sweep],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=launch_environment(),
+        ) as job:
+            assert job.stdout is not None
+            printed, pids = "", []
+            rows = chance.randrange(1, 80)
+            while rows:
+                line = job.stdout.readline()
+                assert line, printed
+                printed += line
+                pids += map(int, re.findall(r"^#  Rank .* Pid +(\d+) on", line))
+                rows -= len(rows_of(line))
+            time.sleep(chance.random() * 2e-3)
+            for pid in set(pids):
+                os.kill(pid, signal.SIGKILL)
+            printed += job.stdout.read()
+        runs = reader.read(file)
+        assert len(runs) == number
+        assert runs[-1].status == "interrupted"
+        stored = [(f"{row.bytes}", f"{row.count}") for row in runs[-1].rows if not row.in_place]
+        shown = [tuple(line.split()[:2]) for line in rows_of(printed)]
+        assert stored[: len(shown)] == shown
