@@ -11,6 +11,7 @@
 # allow_more_ranks_than_cores
 # say TEXT...                 a line of progress
 # give_up LINE...             ends the script with an explanation on standard error
+# limited SECONDS COMMAND...  runs a command at most so long; exit status 124 or 137 if it took longer
 
 set -euo pipefail
 
@@ -23,6 +24,30 @@ give_up() {
     shift
     (($# == 0)) || printf '  %s\n' "$@" >&2
     exit 2
+}
+
+# The command that `limited` runs; it must not outlive a script that is interrupted or killed.
+running=
+end_running() {
+    if [[ -n $running ]]; then
+        kill "$running" 2>/dev/null || true
+        wait "$running" || true
+    fi
+    exit "$1"
+}
+trap 'end_running 130' INT
+trap 'end_running 143' TERM
+
+limited() {
+    local status=0
+    # Job control: without it, what runs in the background ignores interrupts, and so would tests.
+    set -m
+    timeout --kill-after=15 "$@" </dev/null &
+    running=$!
+    set +m
+    wait "$running" || status=$?
+    running=
+    return "$status"
 }
 
 # Software modules of clusters set these for their own Python; here they would shadow the environment.

@@ -11,15 +11,15 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 make_environment
 # Only where it must be: Open MPI does not bind ranks to cores then.
-timeout 60 "$mpiexec" -n 2 true </dev/null >/dev/null 2>&1 || allow_more_ranks_than_cores
+limited 60 "$mpiexec" -n 2 true >/dev/null 2>&1 || allow_more_ranks_than_cores
 
 results=$checkout/results/quickstart.h5
 mkdir -p "$(dirname "$results")"
 
 say "measuring all_reduce on 2 ranks"
 status=0
-timeout --kill-after=10 300 "$mpiexec" -n 2 "$venv/bin/python" -m hpccomm perf all_reduce \
-    -b 4 -e 64M -f 4 --output "$results" </dev/null || status=$?
+limited 300 "$mpiexec" -n 2 "$venv/bin/python" -m hpccomm perf all_reduce \
+    -b 4 -e 64M -f 4 --output "$results" || status=$?
 case $status in
 0) ;;
 124 | 137) give_up "the sweep did not end within 5 minutes and was stopped." \

@@ -26,7 +26,7 @@ stage() {
     shift 2
     printf '\n'
     say "$name"
-    timeout --kill-after=15 "$seconds" "$@" </dev/null || status=$?
+    limited "$seconds" "$@" || status=$?
     case $status in
     0) outcome=passed ;;
     124 | 137) outcome="FAILED: stopped after $seconds s" ;;
