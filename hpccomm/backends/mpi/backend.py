@@ -138,7 +138,12 @@ class MpiBackend:
     name = "mpi"
 
     def __init__(
-        self, comm: Any, topology: Topology, mpi_comm: object, reductions: Reductions
+        self,
+        comm: Any,
+        topology: Topology,
+        mpi_comm: object,
+        reductions: Reductions,
+        threaded: str,
     ) -> None:
         self._comm = comm
         self._user = comm.Dup()
@@ -148,12 +153,17 @@ class MpiBackend:
         self.topology = topology
         self.collectives: Transport = MpiTransport(comm, checked=False)
         self.messages: Transport = MpiTransport(self._user, checked=True)
-        self.threaded = bootstrap.threads_limited(MPI)
+        self.threaded = threaded
         self.mpi_comm = mpi_comm
 
     def native(self, signature: Signature) -> Native | None:
         """Return the library's own way, or None."""
-        return native(self._comm, signature, self._reductions)
+        found = native(self._comm, signature, self._reductions)
+        if found is not None and self.threaded:
+            # Where no thread moves asynchronous calls on, every wait must, also on the ranks that
+            # could do otherwise: a blocking call does not match a polled one.
+            return Native(found.start)
+        return found
 
     def group(self, ranks: Sequence[int], label: int) -> "MpiBackend":
         """Make the communicator of `ranks`. Blocks until all of them have called."""
@@ -163,7 +173,8 @@ class MpiBackend:
         comm = self._comm.Create_group(members, tag=label % 32768)
         members.Free()
         everyone.Free()
-        return MpiBackend(comm, self.topology.restrict(ranks), comm, self._reductions)
+        topology = self.topology.restrict(ranks)
+        return MpiBackend(comm, topology, comm, self._reductions, self.threaded)
 
     def translate(self, error: Exception) -> HpccommError | None:
         """Return MPI's error as one of hpccomm's."""
@@ -205,6 +216,8 @@ def make(mpi_comm: object) -> MpiBackend:
     shared = own.Split_type(MPI.COMM_TYPE_SHARED)
     first = shared.bcast(own.rank)
     shared.Free()
-    told = own.allgather((first, tried()))
-    topology = arrange([node for node, _ in told])
-    return MpiBackend(own, topology, mpi_comm, agreed([right for _, right in told]))
+    told = own.allgather((first, tried(), bootstrap.threads_limited(MPI)))
+    nodes, right, limits = zip(*told, strict=True)
+    limited = [f"rank {rank}: {limit}" for rank, limit in enumerate(limits) if limit]
+    threaded = limited[0] if limited else ""
+    return MpiBackend(own, arrange(nodes), mpi_comm, agreed(right), threaded)
