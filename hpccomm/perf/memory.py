@@ -14,6 +14,9 @@ from hpccomm.errors import UsageError
 SLOTS = 3
 """Arrays of the largest size that a rank needs: input, output, and output of the last repetition."""
 
+STAGING = 1
+"""Arrays of the largest size that the library may take for itself meanwhile."""
+
 PAGE = 4096
 LARGEST_ITEM = 16
 
@@ -22,6 +25,11 @@ def slot_bytes(largest: int, unalign: int) -> int:
     """Return the bytes of one slot: the largest size, what ``-u`` shifts it by, a whole page."""
     needed = max(largest, LARGEST_ITEM) + LARGEST_ITEM * unalign
     return -(-needed // PAGE) * PAGE
+
+
+def needed(largest: int, unalign: int) -> int:
+    """Return the bytes that a rank will take."""
+    return (SLOTS + STAGING) * slot_bytes(largest, unalign)
 
 
 def allocate(largest: int, unalign: int) -> tuple[NDArray[np.uint8], ...]:
@@ -63,13 +71,14 @@ def require(needs: Sequence[Need], largest: int) -> None:
     """
     for node in sorted({need.node for need in needs}):
         mine = [need for need in needs if need.node == node]
-        needed = sum(need.needed for need in mine)
-        available = min(need.available for need in mine)
-        if needed > available:
-            fits = max(0, available // (len(mine) * SLOTS) - PAGE)
+        wanted = sum(need.needed for need in mine)
+        offered = min(need.available for need in mine)
+        if wanted > offered:
+            fits = max(0, offered // (len(mine) * (SLOTS + STAGING)) - PAGE)
             raise UsageError(
                 f"-e/--maxbytes {largest}: {len(mine)} ranks on {mine[0].host} would take "
-                f"{spelled(needed)} ({SLOTS} arrays each) and {spelled(available)} are available; "
+                f"{spelled(wanted)} ({SLOTS} arrays each, {STAGING} more for the library) and "
+                f"{spelled(offered)} are available; "
                 f"give at most {fits}, or fewer ranks a node"
             )
 

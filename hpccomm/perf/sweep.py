@@ -182,8 +182,7 @@ def _check_algorithm(block: Block, options: Options) -> None:
 
 def _slots(comm: "Communicator", options: Options) -> tuple[NDArray[np.uint8], ...]:
     largest, unalign = options.sizes.largest, options.config.unalign
-    needed = memory.SLOTS * memory.slot_bytes(largest, unalign)
-    need = memory.Need(comm.node, facts.host(), needed, memory.available())
+    need = memory.Need(comm.node, facts.host(), memory.needed(largest, unalign), memory.available())
     memory.require(comm.all_gather_object(need), largest)
     return memory.allocate(largest, unalign)
 

@@ -149,28 +149,41 @@ def test_printed_time_and_stored_samples_are_of_the_same_block(tmp_path):
             assert row.time == pytest.approx(over_ranks(samples.mean(axis=0)) * 1e6)
 
 
-def spoil(comm, name, rank, index, on_call=0):
-    """Make a collective of one rank write a wrong element, at its call number `on_call` and after."""
-    right = getattr(comm, name)
-    calls = 0
+def spoil(comm, rank, index):
+    """Make every all-reduce of one rank leave a wrong element."""
+    right = comm.all_reduce
 
     def wrong(*arguments, **keywords):
-        nonlocal calls
         result = right(*arguments, **keywords)
-        if result.size > index and calls >= on_call:
+        if result.size > index:
             result[index] = 0
-        calls += 1
         return result
 
     if comm.rank == rank:
-        setattr(comm, name, wrong)
+        comm.all_reduce = wrong
+
+
+def forget(comm, rank, call):
+    """Make one all-reduce of one rank, by its number from 0, not write its result."""
+    right = comm.all_reduce
+    calls = 0
+
+    def forgetful(x, op, out=None):
+        nonlocal calls
+        calls += 1
+        if calls == call + 1:
+            return right(x, op, out=np.empty_like(x))
+        return right(x, op, out=out)
+
+    if comm.rank == rank:
+        comm.all_reduce = forgetful
 
 
 def test_a_wrong_element_is_found_and_located():
     text, err, wrong = perf(
         3,
         *["all_reduce", "-b", 8, "-e", 64, "-f", 8, "-n", 4],
-        disturb=lambda comm: spoil(comm, "all_reduce", rank=1, index=5),
+        disturb=lambda comm: spoil(comm, rank=1, index=5),
     )
     # The last repetition out of place, the first and a random one in place.
     assert wrong == 3
@@ -184,6 +197,24 @@ def test_a_wrong_element_is_found_and_located():
         assert "got 0.0 (0x00000000); 1 elements are wrong on ranks 1" in line
     assert "out of place, timed operation 3" in said[0]
     assert "in place, timed operation 0" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("call", "place", "operation"),
+    [
+        (5, "out of place", 3),  # after one warm-up and one operation ahead of the block
+        (7, "in place", 0),
+    ],
+)
+def test_a_timed_repetition_that_did_nothing_is_found(call, place, operation):
+    """Though all the others before it were right: its array was prepared for it alone."""
+    _, err, wrong = perf(
+        2,
+        *["all_reduce", "-b", 64, "-e", 64, "-n", 4],
+        disturb=lambda comm: forget(comm, rank=0, call=call),
+    )
+    assert wrong == 16
+    assert f"64 B, {place}, timed operation {operation}: rank 0, index 0: expected" in err
 
 
 def test_json_and_csv_are_written(tmp_path):
