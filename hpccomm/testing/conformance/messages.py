@@ -31,6 +31,17 @@ def send_recv_round_a_ring(comm: Communicator, dtype: np.dtype[Any]) -> None:
             equal(x, arrays[comm.rank], "x")
 
 
+@MESSAGES.behaviour(length=(3, 200_000))
+def send_recv_in_place(comm: Communicator, length: int) -> None:
+    """Out may be x: it is sent before it is overwritten."""
+    arrays = moved(comm.size, (length,), np.int32)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x = arrays[comm.rank].copy()
+    for turn in range(1, comm.size + 1):
+        assert comm.send_recv(x, right, x, left) is x, "the result is out"
+        equal(x, arrays[(comm.rank - turn) % comm.size], f"turn {turn}")
+
+
 @MESSAGES.behaviour(min_size=2)
 def send_and_recv(comm: Communicator) -> None:
     """One rank sends, another receives into `out` of any shape, which is the result."""

@@ -158,6 +158,37 @@ def sum_is_the_default(comm: Communicator) -> None:
     equal(comm.all_reduce(ones), total, "all_reduce")
 
 
+@REDUCTIONS.behaviour(dtype=(np.float32, BFLOAT16), length=(6, 60_000))
+def some_ranks_in_place(comm: Communicator, dtype: np.dtype[Any], length: int) -> None:
+    """Whether a rank works in place, in a new array or in `out` is its own affair."""
+    arrays = reduced(ReduceOp.SUM, comm.size, (comm.size, length), dtype)
+    total = reduction(ReduceOp.SUM, arrays)
+    column = np.stack([array[comm.rank] for array in arrays])
+    for turn in range(3):
+        way = (comm.rank + turn) % 3
+        mine, own = arrays[comm.rank], slice(comm.rank, comm.rank + 1)
+        x, whole = mine.copy(), poison(total)
+        out = (None, x, whole)[way]
+        equal(comm.all_reduce(x, out=out), total, "all_reduce")
+        x = mine.copy()
+        out = (None, x, whole)[way]
+        prefix = reduction(ReduceOp.SUM, arrays[: comm.rank + 1])
+        equal(comm.scan(x, out=out), prefix, "scan")
+        x = mine.copy()
+        equal(comm.all_to_all(x, out=(None, x, whole)[way]), column, "all_to_all")
+        x = mine.copy()
+        equal(
+            comm.reduce_scatter(x, out=(None, x[own], whole[own])[way]),
+            total[own],
+            "reduce_scatter",
+        )
+        gathered = np.stack(arrays)
+        place = poison(gathered)
+        place[comm.rank] = mine
+        x = place[comm.rank] if way == 1 else mine.copy()
+        equal(comm.all_gather(x, out=None if way == 0 else place), gathered, "all_gather")
+
+
 @REDUCTIONS.behaviour(shape=SHAPES)
 def shapes(comm: Communicator, shape: tuple[int, ...]) -> None:
     """Any shape goes: 0-d, one element, none."""
@@ -231,16 +262,19 @@ def premultiplied_sum(comm: Communicator, call: str) -> None:
         total = reduction(ReduceOp.SUM, scaled)
         what = f"{call} of {np.dtype(dtype)}"
         if call == "reduce":
-            result = comm.reduce(x, comm.size - 1, op)
-            assert (result is None) == (comm.rank != comm.size - 1), what
-            if result is not None:
-                equal(result, total, what)
+            out = poison(total) if comm.rank == comm.size - 1 else None
+            result = comm.reduce(x, comm.size - 1, op, out=out)
+            assert result is out, what
+            if out is not None:
+                equal(out, total, what)
         elif call == "scan":
             equal(comm.scan(x, op), reduction(ReduceOp.SUM, scaled[: comm.rank + 1]), what)
         elif call == "reduce_scatter":
             equal(comm.reduce_scatter(x, op), total[comm.rank : comm.rank + 1], what)
         else:
-            equal(comm.all_reduce(x, op), total, what)
+            equal(comm.all_reduce(x, op, out=poison(total)), total, what)
+        equal(x, arrays[comm.rank], f"{what}, x")
+        equal(comm.all_reduce(x, op), total, f"{what}, in place")
 
 
 @REDUCTIONS.behaviour()
