@@ -7,6 +7,7 @@ is the order in which every rank calls them.
 """
 
 import atexit
+import ctypes
 import logging
 import math
 import os
@@ -203,11 +204,14 @@ def engine(threaded: bool) -> Engine:
 
 
 @atexit.register
-def stop() -> bool:
-    """End the threads of all engines; return whether operations are left under way."""
+def stop() -> None:
+    """End the threads of all engines."""
     for each in _engines.values():
         each.stop()
-    return any(each.busy for each in _engines.values())
+        if each.busy:
+            # Arrays of what is under way must outlive the interpreter: mpi4py finalises MPI, which
+            # may still read and write them, when Python's objects are gone.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
 
 # A child has none of its parent's threads, and its locks may be held by one of them.

@@ -88,6 +88,20 @@ def test_an_exit_status_is_kept(mpiexec: Mpiexec) -> None:
     assert job.returncode == 3
 
 
+def test_an_exit_on_one_rank_ends_the_job_under_mpi4py_s_runner(mpiexec: Mpiexec) -> None:
+    program = """
+import sys
+import numpy as np
+import hpccomm
+
+comm = hpccomm.new_comm()
+work = comm.recv(np.zeros(3), 1 - comm.rank, async_op=True)
+sys.exit(3) if comm.rank == 1 else comm.all_reduce(np.zeros(10))
+"""
+    job = mpiexec(2, "-m", "mpi4py", "-c", program, timeout=30)
+    assert job.returncode == 3
+
+
 # Deadlines.
 
 

@@ -135,20 +135,18 @@ def note_failure() -> None:
 def _finalize(mpi: Any) -> None:
     """Finalise MPI at exit, where that cannot be left to mpi4py.
 
-    mpi4py finalises last, when Python's objects are gone: too late where MPI may still read or
-    write arrays, because calls are under way or a communicator has failed. After a failure a peer
-    may never come, so it has a deadline. MPI_Finalize holds the interpreter's lock: faulthandler,
-    which needs no lock, shows the stacks and ends the process, and its launcher ends the job.
+    mpi4py finalises last, when Python's objects are gone. After a failure MPI may still write to
+    arrays, and a peer may never come: it is done here then, under a deadline. MPI_Finalize holds
+    the interpreter's lock: faulthandler, which needs no lock, shows the stacks and ends the
+    process, and its launcher ends the job.
     """
     if _owner != os.getpid():
         return
-    under_way = progress.stop()
-    if mpi.Is_finalized() or not (_failed or under_way):
-        return
-    if _failed:
+    progress.stop()
+    if _failed and not mpi.Is_finalized():
         faulthandler.dump_traceback_later(FINALIZE_SECONDS, exit=True, file=STDERR)
-    mpi.Finalize()
-    faulthandler.cancel_dump_traceback_later()
+        mpi.Finalize()
+        faulthandler.cancel_dump_traceback_later()
 
 
 def end_started_job(reason: str) -> None:
