@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 import hpccomm
-from hpccomm import backends, settings
+from hpccomm import backends, policy, settings
 from hpccomm.backends.loopback import seat
 from hpccomm.bootstrap import device as devices
 from hpccomm.bootstrap import mpi
@@ -76,6 +76,11 @@ def new_comm(
     """
     global _warned
     merged = settings.merge(backend, timeout, options)
+    if merged.algorithm not in policy.NAMES:
+        raise ConfigurationError(
+            f"algorithm (options.algorithm or HPCCOMM_ALGORITHM) is {merged.algorithm!r}; "
+            f"give one of {', '.join(map(repr, policy.NAMES))}"
+        )
     if name is not None and (not isinstance(name, str) or not name):
         raise UsageError(f"name is {name!r}; give a string or None")
     if not _warned:

@@ -16,6 +16,10 @@ SMALL_BYTES = 2048
 REDUCTIONS = frozenset(("all_reduce", "reduce", "reduce_scatter", "scan"))
 
 
+NAMES = (AUTO, NATIVE, *sorted({name for each in ALGORITHMS.values() for name in each}))
+"""Every name that ``algorithm=`` may have in some call."""
+
+
 class Decision(NamedTuple):
     """An algorithm's name and why it was taken."""
 

@@ -76,7 +76,10 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
 
     @property
     def mpi_comm(self) -> Any:
-        """The mpi4py communicator that this one was made from, or None without MPI."""
+        """The mpi4py communicator that this one was made from, or None without MPI.
+
+        That of a group is hpccomm's own: duplicate it before you use it.
+        """
         return self._backend.mpi_comm
 
     # Deciding.
@@ -102,7 +105,7 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
             If the call would raise it.
         """
         name = check_planned(collective)
-        return self._captured(name, args, keywords, local=True).recipe.way.choice
+        return self._captured(name, args, keywords).recipe.way.choice
 
     def plan(self, collective: str, *args: Any, **keywords: Any) -> Plan:
         """Decide, check and agree a call once, to carry it out many times. Collective; blocks.
@@ -112,7 +115,7 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
         collective : str
             Name of a collective call.
         *args, **keywords
-            Its arguments. The arrays are kept.
+            Its arguments; counts, where it has any, are given. The arrays are kept.
 
         Returns
         -------
@@ -130,7 +133,7 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
         async_op = bool(keywords.get("async_op", False))
         try:
             timeout = self._timeout(keywords.get("timeout"))
-            bound = self._captured(check_planned(collective), args, keywords, local=False)
+            bound = self._captured(check_planned(collective), args, keywords)
         except HpccommError as refused:
             error = refused
         mine: dict[str, object] = {"error": str(error)}

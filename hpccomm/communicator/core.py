@@ -81,12 +81,9 @@ class Capture:
     ----------
     name : str
         Which.
-    local : bool
-        Whether nothing at all may be sent.
     """
 
     name: str
-    local: bool
     bound: Bound | None = None
 
 
@@ -140,9 +137,10 @@ class Core:
         calls = self._calls
         calls.enter()
         try:
-            self._refuse_stream(stream)
+            if stream is not None:
+                self._refuse_stream(stream)
             limit = calls.timeout if timeout is None else check_seconds("timeout", timeout)
-            bound = self._bind(
+            recipe, a, b = self._recipe(
                 name,
                 rule,
                 x,
@@ -155,6 +153,7 @@ class Core:
                 algorithm,
                 deterministic,
             )
+            bound = self._with_memory(name, recipe, x, out, a, b)
             return self._issue(bound, async_op, limit)
         finally:
             calls.leave()
@@ -192,9 +191,9 @@ class Core:
             raise UsageError("async_op is True within a batch; it is for batch() itself")
         self._batch.add(operation)
 
-    def _captured(self, name: str, args: Any, keywords: Any, *, local: bool) -> Bound:
-        """Check and decide a call without issuing it."""
-        self._capture = capture = Capture(name, local)
+    def _captured(self, name: str, args: Any, keywords: Any) -> Bound:
+        """Check and decide a call without issuing it. Local."""
+        self._capture = capture = Capture(name)
         try:
             getattr(self, name)(*args, **keywords)
         except TypeError as error:  # arguments that the call does not have
@@ -203,36 +202,6 @@ class Core:
             self._capture = None
         assert capture.bound is not None
         return capture.bound
-
-    def _bind(
-        self,
-        name: str,
-        rule: Rule,
-        x: Any,
-        out: Any,
-        op: Any,
-        root: Any,
-        counts: tuple[int, ...],
-        recv_counts: tuple[int, ...],
-        exclusive: bool,
-        algorithm: str | None,
-        deterministic: bool,
-    ) -> Bound:
-        """Check a call's arguments, decide its way and take its memory."""
-        recipe, a, b = self._recipe(
-            name,
-            rule,
-            x,
-            out,
-            op,
-            root,
-            counts,
-            recv_counts,
-            exclusive,
-            algorithm,
-            deterministic,
-        )
-        return self._with_memory(name, recipe, x, out, a, b)
 
     def _recipe(
         self,

@@ -443,9 +443,9 @@ class Uneven(Core):
         return tuple(everyone.ravel().tolist())
 
     def _may_exchange(self, name: str) -> None:
-        if self._batch is not None or (self._capture is not None and self._capture.local):
-            where = "a batch" if self._batch is not None else "explain"
-            raise UsageError(f"{name} is None in {where}, which sends nothing; give {name}")
+        if self._batch is not None or self._capture is not None:
+            where = "a batch" if self._batch is not None else "plan or explain"
+            raise UsageError(f"{name} is None in {where}, which cannot exchange it; give {name}")
 
 
 def _rows(name: str, array: Any) -> int:
