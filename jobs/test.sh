@@ -43,7 +43,7 @@ stage 60 "ruff check" "$python" -m ruff check
 stage 60 "ruff format" "$python" -m ruff format --check
 stage 300 "mypy" "$python" -m mypy
 stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
-stage 420 "tests without MPI" "$python" -m pytest --ignore=tests/mpi
+stage 600 "tests without MPI" "$python" -m pytest --ignore=tests/mpi
 for ranks in 1 2 3 4; do
     stage 240 "tests with MPI, ranks: $ranks" "$mpiexec" -n "$ranks" \
         "$python" -m pytest --with-mpi -p no:cacheprovider -o faulthandler_timeout=60 tests/mpi
