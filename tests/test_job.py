@@ -190,14 +190,16 @@ except hpccomm.CollectiveTimeout:
     assert "in _finalize" in job.stderr
 
 
-def test_what_is_under_way_at_exit_holds_nobody_up(mpiexec: Mpiexec) -> None:
+def test_what_is_under_way_at_exit_holds_nobody_up_and_keeps_its_memory(mpiexec: Mpiexec) -> None:
     program = """
 import numpy as np
 import hpccomm
 
 comm = hpccomm.new_comm()
-works = [comm.all_reduce(np.ones(1 << 20), async_op=True), comm.barrier(async_op=True)]
-works.append(comm.recv(np.zeros(3), 1 - comm.rank, async_op=True))
+comm.recv(np.zeros(3), 1 - comm.rank, async_op=True)  # never comes
+several = [comm.dup() for _ in range(4)]
+for each in several:
+    each.all_reduce(np.ones(1 << 20), async_op=True)
 """
     passes(mpiexec(2, "-c", program, timeout=30))
 
