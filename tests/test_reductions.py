@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpccomm
@@ -100,6 +100,7 @@ def same(a: Array, b: Array) -> bool:
 
 
 @pytest.mark.parametrize(("op", "dtype"), PAIRS, ids=name)
+@settings(max_examples=50)
 @given(ranks=st.integers(1, 12), count=st.integers(0, 40), seed=st.integers(0, 2**32 - 1))
 def test_fold(op: ReduceOp, dtype: DType, ranks: int, count: int, seed: int) -> None:
     contributions = draw(dtype, count, seed, ranks)
