@@ -261,6 +261,7 @@ class Calls:
         task = Task(operation.start, self.gate, timeout, expired, ended)
         self._under_way.add(task)
         self._engine.submit(self._lane if operation.ordered else deque(), task)
+        self._engine.turn()  # begin at once, rather than when the thread wakes
 
         def gave_up(elapsed: float) -> CommunicationError:
             error = expired(elapsed)
