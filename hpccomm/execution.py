@@ -10,6 +10,7 @@ from hpccomm.contracts.backend import Buffer
 from hpccomm.contracts.schedule import RECV, SCRATCH, SEND, Copy, Fold, Schedule, Slice
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Request, Transport
+from hpccomm.errors import BufferMismatch
 from hpccomm.reductions import ReduceOp, fold
 from hpccomm.waiting import Steps
 
@@ -57,13 +58,25 @@ def steps(
 
 
 def completed(requests: list[Request]) -> Steps:
-    """Wait, polled, until all `requests` are complete."""
+    """Wait, polled, until all `requests` are complete.
+
+    Where a message has another size than its array, the others are completed before that is raised:
+    one that was left behind would take, or keep from others, the messages to come.
+    """
+    mismatch: BufferMismatch | None = None
     while requests:
-        left = [request for request in requests if not request.test()]
-        if not left:
-            return
-        yield len(left) < len(requests)
+        left = []
+        for request in requests:
+            try:
+                if not request.test():
+                    left.append(request)
+            except BufferMismatch as error:
+                mismatch = mismatch or error
+        if left:
+            yield len(left) < len(requests)
         requests = left
+    if mismatch is not None:
+        raise mismatch
 
 
 def _at(buffers: Mapping[str, NDArray[Any]], where: Slice) -> NDArray[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 from hpccomm.calls import Calls, Operation
 from hpccomm.communicator.core import Bound
 from hpccomm.contracts.signature import Signature
-from hpccomm.errors import UsageError
+from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.reductions import name_of
 from hpccomm.waiting import Steps
 from hpccomm.work import Work
@@ -130,7 +130,11 @@ class Batch:
 
 
 def together(operations: tuple[Operation, ...]) -> Steps:
-    """Run operations at the same time, but the ordered ones one after the other."""
+    """Run operations at the same time, but the ordered ones one after the other.
+
+    Where a message has another size than its array, the others are completed before that is raised.
+    """
+    mismatch: BufferMismatch | None = None
     ordered = [each.start for each in operations if each.ordered]
     under_way = [each.start() for each in operations if not each.ordered]
     if ordered:
@@ -139,13 +143,18 @@ def together(operations: tuple[Operation, ...]) -> Steps:
         left = []
         progress = False
         for steps in under_way:
-            moved = next(steps, None)
+            try:
+                moved = next(steps, None)
+            except BufferMismatch as error:
+                mismatch, moved = mismatch or error, None
             progress |= moved is not False
             if moved is not None:
                 left.append(steps)
         under_way = left
         if under_way:
             yield progress
+    if mismatch is not None:
+        raise mismatch
 
 
 def _in_turn(starts: list[Callable[[], Steps]]) -> Steps:

@@ -1,0 +1,36 @@
+"""A message of another size is lost, and nothing else."""
+
+import numpy as np
+import pytest
+
+from hpccomm.errors import BufferMismatch
+from hpccomm.testing import run_ranks
+
+
+def test_a_mismatch_in_a_batch_leaves_the_other_messages() -> None:
+    def on_rank(comm) -> None:
+        if comm.rank == 1:
+            for count in (2, 3, 4):
+                comm.send(np.full(count, float(count)), 0)
+            return
+        first, second, third = np.zeros(3), np.zeros(3), np.zeros(4)
+        with pytest.raises(BufferMismatch, match="16 bytes"), comm.batch():
+            comm.recv(first, 1)
+            comm.recv(second, 1)
+        comm.recv(third, 1)
+        assert (first.tolist(), second.tolist()) == ([0.0] * 3, [3.0] * 3)
+        assert third.tolist() == [4.0] * 4
+
+    run_ranks(2, on_rank, timeout=10)
+
+
+def test_a_mismatch_in_send_recv_leaves_what_is_sent() -> None:
+    def on_rank(comm) -> None:
+        peer = 1 - comm.rank
+        with pytest.raises(BufferMismatch, match="8 bytes"):
+            comm.send_recv(np.ones(1), peer, np.zeros(2), peer)
+        x = np.zeros(1)
+        comm.send_recv(np.full(1, 5.0), peer, x, peer)
+        assert x[0] == 5.0
+
+    run_ranks(2, on_rank, timeout=10)
