@@ -9,7 +9,7 @@ import numpy as np
 
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, same_bits
-from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES, moved, poison
+from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES, moved, poison, ranks_for
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -32,7 +32,7 @@ def blocks(arrays: list[Array], rank: int) -> list[Array]:
 @COLLECTIVES.behaviour(dtype=MOVABLE)
 def broadcast(comm: Communicator, dtype: np.dtype[Any]) -> None:
     """Every root's array overwrites the others'."""
-    for root in range(comm.size):
+    for root in ranks_for(dtype, comm.size):
         for shape in SHAPES:
             source = moved(comm.size, shape, dtype, seed=root)[root]
             x = source.copy() if comm.rank == root else poison(source)
@@ -47,6 +47,16 @@ def broadcast_is_from_rank_0_by_default(comm: Communicator) -> None:
     x = np.full(3, comm.rank, np.int16)
     comm.broadcast(x)
     equal(x, np.zeros(3, np.int16))
+
+
+@COLLECTIVES.behaviour()
+def roots_may_be_numpy_integers(comm: Communicator) -> None:
+    """A rank that NumPy computed is a rank."""
+    root: Any
+    for root in np.arange(comm.size):
+        x = np.array([comm.rank])
+        comm.broadcast(x, root)
+        assert x[0] == root, f"from {root}"
 
 
 @COLLECTIVES.behaviour(dtype=MOVABLE)
@@ -85,7 +95,7 @@ def all_gather_from_its_own_block(comm: Communicator) -> None:
 @COLLECTIVES.behaviour(dtype=MOVABLE)
 def gather(comm: Communicator, dtype: np.dtype[Any]) -> None:
     """Every root gets a new array of shape (size, *s), the others None."""
-    for root in range(comm.size):
+    for root in ranks_for(dtype, comm.size):
         for shape in SHAPES:
             arrays = moved(comm.size, shape, dtype, seed=root)
             x = arrays[comm.rank].copy()
@@ -120,7 +130,7 @@ def gather_out(comm: Communicator) -> None:
 @COLLECTIVES.behaviour(dtype=MOVABLE)
 def scatter(comm: Communicator, dtype: np.dtype[Any]) -> None:
     """Block r of the root's array arrives in rank r's `out`; the root may go without one."""
-    for root in range(comm.size):
+    for root in ranks_for(dtype, comm.size):
         for rest in REST:
             source = moved(comm.size, (2 * comm.size, *rest), dtype, seed=root)[root]
             expected = np.split(source, comm.size)[comm.rank]

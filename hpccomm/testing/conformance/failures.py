@@ -171,8 +171,13 @@ def abort(comm: Communicator) -> None:
 
 @FAILURES.behaviour(min_size=2, fails=True)
 def abort_releases_waits(comm: Communicator) -> None:
-    """`abort` from another thread releases a call that waits."""
-    timer = threading.Timer(SHORT, comm.abort)
+    """`abort` from another thread releases a call that waits; `set_timeout` may come from there."""
+
+    def from_elsewhere() -> None:
+        comm.set_timeout(60.0)
+        comm.abort()
+
+    timer = threading.Timer(SHORT, from_elsewhere)
     timer.start()
     before = time.monotonic()
     with raises(CommunicatorAborted, comm.name) as caught:

@@ -39,6 +39,14 @@ SHAPES = ((), (1,), (7,), (0,), (3, 5), (2, 0, 3))
 """0-d, one element, odd, empty, and two axes."""
 
 
+def ranks_for(dtype: npt.DTypeLike, size: int) -> list[int]:
+    """Return the roots or partners that a case tries: all for float32, else the last alone.
+
+    What a rank is to do does not depend on the dtype, so that one dtype shows it for all.
+    """
+    return list(range(size)) if np.dtype(dtype) == np.float32 else [size - 1]
+
+
 def moved(size: int, shape: tuple[int, ...], dtype: npt.DTypeLike, seed: int = 0) -> list[Array]:
     """Return what each rank contributes to a call that moves data.
 

@@ -9,7 +9,7 @@ import numpy as np
 from hpccomm.errors import BufferMismatch
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
-from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES, moved, poison
+from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES, moved, poison, ranks_for
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -19,8 +19,8 @@ MESSAGES = Behaviours("messages")
 
 @MESSAGES.behaviour(dtype=MOVABLE)
 def send_recv_round_a_ring(comm: Communicator, dtype: np.dtype[Any]) -> None:
-    """Every rank sends to any other and receives at once, itself included."""
-    for step in range(comm.size):
+    """Every rank sends to any other, or to itself, and receives at the same time."""
+    for step in ranks_for(dtype, comm.size):
         dst, src = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
         for shape in SHAPES:
             arrays = moved(comm.size, shape, dtype, seed=step)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpccomm import CommOptions
 from hpccomm.errors import CommunicatorAborted, HpccommError
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import raises
+from hpccomm.testing.conformance.creation import another
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -72,6 +76,31 @@ def hooks_do_not_hear_refused_calls(comm: Communicator) -> None:
     handle.remove()
     assert heard == [], heard
     comm.barrier()
+
+
+@OBSERVERS.behaviour()
+def slow_calls_are_logged(comm: Communicator) -> None:
+    """A call that took `slow_call` seconds or more is logged with its name and communicator."""
+    messages: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    name = f"slow{comm.rank}"
+    listener = Listener()
+    logger = logging.getLogger("hpccomm")
+    logger.addHandler(listener)
+    try:
+        with another(comm, name=name, options=CommOptions(slow_call=1e-9)) as slow:
+            slow.all_reduce(np.zeros(4))
+        with another(comm, name=name + "not", options=CommOptions(slow_call=math.inf)) as fast:
+            fast.all_reduce(np.zeros(4))
+    finally:
+        logger.removeHandler(listener)
+    told = [text for text in messages if "slow call" in text and name in text]
+    assert any("all_reduce" in text and "32 bytes" in text for text in told), messages
+    assert not any(name + "not" in text for text in told), told
 
 
 @OBSERVERS.behaviour(fails=True)

@@ -17,6 +17,7 @@ from hpccomm.testing.conformance.inputs import (
     RECORD,
     moved,
     poison,
+    ranks_for,
     reduced,
     reduction,
     tolerance,
@@ -77,10 +78,10 @@ def whole(counts: Counts, dtype: Any, rest: tuple[int, ...]) -> Array:
 
 
 def dtypes_for(counts: Counts, exchanged: bool) -> tuple[np.dtype[Any], ...]:
-    """Every dtype, but one for the long arrays, and two where the exchange is in question."""
+    """Every dtype, but one for the long arrays, and three where the exchange is in question."""
     if max(counts) > 100:
         return (np.dtype(np.int32),)
-    return (BFLOAT16, RECORD) if exchanged else MOVABLE
+    return (np.dtype(np.float32), BFLOAT16, RECORD) if exchanged else MOVABLE
 
 
 @UNEVEN.behaviour(of=COUNTS, exchanged=(False, True))
@@ -104,8 +105,8 @@ def all_gather_v(comm: Communicator, of: Callable[[int], Counts], exchanged: boo
 def gather_v(comm: Communicator, of: Callable[[int], Counts], exchanged: bool) -> None:
     """Every root gets all rows, the others None."""
     counts = of(comm.size)
-    for root in range(comm.size):
-        for dtype in dtypes_for(counts, exchanged):
+    for dtype in dtypes_for(counts, exchanged):
+        for root in ranks_for(dtype, comm.size):
             expected = whole(counts, dtype, (2,))
             x = rows(expected, counts, comm.rank).copy()
             given = None if exchanged else counts
@@ -128,8 +129,8 @@ def scatter_v(comm: Communicator, of: Callable[[int], Counts], exchanged: bool) 
     Without counts, the rows of each rank's `out` say them.
     """
     counts = of(comm.size)
-    for root in range(comm.size):
-        for dtype in dtypes_for(counts, exchanged):
+    for dtype in dtypes_for(counts, exchanged):
+        for root in ranks_for(dtype, comm.size):
             source = whole(counts, dtype, (2,))
             expected = rows(source, counts, comm.rank)
             x = source.copy() if comm.rank == root else None
@@ -148,11 +149,11 @@ def scatter_v(comm: Communicator, of: Callable[[int], Counts], exchanged: bool) 
             comm.scatter_v(None, 0, counts, out=poison(expected))
 
 
-@UNEVEN.behaviour(of=COUNTS, op=OPS)
-def reduce_scatter_v(comm: Communicator, of: Callable[[int], Counts], op: ReduceOp) -> None:
-    """Each rank gets its rows of the reduction."""
-    counts = of(comm.size)
-    for dtype in dtypes_of(op) if max(counts) < 100 else dtypes_of(op)[1:2]:
+@UNEVEN.behaviour(op=OPS)
+def reduce_scatter_v(comm: Communicator, op: ReduceOp) -> None:
+    """Each rank gets its rows of the reduction, in a new array or in `out`."""
+    counts = growing(comm.size)
+    for dtype in dtypes_of(op):
         rtol = tolerance(op, dtype)
         arrays = reduced(op, comm.size, (sum(counts), 2), dtype)
         expected = rows(reduction(op, arrays), counts, comm.rank)
@@ -162,6 +163,16 @@ def reduce_scatter_v(comm: Communicator, of: Callable[[int], Counts], op: Reduce
         assert comm.reduce_scatter_v(x, counts, op, out=out) is out, "the result is out"
         equal(out.reshape(expected.shape), expected, f"{dtype}, out", rtol=rtol)
         equal(x, arrays[comm.rank], f"{dtype}, x")
+
+
+@UNEVEN.behaviour(of=COUNTS)
+def reduce_scatter_v_of_any_counts(comm: Communicator, of: Callable[[int], Counts]) -> None:
+    """Some ranks, or all, may get nothing, and some more than a segment."""
+    counts = of(comm.size)
+    for dtype in (np.dtype(np.int32), BFLOAT16):
+        arrays = reduced(ReduceOp.SUM, comm.size, (sum(counts), 2), dtype)
+        expected = rows(reduction(ReduceOp.SUM, arrays), counts, comm.rank)
+        equal(comm.reduce_scatter_v(arrays[comm.rank], counts), expected, str(dtype))
 
 
 @UNEVEN.behaviour()
@@ -203,6 +214,51 @@ def all_to_all_v(comm: Communicator, of: Callable[[int], Counts], exchanged: boo
             assert comm.all_to_all_v(x, send, given, out=out) is out, "the result is out"
             equal(out, expected, f"{what}, out")
             equal(x, sources[comm.rank], f"{what}, x")
+
+
+@UNEVEN.behaviour(of=COUNTS)
+def own_blocks(comm: Communicator, of: Callable[[int], Counts]) -> None:
+    """In place at the own block, wherever uneven blocks put it; all_to_all_v in x itself."""
+    counts = of(comm.size)
+    root = comm.size - 1
+    arrays = reduced(ReduceOp.SUM, comm.size, (sum(counts), 2), np.float32)
+    expected, total = arrays[0], reduction(ReduceOp.SUM, arrays)
+    mine = rows(expected, counts, comm.rank)
+    place = poison(expected)
+    own = rows(place, counts, comm.rank)
+    own[:] = mine
+    equal(comm.all_gather_v(own, counts, out=place), expected, "all_gather_v")
+    place = poison(expected)
+    own = rows(place, counts, comm.rank)
+    own[:] = mine
+    comm.gather_v(own, root, counts, out=place if comm.rank == root else None)
+    if comm.rank == root:
+        equal(place, expected, "gather_v")
+    x = arrays[comm.rank].copy()
+    out = rows(x, counts, comm.rank)
+    comm.reduce_scatter_v(x, counts, out=out)
+    equal(out, rows(total, counts, comm.rank), "reduce_scatter_v")
+    x = expected.copy()
+    out = rows(x, counts, comm.rank) if comm.rank == root else poison(mine)
+    comm.scatter_v(x if comm.rank == root else None, root, counts, out=out)
+    equal(out, mine, "scatter_v")
+    if comm.rank == root:
+        equal(x, expected, "scatter_v, x")
+
+
+@UNEVEN.behaviour()
+def all_to_all_v_in_place(comm: Communicator) -> None:
+    """Out may be x where as many rows come as go, even if in blocks of other sizes."""
+    size = comm.size
+    # Rank i and rank j exchange |i - j| rows each way: the table is symmetric.
+    table = [[abs(i - j) for j in range(size)] for i in range(size)]
+    sources = [moved(1, (sum(row), 3), np.int64, seed=i)[0] for i, row in enumerate(table)]
+    parts = [cut(source, row)[comm.rank] for source, row in zip(sources, table, strict=True)]
+    x = sources[comm.rank].copy()
+    for given in (None, table[comm.rank]):
+        x[:] = sources[comm.rank]
+        assert comm.all_to_all_v(x, table[comm.rank], given, out=x) is x, "the result is out"
+        equal(x, np.concatenate(parts))
 
 
 @UNEVEN.behaviour()
