@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpccomm.algorithms.tree import binomial
 from hpccomm.contracts.transport import Transport
 from hpccomm.execution import completed
 from hpccomm.waiting import Steps
@@ -95,22 +96,9 @@ class Control:
             yield from completed([self._transport.irecv(data, src, CONTROL_TAG)])
         box.append(data.tobytes())
 
-    def _tree(self, root: int) -> tuple[int | None, list[int]]:
-        """Return the parent in a binomial tree, and the children, nearest first."""
-        rank, size = self._transport.rank, self._transport.size
-        relative = (rank - root) % size
-        children = []
-        bit = 1
-        while bit < size and not relative & bit:
-            if relative + bit < size:
-                children.append((relative + bit + root) % size)
-            bit <<= 1
-        parent = None if relative == 0 else (relative - bit + root) % size
-        return parent, children
-
     def bcast_steps(self, box: list[bytes], root: int) -> Steps:
         """`bcast`, polled: ``box[0]`` is the payload at the root, and then everywhere."""
-        parent, children = self._tree(root)
+        parent, children = binomial(self._transport.rank, self._transport.size, root)
         if parent is not None:
             box.clear()
             yield from self.receive_steps(box, parent)
@@ -121,7 +109,7 @@ class Control:
         """`gather`, polled: `box` is filled at the root."""
         # A child at distance b brings the payloads of the b relative ranks that begin with it, so
         # that appending the children's, nearest first, gives them in relative order.
-        parent, children = self._tree(root)
+        parent, children = binomial(self._transport.rank, self._transport.size, root)
         collected = [payload]
         for child in children:
             arrived: list[bytes] = []

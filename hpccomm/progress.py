@@ -8,7 +8,6 @@ is the order in which every rank calls them.
 
 import atexit
 import ctypes
-import logging
 import math
 import os
 import threading
@@ -19,8 +18,6 @@ from dataclasses import dataclass, field
 
 from hpccomm.errors import CommunicationError
 from hpccomm.waiting import Gate, Patience, Steps, wait
-
-logger = logging.getLogger("hpccomm")
 
 Expired = Callable[[float], CommunicationError]
 

@@ -6,7 +6,6 @@ environment variable, default.
 
 import difflib
 import logging
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -220,8 +219,3 @@ def start_logging(rank: int) -> None:
         handler.setFormatter(logging.Formatter(f"hpccomm[{rank}] %(levelname)s %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(logging.DEBUG)
-
-
-def finite(seconds: float) -> bool:
-    """Whether `seconds` is a limit at all."""
-    return seconds != math.inf

@@ -71,9 +71,6 @@ class _Sent:
     def test(self) -> bool:
         return True
 
-    def cancel(self) -> None:
-        pass
-
 
 class _Receive:
     """A receive that waits for its message."""
@@ -98,9 +95,6 @@ class _Receive:
             )
         as_bytes(self._data)[:] = message
         return True
-
-    def cancel(self) -> None:
-        self._done = True
 
 
 class LoopbackTransport:

@@ -234,7 +234,8 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
     def register_post_hook(self, hook: Hook) -> Handle:
         """Have ``hook(info)`` called when a call has ended. Local.
 
-        Of an asynchronous call, it is called from whichever thread moves it on.
+        Of an asynchronous call, it is called from whichever thread moves it on; it must not wait
+        for another one.
 
         Parameters
         ----------

@@ -18,10 +18,6 @@ class Request(Protocol):
         """
         ...
 
-    def cancel(self) -> None:
-        """Give it up, as far as the backend can. Never blocks."""
-        ...
-
 
 class Transport(Protocol):
     """Messages between the ranks of one communicator.

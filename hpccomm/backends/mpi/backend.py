@@ -18,31 +18,15 @@ from hpccomm.errors import BufferMismatch, CommunicationError, HpccommError, Usa
 from hpccomm.topology import Topology, arrange
 
 
-class _Send:
+class _Transfer:
+    """A send, or a receive of a message whose size both sides know."""
+
     __slots__ = ("_data", "_request", "test")
 
     def __init__(self, request: Any, data: NDArray[Any]) -> None:
         self._request = request
         self._data = data  # the memory must outlive the transfer
         self.test = request.Test
-
-    def cancel(self) -> None:
-        """Leave it: MPI cannot cancel sends."""
-
-
-class _Receive:
-    """A receive of a message whose size both sides know: it is posted at once."""
-
-    __slots__ = ("_data", "_request", "test")
-
-    def __init__(self, request: Any, data: NDArray[Any]) -> None:
-        self._request = request
-        self._data = data
-        self.test = request.Test
-
-    def cancel(self) -> None:
-        """Cancel it, so that no late message is written into the array."""
-        self._request.Cancel()
 
 
 class _CheckedReceive:
@@ -95,11 +79,6 @@ class _CheckedReceive:
         self._request = message.Irecv([self._data, *block(self._arrived)])
         return True
 
-    def cancel(self) -> None:
-        """Give it up before it is matched; afterwards it ends by itself."""
-        if self._request is None and self in self._queue:
-            self._queue.remove(self)
-
 
 class MpiTransport:
     """Messages over one MPI communicator.
@@ -123,13 +102,13 @@ class MpiTransport:
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Begin to send."""
-        return _Send(self._comm.Isend([data, *block(data.nbytes)], dst, tag), data)
+        return _Transfer(self._comm.Isend([data, *block(data.nbytes)], dst, tag), data)
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive."""
         if self._checked:
             return _CheckedReceive(self._comm, data, src, tag, self._queues[src, tag])
-        return _Receive(self._comm.Irecv([data, *block(data.nbytes)], src, tag), data)
+        return _Transfer(self._comm.Irecv([data, *block(data.nbytes)], src, tag), data)
 
 
 class MpiBackend:

@@ -44,9 +44,6 @@ class _Request:
             self._after = None
         return True
 
-    def cancel(self) -> None:
-        """Leave it: MPI cannot cancel collectives."""
-
 
 class _InTurn:
     """Non-blocking collectives that begin one after the other."""
@@ -67,9 +64,6 @@ class _InTurn:
             self._current = self._begin(self._left)
             self._left += 1
         return False
-
-    def cancel(self) -> None:
-        """Leave it: MPI cannot cancel collectives."""
 
 
 def native(comm: Any, call: Signature, reductions: Reductions) -> Native | None:
