@@ -321,6 +321,7 @@ if not child:
     right = refused == ["CommunicatorAborted"] * 2 + ["BackendUnavailable"] and not hooked
     os._exit(0 if right else 1)
 assert os.waitpid(child, 0)[1] == 0
+comm.barrier()  # both have forked
 comm.send(np.ones(3), 1 - comm.rank)
 assert (work.wait() == 1).all()
 assert (comm.all_reduce(np.ones(3)) == comm.size).all()
