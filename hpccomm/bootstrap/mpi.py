@@ -25,6 +25,8 @@ FINALIZE_SECONDS = 30.0
 """How long MPI may take to finalise after a communicator has failed."""
 ABORT_SECONDS = 5.0
 """How long MPI may take to end the job."""
+FAILED = 2
+"""Exit status of a job that ranks could not go on with, as the command line's for such failures."""
 STDERR = 2
 """The process's own standard error, whatever ``sys.stderr`` is."""
 
@@ -150,20 +152,20 @@ def _finalize(mpi: Any) -> None:
 
 
 def end_started_job(reason: str) -> None:
-    """End all processes of the job, if it is one of MPI's."""
+    """End all processes of the job, if it is one of MPI's, with `FAILED`."""
     if _started is not None:
-        end_job(_started, reason)
+        end_job(_started, reason, FAILED)
 
 
-def end_job(mpi: Any, reason: str) -> None:
-    """End all processes of the job with exit status 1. Does not return."""
+def end_job(mpi: Any, reason: str, status: int) -> None:
+    """End all processes of the job with an exit status. Does not return."""
     with contextlib.suppress(OSError, ValueError):  # a stream whose reader is gone, or closed
         sys.stderr.write(f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job: {reason}\n")
         sys.stderr.flush()
         sys.stdout.flush()
     # Abort may itself wait, holding the interpreter's lock; the process ends in any case.
     faulthandler.dump_traceback_later(ABORT_SECONDS, exit=True, file=STDERR)
-    mpi.COMM_WORLD.Abort(1)
+    mpi.COMM_WORLD.Abort(status)
 
 
 def _end_job_on_exception(mpi: Any) -> None:
@@ -181,6 +183,6 @@ def _end_job_on_exception(mpi: Any) -> None:
             return
         lines = "".join(traceback.format_exception(kind, error, where))
         sys.stderr.write(f"hpccomm: rank {mpi.COMM_WORLD.rank} raised:\n{lines}")
-        end_job(mpi, f"{kind.__name__} was not caught")
+        end_job(mpi, f"{kind.__name__} was not caught", 1)
 
     sys.excepthook = hook

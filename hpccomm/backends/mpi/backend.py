@@ -166,7 +166,7 @@ class MpiBackend:
 
     def end_job(self, reason: str) -> None:
         """End all processes of the job."""
-        bootstrap.end_job(MPI, reason)
+        bootstrap.end_started_job(reason)
 
     def abandon(self) -> None:
         """Have MPI's finalisation stand under a deadline: a peer may never come."""
