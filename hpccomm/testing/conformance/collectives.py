@@ -20,8 +20,8 @@ COLLECTIVES = Behaviours("collectives")
 REST = ((), (3,), (2, 0), (2, 5))
 """What follows axis 0 in the calls that cut their array into one block a rank."""
 
-LARGE = (1 << 18) + 3
-"""Elements, in float32 a little over 1 MiB: more than one segment or eager message, and odd."""
+LARGE = 1 << 18
+"""Elements, in float32 1 MiB: more than one segment or eager message."""
 
 
 def blocks(arrays: list[Array], rank: int) -> list[Array]:
@@ -188,8 +188,8 @@ def all_to_all_out(comm: Communicator) -> None:
 
 @COLLECTIVES.behaviour()
 def large_arrays_move_whole(comm: Communicator) -> None:
-    """Arrays of more than one segment arrive to the last element."""
-    arrays = moved(comm.size, (comm.size, LARGE), np.float32)
+    """Arrays of more than 1 MiB arrive to the last element."""
+    arrays = moved(comm.size, (comm.size, LARGE // comm.size + 3), np.float32)
     mine, first = arrays[comm.rank], arrays[0]
     equal(comm.broadcast(mine.copy()), first, "broadcast")
     equal(comm.all_gather(mine[0]), np.stack([array[0] for array in arrays]), "all_gather")

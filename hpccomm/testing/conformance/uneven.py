@@ -53,7 +53,7 @@ def none(size: int) -> list[int]:
 
 def long(size: int) -> list[int]:
     """Rows for more than one segment, on every other rank."""
-    return [70_001 * (rank % 2) + 1 for rank in range(size)]
+    return [20_001 * (rank % 2) + 1 for rank in range(size)]
 
 
 COUNTS = (growing, only_the_last, none, long)
