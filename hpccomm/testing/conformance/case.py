@@ -74,6 +74,13 @@ class Case:
                 "the conformance suite consists of assert statements, which python -O removes; "
                 "run it without -O (and without PYTHONOPTIMIZE)"
             )
+        try:
+            self._run(comm)
+        except BaseException as error:
+            error.add_note(f"in case {self.name}")
+            raise
+
+    def _run(self, comm: Communicator) -> None:
         if not self.fails:
             self.function(comm, **self.arguments)
             return
