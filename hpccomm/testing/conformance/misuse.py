@@ -320,3 +320,29 @@ def hooks(comm: Communicator) -> None:
             comm.register_abort_hook,
         ):
             attempt("hook", UsageError, ("hook", "3"), register, 3)
+
+
+@MISUSE.behaviour()
+def batches(comm: Communicator) -> None:
+    """What cannot wait for the end of a batch is refused within one, and the batch is dropped."""
+    x = np.ones(comm.size)
+    planned = comm.plan("all_reduce", x)
+    inside: tuple[tuple[str, tuple[str, ...], Callable[[], object]], ...] = (
+        ("a batch", ("batch",), lambda: comm.batch().__enter__()),
+        ("async_op", ("async_op", "batch"), lambda: comm.all_reduce(x, async_op=True)),
+        ("async_op of a send", ("async_op", "batch"), lambda: comm.send(x, 0, async_op=True)),
+        ("objects", ("batch",), lambda: comm.all_gather_object(1)),
+        ("a message of an object", ("batch",), lambda: comm.send_object(1, 0)),
+        ("counts to exchange", ("counts", "batch"), lambda: comm.all_gather_v(x)),
+        ("a planned call", ("batch",), planned),
+    )
+
+    def batched(call: Callable[[], object]) -> None:
+        with comm.batch():
+            comm.all_reduce(x)
+            call()
+
+    with refused(comm) as attempt:
+        for name, words, call in inside:
+            attempt(name, UsageError, words, batched, call)
+        assert (x == 1).all(), "nothing of a batch that was dropped is issued"
