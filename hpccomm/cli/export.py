@@ -2,11 +2,10 @@
 
 import argparse
 import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpccomm.cli.show import add_run
+from hpccomm.cli import output
+from hpccomm.cli.show import add_run, path
 from hpccomm.errors import ResultsError
 
 if TYPE_CHECKING:
@@ -44,11 +43,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("file", type=Path, metavar="FILE", help="a results file")
+    parser.add_argument("file", type=path, metavar="FILE", help="a results file")
     parser.add_argument("--format", required=True, choices=sorted(_FORMATS), help="what to write")
     add_run(parser)
     parser.add_argument(
-        "--output", type=Path, metavar="PATH", help="where to write it (default: standard output)"
+        "--output",
+        type=path,
+        metavar="PATH",
+        help="a new file to write it to (default: standard output)",
     )
 
 
@@ -59,14 +61,15 @@ def run(args: argparse.Namespace) -> int:
     runs = reader.read(args.file)
     text = _FORMATS[args.format](reader.choose(runs, args.run))
     if args.output is None:
-        sys.stdout.write(text)
+        output.write(text)
         return 0
-    if args.output.exists() and args.output.samefile(args.file):
-        raise ResultsError(
-            f"--output {args.output} is the results file itself; choose another path"
-        )
     try:
-        args.output.write_text(text, encoding="utf-8")
+        with args.output.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ResultsError(
+            f"--output {args.output} exists already; remove it, or choose another path"
+        ) from None
     except OSError as error:
         raise ResultsError(
             f"cannot write {args.output}: {error.strerror}; choose another path"

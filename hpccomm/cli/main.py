@@ -1,15 +1,19 @@
 """`hpccomm VERB ...`: finds the verb, runs it, and turns errors into one line and an exit status.
 
-========= =================================================================
+========= ===========================================================================
 status    meaning
-========= =================================================================
+========= ===========================================================================
 0         done
 1         done, and a result was wrong
-2         not done: misuse, configuration, results file or communication
-========= =================================================================
+2         not done: misuse, configuration, results file, communication, full output
+130       interrupted from the keyboard
+141       not done: what reads standard output has ended (``hpccomm show FILE | head``)
+========= ===========================================================================
 """
 
 import argparse
+import contextlib
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import hpccomm
 from hpccomm.bootstrap.launch import launched
+from hpccomm.cli import output
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +45,7 @@ SILENCE = 3.0
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are hpccomm's, and whose help one rank prints."""
+    """An argument parser whose errors are hpccomm's, and whose answers one rank prints."""
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of ending the process.
@@ -52,10 +57,10 @@ class Parser(argparse.ArgumentParser):
         """
         raise UsageError(f"{message} ({self.prog} --help says more)")
 
-    def print_help(self, file: "SupportsWrite[str] | None" = None) -> None:
-        """Print the help, on rank 0 if there are several."""
+    def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
+        """Print the help or the version, on rank 0 if there are several."""
         if _speaks():
-            super().print_help(file)
+            output.write(message)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,24 +76,65 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         The exit status.
     """
+    _open_closed_streams()
     given = list(sys.argv[1:] if argv is None else argv)
     try:
         verb, arguments = _parse(given)
         status: int = verb.run(arguments)
+    except KeyboardInterrupt:
+        place = launched()
+        if place is not None and place.size > 1:
+            raise  # an exception that nobody catches ends the other ranks too
+        _say("hpccomm: interrupted\n")
+        status = 130
     except HpccommError as error:
-        # Misuse is the same on every rank; what went wrong between ranks is each one's own.
-        own = isinstance(error, CommunicationError)
-        if own or _speaks():
-            place = launched()
-            rank = f" [rank {place.rank}]" if own and place is not None and place.size > 1 else ""
-            sys.stderr.write(f"hpccomm: error{rank}: {_one_line(error)}\n")
-            sys.stderr.flush()
-        elif "mpi4py.MPI" not in sys.modules:
-            # A launcher kills the job at the first process that fails, and MPI, which would hold
-            # the ranks together until its end, was not started. Let rank 0 speak first.
-            time.sleep(SILENCE)
-        return 2
+        status = _fail(error)
+    _forget_unwritten()
     return status
+
+
+def _fail(error: HpccommError) -> int:
+    """Say what went wrong; return the exit status."""
+    if isinstance(error.__context__, BrokenPipeError):
+        return 141
+    # Misuse is the same on every rank; what went wrong between ranks is each one's own.
+    own = isinstance(error, CommunicationError)
+    if own or _speaks():
+        place = launched()
+        rank = f" [rank {place.rank}]" if own and place is not None and place.size > 1 else ""
+        _say(f"hpccomm: error{rank}: {_one_line(error)}\n")
+    elif "mpi4py.MPI" not in sys.modules:
+        # A launcher kills the job at the first process that fails, and MPI, which would hold
+        # the ranks together until its end, was not started. Let rank 0 speak first.
+        time.sleep(SILENCE)
+    return 2
+
+
+def _say(text: str) -> None:
+    # Where standard error takes nothing either, the exit status has to tell.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _open_closed_streams() -> None:
+    """Give the null device to standard streams that were closed when the process started.
+
+    Each takes the lowest free descriptor, its own: a results file opened later could take it.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
+
+
+def _forget_unwritten() -> None:
+    """Keep Python from trying once more, as it ends, to write what a stream has refused."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _parse(given: list[str]) -> tuple[ModuleType, argparse.Namespace]:

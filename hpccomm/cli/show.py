@@ -1,8 +1,9 @@
 """``hpccomm show``: a stored run as the table that it printed."""
 
 import argparse
-import sys
 from pathlib import Path
+
+from hpccomm.cli import output
 
 DESCRIPTION = "Print a stored run: where it was made, and its table as `hpccomm perf` printed it."
 
@@ -19,8 +20,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("file", type=Path, metavar="FILE", help="a results file")
+    parser.add_argument("file", type=path, metavar="FILE", help="a results file")
     add_run(parser)
+
+
+def path(text: str) -> Path:
+    """Read the name of a file; an empty one, of an unset variable, is not the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty; give a path")
+    return Path(text)
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
     runs = reader.read(args.file)
     chosen = reader.choose(runs, args.run)
     finished = chosen.status == "completed"
-    sys.stdout.write(describe.listing(runs, chosen) if len(runs) > 1 else "")
-    sys.stdout.write(describe.facts(chosen))
-    sys.stdout.write(table.run_text(chosen.info, chosen.rows, chosen.samples, finished=finished))
+    output.write(
+        (describe.listing(runs, chosen) if len(runs) > 1 else "")
+        + describe.facts(chosen)
+        + table.run_text(chosen.info, chosen.rows, chosen.samples, finished=finished)
+    )
     return 0

@@ -22,9 +22,6 @@ _log = logging.getLogger(__name__)
 
 Samples = NDArray[np.float64]
 
-MOST_ROWS = 100_000
-"""Rows that a results file takes space for ahead of the run."""
-
 
 class Report:
     """Writes a run down, row by row. A context manager: leaving it ends the run.
@@ -68,8 +65,6 @@ class Report:
             if options.output is not None:
                 from hpccomm.results.writer import Writer  # h5py takes long to import
 
-                # Room for more is made when it is needed.
-                expected_rows = min(expected_rows, MOST_ROWS)
                 self._writer = opened.enter_context(
                     Writer(
                         options.output,
@@ -116,7 +111,7 @@ class Report:
 
     def finish(self, collective: str) -> None:
         """Print what stands behind a table."""
-        self._print(table.footer(self._block, self._info, collective))
+        self._print(table.footer(self._block, collective))
 
     def show(self, text: str) -> None:
         """Print a line that belongs to no table."""

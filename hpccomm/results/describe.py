@@ -15,9 +15,13 @@ def listing(runs: Sequence[Run], chosen: Run) -> str:
         what = ", ".join(dict.fromkeys(row.collective for row in run.rows)) or "no rows"
         lines.append(
             f"# {mark} {run.name}  {run.info.started.strftime(TIME_FORMAT)}  "
-            f"{len(run.info.ranks)} ranks  {what}  {run.status}"
+            f"{_number(len(run.info.ranks), 'rank')}  {what}  {run.status}"
         )
     return "".join(line + "\n" for line in [*lines, "#"])
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" + ("s" if count != 1 else "")
 
 
 def facts(run: Run) -> str:
@@ -28,11 +32,11 @@ def facts(run: Run) -> str:
     ended = "" if run.ended is None else f" to {run.ended.strftime(TIME_FORMAT)}"
     status = run.status
     if status == INTERRUPTED:
-        status = f"{INTERRUPTED}: it was killed, or is still running; {len(run.rows)} rows so far"
+        status = f"{INTERRUPTED}: it was killed, or is still running; {_number(len(run.rows), 'row')} so far"
     lines = [
         f"# Run {run.name} of {run.path}: {status}",
-        f"# Started {started}{ended} by {info.user}, {len(info.ranks)} ranks on "
-        f"{nodes} node{'s' if nodes != 1 else ''}, launcher {info.launcher}",
+        f"# Started {started}{ended} by {info.user}, {_number(len(info.ranks), 'rank')} on "
+        f"{_number(nodes, 'node')}, launcher {info.launcher}",
         f"# Command: {shlex.join(info.arguments)}",
     ]
     if info.slurm:

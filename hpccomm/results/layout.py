@@ -115,7 +115,7 @@ def room_bytes(rows: int, repetitions: int, ranks: int) -> int:
     return rows * ROW.itemsize + repetitions * ranks * SAMPLE.itemsize + STATE_TYPE.itemsize
 
 
-def make_room(group: h5py.Group, rows: int, repetitions: int, ranks: int) -> Room:
+def make_room(run: h5py.Group, rows: int, repetitions: int, ranks: int) -> Room:
     """Create ``rows``, ``samples`` and ``state`` with room for a run that is to be measured.
 
     The space is allocated at once and has no index that could grow: that is what makes it safe to
@@ -127,27 +127,59 @@ def make_room(group: h5py.Group, rows: int, repetitions: int, ranks: int) -> Roo
         creation.set_layout(h5py.h5d.CONTIGUOUS)
         creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        dataset = group.create_dataset(name, shape=shape, dtype=kind, dcpl=creation)
-        return int(dataset.id.get_offset())
+        created = run.create_dataset(name, shape=shape, dtype=kind, dcpl=creation)
+        return int(created.id.get_offset())
 
     rows, repetitions = max(rows, 1), max(repetitions, 1)
-    state = group.create_dataset("state", data=np.zeros((), STATE_TYPE))
+    state = run.create_dataset("state", data=np.zeros((), STATE_TYPE))
     rows_at = contiguous("rows", (rows,), ROW)
     samples_at = contiguous("samples", (repetitions, ranks), SAMPLE)
     return Room(rows, repetitions, rows_at, samples_at, int(state.id.get_offset()))
 
 
-def is_open(group: h5py.Group) -> bool:
+def group(parent: h5py.Group, name: str) -> h5py.Group:
+    """Return a group of the schema.
+
+    Raises
+    ------
+    KeyError, ValueError
+        If it is not there, or something else is.
+    """
+    found = parent[name]
+    if not isinstance(found, h5py.Group):
+        raise ValueError(f"{found.name} is not a group")
+    return found
+
+
+def dataset(run: h5py.Group, name: str) -> h5py.Dataset:
+    """Return a dataset of a run.
+
+    Raises
+    ------
+    KeyError, ValueError
+        If it is not there, or something else is.
+    """
+    found = run[name]
+    kind, dimensions = _DATASETS[name]
+    if not isinstance(found, h5py.Dataset) or (found.dtype, found.ndim) != (kind, dimensions):
+        raise ValueError(f"{found.name} is not what hpccomm writes there")
+    return found
+
+
+_DATASETS = {"rows": (ROW, 1), "samples": (SAMPLE, 2), "ranks": (RANK, 1), "state": (STATE_TYPE, 0)}
+
+
+def is_open(run: h5py.Group) -> bool:
     """Say whether a run still has the form of one that is being measured."""
-    return group["rows"].chunks is None
+    return dataset(run, "rows").chunks is None
 
 
-def written(group: h5py.Group) -> tuple[int, int]:
+def written(run: h5py.Group) -> tuple[int, int]:
     """Return how many rows, and rows of samples, a run holds."""
-    rows = int(group["state"][()]["rows"])
+    rows = int(dataset(run, "state")[()]["rows"])
     if not rows:
         return 0, 0
-    last = group["rows"][rows - 1]
+    last = dataset(run, "rows")[rows - 1]
     return rows, int(last["first_sample"] + last["repetitions"])
 
 
@@ -156,7 +188,7 @@ def copy_measurements(source: h5py.Group, target: h5py.Group) -> None:
     rows, repetitions = written(source)
     target["state"][()] = source["state"][()]
     target["rows"][:rows] = source["rows"][:rows]
-    samples = source["samples"]
+    samples = dataset(source, "samples")
     block = max(1, _BLOCK_BYTES // (SAMPLE.itemsize * samples.shape[1]))
     for begin in range(0, repetitions, block):
         end = min(begin + block, repetitions)
@@ -166,7 +198,7 @@ def copy_measurements(source: h5py.Group, target: h5py.Group) -> None:
 def seal(source: h5py.Group, target: h5py.Group) -> None:
     """Write into `target` the measurements of `source` in the form of a run that has ended."""
     rows, repetitions = written(source)
-    ranks = source["samples"].shape[1]
+    ranks = dataset(source, "samples").shape[1]
     compressed = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
     target.create_dataset("state", shape=(), dtype=STATE_TYPE)
     target.create_dataset(
@@ -190,20 +222,18 @@ def seal(source: h5py.Group, target: h5py.Group) -> None:
     copy_measurements(source, target)
 
 
-def write_info(group: h5py.Group, info: RunInfo) -> None:
-    """Store the facts of a run in its group."""
+def write_info(run: h5py.Group, info: RunInfo) -> None:
+    """Store the facts of a run in its run."""
     text = h5py.string_dtype("utf-8")
     for field in dataclasses.fields(RunInfo):
         value = getattr(info, field.name)
         match field.metadata["stored"]:
             case "str":
-                group.attrs[field.name] = (
-                    value.isoformat() if isinstance(value, datetime) else value
-                )
+                run.attrs[field.name] = value.isoformat() if isinstance(value, datetime) else value
             case "str[]":
-                group.attrs.create(field.name, list(value), shape=(len(value),), dtype=text)
+                run.attrs.create(field.name, list(value), shape=(len(value),), dtype=text)
             case "group":
-                attributes = group.create_group(field.name).attrs
+                attributes = run.create_group(field.name).attrs
                 if isinstance(value, Config):
                     for setting in dataclasses.fields(Config):
                         attributes.create(
@@ -216,7 +246,7 @@ def write_info(group: h5py.Group, info: RunInfo) -> None:
                         attributes[name] = entry
             case "table":
                 table = np.array([dataclasses.astuple(rank) for rank in value], dtype=RANK)
-                group.create_dataset(field.name, data=table)
+                run.create_dataset(field.name, data=table)
 
 
 def copy_info(source: h5py.Group, target: h5py.Group) -> None:
@@ -228,9 +258,9 @@ def copy_info(source: h5py.Group, target: h5py.Group) -> None:
             source.copy(source[name], target, name)
 
 
-def read_info(group: h5py.Group) -> RunInfo:
+def read_info(run: h5py.Group) -> RunInfo:
     """Return the facts of a run from its group."""
-    config = group["config"].attrs
+    config = group(run, "config").attrs
     settings = {
         field.name: (
             bool(config[field.name])
@@ -239,18 +269,17 @@ def read_info(group: h5py.Group) -> RunInfo:
         )
         for field in dataclasses.fields(Config)
     }
-    ranks = tuple(_read_rank(line) for line in group["ranks"][()].tolist())
     return RunInfo(
-        started=datetime.fromisoformat(group.attrs["started"]),
-        user=group.attrs["user"],
-        launcher=group.attrs["launcher"],
-        arguments=tuple(group.attrs["arguments"]),
-        skipped=tuple(group.attrs["skipped"]),
+        started=datetime.fromisoformat(run.attrs["started"]),
+        user=str(run.attrs["user"]),
+        launcher=str(run.attrs["launcher"]),
+        arguments=tuple(map(str, run.attrs["arguments"])),
+        skipped=tuple(map(str, run.attrs["skipped"])),
         config=Config(**settings),
-        ranks=ranks,
-        versions=_texts(group["versions"]),
-        environment=_texts(group["environment"]),
-        slurm=_texts(group["slurm"]),
+        ranks=tuple(_read_rank(line) for line in dataset(run, "ranks")[()].tolist()),
+        versions=_texts(run, "versions"),
+        environment=_texts(run, "environment"),
+        slurm=_texts(run, "slurm"),
     )
 
 
@@ -259,5 +288,5 @@ def _read_rank(line: tuple[Any, ...]) -> RankInfo:
     return RankInfo(*values)
 
 
-def _texts(group: h5py.Group) -> Mapping[str, str]:
-    return {name: str(value) for name, value in group.attrs.items()}
+def _texts(run: h5py.Group, name: str) -> Mapping[str, str]:
+    return {key: str(value) for key, value in group(run, name).attrs.items()}

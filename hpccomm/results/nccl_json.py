@@ -45,8 +45,6 @@ def document(
     leaves empty, tells the tables of a run apart: collective, backend and algorithm.
     """
     wrong, bandwidth = table.summary(rows)
-    minimum = info.config.minimum_busbw
-    reached = _truth(table.reaches(bandwidth, minimum)) if minimum >= 0 else "unchecked"
     result: dict[str, Any] = {
         "version": VERSION,
         "start_time": info.started.strftime(table.TIME_FORMAT),
@@ -70,7 +68,7 @@ def document(
         },
         "results": _results(info.config, rows, samples),
         "out_of_bounds": {"count": wrong, "okay": _truth(wrong == 0)},
-        "average_bus_bandwidth": {"bandwidth": _number(bandwidth), "okay": reached},
+        "average_bus_bandwidth": {"bandwidth": _number(bandwidth), "okay": "unchecked"},
         "errors": list(errors),
     }
     if ended is not None:

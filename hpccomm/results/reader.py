@@ -12,7 +12,7 @@ import numpy as np
 
 from hpccomm.errors import ResultsError
 from hpccomm.results import layout, storage
-from hpccomm.results.schema import RUNS, Row, RunInfo
+from hpccomm.results.schema import Row, RunInfo
 
 INTERRUPTED = "interrupted"
 """Status of a run that has no end: it was killed, or is still running."""
@@ -60,10 +60,10 @@ class Run:
             If the file cannot be read any more.
         """
         with _intact(self.path) as file:
-            group = file[RUNS][self.name]
-            row = group["rows"][range(len(self.rows))[index]]
-            begin = int(row["first_sample"])
-            samples: np.ndarray = group["samples"][begin : begin + int(row["repetitions"])]
+            run = storage.runs(file)[self.name]
+            row = layout.dataset(run, "rows")[range(len(self.rows))[index]]
+            begin, length = int(row["first_sample"]), int(row["repetitions"])
+            samples: np.ndarray = layout.dataset(run, "samples")[begin : begin + length]
             return samples
 
 
@@ -90,8 +90,7 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
         If it is another program's HDF5 file or of another schema version.
     """
     with _intact(Path(path)) as file:
-        names = sorted(file[RUNS], key=lambda name: (len(name), name))
-        return [_read_run(Path(path), file[RUNS][name]) for name in names]
+        return [_read_run(Path(path), name, run) for name, run in storage.runs(file).items()]
 
 
 def choose(runs: list[Run], wanted: str | None) -> Run:
@@ -136,25 +135,22 @@ def choose(runs: list[Run], wanted: str | None) -> Run:
 @contextmanager
 def _intact(path: Path) -> Iterator[h5py.File]:
     """Open a results file; what the schema promises and the file lacks is a `ResultsError`."""
-    with storage.opened(path) as file:
-        try:
-            yield file
-        except (KeyError, ValueError, IndexError, OSError) as error:
-            raise ResultsError(f"{path} is damaged or incomplete: {error}") from error
+    with storage.opened(path) as file, storage.reported(path, "read"), storage.intact(path):
+        yield file
 
 
-def _read_run(path: Path, group: h5py.Group) -> Run:
-    info = layout.read_info(group)
-    state = group["state"][()]
+def _read_run(path: Path, name: str, run: h5py.Group) -> Run:
+    info = layout.read_info(run)
+    state = layout.dataset(run, "state")[()]
     ended = None
     status = INTERRUPTED
     if state["ended"]:
         ended = datetime.fromtimestamp(float(state["ended"]), UTC).astimezone(info.started.tzinfo)
         status = state["status"].decode()
-    rows = group["rows"][: int(state["rows"])]
+    rows = layout.dataset(run, "rows")[: int(state["rows"])]
     return Run(
         path=path,
-        name=group.name.rsplit("/", 1)[1],
+        name=name,
         info=info,
         rows=tuple(layout.decode_row(row) for row in rows),
         status=status,

@@ -118,10 +118,6 @@ class Config:
     run_cycles: int = field(default=1, metadata=_stored("<i8", "-N; 0 is without end"))
     nthreads: int = field(default=1, metadata=_stored("<i8", "ranks that are threads of a process"))
     ngpus: int = field(default=1, metadata=_stored("<i8", "devices a thread"))
-    minimum_busbw: float = field(
-        default=-1.0,
-        metadata=_stored("<f8", "average bus bandwidth asked for; negative if none", "1e9 B/s"),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +137,7 @@ class RunInfo:
     )
     arguments: tuple[str, ...] = field(metadata=_stored("str[]", "the command line, program first"))
     skipped: tuple[str, ...] = field(
-        metadata=_stored("str[]", "combinations left out because they mean nothing")
+        metadata=_stored("str[]", "combinations left out because they do not exist")
     )
     config: Config = field(
         metadata=_stored("group", "settings of the measurement, one attribute each")

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import h5py
+import numpy as np
 
 from hpccomm import __version__
 from hpccomm.errors import ResultsError, SchemaMismatch
@@ -100,18 +101,56 @@ def opened(path: Path, *, locking: bool | None = None) -> Iterator[h5py.File]:
     with reported(path, "read"):
         file = h5py.File(path, "r", locking=locking)
     with file:
-        _check_schema(path, file)
+        with reported(path, "read"), intact(path):
+            _check_schema(path, file)
         yield file
 
 
+@contextlib.contextmanager
+def intact(path: Path) -> Iterator[None]:
+    """Turn what reading meets in a file that is not as the schema says into a `ResultsError`.
+
+    Whatever may stand in an HDF5 file, h5py and NumPy answer to it with these.
+    """
+    try:
+        yield
+    except (
+        AttributeError,
+        LookupError,
+        OverflowError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ResultsError(
+            f"{path} is damaged or incomplete: {error}; choose another path"
+        ) from error
+
+
+def runs(file: h5py.File) -> dict[str, h5py.Group]:
+    """Return the runs of a results file by their names, oldest first.
+
+    Raises
+    ------
+    KeyError, ValueError
+        If they are not there, or something else is. See `intact`.
+    """
+    group = layout.group(file, RUNS)
+    return {
+        name: layout.group(group, name)
+        for name in sorted(group, key=lambda name: (len(name), name))
+    }
+
+
 def _check_schema(path: Path, file: h5py.File) -> None:
-    if file.attrs.get("format") != FORMAT:
+    found = file.attrs.get("format")
+    if not isinstance(found, str) or found != FORMAT:
         raise SchemaMismatch(
             f"{path} is an HDF5 file of another program (its root has no attribute "
             f"format = {FORMAT!r}); choose another path"
         )
     version = file.attrs.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if np.ndim(version) or version != SCHEMA_VERSION:
         raise SchemaMismatch(
             f"{path} has schema version {version}; hpccomm {__version__} reads and writes "
             f"{SCHEMA_VERSION}: use the hpccomm that wrote it, or choose another path"
@@ -296,15 +335,16 @@ def copy_runs(old: h5py.File | None, new: h5py.File, *, without: str | None = No
     """Copy the runs of a file, those that were interrupted in the form of ended ones."""
     if old is None:
         return
-    for name, run in old[RUNS].items():
-        if name == without:
-            continue
-        if layout.is_open(run):
-            target = new[RUNS].create_group(name)
-            layout.copy_info(run, target)
-            layout.seal(run, target)
-        else:
-            old.copy(run, new[RUNS], name)
+    with intact(Path(old.filename)):
+        for name, run in runs(old).items():
+            if name == without:
+                continue
+            if layout.is_open(run):
+                target = new[RUNS].create_group(name)
+                layout.copy_info(run, target)
+                layout.seal(run, target)
+            else:
+                old.copy(run, new[RUNS], name)
 
 
 def _adopt(path: Path, descriptor: int) -> None:

@@ -119,7 +119,8 @@ def run_header(info: RunInfo, collective: str, backend: str, algorithm: str) -> 
     """Return what stands before a table: versions, settings and where each rank runs."""
     config = info.config
     versions = {"hpccomm": "unknown", **info.versions}
-    others = "".join(f" {name}={text}" for name, text in versions.items() if name != "hpccomm")
+    # A results file does not keep their order.
+    others = "".join(f" {name}={versions[name]}" for name in sorted(versions) if name != "hpccomm")
     by_factor = config.step_factor > 1
     lines = [
         f"# hpccomm version {versions['hpccomm']}{others}",
@@ -141,7 +142,7 @@ def run_header(info: RunInfo, collective: str, backend: str, algorithm: str) -> 
             + " "
         )
     if info.skipped:
-        lines.append(f"# Skipped, as they mean nothing: {', '.join(info.skipped)}")
+        lines.append(f"# Skipped, as they do not exist: {', '.join(info.skipped)}")
     lines += ["#", "# Using devices"]
     lines += [
         f"#  Rank {rank.rank:2d} Group {rank.group:2d} Pid {rank.pid:6d} on {rank.host:>10s} "
@@ -259,24 +260,20 @@ def line(
     )
 
 
-def footer(rows: Iterable[Row], info: RunInfo, collective: str) -> str:
+def footer(rows: Iterable[Row], collective: str) -> str:
     """Return what stands behind a table: the verdict on its values and the average bus bandwidth.
 
     Parameters
     ----------
     rows : iterable of Row
         All rows of the table.
-    info : RunInfo
-        Facts of the run; for the bandwidth that was asked for.
     collective : str
         Name of what was measured.
     """
     wrong, bandwidth = summary(rows)
-    minimum = info.config.minimum_busbw
-    verdict = "" if minimum < 0 else "OK" if reaches(bandwidth, minimum) else "FAILED"
     return (
         f"# {'Out of bounds values':20s} : {wrong} {'FAILED' if wrong else 'OK'}\n"
-        f"# {'Avg bus bandwidth':20s} : {bandwidth:g} {verdict}\n"
+        f"# {'Avg bus bandwidth':20s} : {bandwidth:g} \n"
         "#\n"
         f"# Collective test concluded: {collective}\n"
         "#\n\n"
@@ -288,11 +285,6 @@ def summary(rows: Iterable[Row]) -> tuple[int, float]:
     rows = list(rows)
     wrong = sum(row.wrong for row in rows if row.wrong != UNCHECKED)
     return wrong, sum(row.busbw for row in rows) / len(rows) if rows else 0.0
-
-
-def reaches(bandwidth: float, minimum: float) -> bool:
-    """Say whether a bandwidth is at least nine tenths of the one asked for, as nccl-tests does."""
-    return bandwidth >= minimum * 0.9
 
 
 def lines(rows: Sequence[Row]) -> Iterator[tuple[int | None, int | None]]:
@@ -354,5 +346,5 @@ def run_text(
             )
         begin += len(part)
         if finished or begin < len(rows):
-            text.append(footer(part, info, block[0]))
+            text.append(footer(part, block[0]))
     return "".join(text)

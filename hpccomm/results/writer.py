@@ -35,6 +35,13 @@ _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 
 
+MOST_ROOM = 256 << 20
+"""Bytes that a run takes at first for its rows, and for its samples, however many it expects.
+
+A run may end long before what was asked for, as those without an end do.
+"""
+
+
 class Writer:
     """Adds one run to a results file. For rank 0 alone; blocks for the file system only.
 
@@ -50,7 +57,8 @@ class Writer:
         Rows that the run will likely have.
     expected_repetitions : int
         Rows of samples that it will likely have: the sum of ``samples.shape[0]`` over all rows.
-        Space for both is taken at once; going beyond them costs a copy of the file.
+        Space for both is taken at once, up to `MOST_ROOM`; going beyond it costs a copy of the
+        file.
 
     Attributes
     ----------
@@ -83,6 +91,9 @@ class Writer:
         self._rows = 0
         self._repetitions = 0
         self._open: FileIO | None = None
+        expected_rows = min(expected_rows, MOST_ROOM // layout.ROW.itemsize)
+        width = self._ranks * layout.SAMPLE.itemsize
+        expected_repetitions = min(expected_repetitions, MOST_ROOM // width)
 
         def build(old: h5py.File | None, new: h5py.File) -> tuple[str, layout.Room]:
             storage.copy_runs(old, new)
@@ -181,8 +192,9 @@ class Writer:
         if kind is None:
             self.end("completed")
             return
+        why = "interrupted" if kind is KeyboardInterrupt else f"{kind.__name__}: {error}"
         try:
-            self.end(f"failed: {kind.__name__}: {error}")
+            self.end(f"failed: {why}")
         except ResultsError as second:
             # The exception on its way out matters more than this one.
             _log.warning("the end of run %s is not recorded: %s", self.name, second)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hpccomm.cli import export, show
+from hpccomm.errors import ResultsError
 from hpccomm.results import table
 from hpccomm.results.writer import Writer
 
@@ -45,7 +46,7 @@ def test_show(file, example, capsys):
     samples = [example.example_samples(index, 3) / 1e6 for index in range(4)]
     for out in (0, 2):
         assert table.line(*rows[out : out + 2], columns, *samples[out : out + 2]) in text
-    assert text.endswith(table.footer(rows, example.example_info(), "all_reduce"))
+    assert text.endswith(table.footer(rows, "all_reduce"))
 
 
 def test_show_an_interrupted_run(file, capsys):
@@ -97,6 +98,11 @@ def test_json_of_an_interrupted_run(file, tmp_path):
     assert result["out_of_place"]["nwrong"] is None
     assert "end_time" not in document
     assert document["errors"] == ["interrupted"]
+    before = output.read_bytes(), file.read_bytes()
+    for taken in (output, file):
+        with pytest.raises(ResultsError, match="exists already; remove it, or choose another"):
+            call(export, file, "--format", "csv", "--output", taken)
+    assert before == (output.read_bytes(), file.read_bytes())
 
 
 def test_csv(file, example, capsys):

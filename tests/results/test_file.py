@@ -90,7 +90,12 @@ def test_leaving_by_an_exception_is_a_failed_run(tmp_path, example):
     path = tmp_path / "run.h5"
     with pytest.raises(ZeroDivisionError), Writer(path, example.example_info()):
         _ = 1 / 0
-    assert reader.read(path)[0].status == "failed: ZeroDivisionError: division by zero"
+    with pytest.raises(KeyboardInterrupt), Writer(path, example.example_info()):
+        raise KeyboardInterrupt
+    assert [run.status for run in reader.read(path)] == [
+        "failed: ZeroDivisionError: division by zero",
+        "failed: interrupted",
+    ]
 
 
 def test_what_people_added_to_a_file_stays(tmp_path, example):
@@ -141,6 +146,86 @@ def test_refused_paths(tmp_path, example):
     for path in (text, foreign, later, tmp_path / "absent.h5", tmp_path):
         with pytest.raises(ResultsError, match=str(path)):
             reader.read(path)
+
+
+def spoil_run(name, value):
+    """Put something else in the place of a member of the first run; None only removes it."""
+
+    def change(file):
+        run = file["runs/run0001"]
+        if name in run:
+            del run[name]
+        if value is not None:
+            run[name] = value
+
+    return change
+
+
+def set_attribute(place, name, value):
+    def change(file):
+        file[place].attrs[name] = value
+
+    return change
+
+
+def replace_runs(file):
+    del file["runs"]
+    file["runs"] = [1, 2]
+
+
+DAMAGE = {
+    "no runs": (lambda file: file.pop("runs"), "rw"),
+    "runs is no group": (replace_runs, "rw"),
+    "something else among runs": (lambda file: file["runs"].create_dataset("x", data=1), "rw"),
+    "no rows": (spoil_run("rows", None), "rw"),
+    "rows is no table": (spoil_run("rows", [1.0]), "rw"),
+    "format is an array": (set_attribute("/", "format", [1, 2]), "rw"),
+    "version is an array": (set_attribute("/", "schema_version", [1, 1]), "rw"),
+    "started is a number": (set_attribute("runs/run0001", "started", 5), "r"),
+    "a setting is text": (set_attribute("runs/run0001/config", "iterations", "x"), "r"),
+    "ranks is no table": (spoil_run("ranks", [1, 2]), "r"),
+    "state is no state": (spoil_run("state", 1), "r"),
+}
+
+
+@pytest.mark.parametrize(("damage", "verbs"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_file_is_refused_and_left_alone(tmp_path, example, damage, verbs):
+    """What a reader ("r") or the writer of a further run ("w") needs and does not find."""
+    path = tmp_path / "run.h5"
+    with Writer(path, example.example_info()) as writer:
+        writer.append(example.example_row(0), example.example_samples(0, 5))
+    with h5py.File(path, "r+") as file:
+        damage(file)
+    before = path.read_bytes()
+    refused = "run.h5 is damaged or incomplete|another program|has schema version"
+    with pytest.raises(ResultsError, match=refused):
+        reader.read(path)
+    if "w" in verbs:
+        with pytest.raises(ResultsError, match=refused):
+            Writer(path, example.example_info())
+        assert path.read_bytes() == before
+        assert list(tmp_path.iterdir()) == [path]
+
+
+def test_samples_of_another_kind_are_damage(tmp_path, example):
+    path = tmp_path / "run.h5"
+    with Writer(path, example.example_info()) as writer:
+        writer.append(example.example_row(0), example.example_samples(0, 5))
+    with h5py.File(path, "r+") as file:
+        spoil_run("samples", [1, 2])(file)
+    with pytest.raises(ResultsError, match="/runs/run0001/samples is not what hpccomm writes"):
+        reader.read(path)[0].samples(0)
+
+
+def test_room_for_a_long_run_is_bounded(tmp_path, example, monkeypatch):
+    monkeypatch.setattr("hpccomm.results.writer.MOST_ROOM", 1 << 16)
+    path = tmp_path / "run.h5"
+    info = example.example_info()
+    with Writer(path, info, expected_rows=10**12, expected_repetitions=10**15) as writer:
+        assert path.stat().st_size < 1 << 20
+        for index in range(10):
+            writer.append(example.example_row(index), example.example_samples(index, 500))
+    assert len(reader.read(path)[0].rows) == 10
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -1,0 +1,22 @@
+"""What a verb prints."""
+
+import sys
+
+from hpccomm.errors import ResultsError
+
+
+def write(text: str) -> None:
+    """Write to standard output, and see it through to the system.
+
+    Raises
+    ------
+    ResultsError
+        If that fails: the disk behind it is full, or its reader has ended.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        raise ResultsError(
+            f"standard output cannot be written: {error.strerror or error}; send it elsewhere"
+        ) from error

@@ -1,0 +1,88 @@
+"""The command line where its streams are closed, full or cut off, and under a launcher."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpccomm.results import reader
+
+CLEAN = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("OMPI_", "PMI", "SLURM_", "HPCCOMM_"))
+}
+PERF = "perf all_reduce -b 4 -e 1M -f 2 -n 2 --backend loopback"
+
+
+def shell(line: str, **environment: str) -> tuple[int, str, str]:
+    """Run a line of shell in which ``hpccomm`` is the program; give status, output and errors."""
+    defined = f'hpccomm() {{ "{sys.executable}" -m hpccomm "$@"; }}; set -o pipefail\n{line}'
+    done = subprocess.run(
+        ["bash", "-c", defined],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=CLEAN | environment,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Give a stored run, and what it printed."""
+    path = tmp_path_factory.mktemp("run") / "run.h5"
+    status, printed, errors = shell(f"hpccomm {PERF} -I 1 --output {path}")
+    assert (status, errors) == (0, "")
+    return path, printed
+
+
+def test_show_prints_the_table_that_was_printed(measured):
+    path, printed = measured
+    status, shown, errors = shell(f"hpccomm show {path}")
+    assert (status, errors) == (0, "")
+    assert "1 rank on 1 node" in shown
+    assert shown.endswith("#\n" + printed)
+
+
+@pytest.mark.parametrize("verb", ["--help", "show {}", "export {} --format csv", PERF])
+def test_streams_that_take_nothing(measured, verb):
+    command = f"hpccomm {verb.format(measured[0])}"
+    # What reads has ended before anything is written.
+    assert shell(f"(sleep 0.2; {command}) | true") == (141, "", "")
+    status, _, errors = shell(f"{command} > /dev/full")
+    assert status == 2
+    assert re.fullmatch(r"hpccomm: error: .* cannot be written: No space left .*\n", errors)
+    assert shell(f"{command} >&- 2>&- <&-") == (0, "", "")
+
+
+def test_under_a_launcher_rank_0_alone_answers():
+    for verb in ("--version", "--help", "perf --help"):
+        first, second = (
+            shell(f"hpccomm {verb}", OMPI_COMM_WORLD_RANK=rank, OMPI_COMM_WORLD_SIZE="2")
+            for rank in "01"
+        )
+        assert first[0] == 0
+        assert first[1] != ""
+        assert second == (0, "", "")
+
+
+def test_an_interrupt_from_the_keyboard_is_one_line(tmp_path):
+    path = tmp_path / "run.h5"
+    command = [sys.executable, "-m", "hpccomm", *PERF.split(), "-N", "0", "--output", str(path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=CLEAN
+    ) as process:
+        assert process.stdout is not None
+        while "float" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "hpccomm: interrupted\n")
+    (run,) = reader.read(path)
+    assert run.status == "failed: interrupted"
