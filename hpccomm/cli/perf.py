@@ -41,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     # Arguments are checked before MPI is started.
     import hpccomm
     from hpccomm.perf import sweep
+    from hpccomm.perf.report import terminal
 
     place = launched()
     with ExitStack() as stack:
@@ -62,5 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
             "none" if place is None else place.launcher,
             sys.stdout,
             sys.stderr,
+            terminal() if comms[0].rank == 0 else None,
         )
     return 1 if wrong else 0

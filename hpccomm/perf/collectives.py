@@ -307,6 +307,9 @@ class Collective:
         ``factor(ranks)`` is bus bandwidth over algorithm bandwidth.
     reduces : bool
         Whether it takes ``-o``.
+    names_op : bool
+        Whether its lines name the reduction of ``-o`` though nothing is reduced, as those of
+        nccl-tests' sendrecv do.
     rooted : bool
         Whether it takes ``-r``.
     moves : bool
@@ -322,6 +325,7 @@ class Collective:
     arguments: Callable[[Given], Arguments]
     factor: Callable[[int], float]
     reduces: bool = False
+    names_op: bool = False
     rooted: bool = False
     moves: bool = True
     in_place: bool = True
@@ -352,7 +356,7 @@ COLLECTIVES: dict[str, Collective] = {
         Collective("all_to_all_v", _all_to_all_v, _uneven, _all_but_own),
         Collective("gather", _gather, _to_or_from_root, _all_but_own, rooted=True),
         Collective("scatter", _scatter, _to_or_from_root, _all_but_own, rooted=True),
-        Collective("send_recv", _send_recv, _around, _one, algorithms=False),
+        Collective("send_recv", _send_recv, _around, _one, names_op=True, algorithms=False),
         Collective(
             "barrier",
             _nothing,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import hpccomm
-from hpccomm.perf.flags import Options
+from hpccomm.perf.options import Options
 from hpccomm.results.schema import RankInfo, RunInfo, recorded_environment, recorded_slurm
 
 if TYPE_CHECKING:
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 def run_info(
-    comm: "Communicator", options: Options, arguments: tuple[str, ...], launcher: str
+    comm: "Communicator",
+    options: Options,
+    skipped: tuple[str, ...],
+    arguments: tuple[str, ...],
+    launcher: str,
 ) -> RunInfo:
     """Gather the facts of a run. Collective; every rank gets them."""
     ranks = comm.all_gather_object(_rank_info(comm))
@@ -29,7 +33,7 @@ def run_info(
         user=_user(),
         launcher=launcher,
         arguments=arguments,
-        skipped=options.skipped(),
+        skipped=skipped,
         config=options.config,
         ranks=tuple(ranks),
         versions=_versions(comm),

@@ -6,16 +6,17 @@
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from os.path import realpath
 from typing import Any
 
+from hpccomm import backends, policy
 from hpccomm.errors import UsageError
 from hpccomm.perf import readers
 from hpccomm.perf.collectives import COLLECTIVES
-from hpccomm.perf.names import NO_OP, OPS, TYPES
-from hpccomm.perf.readers import ALL, ALL_ROOTS
+from hpccomm.perf.names import OPS, TYPES
+from hpccomm.perf.options import Options
+from hpccomm.perf.readers import ALL
 from hpccomm.perf.sizes import Sizes
-from hpccomm.reductions import meaningful
 from hpccomm.results.schema import Config
 
 _TYPE_NAMES = {name: name for name in TYPES} | {dtype.name: name for name, dtype in TYPES.items()}
@@ -36,7 +37,7 @@ class Flag:
         nccl-tests' default.
     read : callable
         From text; raises ``ArgumentTypeError``.
-    help : str
+    meaning : str
         One sentence.
     """
 
@@ -45,17 +46,29 @@ class Flag:
     metavar: str
     default: Any
     read: Callable[[str], Any]
-    help: str
+    meaning: str
+
+    @property
+    def help(self) -> str:
+        """The meaning, and the default unless it is all that can be given."""
+        default = self.default[0] if isinstance(self.default, tuple) else self.default
+        if default is None or str(default) == self.metavar:
+            return self.meaning
+        if default == LARGEST:
+            default = f"{LARGEST >> 20}M"
+        return f"{self.meaning} (default {default})"
 
 
+LARGEST = 32 << 20
 _MOST = 10_000_000
+_MOST_OPERATIONS = 1_000_000
 _NO_STREAM = "host arrays have no stream"
 _ONE_RANK = "a rank is a process here; start more of them with mpiexec -n"
 
 FLAGS: dict[str, tuple[Flag, ...]] = {
     "sizes": (
-        Flag("-b", "minbytes", "SIZE", 32 << 20, readers.size, "smallest size (default 32M)"),
-        Flag("-e", "maxbytes", "SIZE", 32 << 20, readers.size, "largest size (default 32M)"),
+        Flag("-b", "minbytes", "SIZE", LARGEST, readers.size, "smallest size"),
+        Flag("-e", "maxbytes", "SIZE", LARGEST, readers.size, "largest size"),
         Flag(
             "-i",
             "stepbytes",
@@ -70,24 +83,39 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
     ),
     "operations": (
         Flag(
-            "-o", "op", "OP", ("sum",), readers.named(_OP_NAMES, "reduction"), "reduction, or all"
+            "-o",
+            "op",
+            "OP",
+            ("sum",),
+            readers.named(_OP_NAMES, "reduction"),
+            f"reduction: {', '.join(OPS)}; or {ALL}",
         ),
         Flag(
-            "-d", "datatype", "TYPE", ("float",), readers.named(_TYPE_NAMES, "type"), "type, or all"
+            "-d",
+            "datatype",
+            "TYPE",
+            ("float",),
+            readers.named(_TYPE_NAMES, "type"),
+            f"type: {', '.join(TYPES)}; or {ALL}",
         ),
         Flag(
-            "-r", "root", "RANK", 0, readers.root, "root of the collectives that have one, or all"
+            "-r",
+            "root",
+            "RANK",
+            0,
+            readers.root,
+            f"root of the collectives that have one, or {ALL} (-1)",
         ),
     ),
     "measurement": (
-        Flag("-n", "iters", "N", 20, readers.integer(1, _MOST), "repetitions (default 20)"),
+        Flag("-n", "iters", "N", 20, readers.integer(1, _MOST_OPERATIONS), "repetitions"),
         Flag(
             "-w",
             "warmup_iters",
             "N",
             1,
             readers.integer(0, _MOST),
-            "repetitions not timed (default 1)",
+            "repetitions not timed",
         ),
         Flag(
             "-m",
@@ -95,7 +123,7 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
             "N",
             1,
             readers.integer(1, 10_000),
-            "operations batched in a repetition",
+            f"operations batched in a repetition; N times -n is at most {_MOST_OPERATIONS}",
         ),
         Flag(
             "-N", "run_cycles", "N", 1, readers.integer(0), "run all sizes so often; 0 is for ever"
@@ -106,7 +134,7 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
             "0-3",
             1,
             readers.integer(0, 3),
-            "time of rank 0, average, minimum or maximum over ranks (default 1)",
+            "time of rank 0, average, minimum or maximum over ranks",
         ),
         Flag(
             "-z",
@@ -211,85 +239,6 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
 """nccl-tests' flags, by the heading that they stand under in the help."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a run of perf was asked for.
-
-    Attributes
-    ----------
-    collectives, backends, algorithms : tuple of str
-        Each combination is one table.
-    types, ops : tuple of str
-        Names of `TYPES` and `OPS`.
-    root : int
-        Or `ALL_ROOTS`.
-    sizes : Sizes
-        What is swept.
-    config : Config
-        The flags that are recorded with the results.
-    timeout : int
-        Seconds; 0 for the communicator's own.
-    memory : bool
-        Report the memory that was used.
-    json, csv, output : Path or None
-        Files to write.
-    """
-
-    collectives: tuple[str, ...]
-    backends: tuple[str, ...]
-    algorithms: tuple[str, ...]
-    types: tuple[str, ...]
-    ops: tuple[str, ...]
-    root: int
-    sizes: Sizes
-    config: Config
-    timeout: int
-    memory: bool
-    json: Path | None
-    csv: Path | None
-    output: Path | None
-
-    def pairs(self, name: str) -> list[tuple[str, str]]:
-        """Return the pairs of type and reduction that mean something for a collective."""
-        if not COLLECTIVES[name].reduces:
-            return [(type_name, NO_OP) for type_name in self.types]
-        return [
-            (type_name, op_name)
-            for type_name in self.types
-            for op_name in self.ops
-            if meaningful(OPS[op_name], TYPES[type_name])
-        ]
-
-    def skipped(self) -> tuple[str, ...]:
-        """Return the pairs that mean nothing, as ``"avg on bool"``; empty if nothing is reduced."""
-        if not any(COLLECTIVES[name].reduces for name in self.collectives):
-            return ()
-        return tuple(
-            f"{op_name} on {type_name}"
-            for type_name in self.types
-            for op_name in self.ops
-            if not meaningful(OPS[op_name], TYPES[type_name])
-        )
-
-    def roots(self, name: str, ranks: int) -> tuple[int, ...]:
-        """Return the roots to measure a collective with; -1 where it has none.
-
-        Raises
-        ------
-        UsageError
-            If there is no such rank.
-        """
-        if not COLLECTIVES[name].rooted:
-            return (-1,)
-        if self.root == ALL_ROOTS:
-            return tuple(range(ranks))
-        if self.root >= ranks:
-            raise UsageError(
-                f"-r/--root {self.root}: there are {ranks} ranks; give 0 to {ranks - 1}, or {ALL}"
-            )
-        return (self.root,)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add perf's arguments to a parser."""
     parser.add_argument(
@@ -298,25 +247,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=readers.collectives,
         help=f"{ALL}, or some of {', '.join(COLLECTIVES)}",
     )
-    own = parser.add_argument_group("hpccomm's own")
+    own = parser.add_argument_group("hpccomm's own flags")
     own.add_argument(
         "--backend",
         metavar="NAME[,NAME...]",
         type=readers.listed,
         default=("auto",),
-        help="one table for each backend (default auto)",
+        help=f"one table for each of these: auto, {', '.join(backends.names())} (default auto)",
     )
     own.add_argument(
         "--algorithm",
         metavar="NAME[,NAME...]",
         type=readers.listed,
-        default=("auto",),
-        help="one table for each algorithm (default auto)",
+        help=f"one table for each of these: {', '.join(policy.NAMES)}; not every collective has "
+        "all of them (default HPCCOMM_ALGORITHM where it applies, else auto)",
     )
     own.add_argument(
-        "--output", metavar="FILE.h5", type=Path, help="add the run, with all samples, to this file"
+        "--output",
+        metavar="FILE.h5",
+        type=readers.file,
+        help="add the run, with all samples, to this file",
     )
-    own.add_argument("--csv", metavar="FILE", type=Path, help="add the rows to this file")
+    own.add_argument("--csv", metavar="FILE", type=readers.file, help="add the rows to this file")
     for heading, flags in FLAGS.items():
         group = parser.add_argument_group(heading)
         for flag in flags:
@@ -343,7 +295,9 @@ def options(given: argparse.Namespace) -> Options:
             f"-b/--minbytes {given.minbytes} is above -e/--maxbytes {given.maxbytes} (32M each if "
             "not given); give a range from small to large"
         )
-    if given.stepfactor is not None and given.stepbytes is not None:
+    # As in nccl-tests, a factor of 1 means that sizes grow by the step.
+    factor = given.stepfactor if given.stepfactor is not None and given.stepfactor > 1 else 0
+    if factor and given.stepbytes is not None:
         raise UsageError("-i/--stepbytes and -f/--stepfactor were both given; give one of them")
     if given.stepbytes == 0:
         raise UsageError("-i/--stepbytes 0: sizes would not grow; give 1 or more")
@@ -357,10 +311,14 @@ def options(given: argparse.Namespace) -> Options:
             f"-K/--per_iter_skip {given.per_iter_skip} leaves none of {given.iters} repetitions; "
             f"give 0 to {given.iters - 1}"
         )
-    # As in nccl-tests, a factor of 1 means that sizes grow by the step.
-    factor = given.stepfactor if given.stepfactor is not None and given.stepfactor > 1 else 0
+    if given.iters * given.agg_iters > _MOST_OPERATIONS:
+        raise UsageError(
+            f"-n/--iters {given.iters} times -m/--agg_iters {given.agg_iters} is more than "
+            f"{_MOST_OPERATIONS} operations; give less of one of them"
+        )
+    _check_files(given)
     step = 0 if factor else (1 << 20 if given.stepbytes is None else given.stepbytes)
-    return Options(
+    asked = Options(
         collectives=given.collectives,
         backends=given.backend,
         algorithms=given.algorithm,
@@ -396,3 +354,19 @@ def options(given: argparse.Namespace) -> Options:
         csv=given.csv,
         output=given.output,
     )
+    for name in asked.collectives:
+        if not asked.pairs(name):
+            raise UsageError(
+                f"-o/--op {asked.ops[0]} means nothing on -d/--datatype {asked.types[0]}; "
+                f"give another of them, or {ALL}"
+            )
+    return asked
+
+
+def _check_files(given: argparse.Namespace) -> None:
+    """Raise if one file is to be written in two ways."""
+    named = {"-J/--output_file": given.output_file, "--csv": given.csv, "--output": given.output}
+    seen: dict[str, str] = {}
+    for flag, path in named.items():
+        if path is not None and (other := seen.setdefault(realpath(path), flag)) != flag:
+            raise UsageError(f"{other} and {flag} {path} name the same file; give two names")

@@ -97,7 +97,7 @@ class Bench:
     config : Config
         The flags.
     algorithm : str
-        As asked for.
+        Passed to the calls that take one.
     """
 
     def __init__(
@@ -106,7 +106,8 @@ class Bench:
         self._comm = comm
         self._slots = slots
         self._config = config
-        self._how = {} if algorithm == "auto" else {"algorithm": algorithm}
+        # Always said, since it comes before HPCCOMM_ALGORITHM: what the table names is what runs.
+        self._how = {"algorithm": algorithm}
         self._operations = config.iterations * config.aggregated_iterations
 
     def warm_up(self, case: Case) -> None:
@@ -300,7 +301,9 @@ class Bench:
     def _bind(self, case: Case, layout: Layout, x: Array | None, out: Array | None) -> Call:
         place = Place(self._comm.rank, self._comm.size, case.root)
         given = Given(x, out, case.op, layout, place)
-        return bind(self._comm, case.collective, given, self._how)
+        return bind(
+            self._comm, case.collective, given, self._how if case.collective.algorithms else {}
+        )
 
 
 def check_algorithm(comm: "Communicator", case: Case, algorithm: str) -> None:

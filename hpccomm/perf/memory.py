@@ -4,7 +4,7 @@ import os
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,15 +91,46 @@ def available() -> int:
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
         if "MemAvailable" in fields:  # counts what the kernel can reclaim
             free = [int(fields["MemAvailable"].split()[0]) << 10]
-    group = Path("/sys/fs/cgroup")
+    return max(0, min([*free, *left_by_groups(Path("/"))]))
+
+
+_GROUP_MEMORY = (
+    ("", "sys/fs/cgroup", "memory.max", "memory.current"),
+    ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+"""Of versions 2 and 1 of control groups: controller, mount, limit, and what is used of it."""
+
+
+def left_by_groups(system: Path) -> list[int]:
+    """Return the bytes that each control group above this process leaves, such as a Slurm job's.
+
+    Parameters
+    ----------
+    system : Path
+        The file system's root.
+    """
     try:
-        limit = (group / "memory.max").read_text().strip()
-        used = int((group / "memory.current").read_text())
-    except (OSError, ValueError):
-        limit = "max"  # no control group, or not of version 2
-    if limit != "max":
-        free.append(int(limit) - used)
-    return max(0, min(free))
+        # Lines such as 0::/slurm/job_7 and 4:memory:/slurm/job_7.
+        text = (system / "proc/self/cgroup").read_text()
+    except OSError:  # a kernel without control groups
+        return []
+    groups = {}
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        groups.update(dict.fromkeys(controllers.split(","), path))
+    left = []
+    for controller, mount, limit, used in _GROUP_MEMORY:
+        if controller not in groups:
+            continue
+        innermost = PurePosixPath(groups[controller].lstrip("/"))
+        # In a container the path may be the host's; the groups that can be seen are asked.
+        for group in (innermost, *innermost.parents):
+            home = system / mount / group
+            try:
+                left.append(int((home / limit).read_text()) - int((home / used).read_text()))
+            except (OSError, ValueError):  # not there, or without a limit: "max"
+                continue
+    return left
 
 
 class Usage:

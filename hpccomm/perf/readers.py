@@ -12,7 +12,9 @@ ALL = "all"
 ALL_ROOTS = -1
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_SIZE = re.compile(r"(\d+(?:\.\d*)?) *([KMG]?)", re.IGNORECASE)
+# What nccl-tests reads with scanf, but for signs, hexadecimal and further letters.
+_SIZE = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:E\+?\d\d?)?) *([KMG]?)", re.IGNORECASE | re.ASCII)
+_INTEGER = re.compile(r"[+-]?(?:0x[0-9a-f]+|\d+)", re.IGNORECASE | re.ASCII)
 
 
 def size(text: str) -> int:
@@ -31,9 +33,11 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         try:
-            value = int(text, 0)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no integer; give {fits}") from None
+            value = int(text, 0) if _INTEGER.fullmatch(text) else None
+        except ValueError:  # 010, which is 8 to nccl-tests, or thousands of digits
+            value = None
+        if value is None:
+            raise argparse.ArgumentTypeError(f"{text!r} is no integer; give {fits}")
         if value < low or (high is not None and value > high):
             raise argparse.ArgumentTypeError(f"{value} is out of range; give {fits}")
         return value
@@ -70,8 +74,15 @@ def named(names: dict[str, str], what: str) -> Callable[[str], tuple[str, ...]]:
 
 
 def root(text: str) -> int:
-    """Read a rank, or ``all``."""
-    return ALL_ROOTS if text == ALL else integer(0)(text)
+    """Read a rank, or ``all``, which is -1 to nccl-tests."""
+    return ALL_ROOTS if text in (ALL, str(ALL_ROOTS)) else integer(0)(text)
+
+
+def file(text: str) -> Path:
+    """Read the name of a file."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name; give that of a file")
+    return Path(text)
 
 
 def json_file(text: str) -> Path:
@@ -84,11 +95,11 @@ def json_file(text: str) -> Path:
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """Read names with commas between them."""
+    """Read names with commas between them; one that comes again is dropped."""
     names = tuple(text.split(","))
     if not all(names):
         raise argparse.ArgumentTypeError(f"{text!r} has an empty name; separate names by one comma")
-    return names
+    return tuple(dict.fromkeys(names))
 
 
 def collectives(text: str) -> tuple[str, ...]:

@@ -3,59 +3,22 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.dtypes import DType
 from hpccomm.errors import HpccommError, ResultsError
 from hpccomm.perf import facts, lines, memory
-from hpccomm.perf.collectives import COLLECTIVES, Collective
-from hpccomm.perf.flags import Options
-from hpccomm.perf.measure import Bench, Case, Measured, check_algorithm
-from hpccomm.perf.names import NO_OP, NO_TYPE, OPS, TYPES
+from hpccomm.perf.blocks import Block, Stretch, blocks
+from hpccomm.perf.measure import Bench, Measured
+from hpccomm.perf.options import Options
 from hpccomm.perf.report import Report
-from hpccomm.perf.sizes import Sizes
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One table."""
-
-    comm: "Communicator"
-    collective: Collective
-    algorithm: str
-
-    @property
-    def names(self) -> tuple[str, str, str]:
-        """Collective, backend and algorithm, as they are printed."""
-        return self.collective.name, self.comm.backends["host"] or "", self.algorithm
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """The lines of a table with the same type, reduction and root."""
-
-    type_name: str
-    op_name: str
-    root: int
-    sizes: Sizes
-
-    @property
-    def dtype(self) -> DType:
-        """The type; of a barrier, which has none, any."""
-        return TYPES.get(self.type_name, np.dtype(np.uint8))
-
-    def case(self, collective: Collective, size: int) -> Case:
-        """Return the case of one size."""
-        return Case(collective, self.dtype, OPS.get(self.op_name), self.root, size)
 
 
 def run(
@@ -65,6 +28,7 @@ def run(
     launcher: str,
     out: TextIO,
     err: TextIO,
+    terminal: TextIO | None = None,
 ) -> int:
     """Measure everything that was asked for. Collective; blocks.
 
@@ -79,7 +43,9 @@ def run(
     launcher : str
         What started the ranks, for the record.
     out, err : text stream
-        Rank 0 writes the tables to `out`; progress and wrong results to `err`.
+        Rank 0 writes the tables to `out`, wrong results to `err`.
+    terminal : text stream, optional
+        Rank 0 shows there what it measures.
 
     Returns
     -------
@@ -97,26 +63,19 @@ def run(
     comm = comms[0]
     usage = memory.Usage()
     usage.note("Initialization")
-    blocks = [
-        Block(each, COLLECTIVES[name], algorithm)
-        for name in options.collectives
-        for each in comms
-        for algorithm in options.algorithms
-    ]
-    expected_rows = sum(_expected_rows(block, options) for block in blocks)
-    for block in blocks:
-        _check_algorithm(block, options)
+    tables, skipped = blocks(comms, options)
+    expected_rows = sum(block.expected_rows(options) for block in tables)
     slots = _slots(comm, options)
     usage.note("User-Allocated")
-    info = facts.run_info(comm, options, arguments, launcher)
+    info = facts.run_info(comm, options, skipped, arguments, launcher)
     with ExitStack() as stack:
 
         def open_report() -> Report:
-            return stack.enter_context(Report(info, options, expected_rows, out, err))
+            return stack.enter_context(Report(info, options, expected_rows, out, err, terminal))
 
         report = _on_root(comm, open_report)
         serials = itertools.count(1)
-        for block in blocks:
+        for block in tables:
             _measure_block(block, options, slots, report, serials)
         usage.note("Collective")
         if options.memory:
@@ -150,36 +109,6 @@ def _write(comm: "Communicator", report: Report | None, action: Callable[[Report
     _on_root(comm, lambda: None if report is None else action(report))
 
 
-def _stretches(block: Block, options: Options) -> Iterator[Stretch]:
-    name = block.collective.name
-    if not block.collective.moves:
-        yield Stretch(NO_TYPE, NO_OP, -1, Sizes(0, 0, 2, 0))
-        return
-    for type_name, op_name in options.pairs(name):
-        for root in options.roots(name, block.comm.size):
-            yield Stretch(type_name, op_name, root, options.sizes)
-
-
-def _expected_rows(block: Block, options: Options) -> int:
-    """Return the rows of a table; of one cycle, if there is no end to them."""
-    halves = 2 if block.collective.in_place else 1
-    return sum(
-        halves * stretch.sizes.number(stretch.dtype.itemsize)
-        for stretch in _stretches(block, options)
-    ) * max(1, options.config.run_cycles)
-
-
-def _check_algorithm(block: Block, options: Options) -> None:
-    """Raise if the algorithm that was asked for does not apply to every line of a table.
-
-    What applies does not depend on the size, so empty arrays tell.
-    """
-    if block.algorithm != "auto" and block.collective.algorithms:
-        for stretch in _stretches(block, options):
-            case = stretch.case(block.collective, 0)
-            check_algorithm(block.comm, case, block.algorithm)
-
-
 def _slots(comm: "Communicator", options: Options) -> tuple[NDArray[np.uint8], ...]:
     largest, unalign = options.sizes.largest, options.config.unalign
     need = memory.Need(comm.node, facts.host(), memory.needed(largest, unalign), memory.available())
@@ -196,18 +125,13 @@ def _measure_block(
 ) -> None:
     """Measure one table, from header to footer."""
     comm, collective = block.comm, block.collective
-    algorithm = block.algorithm if collective.algorithms else "auto"
-    bench = Bench(comm, slots, options.config, algorithm)
+    bench = Bench(comm, slots, options.config, block.algorithm)
     _write(comm, report, lambda to: to.begin(*block.names))
-    for stretch in _stretches(block, options):
+    for stretch in block.stretches(options):
         for size in stretch.sizes.warmups(stretch.dtype.itemsize):
             bench.warm_up(stretch.case(collective, size))
         for _ in _cycles(options.config.run_cycles):
             for size in stretch.sizes.measured(stretch.dtype.itemsize):
-                if report is not None:
-                    report.progress(
-                        f"{collective.name} {stretch.type_name} {stretch.op_name} {size} B"
-                    )
                 _measure_line(block, options, stretch, size, bench, report, serials)
     _write(comm, report, lambda to: to.finish(collective.name))
 
@@ -231,6 +155,11 @@ def _measure_line(
     case = stretch.case(block.collective, size)
     halves: list[list[Measured] | None] = []
     for in_place in (False, True) if block.collective.in_place else (False,):
+        if report is not None:
+            place = "in place" if in_place else "out of place"
+            report.progress(
+                f"{case.collective.name} {stretch.type_name} {stretch.op_name} {size} B {place}"
+            )
         measured = bench.measure(case, in_place=in_place, serial=next(serials))
         halves.append(comm.gather_object(measured))
 

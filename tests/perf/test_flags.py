@@ -66,13 +66,22 @@ def test_every_flag_of_nccl_tests_is_there_with_its_default():
 def test_sizes_grow_by_one_megabyte_unless_told_otherwise():
     assert read().sizes == Sizes(32 << 20, 32 << 20, factor=0, step=1 << 20)
     assert read("-f", "1").sizes.step == 1 << 20
+    assert read("-f", "1", "-i", "4").sizes.step == 4
     assert read("-f", "2").sizes == Sizes(32 << 20, 32 << 20, factor=2, step=0)
     assert read("-b", "8", "-i", "8").sizes == Sizes(8, 32 << 20, factor=0, step=8)
 
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("0", 0), ("8", 8), ("4k", 4096), ("1K", 1024), ("1.5M", 3 << 19), ("2g", 2 << 30)],
+    [
+        ("0", 0),
+        ("8", 8),
+        ("4k", 4096),
+        (".5K", 512),
+        ("1e3", 1000),
+        ("1.5 M", 3 << 19),
+        ("2g", 2 << 30),
+    ],
 )
 def test_sizes_are_read_with_binary_suffixes(text, size):
     assert read("-b", text, "-e", "4G").sizes.smallest == size
@@ -88,7 +97,14 @@ def test_sizes_are_read_with_binary_suffixes(text, size):
         (["-z", "4"], "give an integer from 0 to 3"),
         (["-b", "1T"], "-b/--minbytes: '1T' is no size"),
         (["-b", "-8"], "-b/--minbytes"),
-        (["-b", "1e3"], "'1e3' is no size"),
+        (["-b", "1e999"], "'1e999' is no size"),
+        (["-n", "1_0"], "'1_0' is no integer"),
+        (["-n", "010"], "'010' is no integer"),
+        (["-n", "100K"], "'100K' is no integer"),
+        (["-n", "1000", "-m", "1001"], "-n/--iters 1000 times -m/--agg_iters 1001 is more than"),
+        (["-o", "avg", "-d", "bool"], "-o/--op avg means nothing on -d/--datatype bool"),
+        (["--csv", ""], "--csv: an empty name"),
+        (["--csv", "a.json", "-J", "./a.json"], "-J/--output_file and --csv a.json name the same"),
         (["-b", "9" * 400], "is above -e/--maxbytes"),
         (["-e", "8"], "-b/--minbytes 33554432 is above -e/--maxbytes 8"),
         (["-i", "0"], "-i/--stepbytes 0"),
@@ -98,7 +114,7 @@ def test_sizes_are_read_with_binary_suffixes(text, size):
         (["-K", "20", "-I", "1"], "give 0 to 19"),
         (["-o", "median"], "'median' is no reduction; give all or one of sum, prod"),
         (["-d", "quad"], "'quad' is no type"),
-        (["-r", "-1"], "-r/--root: -1 is out of range"),
+        (["-r", "-2"], "-r/--root: -2 is out of range"),
         (["-J", "out.txt"], "give a name ending in .json"),
         (["--backend", "mpi,"], "empty name"),
         (["-t", "2"], "a rank is a process here"),
@@ -139,6 +155,7 @@ def test_pairs_that_mean_nothing_are_left_out_and_listed():
     assert len(pairs) + len(options.skipped()) == 17 * 9
     assert "max on complex64" in options.skipped()
     assert options.pairs("all_gather")[0] == ("int8", "none")
+    assert len(options.pairs("send_recv")) == 17  # named sum, as in nccl-tests, and measured once
     assert read().skipped() == ()
 
 
@@ -146,6 +163,7 @@ def test_roots():
     assert read().roots("all_reduce", 4) == (-1,)
     assert read("-r", "3").roots("reduce", 4) == (3,)
     assert read("-r", "all").roots("broadcast", 3) == (0, 1, 2)
+    assert read("-r", "-1") == read("-r", "all")  # nccl-tests' name for it
     with pytest.raises(UsageError, match=r"-r/--root 4: there are 4 ranks; give 0 to 3, or all"):
         read("-r", "4").roots("gather", 4)
 
@@ -193,6 +211,25 @@ def test_memory_that_is_not_there_is_refused_with_what_fits():
     memory.require(needs, gib)
     with pytest.raises(UsageError, match=r"2 ranks on b would take 6.00 GB .* 5.00 GB are avail"):
         memory.require([*needs, memory.Need(1, "b", 3 * gib, 5 * gib)], gib)
+
+
+def test_memory_is_what_the_tightest_control_group_leaves(tmp_path):
+    groups = {
+        "sys/fs/cgroup/job/step": ("memory.max", "max", "memory.current", "5"),
+        "sys/fs/cgroup/job": ("memory.max", "100", "memory.current", "30"),
+        "sys/fs/cgroup/memory/job": ("memory.limit_in_bytes", "50", "memory.usage_in_bytes", "30"),
+        "proc/self": ("cgroup", "4:cpu,memory:/job\n0::/job/step\n"),
+    }
+    for folder, texts in groups.items():
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for name, text in zip(texts[::2], texts[1::2], strict=True):
+            (tmp_path / folder / name).write_text(text)
+    assert memory.left_by_groups(tmp_path) == [70, 20]
+
+
+def test_a_name_that_is_given_twice_counts_once():
+    assert read("--algorithm", "auto,linear,auto").algorithms == ("auto", "linear")
+    assert read("--backend", "mpi,mpi").backends == ("mpi",)
 
 
 def test_the_table_of_collectives_is_the_whole_of_perf():

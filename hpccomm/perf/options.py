@@ -1,0 +1,95 @@
+"""What a run of perf was asked for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpccomm.errors import UsageError
+from hpccomm.perf.collectives import COLLECTIVES
+from hpccomm.perf.names import NO_OP, OPS, TYPES
+from hpccomm.perf.readers import ALL, ALL_ROOTS
+from hpccomm.perf.sizes import Sizes
+from hpccomm.reductions import meaningful
+from hpccomm.results.schema import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run of perf was asked for.
+
+    Attributes
+    ----------
+    collectives, backends : tuple of str
+        Each combination is one table.
+    algorithms : tuple of str or None
+        For each, one table; None if the flag was not given.
+    types, ops : tuple of str
+        Names of `TYPES` and `OPS`.
+    root : int
+        Or `ALL_ROOTS`.
+    sizes : Sizes
+        What is swept.
+    config : Config
+        The flags that are recorded with the results.
+    timeout : int
+        Seconds; 0 for the communicator's own.
+    memory : bool
+        Report the memory that was used.
+    json, csv, output : Path or None
+        Files to write.
+    """
+
+    collectives: tuple[str, ...]
+    backends: tuple[str, ...]
+    algorithms: tuple[str, ...] | None
+    types: tuple[str, ...]
+    ops: tuple[str, ...]
+    root: int
+    sizes: Sizes
+    config: Config
+    timeout: int
+    memory: bool
+    json: Path | None
+    csv: Path | None
+    output: Path | None
+
+    def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
+        """Return the pairs of type and reduction that mean something for a collective."""
+        collective = COLLECTIVES[name]
+        if not collective.reduces:
+            op_name = self.ops[0] if collective.names_op else NO_OP
+            return tuple((type_name, op_name) for type_name in self.types)
+        return tuple(
+            (type_name, op_name)
+            for type_name in self.types
+            for op_name in self.ops
+            if meaningful(OPS[op_name], TYPES[type_name])
+        )
+
+    def skipped(self) -> tuple[str, ...]:
+        """Return the pairs that mean nothing, as ``"avg on bool"``; empty if nothing is reduced."""
+        if not any(COLLECTIVES[name].reduces for name in self.collectives):
+            return ()
+        return tuple(
+            f"{op_name} on {type_name}"
+            for type_name in self.types
+            for op_name in self.ops
+            if not meaningful(OPS[op_name], TYPES[type_name])
+        )
+
+    def roots(self, name: str, ranks: int) -> tuple[int, ...]:
+        """Return the roots to measure a collective with; -1 where it has none.
+
+        Raises
+        ------
+        UsageError
+            If there is no such rank.
+        """
+        if not COLLECTIVES[name].rooted:
+            return (-1,)
+        if self.root == ALL_ROOTS:
+            return tuple(range(ranks))
+        if self.root >= ranks:
+            raise UsageError(
+                f"-r/--root {self.root}: there are {ranks} ranks; give 0 to {ranks - 1}, or {ALL}"
+            )
+        return (self.root,)
