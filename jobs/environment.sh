@@ -6,6 +6,7 @@
 #   HPCCOMM_MPIEXEC   launcher of the site's own MPI (default: Open MPI from PyPI, in the environment)
 #
 # $checkout                   the folder above this one
+# $sweep                      the measurement of the quick start, as arguments of `hpccomm perf`
 # make_environment EXTRA...   makes or reuses the environment, sets $venv and $mpiexec
 # find_environment            only sets them
 # allow_more_ranks_than_cores
@@ -16,6 +17,8 @@
 set -euo pipefail
 
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+# shellcheck disable=SC2034
+sweep=(all_reduce -b 4 -e 64M -f 4)
 
 say() { printf '%s\n' "== $*"; }
 

@@ -16,10 +16,10 @@ limited 60 "$mpiexec" -n 2 true >/dev/null 2>&1 || allow_more_ranks_than_cores
 results=$checkout/results/quickstart.h5
 mkdir -p "$(dirname "$results")"
 
-say "measuring all_reduce on 2 ranks"
+say "measuring ${sweep[*]} on 2 ranks"
 status=0
-limited 300 "$mpiexec" -n 2 "$venv/bin/python" -m hpccomm perf all_reduce \
-    -b 4 -e 64M -f 4 --output "$results" || status=$?
+limited 300 "$mpiexec" -n 2 "$venv/bin/python" -m hpccomm perf \
+    "${sweep[@]}" --output "$results" || status=$?
 case $status in
 0) ;;
 124 | 137) give_up "the sweep did not end within 5 minutes and was stopped." \

@@ -36,8 +36,6 @@ stage() {
     summary+=("$(printf '%-28s %s (%d s)' "$name" "$outcome" $((SECONDS - started)))")
 }
 
-skip() { summary+=("$(printf '%-28s skipped: %s' "$1" "$2")"); }
-
 python=$venv/bin/python
 stage 60 "ruff check" "$python" -m ruff check
 stage 60 "ruff format" "$python" -m ruff format --check
@@ -48,13 +46,10 @@ for ranks in 1 2 3 4; do
     stage 240 "tests with MPI, ranks: $ranks" "$mpiexec" -n "$ranks" \
         "$python" -m pytest --with-mpi -p no:cacheprovider -o faulthandler_timeout=60 tests/mpi
 done
-if [[ -f docs/conf.py ]]; then
-    stage 180 "docs" "$python" -m sphinx -n -W --keep-going -q docs docs/_build/html
-    stage 180 "docs' examples" "$python" -m sphinx -n -W --keep-going -q -b doctest docs docs/_build/doctest
-else
-    skip "docs" "there is no docs/conf.py"
-fi
-command -v nvidia-smi >/dev/null || skip "tests on a GPU" "this machine has no NVIDIA driver"
+stage 180 "docs" "$python" -m sphinx -n -W --keep-going -q docs docs/_build/html
+stage 180 "docs' examples" "$python" -m sphinx -n -W --keep-going -q -b doctest docs docs/_build/doctest
+command -v nvidia-smi >/dev/null ||
+    summary+=("$(printf '%-28s %s' "tests on a GPU" "skipped: this machine has no NVIDIA driver")")
 
 printf '\n'
 say "summary (what single tests skipped, and why, stands above in pytest's closing lines)"

@@ -64,7 +64,7 @@ def ended_state(environment: dict[str, str], job: str) -> str:
 
 
 @pytest.mark.parametrize("start", ["srun", "mpiexec"])
-def test_sweep_ends_in_a_file_named_by_the_job(
+def test_sweep_ends_in_a_file_named_by_the_job_or_by_its_user(
     slurm: dict[str, str], launcher: str, tmp_path: Path, start: str
 ) -> None:
     environment = dict(slurm)
@@ -77,6 +77,8 @@ def test_sweep_ends_in_a_file_named_by_the_job(
     (tmp_path / "jobs").symlink_to(JOBS)
 
     sweep = ["all_reduce", "-b", "8", "-e", "8K", "-f", "32", "-n", "5"]
+    own = start == "mpiexec"
+    sweep += ["--output", "own.h5"] if own else []
     job = ask(environment, "sbatch", "--parsable", "jobs/perf.sbatch", *sweep, cwd=tmp_path).strip()
     state = ended_state(environment, job)
     printed = (tmp_path / f"hpccomm-perf-{job}.out").read_text()
@@ -84,7 +86,8 @@ def test_sweep_ends_in_a_file_named_by_the_job(
     assert f"job {job}: {start if start == 'srun' else launcher} " in printed
     assert "# Out of bounds values : 0 OK" in printed
 
-    (run,) = read(tmp_path / "results" / f"perf-{job}.h5")
+    (run,) = read(tmp_path / ("own.h5" if own else f"results/perf-{job}.h5"))
+    assert (tmp_path / "results").exists() != own
     assert run.status == "completed"
     assert len(run.info.ranks) == 2
     assert {row.bytes for row in run.rows} == {8, 256, 8192}
