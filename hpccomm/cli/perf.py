@@ -16,7 +16,11 @@ printed for each combination of collective, backend and algorithm. The printed t
 block of repetitions back to back, divided by their number. What is verified is what timed
 repetitions left: out of place the last one, in place the first and a random one.
 
-The exit status is 1 if a result is wrong; rank, index, expected and got are on standard error.
+What comes of `all` or of a list and does not exist, such as avg on bool or an algorithm on a
+collective that lacks it, is skipped and listed in the header. Named alone, it is refused.
+
+The exit status is 0 if all is right, 1 if a result is wrong (rank, index, expected and got are on
+standard error), 2 if it could not be done: misuse, configuration, a file, a failed communication.
 """
 
 EXAMPLES = """\

@@ -62,6 +62,20 @@ def test_help_shows_examples(verb):
     assert "mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 2" in answer.stdout
 
 
+def test_help_says_what_can_be_given_and_what_is_by_default():
+    text = " ".join(hpccomm("perf", "--help").stdout.split())
+    for said in (
+        "auto, mpi, loopback",
+        "auto, native, dissemination",
+        "complex128; or all (default float)",
+        "bxor; or all (default sum)",
+        "repetitions (default 20)",
+        "smallest size (default 32M)",
+        "The exit status is 0 if all is right, 1 if a result is wrong",
+    ):
+        assert said in text
+
+
 def test_help_loads_neither_mpi_nor_hdf5():
     code = """
 import sys
