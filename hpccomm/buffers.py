@@ -41,7 +41,10 @@ def view(x: object, name: str) -> Array:
     BackendUnavailable
         If it lies on a device.
     """
-    array = x if isinstance(x, np.ndarray) else _foreign(x, name)
+    if type(x) is np.ndarray:
+        return x
+    # Subclasses have shapes of their own (numpy.matrix): what is seen is the plain array.
+    array = x.view(np.ndarray) if isinstance(x, np.ndarray) else _foreign(x, name)
     if isinstance(x, np.ma.MaskedArray):
         raise UsageError(
             f"{name} is a masked array, whose mask would be lost; give {name}.filled() or .data"

@@ -5,7 +5,6 @@ has failed.
 """
 
 import logging
-import math
 import os
 import threading
 import weakref
@@ -22,6 +21,7 @@ from hpccomm.errors import (
     CollectiveTimeout,
     CommunicationError,
     CommunicatorAborted,
+    RankMismatch,
     UsageError,
 )
 from hpccomm.hooks import AbortHook, CallInfo, Hook, Hooks
@@ -67,14 +67,22 @@ class Operation:
 
 
 _everyone: "weakref.WeakSet[Calls]" = weakref.WeakSet()
+_everyone_lock = threading.Lock()
+
+_in_flight: list[object] = []
+"""Arrays of calls that failed under way: a late peer may still write there, so they stay for the
+life of the process, whatever becomes of their communicator."""
 
 
 def everyone() -> list["Calls"]:
     """Return the calls of every communicator of this process."""
-    return list(_everyone)
+    with _everyone_lock:
+        return list(_everyone)
 
 
 def _after_fork() -> None:
+    global _everyone_lock  # one of the parent's threads may have held it
+    _everyone_lock = threading.Lock()
     for calls in everyone():
         calls.disown()
 
@@ -111,10 +119,11 @@ class Calls:
         self._engine = engine(threaded=not backend.threaded)
         self._lane: Lane = deque()
         self._under_way: set[Task] = set()
-        self._kept: list[object] = []  # what may still be written to after a failure
         self._label: Label = ("", 0)
         self._station = Station(self._describe_blocked, backend.end_job)
-        _everyone.add(self)
+        watch(self._station)
+        with _everyone_lock:
+            _everyone.add(self)
         if backend.threaded:
             logger.info("%s: %s", name, backend.threaded)
 
@@ -178,28 +187,22 @@ class Calls:
         self.sequence += 1
         if self.pre_hooks.registered:
             self.pre_hooks(self._info(*label))
-        station = self._station
-        if timeout != station.timeout:
-            self._set_deadline(timeout)
         self._label = label
-        station.since = begin = perf_counter()
+        station = self._station
+        begin = perf_counter()
+        station.armed = (begin, timeout)
         try:
             run(send, recv)
         except BaseException as error:  # noqa: BLE001 (raised again)
-            station.since = 0.0
+            station.armed = None
             self._failed(error, *label, perf_counter() - begin, (send, recv))
-        station.since = 0.0
+        station.armed = None
         elapsed = perf_counter() - begin
         tally.calls += 1
         tally.nbytes += label[1]
         tally.seconds += elapsed
         if elapsed > self.slow_call or self.post_hooks.registered:
             self._report(*label, self.sequence, elapsed, None)
-
-    def _set_deadline(self, timeout: float) -> None:
-        if self._station.timeout == math.inf:
-            watch(self._station)
-        self._station.timeout = timeout
 
     def run(self, operation: Operation, timeout: float) -> None:
         """Run a polled operation and wait for it."""
@@ -210,25 +213,25 @@ class Calls:
         if self.pre_hooks.registered:
             self.pre_hooks(self._info(operation.name, operation.nbytes))
         begin = perf_counter()
+        steps: Steps | None = None
         try:
+            steps = operation.start()
             drive(
-                self._together(operation.start()),
+                self._together(steps),
                 timeout=timeout,
                 gate=self.gate,
                 expired=self._expired(operation.name, operation.nbytes, sequence, timeout),
             )
         except BaseException as error:  # noqa: BLE001 (raised again)
-            elapsed = perf_counter() - begin
-            self._ended(operation, sequence, error, elapsed)
             self._failed(
                 error,
                 operation.name,
                 operation.nbytes,
-                elapsed,
-                operation,
+                perf_counter() - begin,
+                (operation, steps),
                 harmless=_harmless(error, operation),
             )
-        self._ended(operation, sequence, None, perf_counter() - begin)
+        self._ended(operation.name, operation.nbytes, sequence, None, perf_counter() - begin)
 
     def _together(self, steps: Steps) -> Steps:
         """Move asynchronous operations on as well, where no thread does."""
@@ -254,17 +257,29 @@ class Calls:
             if error is not None:
                 if not _harmless(error, operation):
                     self._note_failure(error, (operation, task))
-                told = self._as_told(error, operation.name, operation.nbytes, sequence, elapsed)
-            self._ended(operation, sequence, told, elapsed)
+                told = self._as_told(
+                    error,
+                    operation.name,
+                    operation.nbytes,
+                    sequence,
+                    elapsed,
+                    harmless=_harmless(error, operation),
+                )
+            self._ended(operation.name, operation.nbytes, sequence, told, elapsed)
             return told
 
         task = Task(operation.start, self.gate, timeout, expired, ended)
         self._under_way.add(task)
-        self._engine.submit(self._lane if operation.ordered else deque(), task)
-        self._engine.turn()  # begin at once, rather than when the thread wakes
+        if not (operation.ordered and self._lane):
+            # Begun here and now: a message that is sent later must not overtake it.
+            task.turn()
+        if not task.over:
+            self._engine.submit(self._lane if operation.ordered else deque(), task)
 
-        def gave_up(elapsed: float) -> CommunicationError:
-            error = expired(elapsed)
+        def gave_up(limit: float) -> CommunicationError:
+            error = self._expired(operation.name, operation.nbytes, sequence, limit)(
+                perf_counter() - task.started
+            )
             self._note_failure(error, (operation, task))
             return error
 
@@ -274,21 +289,23 @@ class Calls:
             result=result,
             keep=operation.keep,
             timeout=timeout,
-            expired=gave_up,
+            gave_up=gave_up,
         )
 
     def _drain(self, timeout: float, drained: Callable[[], bool]) -> None:
         """Wait until `drained` says that what must be over is over."""
+        name = "wait for asynchronous calls"
         try:
             wait(
                 drained,
                 timeout=timeout,
                 gate=self.gate,
-                expired=self._expired("wait for asynchronous calls", 0, self.sequence, timeout),
+                expired=self._expired(name, 0, self.sequence, timeout),
             )
+            if self.gate.error is not None:  # one of them failed
+                raise self.gate.error
         except CommunicationError as error:
-            self.fail(error)
-            raise
+            self._failed(error, name, 0, 0.0, None)
 
     def _is_drained(self) -> bool:
         self._engine.turn()
@@ -301,10 +318,22 @@ class Calls:
     @contextmanager
     def beside_watchdog(self, name: str) -> Iterator[None]:
         """Have the watchdog look while the backend blocks in something that is no call."""
-        self._set_deadline(self.timeout)
         self._label = (name, 0)
-        with beside(self._station):
+        begin = perf_counter()
+        try:
+            with beside(self._station, self.timeout):
+                yield
+        except Exception as error:  # noqa: BLE001 (raised again)
+            told = self._as_told(error, name, 0, self.sequence, perf_counter() - begin)
+            raise told from error if told is not error else error.__cause__
+
+    @contextmanager
+    def told(self, name: str, nbytes: int) -> Iterator[None]:
+        """Give a `CommunicationError` of the block the call's facts."""
+        try:
             yield
+        except CommunicationError as error:
+            raise self._as_told(error, name, nbytes, self.sequence, 0.0) from error.__cause__
 
     def finish(self) -> None:
         """Wait until all asynchronous calls of this communicator are done."""
@@ -337,14 +366,19 @@ class Calls:
         return CallInfo(self.name, self.backend.rank, number, name, nbytes, elapsed, error)
 
     def _ended(
-        self, operation: Operation, sequence: int, error: BaseException | None, elapsed: float
+        self,
+        name: str,
+        nbytes: int,
+        sequence: int,
+        error: BaseException | None,
+        elapsed: float,
     ) -> None:
-        tally = self.stats.tally(operation.name, operation.nbytes)
+        tally = self.stats.tally(name, nbytes)
         tally.calls += 1
-        tally.nbytes += operation.nbytes
+        tally.nbytes += nbytes
         tally.seconds += elapsed
         if elapsed > self.slow_call or self.post_hooks.registered:
-            self._report(operation.name, operation.nbytes, sequence, elapsed, error)
+            self._report(name, nbytes, sequence, elapsed, error)
 
     def _report(
         self, name: str, nbytes: int, sequence: int, elapsed: float, error: BaseException | None
@@ -397,17 +431,33 @@ class Calls:
         """Note the failure of the call under way, and raise it as an error of the tree."""
         if not harmless:
             self._note_failure(error, keep)
-        told = self._as_told(error, name, nbytes, self.sequence, elapsed)
+        told = self._as_told(error, name, nbytes, self.sequence, elapsed, harmless=harmless)
+        self._ended(name, nbytes, self.sequence, told, elapsed)
         if told is error:
             raise error
         raise told from error
 
     def _as_told(
-        self, error: BaseException, name: str, nbytes: int, sequence: int, elapsed: float
+        self,
+        error: BaseException,
+        name: str,
+        nbytes: int,
+        sequence: int,
+        elapsed: float,
+        *,
+        harmless: bool = False,
     ) -> BaseException:
         """Return an error of a call as its caller gets it: of the tree, with the call's facts."""
+        told: BaseException | None
         if error is self.gate.error:  # another thread, or another call, ended this one
-            told: BaseException | None = self._aborted(error.__cause__ or error)
+            told = self._aborted(error.__cause__ or error)
+        elif isinstance(error, BufferMismatch) and not harmless:
+            told = RankMismatch(
+                f"{self._described(name, nbytes, sequence)}: {error}. "
+                "The ranks gave arrays or counts that do not fit each other"
+            )
+        elif isinstance(error, CommunicationError) and error.operation is None:
+            told = error
         else:
             told = self.backend.translate(error) if isinstance(error, Exception) else None
         if told is None:
@@ -419,7 +469,7 @@ class Calls:
         return told
 
     def _note_failure(self, error: BaseException, keep: object) -> None:
-        self._kept.append(keep)  # a peer may still write there
+        _in_flight.append(keep)
         self.fail(error)
 
     def fail(self, error: BaseException) -> None:

@@ -3,7 +3,6 @@
 import json
 import logging
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
@@ -20,7 +19,7 @@ from hpccomm.communicator import Communicator
 from hpccomm.communicator.making import make
 from hpccomm.contracts.backend import Backend
 from hpccomm.control import Control
-from hpccomm.errors import BackendUnavailable, ConfigurationError, UsageError
+from hpccomm.errors import BackendUnavailable, ConfigurationError
 from hpccomm.settings import CommOptions, Settings
 from hpccomm.watch import Station, beside, watch
 
@@ -81,22 +80,47 @@ def new_comm(
             f"algorithm (options.algorithm or HPCCOMM_ALGORITHM) is {merged.algorithm!r}; "
             f"give one of {', '.join(map(repr, policy.NAMES))}"
         )
-    if name is not None and (not isinstance(name, str) or not name):
-        raise UsageError(f"name is {name!r}; give a string or None")
+    if merged.backend != "auto":
+        backends.opener(merged.backend)
+    settings.check_name(name)
     if not _warned:
         _warned = True
         settings.warn_of_unknown()
     if device is not None:
         device = devices.choose(device, 0, devices.visible_devices())
     called = name or "world"
-    station = Station(lambda: f"new_comm ({called!r})", mpi.end_started_job, merged.timeout)
-    watch(station)
-    with beside(station):
+    station = Station(lambda: f"new_comm ({called!r})", mpi.end_started_job)
+    if seat.world is None and merged.backend != "loopback":  # threads poll, and raise by themselves
+        watch(station)
+    with beside(station, merged.timeout):
+        _agree_backend(merged.backend, mpi_comm)
         opened, why = _open(merged, mpi_comm)
         settings.start_logging(opened.rank)
         logger.info("host arrays go over %s: %s", opened.name, why)
         _agree(opened, merged, called)
         return make(opened, called, merged, device)
+
+
+def _agree_backend(name: str, mpi_comm: Any) -> None:
+    """Raise on every rank of an MPI job unless all ask for the same backend.
+
+    Ranks that open different ones would never meet.
+    """
+    launch = launched()
+    if launch is None or launch.size == 1 or seat.world is not None:
+        return
+    try:
+        started = mpi.start()
+    except BackendUnavailable:
+        return  # `_open` says so, if it matters
+    if mpi_comm is not None and not isinstance(mpi_comm, started.Intracomm):
+        return  # likewise
+    apart = (started.COMM_WORLD if mpi_comm is None else mpi_comm).Dup()
+    asked = apart.allgather(name)
+    apart.Free()
+    _raise_different(
+        {rank: {"backend": each} for rank, each in enumerate(asked) if each != asked[0] or not rank}
+    )
 
 
 def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:
@@ -113,11 +137,9 @@ def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:
         if mpi_comm is not None or (launch is not None and launch.size > 1):
             raise
         logger.warning("running as a single rank without MPI: %s", error)
-        return _alone(hints), f"a single rank needs no MPI, and there is none ({error})"
-
-
-def _alone(hints: Mapping[str, str]) -> Backend:
-    return backends.opener("loopback")(None, hints)
+        return backends.opener("loopback")(
+            None, hints
+        ), f"a single rank needs no MPI, and there is none ({error})"
 
 
 def _agree(backend: Backend, merged: Settings, name: str) -> None:
@@ -132,10 +154,15 @@ def _agree(backend: Backend, merged: Settings, name: str) -> None:
     }
     calls = Calls(name, backend, merged)
     differing = Control(backend.collectives, calls.drive).differing(json.dumps(mine).encode())
-    if not differing:
+    if differing:
+        backend.close()
+    _raise_different({rank: json.loads(text) for rank, text in differing.items()})
+
+
+def _raise_different(told: dict[int, dict[str, object]]) -> None:
+    """Raise if ranks besides rank 0 are told, which are those that differ from it."""
+    if len(told) < 2:
         return
-    backend.close()
-    told = {rank: json.loads(text) for rank, text in differing.items()}
     reference = told.pop(0)
     differences = [
         f"{key} is {reference[key]!r} on rank 0 and {theirs[key]!r} on rank {rank}"

@@ -146,8 +146,6 @@ class ObjectPaths:
         yield from self._control.all_gather_steps(frame.inline, inlines)
         frames.extend(Frame(inline) for inline in inlines)
         counts = tuple(sum(map(_padded, each.sizes())) for each in frames)
-        if not sum(counts):
-            return
         mine, everything = (
             np.empty(counts[self._collectives.rank], np.uint8),
             np.empty(sum(counts), np.uint8),
@@ -155,7 +153,8 @@ class ObjectPaths:
         for buffer, place in zip(frame.buffers, _cut(mine, frame.sizes()), strict=True):
             place[:] = buffer
         call = Signature("all_gather", _BYTE, counts, uniform=False)
-        yield from self._path.decide(call, AUTO, False).start(mine, everything)
+        if sum(counts):
+            yield from self._path.decide(call, AUTO, False).start(mine, everything)
         for each, start, count in zip(frames, (0, *accumulate(counts)), counts, strict=False):
             each.buffers = _cut(everything[start : start + count], each.sizes())
 

@@ -116,6 +116,9 @@ class HostPath:
             yield from start(send.astype(np.float32), result)
             with np.errstate(over="ignore", invalid="ignore"):
                 np.copyto(recv, result, casting="unsafe")
+            if call.exclusive and self._backend.rank == 0:
+                assert call.op is not None
+                recv.fill(identity(call.op, call.dtype))  # float32's may not fit
 
         return start_wide
 

@@ -6,7 +6,7 @@ floats (float16, bfloat16, float8) are accumulated in float32 and rounded when t
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -46,7 +46,11 @@ class ReduceOp(Enum):
 class PremulSum:
     """SUM of the contributions, each multiplied by `factor` first."""
 
-    factor: complex
+    factor: complex = field(compare=False)
+    _text: str = field(init=False, repr=False)  # 2 and 2.0 are different factors
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_text", repr(self.factor))
 
     @property
     def value(self) -> str:
@@ -138,6 +142,8 @@ def check(op: object, dtype: DType) -> None:
         raise UnsupportedDtype(f"op {name_of(op)} means nothing on dtype {dtype}; it takes {fits}")
     if isinstance(op, PremulSum):
         _check_factor(op.factor, dtype)
+    elif not isinstance(op, ReduceOp):
+        _check_callable(op, dtype)
 
 
 def _check_factor(factor: complex, dtype: DType) -> None:
@@ -148,8 +154,29 @@ def _check_factor(factor: complex, dtype: DType) -> None:
                 f"premul_sum: factor {factor!r} does not fit dtype {dtype}; "
                 f"give an integer from {bounds.min} to {bounds.max}"
             )
-    elif isinstance(factor, complex) and not dtypes.is_complex(dtype):
+        return
+    if isinstance(factor, complex) and not dtypes.is_complex(dtype):
         raise UsageError(f"premul_sum: factor {factor!r} is complex and dtype {dtype} is real")
+    try:
+        float(abs(factor))
+    except OverflowError:
+        raise UsageError(
+            f"premul_sum: factor has {len(str(factor))} digits; no float holds it"
+        ) from None
+
+
+def _check_callable(op: Elementwise, dtype: DType) -> None:
+    """Try `op` on two elements, so that what it is not is found before anything is sent."""
+    out = np.ones(2, dtype)
+    try:
+        _combine(op)(np.ones(2, dtype), np.ones(2, dtype), out=out)
+    except UsageError:
+        raise
+    except Exception as error:  # whatever the user's function raises
+        raise UsageError(
+            f"op {name_of(op)} fails on two arrays of 2 elements of {dtype} ({error!r}); "
+            "give a commutative elementwise function of two arrays"
+        ) from error
 
 
 def identity(op: Op, dtype: DType) -> Any:

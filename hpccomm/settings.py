@@ -4,12 +4,16 @@ A setting has one spelling each, looked up in this order: keyword argument, `Com
 environment variable, default.
 """
 
+import contextlib
 import difflib
 import logging
+import operator
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+
+import numpy as np
 
 from hpccomm.errors import ConfigurationError, UsageError
 
@@ -45,8 +49,13 @@ class CommOptions:
     hints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
+        check_bool("options.self_check", self.self_check)
         if self.slow_call is not None:
             check_seconds("options.slow_call", self.slow_call)
+        if self.algorithm is not None and not isinstance(self.algorithm, str):
+            raise UsageError(f"options.algorithm is {self.algorithm!r}; give a name or None")
+        if not isinstance(self.hints, Mapping):
+            raise UsageError(f"options.hints is {self.hints!r}; give a mapping of str to str")
         for key, value in self.hints.items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise UsageError(f"options.hints: {key!r}: {value!r} is not a pair of strings")
@@ -60,9 +69,49 @@ def check_seconds(name: str, value: object) -> float:
     UsageError
         If it is no number above 0 (``math.inf`` is one).
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    number = value.item() if isinstance(value, np.generic) else value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
         raise UsageError(f"{name} is {value!r}; give seconds above 0, or math.inf for no limit")
-    return float(value)
+    return float(number)
+
+
+def check_int(name: str, value: object) -> int:
+    """Return `value` as an int; NumPy's integers are some, bools are none.
+
+    Raises
+    ------
+    UsageError
+        If it is no integer.
+    """
+    if not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            return operator.index(value)  # type: ignore[arg-type]  # tried on any object
+    raise UsageError(f"{name} is {value!r}; give an integer")
+
+
+def check_bool(name: str, value: object) -> bool:
+    """Return `value` as a bool.
+
+    Raises
+    ------
+    UsageError
+        If it is neither True nor False.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise UsageError(f"{name} is {value!r}; give True or False")
+    return bool(value)
+
+
+def check_name(value: object) -> None:
+    """Raise unless `value` may be a communicator's name.
+
+    Raises
+    ------
+    UsageError
+        If it is neither None nor a string with something in it.
+    """
+    if value is not None and (not isinstance(value, str) or not value):
+        raise UsageError(f"name is {value!r}; give a string or None")
 
 
 def _seconds(text: str) -> float:
@@ -186,6 +235,7 @@ def merge(backend: str, timeout: float | None, options: CommOptions | None) -> S
         raise UsageError(f"options is {options!r}; give a hpccomm.CommOptions")
     if not isinstance(backend, str) or not backend:
         raise UsageError(f"backend is {backend!r}; give a backend's name, such as 'auto'")
+    read("HPCCOMM_DEBUG")  # refused here, before ranks meet, if it does not fit
     chosen = backend if backend != "auto" else str(read("HPCCOMM_BACKEND"))
     return Settings(
         backend=chosen,

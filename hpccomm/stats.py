@@ -65,6 +65,6 @@ class Stats:
         """Return a copy of those that have calls, in the order of first use."""
         return {
             key: Tally(tally.calls, tally.nbytes, tally.seconds)
-            for key, tally in self._tallies.items()
+            for key, tally in list(self._tallies.items())
             if tally.calls
         }

@@ -5,16 +5,17 @@ from time to time. When a call has outlived its deadline, the thread reports wha
 and where in the program, and ends the job: nothing else can release a blocked call.
 """
 
+import contextlib
 import faulthandler
-import math
 import os
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from hpccomm.distress import STDERR, tell
 
 LOOK_SECONDS = 0.25
 
@@ -29,17 +30,14 @@ class Station:
         Describes the call to a reader: operation, communicator, rank, bytes.
     end_job : callable
         Ends the job, told why.
-    since : float
-        When the call began (``time.perf_counter``); 0 when there is none.
-    timeout : float
-        Seconds that it may take.
+    armed : tuple of float, or None
+        When the blocking call under way began (``time.perf_counter``) and the seconds that it may
+        take; one object, so that the watchdog never pairs one call's beginning with another's.
     """
 
     describe: Callable[[], str]
     end_job: Callable[[str], None]
-    timeout: float = math.inf
-    since: float = 0.0
-    fired: bool = field(default=False)
+    armed: tuple[float, float] | None = None
 
 
 class Watchdog:
@@ -61,24 +59,26 @@ class Watchdog:
     def _run(self) -> None:
         while True:
             time.sleep(LOOK_SECONDS)
-            now = time.perf_counter()
-            with self._lock:
-                stations = list(self._stations)
-            for station in stations:
-                since = station.since
-                if since and now - since > station.timeout and not station.fired:
-                    station.fired = True
-                    self._end(station, now - since)
+            self._look(time.perf_counter())
 
-    def _end(self, station: Station, elapsed: float) -> None:
-        reason = (
-            f"{station.describe()} has been blocked for {elapsed:.1f} s in the library's own call; "
-            f"its deadline is {station.timeout:g} s. A rank did not take part: look at the other "
+    def _look(self, now: float) -> None:
+        # In a function of its own, whose end lets go of the stations.
+        with self._lock:
+            stations = list(self._stations)
+        for station in stations:
+            armed = station.armed
+            if armed is not None and now - armed[0] > armed[1]:
+                station.armed = None  # told once
+                self._end(station, now - armed[0], armed[1])
+
+    def _end(self, station: Station, elapsed: float, timeout: float) -> None:
+        tell(
+            f"hpccomm: {station.describe()} has been blocked for {elapsed:.1f} s in the library's "
+            f"own call; its deadline is {timeout:g} s. A rank did not take part: look at the other "
             "ranks' reports. The call cannot be released, so the job ends now."
         )
-        sys.stderr.write(f"hpccomm: {reason}\n")
-        sys.stderr.flush()
-        faulthandler.dump_traceback(file=2)  # whatever sys.stderr is
+        with contextlib.suppress(OSError, ValueError):
+            faulthandler.dump_traceback(file=STDERR)
         station.end_job("a blocked call outlived its deadline")
 
 
@@ -86,13 +86,13 @@ _watchdog = Watchdog()
 
 
 @contextmanager
-def beside(station: Station) -> Iterator[None]:
-    """Have the block watched as one blocking call."""
-    station.since = time.perf_counter()
+def beside(station: Station, timeout: float) -> Iterator[None]:
+    """Have the block watched as one blocking call that may take `timeout` seconds."""
+    station.armed = (time.perf_counter(), timeout)
     try:
         yield
     finally:
-        station.since = 0.0
+        station.armed = None
 
 
 def watch(station: Station) -> None:

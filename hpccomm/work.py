@@ -15,7 +15,7 @@ class Work:
     of times.
     """
 
-    __slots__ = ("_engine", "_expired", "_keep", "_result", "_task", "_timeout")
+    __slots__ = ("_engine", "_gave_up", "_keep", "_result", "_task", "_timeout")
 
     def __init__(
         self,
@@ -25,14 +25,14 @@ class Work:
         result: Any,
         keep: tuple[object, ...],
         timeout: float,
-        expired: Callable[[float], CommunicationError],
+        gave_up: Callable[[float], CommunicationError],
     ) -> None:
         self._engine = engine
         self._task = task
         self._result = result
         self._keep: tuple[object, ...] = keep
         self._timeout = timeout
-        self._expired = expired
+        self._gave_up = gave_up
 
     def wait(self, timeout: float | None = None, block: bool | None = None) -> Any:
         """Wait until the operation is done and return its result. Blocks the host.
@@ -60,7 +60,7 @@ class Work:
             raise UsageError(f"block is {block!r}; give True, False or None")
         limit = self._timeout if timeout is None else check_seconds("timeout", timeout)
         if not self._task.over:
-            self._engine.wait(self._task, limit, self._expired)
+            self._engine.wait(self._task, limit, lambda _: self._gave_up(limit))
         if self._task.error is not None:
             raise self._task.error
         self._keep = ()

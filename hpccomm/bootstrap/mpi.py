@@ -5,7 +5,6 @@ hpccomm moves asynchronous calls on, and stands watch, from threads of its own: 
 """
 
 import atexit
-import contextlib
 import faulthandler
 import logging
 import os
@@ -17,6 +16,7 @@ from typing import Any
 
 from hpccomm import progress, settings
 from hpccomm.bootstrap.launch import launched
+from hpccomm.distress import STDERR, tell
 from hpccomm.errors import BackendUnavailable, LaunchError
 
 logger = logging.getLogger("hpccomm")
@@ -27,8 +27,6 @@ ABORT_SECONDS = 5.0
 """How long MPI may take to end the job."""
 FAILED = 2
 """Exit status of a job that ranks could not go on with, as the command line's for such failures."""
-STDERR = 2
-"""The process's own standard error, whatever ``sys.stderr`` is."""
 
 _lock = threading.Lock()
 _started: ModuleType | None = None
@@ -52,11 +50,12 @@ def start() -> Any:
     global _started, _owner
     with _lock:
         if _started is None:
+            abort = settings.read("HPCCOMM_ABORT_ON_EXCEPTION")
             mpi = _load()
             _check_launch(mpi)
             _started, _owner = mpi, os.getpid()
             atexit.register(_finalize, mpi)
-            if settings.read("HPCCOMM_ABORT_ON_EXCEPTION"):
+            if abort:
                 _end_job_on_exception(mpi)
         if _owner != os.getpid():
             raise BackendUnavailable(
@@ -102,8 +101,8 @@ def threads_limited(mpi: Any) -> str:
     }
     return (
         f"MPI was started with {names[level]}, which lets only one thread call it: asynchronous "
-        "calls go on only in wait() and done(); import hpccomm's communicator before MPI is "
-        "started, or start it with MPI_THREAD_MULTIPLE"
+        "calls go on only in wait() and done(); make a communicator before MPI is started, or "
+        "start it with MPI_THREAD_MULTIPLE"
     )
 
 
@@ -152,17 +151,17 @@ def _finalize(mpi: Any) -> None:
 
 
 def end_started_job(reason: str) -> None:
-    """End all processes of the job, if it is one of MPI's, with `FAILED`."""
+    """End all processes of the job with `FAILED`. Does not return."""
     if _started is not None:
         end_job(_started, reason, FAILED)
+    # MPI itself did not start; the launcher ends the job when a process fails.
+    tell(f"hpccomm: this process ends: {reason}")
+    os._exit(FAILED)
 
 
 def end_job(mpi: Any, reason: str, status: int) -> None:
     """End all processes of the job with an exit status. Does not return."""
-    with contextlib.suppress(OSError, ValueError):  # a stream whose reader is gone, or closed
-        sys.stderr.write(f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job: {reason}\n")
-        sys.stderr.flush()
-        sys.stdout.flush()
+    tell(f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job: {reason}")
     # Abort may itself wait, holding the interpreter's lock; the process ends in any case.
     faulthandler.dump_traceback_later(ABORT_SECONDS, exit=True, file=STDERR)
     mpi.COMM_WORLD.Abort(status)
@@ -182,7 +181,7 @@ def _end_job_on_exception(mpi: Any) -> None:
             previous(kind, error, where)
             return
         lines = "".join(traceback.format_exception(kind, error, where))
-        sys.stderr.write(f"hpccomm: rank {mpi.COMM_WORLD.rank} raised:\n{lines}")
+        tell(f"hpccomm: rank {mpi.COMM_WORLD.rank} raised:\n{lines}".rstrip())
         end_job(mpi, f"{kind.__name__} was not caught", 1)
 
     sys.excepthook = hook

@@ -1,6 +1,5 @@
 """The communicator, put together."""
 
-import json
 from types import TracebackType
 from typing import Any
 
@@ -13,9 +12,9 @@ from hpccomm.communicator.objects import Objects
 from hpccomm.communicator.planning import Batch, Plan, check_planned, terms
 from hpccomm.communicator.uneven import Uneven
 from hpccomm.contracts.choice import Choice
-from hpccomm.errors import HpccommError, RankMismatch, UsageError
+from hpccomm.errors import HpccommError, UsageError
 from hpccomm.hooks import AbortHook, Handle, Hook
-from hpccomm.settings import check_seconds
+from hpccomm.settings import check_bool, check_seconds
 from hpccomm.stats import Key, Tally
 from hpccomm.work import Work
 
@@ -138,13 +137,15 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
             error = refused
         mine: dict[str, object] = {"error": str(error)}
         if bound is not None:
-            mine = terms(bound.recipe.demand.call, bound.recipe.way.choice.algorithm, async_op)
+            deterministic = bool(keywords.get("deterministic", False))
+            recipe = bound.recipe
+            mine = terms(recipe.demand.call, recipe.way.choice.algorithm, deterministic, async_op)
         with self._one_call():
             self._agree("plan", mine, error)
         assert bound is not None
-        return Plan(self._calls, bound, async_op, timeout)
+        return Plan(self._calls, self._issue, bound, async_op, timeout)
 
-    def batch(self, async_op: bool = False) -> Batch:
+    def batch(self, async_op: bool = False, timeout: float | None = None) -> Batch:
         """Return a context manager whose calls are issued together at its end.
 
         Equal on all ranks that take part in its collectives. Within it, calls return what they
@@ -154,13 +155,17 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
         ----------
         async_op : bool
             Do not wait at the end; ``batch.work`` is the `Work`.
+        timeout : float, optional
+            Seconds for all of it; None is the communicator's. Calls within take none of their own.
 
         Returns
         -------
         Batch
             For a ``with`` statement.
         """
-        return Batch(self._begin_batch, self._end_batch, async_op)
+        check_bool("async_op", async_op)
+        limit = self._timeout(timeout)
+        return Batch(self._begin_batch, self._end_batch, async_op, limit)
 
     def _begin_batch(self, batch: Batch) -> None:
         """Collect calls from now on."""
@@ -169,30 +174,16 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
                 raise UsageError("batch() within a batch; end the outer one first")
             self._batch = batch
 
-    def _end_batch(self, operation: Operation | None, async_op: bool) -> Work | None:
+    def _end_batch(
+        self, operation: Operation | None, async_op: bool, timeout: float
+    ) -> Work | None:
         """Issue what was collected, if anything."""
         self._batch = None
         if operation is None:
             return None
         with self._one_call():
-            work: Work | None = self._polled(operation, None, async_op, None)
+            work: Work | None = self._polled(operation, None, async_op, timeout)
             return work
-
-    def _agree(self, what: str, mine: dict[str, object], error: HpccommError | None) -> None:
-        """Raise on every rank unless all bring the same; a rank with an error raises that."""
-        differing = self._control.differing(json.dumps(mine, sort_keys=True).encode())
-        if error is not None:
-            raise error
-        if differing:
-            told = "; ".join(f"rank {r}: {text.decode()}" for r, text in differing.items())
-            raise RankMismatch(
-                f"{what}: the ranks of communicator {self.name!r} ask for different things ({told}); "
-                "give the same on all ranks",
-                communicator=self.name,
-                rank=self.rank,
-                operation=what,
-                ranks=tuple(differing),
-            )
 
     # Watching.
 

@@ -1,8 +1,11 @@
 """What every call of a communicator has in common: how arrays become an operation."""
 
+import inspect
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -14,10 +17,10 @@ from hpccomm.calls import Calls, Label, Operation
 from hpccomm.communicator.demands import Asked, Demand, Role, Rule
 from hpccomm.contracts.backend import Backend
 from hpccomm.control import Control
-from hpccomm.errors import UsageError
+from hpccomm.errors import HpccommError, RankMismatch, UsageError
 from hpccomm.paths import HostPath, Way
 from hpccomm.policy import AUTO
-from hpccomm.settings import Settings, check_seconds
+from hpccomm.settings import Settings, check_bool, check_seconds
 from hpccomm.stats import Tally
 from hpccomm.waiting import Steps
 
@@ -79,11 +82,11 @@ class Capture:
 
     Attributes
     ----------
-    name : str
-        Which.
+    thread : int
+        Whose calls; another thread's are issued, or refused.
     """
 
-    name: str
+    thread: int
     bound: Bound | None = None
 
 
@@ -139,7 +142,7 @@ class Core:
         try:
             if stream is not None:
                 self._refuse_stream(stream)
-            limit = calls.timeout if timeout is None else check_seconds("timeout", timeout)
+            limit = calls.timeout if timeout is None else self._timeout(timeout)
             recipe, a, b = self._recipe(
                 name,
                 rule,
@@ -170,7 +173,9 @@ class Core:
 
     def _issue(self, bound: Bound, async_op: bool, limit: float) -> Any:
         recipe = bound.recipe
-        if self._capture is not None and self._capture.name == bound.name:
+        if async_op is not False:
+            check_bool("async_op", async_op)
+        if self._capture is not None and self._capture.thread == get_ident():
             self._capture.bound = bound
             return None
         if self._batch is not None:
@@ -193,11 +198,17 @@ class Core:
 
     def _captured(self, name: str, args: Any, keywords: Any) -> Bound:
         """Check and decide a call without issuing it. Local."""
-        self._capture = capture = Capture(name)
+        call = getattr(self, name)
         try:
-            getattr(self, name)(*args, **keywords)
-        except TypeError as error:  # arguments that the call does not have
-            raise UsageError(f"{error}; give the arguments of {name}") from error
+            inspect.signature(call).bind(*args, **keywords)
+        except TypeError as error:
+            raise UsageError(f"{name}: {error}; give the arguments of {name}") from None
+        with self._one_call():
+            if self._capture is not None:
+                raise UsageError(f"communicator {self._calls.name!r} is in use by another thread")
+            self._capture = capture = Capture(get_ident())
+        try:
+            call(*args, **keywords)
         finally:
             self._capture = None
         assert capture.bound is not None
@@ -227,6 +238,7 @@ class Core:
             None if b is None else (b.dtype, b.shape),
             op,
             root,
+            root.__class__,  # True is equal to 1
             counts,
             recv_counts,
             exclusive,
@@ -343,13 +355,34 @@ class Core:
         raise UsageError(f"stream is {stream!r}; it is for device arrays, and x is a host array")
 
     def _timeout(self, timeout: float | None) -> float:
-        return self._calls.timeout if timeout is None else check_seconds("timeout", timeout)
+        if timeout is None:
+            return self._calls.timeout
+        if self._batch is not None:
+            raise UsageError(f"timeout is {timeout!r} within a batch; give it to batch() itself")
+        return check_seconds("timeout", timeout)
+
+    def _agree(self, what: str, mine: dict[str, object], error: HpccommError | None) -> None:
+        """Raise on every rank unless all bring the same; a rank with an error raises that."""
+        differing = self._control.differing(json.dumps(mine, sort_keys=True).encode())
+        if error is not None:
+            raise error
+        if differing:
+            told = "; ".join(f"rank {r}: {text.decode()}" for r, text in differing.items())
+            raise RankMismatch(
+                f"{what}: the ranks of communicator {self._calls.name!r} ask for different things ({told}); "
+                "give the same on all ranks",
+                communicator=self._calls.name,
+                rank=self.rank,
+                operation=what,
+                ranks=tuple(differing),
+            )
 
     def _polled(
         self, operation: Operation, result: Any, async_op: bool, timeout: float | None
     ) -> Any:
         """Issue an operation that is no collective of the table."""
         limit = self._timeout(timeout)
+        check_bool("async_op", async_op)
         if self._batch is not None:
             self._collect(operation, async_op)
             return result

@@ -14,6 +14,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.reductions import Op, ReduceOp
+from hpccomm.settings import check_bool, check_int
 
 Shape = tuple[int, ...]
 Role = Literal["x", "out", "new"]
@@ -72,12 +73,13 @@ def check_rank(name: str, value: object, size: int) -> int:
     UsageError
         If it is not one of this communicator's.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise UsageError(f"{name} is {value!r}; give a rank from 0 to {size - 1}")
-    rank = value.__index__()
+    try:
+        rank = check_int(name, value)
+    except UsageError:
+        rank = -1
     if not 0 <= rank < size:
-        raise UsageError(f"{name} is {rank}; give a rank from 0 to {size - 1}")
-    return int(rank)
+        raise UsageError(f"{name} is {value!r}; give a rank from 0 to {size - 1}")
+    return rank
 
 
 def check_counts(name: str, counts: object, size: int) -> Shape:
@@ -89,8 +91,8 @@ def check_counts(name: str, counts: object, size: int) -> Shape:
         If it is not that.
     """
     try:
-        numbers = tuple(int(each.__index__()) for each in counts)  # type: ignore[attr-defined]
-    except (TypeError, AttributeError):
+        numbers = tuple(check_int(name, each) for each in counts)  # type: ignore[attr-defined]
+    except (TypeError, UsageError):
         raise UsageError(
             f"{name} is {counts!r}; give a sequence of {size} numbers of rows, one for each rank"
         ) from None
@@ -195,7 +197,7 @@ def scan(asked: Asked) -> Demand:
     op = _reduction(asked.op, dtype)
     if op is ReduceOp.AVG:
         raise UsageError("op is ReduceOp.AVG, which scan does not take; scan with SUM and divide")
-    if asked.exclusive:
+    if check_bool("exclusive", asked.exclusive):
         reductions.identity(op, dtype)
     recv = _into(asked, dtype, shape)
     call = Signature(

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.demands import check_rank
 from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError
+from hpccomm.settings import check_int, check_name
 
 if TYPE_CHECKING:
     from hpccomm.communicator.communicator import Communicator
@@ -41,16 +43,23 @@ class Groups(Core):
         RankMismatch
             On every other rank then.
         """
-        error = _check_int("color", color, optional=True) or _check_int("key", key)
+        mine, error = dict[str, object](), None
+        try:
+            mine = {
+                "color": None if color is None else check_int("color", color),
+                "key": check_int("key", key),
+            }
+            check_name(name)
+        except UsageError as refused:
+            mine, error = {"error": str(refused)}, refused
         with self._one_call():
-            mine = {"color": color, "key": key} if error is None else {"error": str(error)}
             asked = [json.loads(each) for each in self._all_gather(mine)]
             self._raise_refused("split", asked, error)
             if color is None:
                 self._groups += 1
                 return None
             members = sorted(
-                (rank for rank, each in enumerate(asked) if each["color"] == color),
+                (rank for rank, each in enumerate(asked) if each["color"] == mine["color"]),
                 key=lambda rank: (asked[rank]["key"], rank),
             )
             return self._group(members, name, f"split{{}}({color})")
@@ -80,6 +89,7 @@ class Groups(Core):
         error, members = None, list[int]()
         try:
             members = [check_rank("ranks", rank, self._backend.size) for rank in ranks]
+            check_name(name)
             if not members or len(set(members)) != len(members):
                 raise UsageError(f"ranks is {members}; give at least one rank, none of them twice")
         except (UsageError, TypeError) as refused:
@@ -121,6 +131,7 @@ class Groups(Core):
         Communicator
             Ended by itself.
         """
+        check_name(name)
         with self._one_call():
             everyone = list(range(self._backend.size))
             return self._group(everyone, name, "dup{}")
@@ -138,7 +149,8 @@ class Groups(Core):
         with self._calls.beside_watchdog("making a group"):
             backend = self._backend.group(members, label)
         told = name or f"{self._calls.name}.{kind.format(label)}"
-        return self._make(backend, told, self._settings, self._device)
+        settings = replace(self._settings, timeout=self._calls.timeout)
+        return self._make(backend, told, settings, self._device)
 
     def _all_gather(self, mine: Any) -> list[bytes]:
         return self._control.all_gather(json.dumps(mine).encode())
@@ -165,24 +177,23 @@ class Groups(Core):
         calls = self._calls
         if calls.closed:
             return
-        failed = calls.gate.error is not None
-        if not failed:
-            calls.enter()
-            try:
-                calls.finish()
-            finally:
-                calls.leave()
+        if calls.gate.error is not None:
+            self.abort()  # its node's too: nothing may need a peer
+            calls.close("is finalized")
+            return
+        with self._one_call():
+            calls.finish()
         if self._node_comm is not None:
             self._node_comm.finalize()
         calls.close("is finalized")
-        if not failed:
-            with calls.beside_watchdog("finalize"):
-                self._backend.close()
+        with calls.beside_watchdog("finalize"):
+            self._backend.close()
 
     def abort(self) -> None:
         """End this process's waits and mark the communicator as failed. Local; from any thread.
 
-        Asynchronous calls under way end with `CommunicatorAborted`; arrays in flight are kept.
+        Calls that wait, and asynchronous ones under way, end with `CommunicatorAborted`; one that
+        is blocked in the MPI library goes on to its deadline. Arrays in flight are kept.
         """
         self._calls.fail(
             CommunicatorAborted(
@@ -193,9 +204,3 @@ class Groups(Core):
         )
         if self._node_comm is not None:
             self._node_comm.abort()
-
-
-def _check_int(name: str, value: object, *, optional: bool = False) -> UsageError | None:
-    if (value is None and optional) or (isinstance(value, int) and not isinstance(value, bool)):
-        return None
-    return UsageError(f"{name} is {value!r}; give an integer{' or None' if optional else ''}")

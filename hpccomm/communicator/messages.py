@@ -8,6 +8,7 @@ from hpccomm.communicator.core import Core
 from hpccomm.communicator.demands import check_rank
 from hpccomm.errors import UsageError
 from hpccomm.execution import completed
+from hpccomm.settings import check_int
 from hpccomm.waiting import Steps
 
 # Arrays and objects share the transport; one bit of the tag keeps them apart.
@@ -217,9 +218,10 @@ class Messages(Core):
 
     def _checked_tag(self, tag: object) -> int:
         largest = self._backend.messages.largest_tag // 2 - 1
-        if isinstance(tag, bool) or not isinstance(tag, int) or not 0 <= tag <= largest:
+        number = check_int("tag", tag)
+        if not 0 <= number <= largest:
             raise UsageError(f"tag is {tag!r}; give an integer from 0 to {largest}")
-        return tag
+        return number
 
 
 def _nothing() -> Steps:

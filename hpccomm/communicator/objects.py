@@ -52,7 +52,7 @@ class Objects(Messages, Core):
             )
             if error is not None:
                 raise error
-            return value if at_root else frame.load(origin)
+            return value if at_root else self._loaded("broadcast_object", frame, origin)
 
     def all_gather_object(self, value: Any, *, timeout: float | None = None) -> list[Any]:
         """Return every rank's object, by rank, on every rank. Collective; blocks.
@@ -84,7 +84,9 @@ class Objects(Messages, Core):
             )
             if error is not None:
                 raise error
-            return [each.load(rank) for rank, each in enumerate(frames)]
+            return [
+                self._loaded("all_gather_object", each, rank) for rank, each in enumerate(frames)
+            ]
 
     def gather_object(
         self, value: Any, root: int = 0, *, timeout: float | None = None
@@ -123,7 +125,7 @@ class Objects(Messages, Core):
                 raise error
             if self._backend.rank != target:
                 return None
-            return [each.load(rank) for rank, each in enumerate(frames)]
+            return [self._loaded("gather_object", each, rank) for rank, each in enumerate(frames)]
 
     def scatter_object(
         self,
@@ -167,7 +169,7 @@ class Objects(Messages, Core):
             )
             if error is not None:
                 raise error
-            return frame.load(origin)
+            return self._loaded("scatter_object", frame, origin)
 
     def send_object(
         self, value: Any, dst: int, tag: int = 0, *, timeout: float | None = None
@@ -233,7 +235,12 @@ class Objects(Messages, Core):
                 timeout,
                 ordered=False,
             )
-            return frame.load(peer)
+            return self._loaded("recv_object", frame, peer)
+
+    def _loaded(self, name: str, frame: Frame, rank: int) -> Any:
+        """Return the object that `rank` sent; an error has the call's facts."""
+        with self._calls.told(name, frame.nbytes):
+            return frame.load(rank)
 
     def _paths(self) -> ObjectPaths:
         backend = self._backend

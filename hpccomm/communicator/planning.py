@@ -5,28 +5,15 @@ from typing import Any
 
 from hpccomm.calls import Calls, Operation
 from hpccomm.communicator.core import Bound
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import COLLECTIVES, Signature
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.reductions import name_of
 from hpccomm.waiting import Steps
 from hpccomm.work import Work
 
 PLANNED = (
-    "all_reduce",
-    "broadcast",
-    "reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "gather",
-    "scatter",
-    "scan",
-    "barrier",
-    "all_gather_v",
-    "reduce_scatter_v",
-    "all_to_all_v",
-    "gather_v",
-    "scatter_v",
+    *COLLECTIVES,
+    *(f"{name}_v" for name in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")),
 )
 """The calls that `plan` and `explain` take."""
 
@@ -38,43 +25,34 @@ class Plan:
     their memory as it is then. It blocks, unless it was planned with ``async_op=True``.
     """
 
-    __slots__ = ("_async", "_block", "_bound", "_calls", "_timeout")
+    __slots__ = ("_async", "_bound", "_calls", "_issue", "_timeout")
 
-    def __init__(self, calls: Calls, bound: Bound, async_op: bool, timeout: float) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        issue: Callable[[Bound, bool, float], Any],
+        bound: Bound,
+        async_op: bool,
+        timeout: float,
+    ) -> None:
         self._calls = calls
+        self._issue = issue
         self._bound = bound
         self._async = async_op
         self._timeout = timeout
-        recipe = bound.recipe
-        self._block: tuple[Any, ...] | None = None
-        if recipe.way.run is not None and not async_op:
-            self._block = (
-                recipe.label,
-                recipe.tally,
-                recipe.way.run,
-                bound.send,
-                bound.recv,
-                timeout,
-            )
 
     def __call__(self) -> Any:
-        """Carry the call out.
+        """Carry the call out, or have a batch that is open take it.
 
         Returns
         -------
         object
             What the call returns; the same array each time.
         """
-        calls, bound = self._calls, self._bound
+        calls = self._calls
         calls.enter()
         try:
-            if self._block is not None:
-                calls.block(*self._block)
-                return bound.result
-            if self._async:
-                return calls.start(bound.operation(), self._timeout, bound.result)
-            calls.run(bound.operation(), self._timeout)
-            return bound.result
+            return self._issue(self._bound, self._async, self._timeout)
         finally:
             calls.leave()
 
@@ -97,13 +75,16 @@ class Batch:
     def __init__(
         self,
         begin: Callable[["Batch"], None],
-        end: Callable[[Operation | None, bool], Work | None],
+        end: Callable[[Operation | None, bool, float], Work | None],
         async_op: bool,
+        timeout: float,
     ) -> None:
         self._begin = begin
         self._end = end
         self._async = async_op
+        self._timeout = timeout
         self._operations: list[Operation] = []
+        self._entered = False
         self.work: Work | None = None
 
     def add(self, operation: Operation) -> None:
@@ -111,12 +92,15 @@ class Batch:
         self._operations.append(operation)
 
     def __enter__(self) -> "Batch":
+        if self._entered:
+            raise UsageError("this batch was used before; make another by batch()")
         self._begin(self)
+        self._entered = True
         return self
 
     def __exit__(self, kind: object, error: object, where: object) -> None:
         if kind is not None or not (self._operations or self._async):
-            self._end(None, False)
+            self._end(None, False, self._timeout)
             return
         operations = tuple(self._operations)
         whole = Operation(
@@ -126,7 +110,7 @@ class Batch:
             tuple(each.keep for each in operations),
             ordered=any(each.ordered for each in operations),
         )
-        self.work = self._end(whole, self._async)
+        self.work = self._end(whole, self._async, self._timeout)
 
 
 def together(operations: tuple[Operation, ...]) -> Steps:
@@ -162,7 +146,9 @@ def _in_turn(starts: list[Callable[[], Steps]]) -> Steps:
         yield from start()
 
 
-def terms(call: Signature, algorithm: str, async_op: bool) -> dict[str, object]:
+def terms(
+    call: Signature, algorithm: str, deterministic: bool, async_op: bool
+) -> dict[str, object]:
     """Return what must be equal on all ranks in a call, as plain data."""
     counts: tuple[int, ...] = () if call.collective == "all_to_all" else call.counts
     if call.uniform and counts:
@@ -176,6 +162,7 @@ def terms(call: Signature, algorithm: str, async_op: bool) -> dict[str, object]:
         "root": call.root,
         "exclusive": call.exclusive,
         "algorithm": algorithm,
+        "deterministic": deterministic,
         "async_op": async_op,
     }
 

@@ -358,7 +358,9 @@ class Uneven(Core):
             return check_counts("counts", counts, self._backend.size)
         rows = _rows("x", x)
         self._rehearse(name, rule, x, out, (rows,) * self._backend.size, **others)
-        return self._exchange("counts", rows, others["timeout"])
+        known = self._exchange("counts", rows, others["timeout"])
+        self._agree_on_fit(name, rule, x, out, known, root=others.get("root"))
+        return known
 
     def _incoming(
         self, x: Any, out: Any, outgoing: tuple[int, ...], **others: Any
@@ -368,7 +370,9 @@ class Uneven(Core):
         self._may_exchange("recv_counts")
         mine = np.array(outgoing, np.int64)
         got = self._collective("all_to_all", demands.all_to_all, mine, timeout=others["timeout"])
-        return tuple(got.tolist())
+        incoming = tuple(got.tolist())
+        self._agree_on_fit("all_to_all_v", demands.all_to_all_v, x, out, outgoing, incoming)
+        return incoming
 
     def _wanted(self, x: Any, out: Any, root: Any, **others: Any) -> tuple[int, ...]:
         """Return the rows that each rank's out has; a root without one gets those that are left."""
@@ -400,12 +404,9 @@ class Uneven(Core):
             left = np.array([given - taken], np.int64)
             self._collective("broadcast", demands.broadcast, left, root=root, timeout=timeout)
             wanted[root] = int(left[0])
-            if wanted[root] < 0:
-                raise BufferMismatch(
-                    f"x has {taken + wanted[root]} rows on rank {root} and the other ranks' out "
-                    f"arrays take {taken}; give an x with at least {taken} rows"
-                )
-        return tuple(wanted)
+        known = tuple(wanted)
+        self._agree_on_fit("scatter_v", demands.scatter_v, x, out, known, root=root)
+        return known
 
     def _rehearse(
         self,
@@ -435,6 +436,31 @@ class Uneven(Core):
                 check_layout(seen, which, written=which == "out")
                 if array is not None and seen.dtype != array.dtype:
                     raise BufferMismatch(f"out has dtype {seen.dtype}; give dtype {array.dtype}")
+
+    def _agree_on_fit(
+        self,
+        name: str,
+        rule: Rule,
+        x: Any,
+        out: Any,
+        counts: tuple[int, ...],
+        recv_counts: tuple[int, ...] = (),
+        *,
+        root: Any = None,
+    ) -> None:
+        """Raise on every rank if the arrays of one do not fit what was exchanged."""
+        error: UsageError | None = None
+        try:
+            if min(counts) < 0:
+                raise BufferMismatch(
+                    f"x has {-min(counts)} rows less on the root than the other ranks' out arrays "
+                    "take; give an x with more rows"
+                )
+            self._recipe(name, rule, x, out, None, root, counts, recv_counts)
+        except UsageError as refused:
+            error = refused
+        with self._one_call():
+            self._agree(name, {} if error is None else {"error": str(error)}, error)
 
     def _exchange(self, name: str, number: int, timeout: float | None) -> tuple[int, ...]:
         self._may_exchange(name)

@@ -9,7 +9,7 @@ from hpccomm.backends.loopback import LoopbackBackend, make_world, seat
 from hpccomm.calls import everyone
 from hpccomm.creation import new_comm
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, UsageError
-from hpccomm.settings import CommOptions, check_seconds
+from hpccomm.settings import CommOptions, check_int, check_seconds
 
 T = TypeVar("T")
 
@@ -56,6 +56,8 @@ def run_ranks(
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise UsageError(f"n is {n!r}; give a number of ranks of at least 1")
+    if ranks_per_node is not None and check_int("ranks_per_node", ranks_per_node) < 1:
+        raise UsageError(f"ranks_per_node is {ranks_per_node}; give at least 1, or None")
     limit = check_seconds("timeout", timeout)
     world = make_world(n, ranks_per_node)
     results: list[Any] = [None] * n

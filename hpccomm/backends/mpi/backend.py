@@ -18,8 +18,8 @@ from hpccomm.errors import BufferMismatch, CommunicationError, HpccommError, Usa
 from hpccomm.topology import Topology, arrange
 
 
-class _Transfer:
-    """A send, or a receive of a message whose size both sides know."""
+class _Send:
+    """A send."""
 
     __slots__ = ("_data", "_request", "test")
 
@@ -29,8 +29,8 @@ class _Transfer:
         self.test = request.Test
 
 
-class _CheckedReceive:
-    """A receive of a message of any size, of which only the right one reaches the array.
+class _Receive:
+    """A receive, of which only a message of the right size reaches the array.
 
     A message that is longer than a posted receive may overwrite memory (Open MPI 5 does). So the
     message is matched first, and received once its size is known. Receives of one sender and tag
@@ -40,7 +40,7 @@ class _CheckedReceive:
     __slots__ = ("_arrived", "_comm", "_data", "_expected", "_queue", "_request", "_src", "_tag")
 
     def __init__(
-        self, comm: Any, data: NDArray[Any], src: int, tag: int, queue: "deque[_CheckedReceive]"
+        self, comm: Any, data: NDArray[Any], src: int, tag: int, queue: "deque[_Receive]"
     ) -> None:
         self._comm = comm
         self._data = data
@@ -81,20 +81,11 @@ class _CheckedReceive:
 
 
 class MpiTransport:
-    """Messages over one MPI communicator.
+    """Messages over one MPI communicator."""
 
-    Parameters
-    ----------
-    comm : mpi4py communicator
-        Carries them.
-    checked : bool
-        Whether messages may have sizes that the receiver does not expect.
-    """
-
-    def __init__(self, comm: Any, *, checked: bool) -> None:
+    def __init__(self, comm: Any) -> None:
         self._comm = comm
-        self._checked = checked
-        self._queues: dict[tuple[int, int], deque[_CheckedReceive]] = defaultdict(deque)
+        self._queues: dict[tuple[int, int], deque[_Receive]] = defaultdict(deque)
         self.rank: int = comm.rank
         self.size: int = comm.size
         # MPI promises at least 32767.
@@ -102,13 +93,11 @@ class MpiTransport:
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Begin to send."""
-        return _Transfer(self._comm.Isend([data, *block(data.nbytes)], dst, tag), data)
+        return _Send(self._comm.Isend([data, *block(data.nbytes)], dst, tag), data)
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive."""
-        if self._checked:
-            return _CheckedReceive(self._comm, data, src, tag, self._queues[src, tag])
-        return _Transfer(self._comm.Irecv([data, *block(data.nbytes)], src, tag), data)
+        return _Receive(self._comm, data, src, tag, self._queues[src, tag])
 
 
 class MpiBackend:
@@ -130,8 +119,8 @@ class MpiBackend:
         self.rank: int = comm.rank
         self.size: int = comm.size
         self.topology = topology
-        self.collectives: Transport = MpiTransport(comm, checked=False)
-        self.messages: Transport = MpiTransport(self._user, checked=True)
+        self.collectives: Transport = MpiTransport(comm)
+        self.messages: Transport = MpiTransport(self._user)
         self.threaded = threaded
         self.mpi_comm = mpi_comm
 

@@ -116,7 +116,6 @@ def _works(op: ReduceOp, dtype: DType, datatype: MPI.Datatype, mpi_op: MPI.Op) -
     return np.array_equal(b, expected)
 
 
-@cache
 def block(nbytes: int) -> tuple[int, MPI.Datatype]:
     """Return count and datatype that describe `nbytes` contiguous bytes, however many.
 

@@ -326,7 +326,6 @@ def hooks(comm: Communicator) -> None:
 def batches(comm: Communicator) -> None:
     """What cannot wait for the end of a batch is refused within one, and the batch is dropped."""
     x = np.ones(comm.size)
-    planned = comm.plan("all_reduce", x)
     inside: tuple[tuple[str, tuple[str, ...], Callable[[], object]], ...] = (
         ("a batch", ("batch",), lambda: comm.batch().__enter__()),
         ("async_op", ("async_op", "batch"), lambda: comm.all_reduce(x, async_op=True)),
@@ -334,7 +333,6 @@ def batches(comm: Communicator) -> None:
         ("objects", ("batch",), lambda: comm.all_gather_object(1)),
         ("a message of an object", ("batch",), lambda: comm.send_object(1, 0)),
         ("counts to exchange", ("counts", "batch"), lambda: comm.all_gather_v(x)),
-        ("a planned call", ("batch",), planned),
     )
 
     def batched(call: Callable[[], object]) -> None:

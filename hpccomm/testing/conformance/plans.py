@@ -83,6 +83,19 @@ def plans_of_other_collectives(comm: Communicator, dtype: np.dtype[np.generic]) 
     planned["broadcast"]()
 
 
+@PLANS.behaviour()
+def a_plan_within_a_batch(comm: Communicator) -> None:
+    """A batch takes it like any other call: it is carried out at the end, in its turn."""
+    x, y = np.ones(3), np.ones(3)
+    planned = comm.plan("all_reduce", x)
+    with comm.batch():
+        planned()
+        comm.all_reduce(y)
+        equal(x, np.ones(3), "x before the end of the batch")
+    equal(x, np.full(3, float(comm.size)), "x after it")
+    equal(y, x, "y")
+
+
 @PLANS.behaviour(min_size=2)
 def plans_that_differ(comm: Communicator) -> None:
     """Ranks that plan different calls are told so, all of them, and nothing hangs."""

@@ -1,0 +1,17 @@
+"""Last words: to standard error, whatever state the process is in."""
+
+import contextlib
+import os
+import sys
+
+STDERR = 2
+"""The process's own standard error, whatever ``sys.stderr`` is."""
+
+
+def tell(text: str) -> None:
+    """Write a line to standard error. Never raises: it may be closed, or its reader gone."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    with contextlib.suppress(OSError):
+        os.write(STDERR, f"{text}\n".encode(errors="replace"))
