@@ -75,6 +75,24 @@ def test_an_exception_on_one_rank_ends_the_job(mpiexec: Mpiexec, waits: str) -> 
     assert ended - float(raised[1]) < SOON
 
 
+@pytest.mark.parametrize("stream", ["sys.stderr.close()", "sys.stderr = None", "os.close(2)"])
+@pytest.mark.parametrize("waits", ["native", "watchdog"])
+def test_a_job_ends_also_where_nothing_can_be_told(
+    mpiexec: Mpiexec, stream: str, waits: str
+) -> None:
+    program = f"""
+import os, sys
+{RAISES}
+comm = hpccomm.new_comm(timeout=1.0)
+{stream}
+if comm.rank == 1:
+    time.sleep(60) if {waits == "watchdog"} else fail()
+comm.all_reduce(np.zeros(10))
+"""
+    job = mpiexec(2, "-c", program, timeout=30)
+    assert job.returncode not in (0, 124, 137)
+
+
 def test_who_opts_out_keeps_python_s_own_way(mpiexec: Mpiexec) -> None:
     program = "import hpccomm; hpccomm.new_comm(); raise ZeroDivisionError"
     job = mpiexec(2, "-c", program, env={"HPCCOMM_ABORT_ON_EXCEPTION": "0"})

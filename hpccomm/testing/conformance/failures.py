@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpccomm.dtypes import BFLOAT16
-from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, UsageError
+from hpccomm.errors import (
+    CollectiveTimeout,
+    CommunicationError,
+    CommunicatorAborted,
+    UsageError,
+)
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import raises
 
@@ -126,6 +131,57 @@ def object_collectives_time_out(comm: Communicator) -> None:
     """So do collectives of objects."""
     if comm.rank == 0:
         timed_out(comm, "all_gather_object", None, lambda: comm.all_gather_object(1, timeout=SHORT))
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def a_call_behind_one_that_fails(comm: Communicator) -> None:
+    """A call that waits for an asynchronous one fails with it, rather than wait for its own sake."""
+    if comm.rank == comm.size - 1:
+        return
+    comm.all_reduce(np.ones(3), async_op=True, timeout=SHORT)
+    before = time.monotonic()
+    with raises(CommunicatorAborted, comm.name):
+        comm.all_reduce(np.ones(3))
+    assert time.monotonic() - before < SHORT + SOON
+    has_failed(comm)
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def finalize_tells_of_a_failure(comm: Communicator) -> None:
+    """What fails while `finalize` waits for it is raised."""
+    if comm.rank == comm.size - 1:
+        return
+    comm.recv(np.ones(3), comm.size - 1, async_op=True, timeout=SHORT)
+    with raises(CommunicatorAborted, comm.name):
+        comm.finalize()
+    has_failed(comm)
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def a_hook_that_raises_hides_no_failure(comm: Communicator) -> None:
+    """The communicator has failed also where a hook of the user's raises over it."""
+    if comm.rank == comm.size - 1:
+        return
+
+    def hook(_info: object) -> None:
+        raise KeyError("from a hook")
+
+    handle = comm.register_post_hook(hook)
+    with raises(KeyError, "from a hook"):
+        comm.recv(np.ones(3), comm.size - 1, timeout=SHORT)
+    handle.remove()
+    has_failed(comm)
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def arrays_of_different_sizes(comm: Communicator) -> None:
+    """Where ranks bring arrays that do not fit each other, no memory but the arrays is written."""
+    rows = 15000  # more than is sent at once before the receiver is known
+    memory = np.zeros(rows + 10, BFLOAT16)
+    x, beyond = (memory, memory[:0]) if comm.rank == 0 else (memory[:10], memory[10:])
+    with raises(CommunicationError):
+        comm.all_reduce(x, timeout=SHORT)
+    assert not beyond.any(), "written beyond the array"
 
 
 @FAILURES.behaviour(min_size=2, fails=True)

@@ -9,8 +9,9 @@ import numpy as np
 import hpccomm
 from hpccomm import ReduceOp
 from hpccomm.dtypes import BFLOAT16
+from hpccomm.errors import BufferMismatch, RankMismatch
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal
+from hpccomm.testing.conformance.check import equal, raises
 from hpccomm.testing.conformance.inputs import (
     MOVABLE,
     OPS,
@@ -286,3 +287,26 @@ def uneven_calls_may_be_asynchronous(comm: Communicator) -> None:
     equal(works[0].wait(), expected, "exchanged")
     equal(works[1].wait(), expected, "given")
     equal(works[2].wait(), expected, "all_to_all_v")
+
+
+@UNEVEN.behaviour(min_size=2)
+def an_out_that_does_not_fit_what_comes(comm: Communicator) -> None:
+    """It shows only once counts were exchanged: that rank is told which, and all others too."""
+    last = comm.rank == comm.size - 1
+    x = np.ones((2, 3))
+    wrong = np.ones((2 * comm.size + 1, 3))
+    expected = BufferMismatch if last else RankMismatch
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: comm.all_gather_v(x, out=wrong if last else None),
+        lambda: comm.gather_v(x, comm.size - 1, out=wrong if last else None),
+        lambda: comm.all_to_all_v(
+            np.ones((2 * comm.size, 3)), [2] * comm.size, out=wrong if last else None
+        ),
+        lambda: comm.scatter_v(wrong if last else None, comm.size - 1, out=x.copy()),
+    )
+    for call in calls:
+        with raises(expected):
+            call()
+    y = np.ones(1)
+    comm.all_reduce(y)
+    assert y[0] == comm.size, "a later call"
