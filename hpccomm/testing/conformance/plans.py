@@ -96,6 +96,22 @@ def a_plan_within_a_batch(comm: Communicator) -> None:
     equal(y, x, "y")
 
 
+@PLANS.behaviour()
+def planned_calls_in_a_batch(comm: Communicator) -> None:
+    """They take their place in the batch, and are dropped with it."""
+    x = np.full(3, comm.rank + 1)
+    planned = comm.plan("all_reduce", x)
+    with raises(ZeroDivisionError), comm.batch():
+        planned()
+        raise ZeroDivisionError
+    equal(x, np.full(3, comm.rank + 1), "dropped")
+    with comm.batch():
+        comm.broadcast(x, comm.size - 1)
+        planned()
+        comm.all_reduce(x)
+    equal(x, np.full(3, comm.size**3), "in turn")
+
+
 @PLANS.behaviour(min_size=2)
 def plans_that_differ(comm: Communicator) -> None:
     """Ranks that plan different calls are told so, all of them, and nothing hangs."""
