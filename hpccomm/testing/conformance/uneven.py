@@ -217,10 +217,15 @@ def all_to_all_v(comm: Communicator, of: Callable[[int], Counts], exchanged: boo
             equal(x, sources[comm.rank], f"{what}, x")
 
 
-@UNEVEN.behaviour(of=COUNTS)
-def own_blocks(comm: Communicator, of: Callable[[int], Counts]) -> None:
+@UNEVEN.behaviour(of=COUNTS, asynchronous=(False, True))
+def own_blocks(comm: Communicator, of: Callable[[int], Counts], asynchronous: bool) -> None:
     """In place at the own block, wherever uneven blocks put it; all_to_all_v in x itself."""
+
+    def finished(outcome: Any) -> Any:
+        return outcome.wait() if asynchronous else outcome
+
     counts = of(comm.size)
+    how = {"async_op": asynchronous}
     root = comm.size - 1
     arrays = reduced(ReduceOp.SUM, comm.size, (sum(counts), 2), np.float32)
     expected, total = arrays[0], reduction(ReduceOp.SUM, arrays)
@@ -228,20 +233,20 @@ def own_blocks(comm: Communicator, of: Callable[[int], Counts]) -> None:
     place = poison(expected)
     own = rows(place, counts, comm.rank)
     own[:] = mine
-    equal(comm.all_gather_v(own, counts, out=place), expected, "all_gather_v")
+    equal(finished(comm.all_gather_v(own, counts, out=place, **how)), expected, "all_gather_v")
     place = poison(expected)
     own = rows(place, counts, comm.rank)
     own[:] = mine
-    comm.gather_v(own, root, counts, out=place if comm.rank == root else None)
+    finished(comm.gather_v(own, root, counts, out=place if comm.rank == root else None, **how))
     if comm.rank == root:
         equal(place, expected, "gather_v")
     x = arrays[comm.rank].copy()
     out = rows(x, counts, comm.rank)
-    comm.reduce_scatter_v(x, counts, out=out)
+    finished(comm.reduce_scatter_v(x, counts, out=out, **how))
     equal(out, rows(total, counts, comm.rank), "reduce_scatter_v")
     x = expected.copy()
     out = rows(x, counts, comm.rank) if comm.rank == root else poison(mine)
-    comm.scatter_v(x if comm.rank == root else None, root, counts, out=out)
+    finished(comm.scatter_v(x if comm.rank == root else None, root, counts, out=out, **how))
     equal(out, mine, "scatter_v")
     if comm.rank == root:
         equal(x, expected, "scatter_v, x")
