@@ -225,7 +225,7 @@ def own_blocks(comm: Communicator, of: Callable[[int], Counts], asynchronous: bo
         return outcome.wait() if asynchronous else outcome
 
     counts = of(comm.size)
-    how = {"async_op": asynchronous}
+    how: Any = {"async_op": asynchronous}
     root = comm.size - 1
     arrays = reduced(ReduceOp.SUM, comm.size, (sum(counts), 2), np.float32)
     expected, total = arrays[0], reduction(ReduceOp.SUM, arrays)
