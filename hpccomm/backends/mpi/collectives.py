@@ -162,11 +162,13 @@ def _reduce_scatter(
     if sum(call.counts) > INT_MAX:
         return None
     own = call.counts[comm.rank]
+    # MPI's own in place puts the result elsewhere; here it goes by way of a block apart. So does an
+    # empty one, which may begin where `send` does: MPICH takes that for aliasing.
+    apart = call.in_place or not own
 
     def spec(buffer: Any) -> list[Any]:
         return [buffer, buffer.size, datatype]
 
-    # MPI's own in place puts the result elsewhere; here it goes by way of a block apart.
     def begin(block_call: Any, each_call: Any, send: Any, target: Any) -> Any:
         if call.uniform:
             # To mpi4py both counts are that of a block here.
@@ -174,13 +176,13 @@ def _reduce_scatter(
         return each_call(spec(send), spec(target), list(call.counts), op)
 
     def run(send: Any, recv: Any) -> None:
-        target = np.empty(own, call.dtype) if call.in_place else recv
+        target = np.empty(own, call.dtype) if apart else recv
         begin(comm.Reduce_scatter_block, comm.Reduce_scatter, send, target)
         if call.in_place:
             recv[:] = target
 
     def start(send: Any, recv: Any) -> Request:
-        target = np.empty(own, call.dtype) if call.in_place else recv
+        target = np.empty(own, call.dtype) if apart else recv
         request = begin(comm.Ireduce_scatter_block, comm.Ireduce_scatter, send, target)
 
         def land() -> None:
