@@ -306,5 +306,6 @@ def _remove_without_rows(path: Path) -> None:
 
 def _refused(path: Path | str, error: OSError) -> ResultsError:
     return ResultsError(
-        f"{path} cannot be written: {error.strerror or error}; name a file that can"
+        f"{path} cannot be written: {error.strerror or error}; "
+        + ("the run needs its output" if path == "<stdout>" else "name a file that can")
     )
