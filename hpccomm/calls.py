@@ -112,7 +112,7 @@ class Calls:
         self.post_hooks: Hooks[Hook] = Hooks()
         self.abort_hooks: Hooks[AbortHook] = Hooks()
         self.sequence = 0
-        self.gate = Gate()
+        self.gate = Gate(crowded=backend.crowded)
         self.backend = backend
         self._closed = ""  # why no call is taken any more
         self._busy = threading.Lock()

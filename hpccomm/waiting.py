@@ -16,6 +16,7 @@ from hpccomm.errors import CommunicationError
 
 SPINS = 200
 YIELD_SECONDS = 0.5
+CROWDED_YIELD_SECONDS = 0.001
 NAP_SECONDS = 0.0002
 
 Steps = Iterator[bool]
@@ -31,9 +32,17 @@ class Gate:
     ----------
     error : CommunicationError or None
         Once set, every wait behind this gate raises it at its next poll.
+    crowded : bool
+        Whether ranks share the process: one that polls keeps the others from the interpreter, so
+        it naps early.
     """
 
     error: CommunicationError | None = None
+    crowded: bool = False
+
+    def patience(self) -> "Patience":
+        """Return the patience of a wait behind this gate."""
+        return Patience(CROWDED_YIELD_SECONDS if self.crowded else YIELD_SECONDS)
 
     def shut(self, error: CommunicationError) -> None:
         """Make waits raise `error`. The first error stays."""
@@ -43,8 +52,9 @@ class Gate:
 
 @dataclass(slots=True)
 class Patience:
-    """How long to stay away between two polls: spin, yield, nap."""
+    """How long to stay away between two polls: spin, yield for so many seconds, nap."""
 
+    yields: float = YIELD_SECONDS
     turns: int = 0
     napping: bool = False
     since: float = field(default_factory=time.perf_counter)
@@ -57,7 +67,7 @@ class Patience:
         elif self.turns > SPINS:
             time.sleep(0)  # lets this process's other threads run
             os.sched_yield()  # lets other processes run
-            self.napping = time.perf_counter() - self.since > YIELD_SECONDS
+            self.napping = time.perf_counter() - self.since > self.yields
 
     def reset(self) -> None:
         """Begin anew: something moved."""
@@ -93,7 +103,7 @@ def wait(
     """
     if poll():
         return
-    patience = Patience()
+    patience = gate.patience()
     began = patience.since
     while not poll():
         if gate.error is not None:
@@ -120,7 +130,7 @@ def drive(
     began = 0.0
     for moved in steps:
         if patience is None:
-            patience = Patience()
+            patience = gate.patience()
             began = patience.since
             continue
         if gate.error is not None:

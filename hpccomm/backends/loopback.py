@@ -137,6 +137,7 @@ class LoopbackBackend:
 
     name = "loopback"
     threaded = ""
+    crowded = True
     mpi_comm: object = None
 
     def __init__(self, world: World, context: Context, members: Sequence[int], rank: int) -> None:

@@ -48,6 +48,8 @@ class Backend(Protocol):
         user's point-to-point calls.
     threaded : str
         Empty if any thread may use it at any time; else why not.
+    crowded : bool
+        Whether ranks are threads of one process.
     mpi_comm : object
         The mpi4py communicator that it was made from, or None.
     """
@@ -59,6 +61,7 @@ class Backend(Protocol):
     collectives: Transport
     messages: Transport
     threaded: str
+    crowded: bool
     mpi_comm: object
 
     def native(self, signature: Signature) -> Native | None:

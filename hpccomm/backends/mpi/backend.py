@@ -104,6 +104,7 @@ class MpiBackend:
     """The ranks of an MPI communicator, of which it owns two duplicates."""
 
     name = "mpi"
+    crowded = False
 
     def __init__(
         self,
