@@ -4,7 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,16 @@ settings.register_profile("hpccomm", derandomize=True, deadline=None)
 settings.load_profile("hpccomm")
 
 Mpiexec = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@cache
+def launcher_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for what launchers leave when they are killed; it is removed at exit.
+
+    Open MPI's names its files by process id, and refuses to start where an older one of the same
+    number was killed.
+    """
+    return tempfile.TemporaryDirectory(prefix="mpi-")
 
 
 def launch_environment() -> dict[str, str]:
@@ -29,6 +41,7 @@ def launch_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if name.startswith(ours) or not name.startswith(of_a_job)
     }
+    environment["TMPDIR"] = launcher_folder().name
     environment.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
     environment.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
     if os.geteuid() == 0:
