@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hpccomm.algorithms.partition import offsets
 from hpccomm.buffers import address, check_dtype, check_layout, empty_like_kind, flat, overlap, view
 from hpccomm.calls import Calls, Label, Operation
-from hpccomm.communicator.demands import Asked, Demand, Role, Rule
+from hpccomm.communicator.demands import Asked, Demand, Rule
 from hpccomm.contracts.backend import Backend
 from hpccomm.control import Control
 from hpccomm.errors import HpccommError, RankMismatch, UsageError
@@ -44,15 +44,12 @@ class Recipe:
     way: Way
     tally: Tally
     label: Label
-    send: Role | None
-    recv: Role | None
 
 
 @dataclass(slots=True)
 class Bound:
     """A call that is ready to go: checked, decided, with its memory."""
 
-    name: str
     recipe: Recipe
     send: Array | None
     recv: Array | None
@@ -156,7 +153,7 @@ class Core:
                 algorithm,
                 deterministic,
             )
-            bound = self._with_memory(name, recipe, x, out, a, b)
+            bound = self._with_memory(recipe, x, out, a, b)
             return self._issue(bound, async_op, limit)
         finally:
             calls.leave()
@@ -232,7 +229,7 @@ class Core:
         a = x if x.__class__ is np.ndarray or x is None else view(x, "x")
         b = out if out.__class__ is np.ndarray or out is None else view(out, "out")
         in_place = b is not None and a is not None and self._in_place(name, a, b, root, counts)
-        key = (
+        key: object = (
             name,
             None if a is None else (a.dtype, a.shape),
             None if b is None else (b.dtype, b.shape),
@@ -250,7 +247,7 @@ class Core:
             recipe = self._recipes.get(key)
         except TypeError:  # an argument that cannot be hashed, such as a callable object
             recipe = None
-            key = None  # type: ignore[assignment]  # nothing is kept
+            key = None  # nothing is kept
         if recipe is None:
             asked = Asked(
                 self._backend.rank,
@@ -272,22 +269,22 @@ class Core:
         return recipe, a, b
 
     def _with_memory(
-        self, name: str, recipe: Recipe, x: Any, out: Any, a: Array | None, b: Array | None
+        self, recipe: Recipe, x: Any, out: Any, a: Array | None, b: Array | None
     ) -> Bound:
         demand = recipe.demand
-        if a is not None and (recipe.send == "x" or recipe.recv == "x"):
+        if a is not None and (demand.send == "x" or demand.recv == "x"):
             flags = a.flags
             if not flags.c_contiguous or (demand.written and not flags.writeable):
                 check_layout(a, "x", written=demand.written)
             if a.ndim != 1:
                 a = a.reshape(-1)
         result: Any
-        if recipe.recv == "x":
+        if demand.recv == "x":
             result, recv = x, a
-        elif recipe.recv is None:
+        elif demand.recv is None:
             result, recv = None, None
         else:
-            if recipe.recv == "new":
+            if demand.recv == "new":
                 result = empty_like_kind(x, demand.shape, demand.call.dtype)
                 b = view(result, "out")
             else:
@@ -295,8 +292,8 @@ class Core:
                 assert b is not None
                 check_layout(b, "out", written=True)
             recv = flat(b)
-        send = a if recipe.send == "x" else None
-        return Bound(name, recipe, send, recv, result, (x, result))
+        send = a if demand.send == "x" else None
+        return Bound(recipe, send, recv, result, (x, result))
 
     def _in_place(self, name: str, a: Array, b: Array, root: Any, counts: tuple[int, ...]) -> bool:
         """Whether out is x, or the own block of one is the other; any other overlap is refused."""
@@ -335,7 +332,7 @@ class Core:
         way = self._way(demand, algorithm, deterministic)
         nbytes = demand.call.nbytes
         tally = self._calls.stats.tally(name, nbytes)
-        return Recipe(demand, way, tally, (name, nbytes), demand.send, demand.recv)
+        return Recipe(demand, way, tally, (name, nbytes))
 
     def _way(self, demand: Demand, algorithm: str | None, deterministic: bool) -> Way:
         if not isinstance(deterministic, bool):

@@ -53,7 +53,8 @@ class Groups(Core):
         except UsageError as refused:
             mine, error = {"error": str(refused)}, refused
         with self._one_call():
-            asked = [json.loads(each) for each in self._all_gather(mine)]
+            told = self._control.all_gather(json.dumps(mine).encode())
+            asked = [json.loads(each) for each in told]
             self._raise_refused("split", asked, error)
             if color is None:
                 self._groups += 1
@@ -99,20 +100,10 @@ class Groups(Core):
                 else UsageError(f"ranks is {ranks!r}; give a sequence of ranks")
             )
         with self._one_call():
-            mine = {"ranks": members} if error is None else {"error": str(error)}
-            asked = [json.loads(each) for each in self._all_gather(mine)]
-            self._raise_refused("split_ranks", asked, error)
-            different = [rank for rank, each in enumerate(asked) if each != asked[0]]
-            if different:
-                raise RankMismatch(
-                    f"split_ranks: ranks is {asked[0]['ranks']} on rank 0 and "
-                    f"{asked[different[0]]['ranks']} on rank {different[0]}; "
-                    "give the same on all ranks",
-                    communicator=self._calls.name,
-                    rank=self._backend.rank,
-                    operation="split_ranks",
-                    ranks=(0, *different),
-                )
+            mine: dict[str, object] = {"ranks": members}
+            if error is not None:
+                mine = {"error": str(error)}
+            self._agree("split_ranks", mine, error)
             if self._backend.rank not in members:
                 self._groups += 1
                 return None
@@ -151,9 +142,6 @@ class Groups(Core):
         told = name or f"{self._calls.name}.{kind.format(label)}"
         settings = replace(self._settings, timeout=self._calls.timeout)
         return self._make(backend, told, settings, self._device)
-
-    def _all_gather(self, mine: Any) -> list[bytes]:
-        return self._control.all_gather(json.dumps(mine).encode())
 
     def _raise_refused(self, what: str, asked: list[Any], error: UsageError | None) -> None:
         if error is not None:
