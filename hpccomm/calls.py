@@ -330,10 +330,12 @@ class Calls:
     @contextmanager
     def told(self, name: str, nbytes: int) -> Iterator[None]:
         """Give a `CommunicationError` of the block the call's facts."""
+        begin = perf_counter()
         try:
             yield
         except CommunicationError as error:
-            raise self._as_told(error, name, nbytes, self.sequence, 0.0) from error.__cause__
+            elapsed = perf_counter() - begin
+            raise self._as_told(error, name, nbytes, self.sequence, elapsed) from error.__cause__
 
     def finish(self) -> None:
         """Wait until all asynchronous calls of this communicator are done."""

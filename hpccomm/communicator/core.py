@@ -360,19 +360,17 @@ class Core:
 
     def _agree(self, what: str, mine: dict[str, object], error: HpccommError | None) -> None:
         """Raise on every rank unless all bring the same; a rank with an error raises that."""
-        differing = self._control.differing(json.dumps(mine, sort_keys=True).encode())
-        if error is not None:
-            raise error
-        if differing:
-            told = "; ".join(f"rank {r}: {text.decode()}" for r, text in differing.items())
-            raise RankMismatch(
-                f"{what}: the ranks of communicator {self._calls.name!r} ask for different things ({told}); "
-                "give the same on all ranks",
-                communicator=self._calls.name,
-                rank=self.rank,
-                operation=what,
-                ranks=tuple(differing),
-            )
+        with self._calls.told(what, 0):
+            differing = self._control.differing(json.dumps(mine, sort_keys=True).encode())
+            if error is not None:
+                raise error
+            if differing:
+                told = "; ".join(f"rank {r}: {text.decode()}" for r, text in differing.items())
+                raise RankMismatch(
+                    f"{what}: the ranks of communicator {self._calls.name!r} ask for different "
+                    f"things ({told}); give the same on all ranks",
+                    ranks=tuple(differing),
+                )
 
     def _polled(
         self, operation: Operation, result: Any, async_op: bool, timeout: float | None

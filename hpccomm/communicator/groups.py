@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.demands import check_rank
@@ -50,12 +50,18 @@ class Groups(Core):
                 "key": check_int("key", key),
             }
             check_name(name)
-        except UsageError as refused:
-            mine, error = {"error": str(refused)}, refused
+        except UsageError as wrong:
+            mine, error = {"error": str(wrong)}, wrong
         with self._one_call():
-            told = self._control.all_gather(json.dumps(mine).encode())
-            asked = [json.loads(each) for each in told]
-            self._raise_refused("split", asked, error)
+            with self._calls.told("split", 0):
+                told = self._control.all_gather(json.dumps(mine).encode())
+                asked = [json.loads(each) for each in told]
+                if error is not None:
+                    raise error
+                refused = {r: each["error"] for r, each in enumerate(asked) if "error" in each}
+                if refused:
+                    whom = "; ".join(f"rank {rank}: {text}" for rank, text in refused.items())
+                    raise RankMismatch(f"split: {whom}", ranks=tuple(refused))
             if color is None:
                 self._groups += 1
                 return None
@@ -142,20 +148,6 @@ class Groups(Core):
         told = name or f"{self._calls.name}.{kind.format(label)}"
         settings = replace(self._settings, timeout=self._calls.timeout)
         return self._make(backend, told, settings, self._device)
-
-    def _raise_refused(self, what: str, asked: list[Any], error: UsageError | None) -> None:
-        if error is not None:
-            raise error
-        refused = {rank: each["error"] for rank, each in enumerate(asked) if "error" in each}
-        if refused:
-            told = "; ".join(f"rank {rank}: {text}" for rank, text in refused.items())
-            raise RankMismatch(
-                f"{what}: {told}",
-                communicator=self._calls.name,
-                rank=self._backend.rank,
-                operation=what,
-                ranks=tuple(refused),
-            )
 
     def finalize(self) -> None:
         """End the communicator. Collective; blocks; idempotent. Asynchronous calls are awaited.
