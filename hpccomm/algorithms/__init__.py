@@ -1,30 +1,61 @@
 """hpccomm's own algorithms: pure functions from a call to a `Schedule`.
 
-Each is ``algorithm(rank, size, signature) -> Schedule``. To add one, write the function and name
-it in `ALGORITHMS`.
+Each is ``build(group, call, tuning) -> Schedule``: the programs of the ranks in `group`, which is one
+rank where it is to run, and all of them where it is proven, simulated or drawn. To add one, write the
+function and name it in `ALGORITHMS`.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from hpccomm.algorithms import dissemination, linear, pairwise, ring, tree
-from hpccomm.contracts.schedule import Schedule
+from hpccomm.algorithms import ring
+from hpccomm.contracts.schedule import Group, Schedule, Tuning
 from hpccomm.contracts.signature import Signature
 
-Algorithm = Callable[[int, int, Signature], Schedule]
+Build = Callable[[Group, Signature, Tuning], Schedule]
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """A way to carry out one collective.
+
+    Attributes
+    ----------
+    build : callable
+        Makes its schedule.
+    ordered : callable or None
+        The same with contributions folded in rank order, for ``deterministic=True``; for a reduction.
+    uniform : bool
+        Whether it takes only blocks of one size.
+    shared : bool
+        Whether it takes ranks that reach each other's memory.
+    """
+
+    build: Build
+    ordered: Build | None = None
+    uniform: bool = False
+    shared: bool = False
+
 
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
     {
-        "all_reduce": {"pairwise": pairwise.all_reduce, "linear": linear.all_reduce},
-        "broadcast": {"tree": tree.broadcast},
-        "reduce": {"pairwise": pairwise.reduce},
-        "all_gather": {"ring": ring.all_gather},
-        "reduce_scatter": {"pairwise": pairwise.reduce_scatter},
-        "all_to_all": {"pairwise": pairwise.all_to_all},
-        "gather": {"linear": linear.gather},
-        "scatter": {"linear": linear.scatter},
-        "scan": {"linear": linear.scan},
-        "barrier": {"dissemination": dissemination.barrier},
+        "all_reduce": {
+            "ring": Algorithm(ring.all_reduce),
+        },
+        "broadcast": {},
+        "reduce": {},
+        "all_gather": {
+            "ring": Algorithm(ring.all_gather),
+        },
+        "reduce_scatter": {
+            "ring": Algorithm(ring.reduce_scatter),
+        },
+        "all_to_all": {},
+        "gather": {},
+        "scatter": {},
+        "scan": {},
+        "barrier": {},
     }
 )
-"""For each collective its algorithms by name; the first serves arrays of any size."""
+"""For each collective its algorithms by name."""

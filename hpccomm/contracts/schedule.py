@@ -1,66 +1,267 @@
 """An algorithm, as data.
 
-A schedule says what one rank does: rounds of transfers with peers, each followed by steps on its
-own memory. It speaks of slices of named buffers, counted in elements.
+A schedule says what ranks do: channels of rounds, each round a set of transfers with peers, followed
+by steps on memory. It speaks of slices of named buffers, counted in elements.
+
+Rounds are tables with NumPy columns, a row for each slice, so that the rounds of thousands of ranks
+are a few arrays. The same function that makes them makes one rank's rounds: it is asked for a
+`Group` of one row. What a rank does in a round is what its rows say.
+
+The meaning, which the executor, the prover and the simulator share:
+
+- Channels know nothing of each other. They run at the same time, and touch no memory that another
+  one writes.
+- In a channel a rank does one round after the other. In a round its receives and sends are under way
+  at the same time; once they are complete, the local steps follow in their order, then the barrier.
+- Round k of a channel holds both ends of each message: what one rank sends in it, its peer receives
+  in it. Two messages of the same pair and round match in the order of their rows. So nobody waits in
+  a circle, even where a send is complete only once its receive is there.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.topology import Topology
 
 SEND = "send"
 RECV = "recv"
 SCRATCH = "scratch"
 
+Column = NDArray[np.int64]
+"""One value for each row."""
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """`count` elements of the named buffer, from `start`."""
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Ranks that run an algorithm among themselves, and whose program is asked for.
+
+    Several groups of one size may be run at once (the nodes of a cluster): each row belongs to one.
+
+    Attributes
+    ----------
+    rank : Column
+        The ranks whose program is asked for.
+    at : Column
+        The position of each in its group, from 0.
+    size : int
+        Ranks in each group.
+    members : ndarray of shape (groups, size), or None
+        The rank at each position of each group; None where positions are ranks.
+    which : Column or None
+        For each row, its group's row of `members`.
+    """
+
+    rank: Column
+    at: Column
+    size: int
+    members: NDArray[np.int64] | None = None
+    which: Column | None = None
+
+    def peer(self, position: Column) -> Column:
+        """Return the rank at `position` of each row's group."""
+        if self.members is None:
+            return position
+        found: Column = self.members[self.which, position]
+        return found
+
+
+def world(size: int, ranks: Column | None = None) -> Group:
+    """Return the group of all `size` ranks, asked for all programs or those of `ranks`."""
+    asked = np.arange(size, dtype=np.int64) if ranks is None else ranks
+    return Group(asked, asked, size)
+
+
+class Place(NamedTuple):
+    """Where slices begin.
+
+    Attributes
+    ----------
+    buffer : str
+        `SEND`, `RECV` or `SCRATCH`.
+    start : Column or int
+        The first element.
+    peer : Column or None
+        Whose memory it is; None is the rank's own. Only where ranks share memory.
+    """
 
     buffer: str
-    start: int
-    count: int
+    start: Column | int
+    peer: Column | None = None
 
 
-class Transfer(NamedTuple):
-    """A message to or from `peer`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfers:
+    """Messages of `count` elements between `rank`, at `start` of its `buffer`, and `peer`."""
 
-    peer: int
-    data: Slice
-
-
-class Copy(NamedTuple):
-    """Copy `source` to `target`, of the same count."""
-
-    source: Slice
-    target: Slice
+    rank: Column
+    peer: Column
+    buffer: str
+    start: Column
+    count: Column
 
 
-class Fold(NamedTuple):
-    """Fold `sources` in their order into `target`, all of the same count."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Copies:
+    """`rank` copies `count` elements from `source` to `target`."""
 
-    sources: tuple[Slice, ...]
-    target: Slice
+    rank: Column
+    source: Place
+    target: Place
+    count: Column
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Folds:
+    """`rank` folds `sources`, in their order, into `target`.
+
+    `final`: nothing is left to be folded in, so that AVG divides here. The target may be one of the
+    sources.
+    """
+
+    rank: Column
+    sources: tuple[Place, ...]
+    target: Place
+    count: Column
+    final: bool
 
 
 class Round(NamedTuple):
-    """What happens at once: receives and sends, and when they are complete, the local steps."""
+    """What happens at once: transfers; then the local steps; then, for shared memory, a barrier.
 
-    receives: tuple[Transfer, ...] = ()
-    sends: tuple[Transfer, ...] = ()
-    local: tuple[Copy | Fold, ...] = ()
+    Attributes
+    ----------
+    receives, sends : tuple of Transfers
+        Under way at the same time.
+    local : tuple of Copies or Folds
+        In their order.
+    barrier : Group or None
+        The groups that meet at the round's end.
+    """
+
+    receives: tuple[Transfers, ...] = ()
+    sends: tuple[Transfers, ...] = ()
+    local: tuple[Copies | Folds, ...] = ()
+    barrier: Group | None = None
+
+
+Rounds = Iterator[Round]
+Channel = Callable[[], Rounds]
+"""Makes a channel's rounds, lazily and as often as it is called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What one rank does in a collective.
+    """What ranks do in a collective.
 
     Attributes
     ----------
-    rounds : tuple of Round
-        In their order.
+    channels : tuple of callable
+        Each makes its rounds.
     scratch : int
-        Elements of the buffer ``"scratch"``.
+        Elements of each rank's buffer `SCRATCH`.
+    segment : int or None
+        Elements that are moved at a time, where the algorithm cuts the array.
     """
 
-    rounds: tuple[Round, ...]
+    channels: tuple[Channel, ...]
     scratch: int = 0
+    segment: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What an algorithm may be told beyond the call. The same on all ranks.
+
+    Attributes
+    ----------
+    segment : int
+        Elements to move at a time, at least 1; `whole` for no cut.
+    channels : int
+        Rounds that may be under way at the same time, at least 1.
+    topology : Topology or None
+        Which ranks share a node; None where it does not matter.
+    """
+
+    segment: int
+    channels: int = 2
+    topology: Topology | None = None
+
+
+whole = 1 << 62
+"""A segment that no array reaches."""
+
+
+def transfers(
+    rank: Column,
+    peer: Column | int,
+    buffer: str,
+    start: Column | int,
+    count: Column | int,
+    where: Mask | None = None,
+) -> Transfers:
+    """Return a table of messages, without the rows that are empty or not in `where`.
+
+    Both ends of a message must come to the same count: an empty message is not sent.
+    """
+    rows = len(rank)
+    counts = _column(count, rows)
+    keep = counts > 0 if where is None else (counts > 0) & where
+    table = (rank, _column(peer, rows), _column(start, rows), counts)
+    if not keep.all():
+        table = (table[0][keep], table[1][keep], table[2][keep], table[3][keep])
+    return Transfers(table[0], table[1], buffer, table[2], table[3])
+
+
+def signals(rank: Column, peer: Column, where: Mask | None = None) -> Transfers:
+    """Return a table of messages without data, which are sent."""
+    if where is not None:
+        rank, peer = rank[where], peer[where]
+    nothing = np.zeros(len(rank), np.int64)
+    return Transfers(rank, peer, RECV, nothing, nothing)
+
+
+def copies(
+    rank: Column, source: Place, target: Place, count: Column | int, where: Mask | None = None
+) -> Copies:
+    """Return a table of copies, without the rows that are empty or not in `where`."""
+    counts, keep = _kept(rank, count, where)
+    return Copies(rank[keep], _at(source, keep), _at(target, keep), counts[keep])
+
+
+def folds(
+    rank: Column,
+    sources: tuple[Place, ...],
+    target: Place,
+    count: Column | int,
+    *,
+    final: bool,
+    where: Mask | None = None,
+) -> Folds:
+    """Return a table of folds, without the rows that are empty or not in `where`."""
+    counts, keep = _kept(rank, count, where)
+    kept = tuple(_at(source, keep) for source in sources)
+    return Folds(rank[keep], kept, _at(target, keep), counts[keep], final)
+
+
+def _column(value: Column | int, rows: int) -> Column:
+    return value if isinstance(value, np.ndarray) else np.full(rows, value, np.int64)
+
+
+def _kept(rank: Column, count: Column | int, where: Mask | None) -> tuple[Column, Mask | slice]:
+    counts = _column(count, len(rank))
+    keep = counts > 0 if where is None else (counts > 0) & where
+    return counts, slice(None) if keep.all() else keep
+
+
+def _at(place: Place, keep: Mask | slice) -> Place:
+    """Return the place of the rows in `keep`."""
+    start, peer = place.start, place.peer
+    if isinstance(start, np.ndarray):
+        start = start[keep]
+    return Place(place.buffer, start, None if peer is None else peer[keep])
