@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from hpccomm.algorithms import ring
+from hpccomm.algorithms import dissemination, linear, pairwise, ring
 from hpccomm.contracts.schedule import Group, Schedule, Tuning
 from hpccomm.contracts.signature import Signature
 
@@ -42,20 +42,36 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
     {
         "all_reduce": {
             "ring": Algorithm(ring.all_reduce),
+            "pairwise": Algorithm(pairwise.all_reduce),
+            "linear": Algorithm(linear.all_reduce, ordered=linear.all_reduce),
         },
         "broadcast": {},
-        "reduce": {},
+        "reduce": {
+            "pairwise": Algorithm(pairwise.reduce),
+        },
         "all_gather": {
             "ring": Algorithm(ring.all_gather),
+            "pairwise": Algorithm(pairwise.all_gather),
+            "linear": Algorithm(linear.all_gather),
         },
         "reduce_scatter": {
             "ring": Algorithm(ring.reduce_scatter),
+            "pairwise": Algorithm(pairwise.reduce_scatter),
         },
-        "all_to_all": {},
-        "gather": {},
-        "scatter": {},
+        "all_to_all": {
+            "pairwise": Algorithm(pairwise.all_to_all),
+            "linear": Algorithm(linear.all_to_all),
+        },
+        "gather": {
+            "linear": Algorithm(linear.gather),
+        },
+        "scatter": {
+            "linear": Algorithm(linear.scatter),
+        },
         "scan": {},
-        "barrier": {},
+        "barrier": {
+            "dissemination": Algorithm(dissemination.barrier),
+        },
     }
 )
 """For each collective its algorithms by name."""

@@ -1,84 +1,163 @@
-"""Linear algorithms: one rank after the other, or everyone with one."""
+"""Linear algorithms: each rank deals with every other one directly, all of them at once.
 
-from hpccomm.algorithms.partition import slices
+One round, so that nothing waits for a message that waits for another; but n-1 messages at a rank,
+and for reductions n times the memory. For few ranks or small arrays. There is nothing to cite:
+this is how the collectives are defined.
+
+==============  ===============  ============================
+collective      rounds           elements sent by a rank
+==============  ===============  ============================
+all_reduce      1                n-1 times the array
+all_gather      1                n-1 times its block
+all_to_all      1                (n-1)/n of its array
+gather          1                its block; the root none
+scatter         1                the root (n-1)/n of its array
+==============  ===============  ============================
+"""
+
+import numpy as np
+
+from hpccomm.algorithms.partition import Blocks, Listed
 from hpccomm.contracts.schedule import (
     RECV,
     SCRATCH,
     SEND,
-    Copy,
-    Fold,
+    Column,
+    Group,
+    Mask,
+    Place,
     Round,
+    Rounds,
     Schedule,
-    Slice,
-    Transfer,
+    Tuning,
+    copies,
+    folds,
+    transfers,
 )
 from hpccomm.contracts.signature import Signature
 
 
-def gather(rank: int, size: int, call: Signature) -> Schedule:
-    """Each rank sends its block to the root: n-1 messages there, one elsewhere."""
-    blocks = slices(RECV, call.counts)
-    own = Slice(SEND, 0, call.counts[rank])
-    if rank != call.root:
-        return Schedule((Round(sends=(Transfer(call.root, own),) if own.count else ()),))
-    receives = tuple(
-        Transfer(peer, blocks[peer]) for peer in range(size) if peer != rank and blocks[peer].count
+def with_others(group: Group, where: Mask | None = None) -> tuple[Group, Column]:
+    """Pair each rank of `group`, or those in `where`, with each other position of its group.
+
+    Returns
+    -------
+    Group
+        n-1 rows for each rank.
+    ndarray of int64
+        For each row the other's position. Each rank begins with its right neighbour, so that not
+        all of them crowd on rank 0.
+    """
+    n = group.size
+    rows = np.arange(len(group.rank)) if where is None else np.flatnonzero(where)
+    many = np.repeat(rows, n - 1)
+    which = None if group.which is None else group.which[many]
+    pairs = Group(group.rank[many], group.at[many], n, group.members, which)
+    return pairs, (pairs.at + np.tile(np.arange(1, n, dtype=np.int64), len(rows))) % n
+
+
+def gather_rounds(
+    group: Group, root: Column | int, blocks: Blocks, source: Place, target: str
+) -> Rounds:
+    """Collect the own block of each rank, from `source`, in the root's buffer `target`."""
+    at = group.at
+    is_root = at == root
+    start, count = blocks.at(at)
+    roots, others = with_others(group, is_root)
+    into_start, into_count = blocks.at(others)
+    to = group.peer(np.broadcast_to(root, at.shape))
+    yield Round(
+        receives=(transfers(roots.rank, roots.peer(others), target, into_start, into_count),),
+        sends=(transfers(group.rank, to, source.buffer, source.start, count, ~is_root),),
+        local=(copies(group.rank, source, Place(target, start), count, is_root),),
     )
-    return Schedule((Round(receives=receives, local=(Copy(own, blocks[rank]),)),))
 
 
-def scatter(rank: int, size: int, call: Signature) -> Schedule:
+def all_reduce(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Everyone sends all it has to everyone, and folds in rank order."""
+    n, count = group.size, call.counts[0]
+    own = Place(SEND, 0)
+
+    def channel() -> Rounds:
+        if n == 1:
+            yield Round(local=(copies(group.rank, own, Place(RECV, 0), count),))
+            return
+        pairs, others = with_others(group)
+        peer = pairs.peer(others)
+        # The own contribution joins the others in scratch: each has its place in the order.
+        among = copies(group.rank, own, Place(SCRATCH, group.at * count), count)
+        sources = tuple(Place(SCRATCH, i * count) for i in range(n))
+        yield Round(
+            receives=(transfers(pairs.rank, peer, SCRATCH, others * count, count),),
+            sends=(transfers(pairs.rank, peer, SEND, 0, count),),
+            local=(among, folds(group.rank, sources, Place(RECV, 0), count, final=True)),
+        )
+
+    return Schedule((channel,), 0 if n == 1 else n * count)
+
+
+def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Everyone sends its block to everyone."""
+    blocks = Listed(call.counts)
+
+    def channel() -> Rounds:
+        start, count = blocks.at(group.at)
+        pairs, others = with_others(group)
+        peer = pairs.peer(others)
+        into_start, into_count = blocks.at(others)
+        yield Round(
+            receives=(transfers(pairs.rank, peer, RECV, into_start, into_count),),
+            sends=(transfers(pairs.rank, peer, SEND, 0, blocks.at(pairs.at)[1]),),
+            local=(copies(group.rank, Place(SEND, 0), Place(RECV, start), count),),
+        )
+
+    return Schedule((channel,))
+
+
+def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Everyone sends everyone its block. In place, the array is copied to scratch first."""
+    sent, received = Listed(call.counts), Listed(call.recv_counts)
+    total = sum(call.counts) if call.in_place else 0
+    source = SCRATCH if call.in_place else SEND
+
+    def channel() -> Rounds:
+        at = group.at
+        pairs, others = with_others(group)
+        peer = pairs.peer(others)
+        # A rank that is not in place has this round too: both ends of a message are in one.
+        yield Round(local=(copies(group.rank, Place(SEND, 0), Place(SCRATCH, 0), total),))
+        own = Place(source, sent.at(at)[0])
+        target, count = received.at(at)
+        yield Round(
+            receives=(transfers(pairs.rank, peer, RECV, *received.at(others)),),
+            sends=(transfers(pairs.rank, peer, source, *sent.at(others)),),
+            local=(copies(group.rank, own, Place(RECV, target), count),),
+        )
+
+    return Schedule((channel,), total)
+
+
+def gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Each rank sends its block to the root."""
+    blocks = Listed(call.counts)
+    return Schedule((lambda: gather_rounds(group, call.root, blocks, Place(SEND, 0), RECV),))
+
+
+def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     """The root sends each rank its block."""
-    blocks = slices(SEND, call.counts)
-    own = Slice(RECV, 0, call.counts[rank])
-    if rank != call.root:
-        return Schedule((Round(receives=(Transfer(call.root, own),) if own.count else ()),))
-    sends = tuple(
-        Transfer(peer, blocks[peer]) for peer in range(size) if peer != rank and blocks[peer].count
-    )
-    return Schedule((Round(sends=sends, local=(Copy(blocks[rank], own),)),))
+    blocks = Listed(call.counts)
 
+    def channel() -> Rounds:
+        at = group.at
+        is_root = at == call.root
+        start, count = blocks.at(at)
+        roots, others = with_others(group, is_root)
+        root = group.peer(np.full(len(at), call.root, np.int64))
+        own = copies(group.rank, Place(SEND, start), Place(RECV, 0), count, is_root)
+        yield Round(
+            receives=(transfers(group.rank, root, RECV, 0, count, ~is_root),),
+            sends=(transfers(roots.rank, roots.peer(others), SEND, *blocks.at(others)),),
+            local=(own,),
+        )
 
-def all_reduce(rank: int, size: int, call: Signature) -> Schedule:
-    """Everyone sends all it has to everyone, and folds in rank order.
-
-    One round of n-1 messages: for small arrays, since it takes n times the array's memory.
-    """
-    count = call.counts[0]
-    own = Slice(SEND, 0, count)
-    landing = [Slice(SCRATCH, count * (i if i < rank else i - 1), count) for i in range(size)]
-    contributions = tuple(own if i == rank else landing[i] for i in range(size))
-    peers = [(rank + step) % size for step in range(1, size)] if count else []
-    exchange = Round(
-        receives=tuple(Transfer(peer, contributions[peer]) for peer in peers),
-        sends=tuple(Transfer(peer, own) for peer in peers),
-        local=(Fold(contributions, Slice(RECV, 0, count)),),
-    )
-    return Schedule((exchange,), count * (size - 1))
-
-
-def scan(rank: int, size: int, call: Signature) -> Schedule:
-    """Each rank receives the prefix of those before it, folds its own in and passes it on.
-
-    n-1 messages one after the other. On rank 0 an exclusive scan leaves `recv` alone.
-    """
-    count = call.counts[0]
-    own, result = Slice(SEND, 0, count), Slice(RECV, 0, count)
-    before, passed = Slice(SCRATCH, 0, count), Slice(SCRATCH, count, count)
-    rounds: list[Round] = []
-    if rank == 0:
-        passed = own
-        if not call.exclusive:
-            rounds.append(Round(local=(Copy(own, result),)))
-    else:
-        folded = passed if call.exclusive else result
-        local: tuple[Copy | Fold, ...] = (Fold((before, own), folded),)
-        if call.exclusive:
-            local = (*local, Copy(before, result))
-        else:
-            passed = result
-        receives = (Transfer(rank - 1, before),) if count else ()
-        rounds.append(Round(receives=receives, local=local))
-    if rank + 1 < size and count:
-        rounds.append(Round(sends=(Transfer(rank + 1, passed),)))
-    return Schedule(tuple(rounds), 0 if rank == 0 else 2 * count if call.exclusive else count)
+    return Schedule((channel,))
