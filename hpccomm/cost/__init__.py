@@ -1,0 +1,1 @@
+"""What a collective costs on a described network."""
