@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm.algorithms.tree import binomial
+from hpccomm.algorithms.binomial import binomial
 from hpccomm.contracts.transport import Transport
 from hpccomm.execution import completed
 from hpccomm.waiting import Steps

@@ -6,6 +6,7 @@ hpccomm's algorithms over the backend's point-to-point.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -13,11 +14,11 @@ from hpccomm import policy
 from hpccomm.algorithms import ALGORITHMS
 from hpccomm.contracts.backend import Backend, Buffer, Native
 from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.schedule import Schedule, Tuning, world
 from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import is_narrow
-from hpccomm.execution import completed
-from hpccomm.execution import steps as schedule_steps
-from hpccomm.reductions import PremulSum, ReduceOp, finish_average, identity, premultiply
+from hpccomm.execution import Room, Runner, compiled, completed
+from hpccomm.reductions import Average, Folder, PremulSum, ReduceOp, identity, premultiply
 from hpccomm.waiting import Steps
 
 Run = Callable[[Buffer, Buffer], None]
@@ -53,15 +54,23 @@ class HostPath:
     ----------
     backend : Backend
         Moves the data.
+    segment : int
+        Bytes that hpccomm's own algorithms move at a time.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, segment: int) -> None:
         self._backend = backend
+        self._segment = segment
+        self._runner = Runner(backend.collectives)
+        self._products = Room()
+        self._shared = backend.collectives.shared is not None and backend.topology.num_nodes == 1
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
         native = self._backend.native(_carried_out(call)) is not None
-        return policy.applicable(call, native=native, deterministic=deterministic)
+        return policy.applicable(
+            call, native=native, shared=self._shared, deterministic=deterministic
+        )
 
     def decide(self, call: Signature, algorithm: str, deterministic: bool) -> Way:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
@@ -78,36 +87,55 @@ class HostPath:
             call,
             algorithm,
             native=native is not None,
+            shared=self._shared,
             backend=backend.name,
             deterministic=deterministic,
         )
-        choice = Choice(
+        before, after = self._before(call), _after(call, decision.algorithm, backend)
+        if decision.algorithm == policy.NATIVE:
+            assert native is not None
+            choice = self._choice(call, decision, None)
+            return _way(choice, before, _polled(native), native.run, after)
+        if deterministic and call.collective == "scan" and _rounds_narrow(call):
+            return self._widened(call, decision)
+        schedule = self._schedule(inner, decision.algorithm, deterministic)
+        segment = None if schedule.segment is None else schedule.segment * call.dtype.itemsize
+        start = self._start(schedule, inner)
+        return _way(self._choice(call, decision, segment), before, start, None, after)
+
+    def _choice(self, call: Signature, decision: policy.Decision, segment: int | None) -> Choice:
+        return Choice(
             collective=call.name,
             path="host",
-            backend=backend.name,
+            backend=self._backend.name,
             algorithm=decision.algorithm,
-            segment=None,
+            segment=segment,
             registered=False,
             reason=decision.reason,
         )
-        before, after = _before(call), _after(call, decision.algorithm, backend)
-        if decision.algorithm == policy.NATIVE:
-            assert native is not None
-            return _way(choice, before, _polled(native), native.run, after)
-        if deterministic and call.collective == "scan" and _rounds_narrow(call):
-            return Way(choice, self._widened(call, algorithm))
-        build = ALGORITHMS[call.collective][decision.algorithm]
-        schedule = build(backend.rank, backend.size, inner)
 
-        def start(send: Buffer, recv: Buffer) -> Steps:
-            return schedule_steps(schedule, inner, backend.collectives, send, recv)
+    def _schedule(self, call: Signature, algorithm: str, deterministic: bool) -> Schedule:
+        """Return this rank's schedule of an algorithm."""
+        found = ALGORITHMS[call.collective][algorithm]
+        build = found.ordered if deterministic and found.ordered else found.build
+        backend = self._backend
+        tuning = Tuning(max(1, self._segment // call.dtype.itemsize), topology=backend.topology)
+        return build(world(backend.size, np.array([backend.rank])), call, tuning)
 
-        return _way(choice, before, start, None, after)
+    def _start(self, schedule: Schedule, call: Signature) -> Start:
+        """Return what runs `schedule`."""
+        program = compiled(schedule)
+        fold = None
+        if call.op is not None:
+            averaged = self._backend.size if call.op is ReduceOp.AVG else 0
+            fold = Folder(call.op, call.dtype, averaged)
+        return partial(self._runner.steps, program, call.dtype, fold)
 
-    def _widened(self, call: Signature, algorithm: str) -> Start:
+    def _widened(self, call: Signature, decision: policy.Decision) -> Way:
         """Scan narrow floats in float32, so that they are rounded once and not at each hop."""
-        wide = replace(call, dtype=np.dtype(np.float32), in_place=False)
-        start = self.decide(wide, algorithm, True).start
+        wide = replace(_carried_out(call), dtype=np.dtype(np.float32), in_place=False)
+        schedule = self._schedule(wide, decision.algorithm, True)
+        start = self._start(schedule, wide)
 
         def start_wide(send: Buffer, recv: Buffer) -> Steps:
             assert send is not None
@@ -116,11 +144,26 @@ class HostPath:
             yield from start(send.astype(np.float32), result)
             with np.errstate(over="ignore", invalid="ignore"):
                 np.copyto(recv, result, casting="unsafe")
-            if call.exclusive and self._backend.rank == 0:
-                assert call.op is not None
-                recv.fill(identity(call.op, call.dtype))  # float32's may not fit
 
-        return start_wide
+        segment = None if schedule.segment is None else schedule.segment * wide.dtype.itemsize
+        choice = self._choice(call, decision, segment)
+        before, after = self._before(call), _after(call, decision.algorithm, self._backend)
+        return _way(choice, before, start_wide, None, after)
+
+    def _before(self, call: Signature) -> Before | None:
+        """Return what makes the contribution of `send`, or None if it is that itself."""
+        op = call.op
+        if not isinstance(op, PremulSum):
+            return None
+
+        def scaled(send: Buffer) -> Buffer:
+            assert send is not None
+            # Apart: the user's array stays as it is.
+            product = self._products.take(send.size, send.dtype)
+            premultiply(op, send, product)
+            return product
+
+        return scaled
 
 
 def _rounds_narrow(call: Signature) -> bool:
@@ -141,25 +184,11 @@ def _carried_out(call: Signature) -> Signature:
     return call
 
 
-def _before(call: Signature) -> Before | None:
-    """Return what makes the contribution of `send`, or None if it is that itself."""
-    op = call.op
-    if not isinstance(op, PremulSum):
-        return None
-
-    def scaled(send: Buffer) -> Buffer:
-        assert send is not None
-        product = np.empty_like(send)  # the user's array stays as it is
-        premultiply(op, send, product)
-        return product
-
-    return scaled
-
-
 def _after(call: Signature, algorithm: str, backend: Backend) -> After | None:
     """Return what is left to do on `recv`, or None."""
     if call.op is ReduceOp.AVG and algorithm == policy.NATIVE:
-        return lambda recv: None if recv is None else finish_average(recv, backend.size)
+        average = Average(call.dtype, backend.size)
+        return lambda recv: None if recv is None else average(recv)
     if call.exclusive and backend.rank == 0:
         assert call.op is not None
         neutral = identity(call.op, call.dtype)

@@ -1,5 +1,7 @@
 """Which algorithm a call takes: a pure function of what is equal on all ranks."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from hpccomm.algorithms import ALGORITHMS
@@ -11,7 +13,23 @@ NATIVE = "native"
 AUTO = "auto"
 
 SMALL_BYTES = 2048
-"""Up to here one round in which everyone sends all beats two rounds of blocks."""
+"""Up to here the number of messages counts, and beyond it the bytes."""
+
+SMALL_AND_LARGE: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "all_reduce": ("recursive_doubling", "ring"),
+        "broadcast": ("binomial", "scatter_all_gather"),
+        "reduce": ("binomial", "chain"),
+        "all_gather": ("bruck", "ring"),
+        "reduce_scatter": ("halving_doubling", "ring"),
+        "all_to_all": ("linear", "pairwise"),
+        "gather": ("linear", "linear"),
+        "scatter": ("linear", "linear"),
+        "scan": ("binomial", "binomial"),
+        "barrier": ("dissemination", "dissemination"),
+    }
+)
+"""What is taken of hpccomm's own algorithms for small and for large arrays."""
 
 REDUCTIONS = frozenset(("all_reduce", "reduce", "reduce_scatter", "scan"))
 
@@ -27,14 +45,40 @@ class Decision(NamedTuple):
     reason: str
 
 
-def applicable(call: Signature, *, native: bool, deterministic: bool) -> tuple[str, ...]:
-    """Return the names that ``algorithm=`` may take for this call, best first."""
-    own = tuple(ALGORITHMS[call.collective])
+def applicable(
+    call: Signature, *, native: bool, shared: bool, deterministic: bool
+) -> tuple[str, ...]:
+    """Return the names that ``algorithm=`` may take for this call.
+
+    Parameters
+    ----------
+    call : Signature
+        What is asked for.
+    native : bool
+        Whether the backend has its own way to do it.
+    shared : bool
+        Whether the ranks reach each other's memory.
+    deterministic : bool
+        Whether contributions must be folded in rank order.
+    """
+    own = tuple(
+        name
+        for name, each in ALGORITHMS[call.collective].items()
+        if (shared or not each.shared)
+        and (call.uniform or not each.uniform)
+        and (not deterministic or each.ordered is not None)
+    )
     return (NATIVE, *own) if native and not deterministic else own
 
 
 def decide(
-    call: Signature, algorithm: str, *, native: bool, backend: str, deterministic: bool
+    call: Signature,
+    algorithm: str,
+    *,
+    native: bool,
+    shared: bool,
+    backend: str,
+    deterministic: bool,
 ) -> Decision:
     """Choose the algorithm of a call.
 
@@ -44,19 +88,17 @@ def decide(
         What is asked for.
     algorithm : str
         A name, or ``"auto"``.
-    native : bool
-        Whether the backend has its own way to do it.
+    native, shared, deterministic : bool
+        As for `applicable`.
     backend : str
         The backend's name, for the reason.
-    deterministic : bool
-        Whether contributions must be folded in rank order.
 
     Raises
     ------
     UsageError
         If `algorithm` does not apply; the message lists those that do.
     """
-    names = applicable(call, native=native, deterministic=deterministic)
+    names = applicable(call, native=native, shared=shared, deterministic=deterministic)
     if algorithm != AUTO:
         if algorithm not in names:
             fits = ", ".join(repr(name) for name in (AUTO, *names))
@@ -72,9 +114,10 @@ def decide(
         if deterministic
         else f"{backend} has none of its own that does {call.name} of {_what(call)} as it is meant here"
     )
-    if "linear" in names and "pairwise" in names and call.nbytes <= SMALL_BYTES:
-        return Decision("linear", f"{why}; at most {SMALL_BYTES} bytes")
-    return Decision(names[0], why)
+    small, large = SMALL_AND_LARGE[call.collective]
+    if call.nbytes <= SMALL_BYTES and small in names:
+        return Decision(small, f"{why}; at most {SMALL_BYTES} bytes")
+    return Decision(large if large in names else names[0], why)
 
 
 def _what(call: Signature) -> str:

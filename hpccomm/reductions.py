@@ -6,6 +6,7 @@ floats (float16, bfloat16, float8) are accumulated in float32 and rounded when t
 """
 
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -169,7 +170,7 @@ def _check_callable(op: Elementwise, dtype: DType) -> None:
     """Try `op` on two elements, so that what it is not is found before anything is sent."""
     out = np.ones(2, dtype)
     try:
-        _combine(op)(np.ones(2, dtype), np.ones(2, dtype), out=out)
+        _combine(op)(np.ones(2, dtype), np.ones(2, dtype), out)
     except UsageError:
         raise
     except Exception as error:  # whatever the user's function raises
@@ -210,56 +211,112 @@ def identity(op: Op, dtype: DType) -> Any:
     )
 
 
-def finish_average(total: Array, contributions: int) -> None:
-    """Divide the sums in `total` (1-D) by the number of `contributions`, in place.
+class Average:
+    """Divides sums by the number of contributions, in place.
 
-    Integers are divided towards zero.
+    Integers are divided towards zero. It owns the memory that takes; one thread at a time.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of the sums.
+    contributions : int
+        What they are divided by.
     """
-    if not dtypes.is_integer(total.dtype):
-        # Parts of complex numbers apart: NumPy divides a complex number by way of a reciprocal.
-        parts = total.view(total.real.dtype)
-        np.divide(parts, parts.dtype.type(contributions), out=parts)
-        return
-    # In 64 bits, since the divisor must not wrap: 200 ranks do not fit int8.
-    wide = np.dtype(np.uint64 if total.dtype.kind == "u" else np.int64)
-    divisor = wide.type(contributions)
-    step = BLOCK_BYTES // wide.itemsize
-    for start in range(0, total.size, step):
-        block = total[start : start + step]
-        sums = block.astype(wide)
-        block[:] = (sums - np.fmod(sums, divisor)) // divisor
+
+    def __init__(self, dtype: DType, contributions: int) -> None:
+        self._integers = dtypes.is_integer(dtype)
+        if self._integers:
+            # In 64 bits, since the divisor must not wrap: 200 ranks do not fit int8.
+            wide = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
+            self._sums, self._rest = np.empty((2, BLOCK_BYTES // wide.itemsize), wide)
+        else:
+            # Parts of complex numbers apart: NumPy divides a complex number by way of a reciprocal.
+            wide = np.empty(0, dtype).real.dtype
+        self._part = wide
+        self._divisor = wide.type(contributions)
+
+    def __call__(self, total: Array) -> None:
+        """Divide the sums in `total` (1-D)."""
+        if not self._integers:
+            parts = total.view(self._part)
+            np.divide(parts, self._divisor, out=parts)
+            return
+        for start in range(0, total.size, self._sums.size):
+            block = total[start : start + self._sums.size]
+            sums, rest = self._sums[: block.size], self._rest[: block.size]
+            np.copyto(sums, block)
+            np.fmod(sums, self._divisor, out=rest)
+            np.subtract(sums, rest, out=sums)
+            np.floor_divide(sums, self._divisor, out=sums)
+            np.copyto(block, sums, casting="unsafe")
 
 
-def fold(op: Op, contributions: Sequence[Array], out: Array, *, average_over: int = 0) -> None:
-    """Fold `contributions` in their order into `out`.
+class Folder:
+    """Folds contributions in their order.
+
+    It owns the memory that takes, and allocates none in a call; one thread at a time.
 
     Parameters
     ----------
     op : ReduceOp, PremulSum or callable
         The reduction. AVG sums; it divides only with `average_over`. PremulSum sums: contributions
         are multiplied beforehand by `premultiply`.
-    contributions : sequence of ndarray, each 1-D of out's dtype and length
-        At least one. Any of them may be `out` itself, element for element.
-    out : ndarray, 1-D
-        Overwritten with the result.
+    dtype : dtype
+        Of contributions and results.
     average_over : int
-        If not 0, the sums are divided by it before they are rounded to out's dtype.
+        If not 0, what a final sum is divided by, before it is rounded to the dtype.
     """
-    step = max(1, BLOCK_BYTES // out.dtype.itemsize)
-    combine = _combine(op)
-    narrow = dtypes.is_narrow(out.dtype) and isinstance(op, ReduceOp | PremulSum)
-    # The accumulator is apart from `out`, which may be a contribution that is still to be read.
-    scratch = np.empty(min(step, out.size), np.float32 if narrow else out.dtype)
-    # Floats overflow to infinity or NaN without a warning, as on every backend.
-    with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, out.size, step):
-            stop = min(start + step, out.size)
-            accumulator = scratch[: stop - start]
-            np.copyto(accumulator, contributions[0][start:stop])
-            for contribution in contributions[1:]:
-                combine(accumulator, contribution[start:stop], out=accumulator)
-            if average_over:
-                finish_average(accumulator, average_over)
+
+    def __init__(self, op: Op, dtype: DType, average_over: int = 0) -> None:
+        self._combine = _combine(op)
+        named = isinstance(op, ReduceOp | PremulSum)
+        self._wide = DType(np.float32) if named and dtypes.is_narrow(dtype) else dtype
+        # One call for two contributions, where nothing is to be rounded in between.
+        self._direct = named and self._wide == dtype
+        self._average = Average(self._wide, average_over) if average_over else None
+        self._step = max(1, BLOCK_BYTES // dtype.itemsize)
+        self._accumulator: Array | None = None
+        # Floats overflow to infinity or NaN without a warning, as on every backend. A context that
+        # says so once costs a call next to nothing, `np.errstate` a microsecond.
+        self._quietly = Context()
+        self._quietly.run(np.seterr, over="ignore", invalid="ignore")
+
+    def __call__(self, sources: Sequence[Array], out: Array, final: bool = True) -> None:
+        """Fold `sources` into `out`.
+
+        Parameters
+        ----------
+        sources : sequence of ndarray, each 1-D of out's length
+            At least one. Any of them may be `out` itself, element for element.
+        out : ndarray, 1-D
+            Overwritten with the result.
+        final : bool
+            Whether nothing is left to be folded in, so that an average divides.
+        """
+        if self._direct and len(sources) == 2:
+            a, b = sources
+            self._quietly.run(self._combine, a, b, out)
+            if final and self._average is not None:
+                self._quietly.run(self._average, out)
+        elif isinstance(self._combine, np.ufunc):
+            self._quietly.run(self._by_blocks, sources, out, final)
+        else:  # the user's own function sees the user's context
+            self._by_blocks(sources, out, final)
+
+    def _by_blocks(self, sources: Sequence[Array], out: Array, final: bool) -> None:
+        # The accumulator is apart from `out`, which may be a contribution that is still to be read.
+        accumulators = self._accumulator
+        if accumulators is None:
+            accumulators = self._accumulator = np.empty(self._step, self._wide)
+        for start in range(0, out.size, self._step):
+            stop = min(start + self._step, out.size)
+            accumulator = accumulators[: stop - start]
+            np.copyto(accumulator, sources[0][start:stop])
+            for source in sources[1:]:
+                self._combine(accumulator, source[start:stop], accumulator)
+            if final and self._average is not None:
+                self._average(accumulator)
             np.copyto(out[start:stop], accumulator, casting="unsafe")
 
 
@@ -287,7 +344,7 @@ def premultiply(op: PremulSum, source: Array, target: Array) -> None:
     """Write the elements of `source` times the factor into `target`, which may be `source`."""
     with np.errstate(over="ignore", invalid="ignore"):
         if dtypes.is_narrow(source.dtype):
-            product = source.astype(np.float32) * np.float32(op.factor.real)
-            np.copyto(target, product, casting="unsafe")
+            factor = np.float32(op.factor.real)
+            np.multiply(source, factor, out=target, dtype=np.float32, casting="unsafe")
         else:
             np.multiply(source, source.dtype.type(op.factor), out=target)

@@ -23,6 +23,8 @@ DEFAULT_TIMEOUT = 1800.0
 """Seconds after which a call that waits gives up."""
 DEFAULT_SLOW_CALL = 60.0
 """Seconds after which a finished call is logged as slow."""
+DEFAULT_SEGMENT = 512 * 1024
+"""Bytes: what is received, folded and sent on stays in a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,9 @@ class CommOptions:
     algorithm : str or None
         What ``algorithm=None`` means in the calls that have such an algorithm; None takes
         ``HPCCOMM_ALGORITHM`` or ``"auto"``.
+    segment : int or None
+        Bytes that hpccomm's own algorithms move at a time, where they cut the array; None takes
+        ``HPCCOMM_SEGMENT`` or 524288.
     hints : mapping of str to str
         For the backend. A key that it does not know is refused.
     """
@@ -46,6 +51,7 @@ class CommOptions:
     self_check: bool = True
     slow_call: float | None = None
     algorithm: str | None = None
+    segment: int | None = None
     hints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
@@ -54,6 +60,8 @@ class CommOptions:
             check_seconds("options.slow_call", self.slow_call)
         if self.algorithm is not None and not isinstance(self.algorithm, str):
             raise UsageError(f"options.algorithm is {self.algorithm!r}; give a name or None")
+        if self.segment is not None:
+            check_segment("options.segment", self.segment)
         if not isinstance(self.hints, Mapping):
             raise UsageError(f"options.hints is {self.hints!r}; give a mapping of str to str")
         for key, value in self.hints.items():
@@ -102,6 +110,20 @@ def check_bool(name: str, value: object) -> bool:
     return bool(value)
 
 
+def check_segment(name: str, value: object) -> int:
+    """Return `value` as the bytes of a segment.
+
+    Raises
+    ------
+    UsageError
+        If it is no integer of at least 1.
+    """
+    number = check_int(name, value)
+    if number < 1:
+        raise UsageError(f"{name} is {value!r}; give bytes, at least 1")
+    return number
+
+
 def check_name(value: object) -> None:
     """Raise unless `value` may be a communicator's name.
 
@@ -117,6 +139,13 @@ def check_name(value: object) -> None:
 def _seconds(text: str) -> float:
     value = float(text)
     if not value > 0:
+        raise ValueError(text)
+    return value
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
         raise ValueError(text)
     return value
 
@@ -152,6 +181,13 @@ VARIABLES: tuple[Variable, ...] = (
         DEFAULT_SLOW_CALL,
         "seconds above 0, or inf",
         "a call that took as long is logged",
+    ),
+    Variable(
+        "HPCCOMM_SEGMENT",
+        _at_least_one,
+        DEFAULT_SEGMENT,
+        "bytes, at least 1",
+        "bytes that hpccomm's own algorithms move at a time",
     ),
     Variable("HPCCOMM_DEBUG", _switch, False, "0 or 1", "log decisions to standard error"),
     Variable(
@@ -205,6 +241,7 @@ class Settings:
     timeout: float
     slow_call: float
     algorithm: str
+    segment: int
     self_check: bool
     hints: Mapping[str, str]
 
@@ -214,6 +251,7 @@ class Settings:
             "backend": self.backend,
             "timeout": self.timeout,
             "algorithm": self.algorithm,
+            "segment": self.segment,
             "self_check": self.self_check,
             "hints": dict(sorted(self.hints.items())),
         }
@@ -247,6 +285,9 @@ def merge(backend: str, timeout: float | None, options: CommOptions | None) -> S
             options.slow_call if options.slow_call is not None else read("HPCCOMM_SLOW_CALL"),
         ),
         algorithm=options.algorithm or str(read("HPCCOMM_ALGORITHM")),
+        segment=check_segment(
+            "segment", options.segment if options.segment is not None else read("HPCCOMM_SEGMENT")
+        ),
         self_check=options.self_check,
         hints=options.hints,
     )

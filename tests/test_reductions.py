@@ -14,12 +14,18 @@ import hpccomm
 from hpccomm import dtypes, reductions
 from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype, UsageError
-from hpccomm.reductions import ReduceOp, check, fold, identity, meaningful, premultiply
+from hpccomm.reductions import Folder, ReduceOp, check, identity, meaningful, premultiply
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 PAIRS = [(op, dtype) for dtype in dtypes.REDUCIBLE for op in ReduceOp if meaningful(op, dtype)]
 BLOCK = reductions.BLOCK_BYTES
+
+
+def fold(
+    op: reductions.Op, contributions: Sequence[Array], out: Array, average_over: int = 0
+) -> None:
+    Folder(op, out.dtype, average_over)(contributions, out)
 
 
 def name(value: object) -> str:

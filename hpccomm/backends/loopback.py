@@ -16,7 +16,7 @@ from hpccomm.backends import refuse_hints
 from hpccomm.buffers import as_bytes
 from hpccomm.contracts.backend import Native
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.transport import Request, Transport
+from hpccomm.contracts.transport import Request, SharedMemory, Transport
 from hpccomm.errors import BufferMismatch, HpccommError, UsageError
 from hpccomm.topology import Topology, arrange
 
@@ -63,31 +63,26 @@ class _Seat(threading.local):
 seat = _Seat()
 
 
-class _Sent:
-    """A send, which is complete at once."""
-
-    __slots__ = ()
-
-    def test(self) -> bool:
-        return True
+def _sent() -> bool:
+    """Tell that a send is complete: it is at once."""
+    return True
 
 
 class _Receive:
     """A receive that waits for its message."""
 
-    __slots__ = ("_data", "_done", "_src", "message")
+    __slots__ = ("_data", "_src", "message")
 
     def __init__(self, data: NDArray[Any], src: int) -> None:
         self.message: NDArray[Any] | None = None
         self._data = data
         self._src = src
-        self._done = False
 
     def test(self) -> bool:
+        """Return whether the message is there."""
         message = self.message
-        if self._done or message is None:
-            return self._done
-        self._done = True
+        if message is None:
+            return False
         if message.nbytes != self._data.nbytes:
             raise BufferMismatch(
                 f"rank {self._src} sent {message.nbytes} bytes, and the array takes "
@@ -101,6 +96,7 @@ class LoopbackTransport:
     """Messages between the threads of one communicator."""
 
     largest_tag = 2**31 - 1
+    shared: SharedMemory | None = None
 
     def __init__(self, world: World, context: Context, members: Sequence[int], rank: int) -> None:
         self._world = world
@@ -118,7 +114,7 @@ class LoopbackTransport:
                 box.receives.popleft().message = message
             else:
                 box.messages.append(message)
-        return _Sent()
+        return _sent
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive into `data`."""
@@ -129,7 +125,7 @@ class LoopbackTransport:
                 receive.message = box.messages.popleft()
             else:
                 box.receives.append(receive)
-        return receive
+        return receive.test
 
 
 class LoopbackBackend:

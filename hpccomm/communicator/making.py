@@ -36,14 +36,14 @@ def _over(
     control = Control(backend.collectives, calls.drive)
     comm = Communicator(backend, calls, control, settings, device, node_comm, make)
     if settings.self_check:
-        _check(backend, calls)
+        _check(backend, calls, settings.segment)
     return comm
 
 
-def _check(backend: Backend, calls: Calls) -> None:
+def _check(backend: Backend, calls: Calls, segment: int) -> None:
     """Reduce a few numbers by the backend's own way and by hpccomm's, and look at the result."""
-    path = HostPath(backend)
-    for algorithm in (AUTO, "linear"):
+    path = HostPath(backend, segment)
+    for algorithm in (AUTO, "ring"):
         x = np.arange(4.0) + backend.rank
         expected = np.arange(4.0) * backend.size + sum(range(backend.size))
         call = Signature("all_reduce", x.dtype, (4,), op=ReduceOp.SUM, in_place=True)

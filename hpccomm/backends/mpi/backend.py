@@ -13,20 +13,9 @@ from hpccomm.backends.mpi.types import Reductions, agreed, block, tried
 from hpccomm.bootstrap import mpi as bootstrap
 from hpccomm.contracts.backend import Native
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.transport import Request, Transport
+from hpccomm.contracts.transport import Request, SharedMemory, Transport
 from hpccomm.errors import BufferMismatch, CommunicationError, HpccommError, UsageError
 from hpccomm.topology import Topology, arrange
-
-
-class _Send:
-    """A send."""
-
-    __slots__ = ("_data", "_request", "test")
-
-    def __init__(self, request: Any, data: NDArray[Any]) -> None:
-        self._request = request
-        self._data = data  # the memory must outlive the transfer
-        self.test = request.Test
 
 
 class _Receive:
@@ -53,7 +42,7 @@ class _Receive:
         queue.append(self)
 
     def test(self) -> bool:
-        """Return whether the message is there."""
+        """Return whether the message is there; a `Request`."""
         if self._request is None and not self._match():
             return False
         if not self._request.Test():
@@ -83,6 +72,8 @@ class _Receive:
 class MpiTransport:
     """Messages over one MPI communicator."""
 
+    shared: SharedMemory | None = None
+
     def __init__(self, comm: Any) -> None:
         self._comm = comm
         self._queues: dict[tuple[int, int], deque[_Receive]] = defaultdict(deque)
@@ -93,11 +84,13 @@ class MpiTransport:
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Begin to send."""
-        return _Send(self._comm.Isend([data, *block(data.nbytes)], dst, tag), data)
+        # The request keeps the memory: it must outlive the transfer.
+        test: Request = self._comm.Isend([data, *block(data.nbytes)], dst, tag).Test
+        return test
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive."""
-        return _Receive(self._comm, data, src, tag, self._queues[src, tag])
+        return _Receive(self._comm, data, src, tag, self._queues[src, tag]).test
 
 
 class MpiBackend:

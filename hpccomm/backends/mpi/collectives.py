@@ -35,7 +35,7 @@ class _Request:
         self._keep = keep
         self._after = after
 
-    def test(self) -> bool:
+    def __call__(self) -> bool:
         """Return whether it is complete."""
         if not self._request.Test():
             return False
@@ -56,9 +56,9 @@ class _InTurn:
         self._left = 1
         self._current = begin(0)
 
-    def test(self) -> bool:
+    def __call__(self) -> bool:
         """Return whether the last one is complete."""
-        while self._current.test():
+        while self._current():
             if self._left == self._total:
                 return True
             self._current = self._begin(self._left)

@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
-from hpccomm.reductions import ReduceOp, fold, meaningful
+from hpccomm.reductions import Folder, ReduceOp, meaningful
 
 INT_MAX = 2**31 - 1
 """Counts above are refused by some libraries (Open MPI 5), although mpi4py passes them on."""
@@ -108,7 +108,7 @@ def _works(op: ReduceOp, dtype: DType, datatype: MPI.Datatype, mpi_op: MPI.Op) -
     else:
         a, b = draw.integers(0, 4 if dtype != dtypes.BOOL else 2, (2, _TRIED)).astype(dtype)
     expected = np.empty(_TRIED, dtype)
-    fold(op, (a, b), expected)
+    Folder(op, dtype)((a, b), expected)
     try:
         mpi_op.Reduce_local([a, _TRIED, datatype], [b, _TRIED, datatype])
     except MPI.Exception:
