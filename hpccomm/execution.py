@@ -1,6 +1,6 @@
 """Runs one rank's schedule over a transport."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from hpccomm.contracts.schedule import (
     SEND,
     Copies,
     Folds,
+    Group,
     Place,
     Round,
     Schedule,
@@ -35,6 +36,11 @@ _NUMBER = {SEND: 0, RECV: 1, SCRATCH: 2}
 
 Buffers = Sequence[NDArray[Any]]
 """`SEND`, `RECV` and `SCRATCH` of one rank."""
+
+Reach = Callable[[int, int], NDArray[Any]]
+"""Gives a peer's buffer, by rank and number."""
+
+_NOTHING = np.empty(0, np.uint8)
 
 
 class Slice(NamedTuple):
@@ -69,12 +75,22 @@ class Copy(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What this rank does in one round."""
+    """What this rank does in one round.
+
+    Attributes
+    ----------
+    receives, sends : tuple of Message
+        Under way at once.
+    local : tuple of Fold or Copy
+        In their order, once those are complete.
+    meetings : tuple of (int, int)
+        At the end, one after the other: whom it tells that it is here, and whom it hears from.
+    """
 
     receives: tuple[Message, ...]
     sends: tuple[Message, ...]
     local: tuple[Fold | Copy, ...]
-    meets: bool
+    meetings: tuple[tuple[int, int], ...]
 
 
 class Program(NamedTuple):
@@ -100,7 +116,7 @@ def compiled(schedule: Schedule) -> Program:
     channels = tuple(
         tuple(turn for turn in map(_turn, channel()) if any(turn)) for channel in schedule.channels
     )
-    shared = any(turn.meets for channel in channels for turn in channel)
+    shared = any(turn.meetings for channel in channels for turn in channel)
     return Program(tuple(channel for channel in channels if channel), schedule.scratch, shared)
 
 
@@ -109,8 +125,20 @@ def _turn(each: Round) -> Turn:
         tuple(message for table in each.receives for message in _messages(table)),
         tuple(message for table in each.sends for message in _messages(table)),
         tuple(step for table in each.local for step in _local(table)),
-        each.barrier is not None and len(each.barrier.rank) > 0,
+        () if each.barrier is None else tuple(_meetings(each.barrier)),
     )
+
+
+def _meetings(group: Group) -> Iterator[tuple[int, int]]:
+    """Return the steps of a dissemination barrier: after ⌈log2 n⌉ all know of all.
+
+    D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", 1988.
+    """
+    distance = 1
+    while len(group.rank) and distance < group.size:
+        ahead, behind = ((group.at + step) % group.size for step in (distance, -distance))
+        yield int(group.peer(ahead)[0]), int(group.peer(behind)[0])
+        distance *= 2
 
 
 def _messages(table: Transfers) -> Iterator[Message]:
@@ -184,42 +212,37 @@ class Runner:
             This rank's arrays.
         """
         scratch = self._room.take(program.scratch, dtype)
-        own = [scratch if each is None else each for each in (send, recv)]
-        buffers = (*own, scratch)
+        buffers = (scratch if send is None else send, scratch if recv is None else recv, scratch)
         if program.shared:
             return self._shared(program, fold, buffers)
         channels = program.channels
         if len(channels) == 1:
-            return self._channel(channels[0], FIRST_TAG, fold, buffers, ())
+            return self._channel(channels[0], FIRST_TAG, fold, buffers, _own_only)
         return _at_once(
             [
-                self._channel(channel, FIRST_TAG + number, fold, buffers, ())
+                self._channel(channel, FIRST_TAG + number, fold, buffers, _own_only)
                 for number, channel in enumerate(channels)
             ]
         )
 
-    def _shared(self, program: Program, fold: Folder | None, buffers: Buffers) -> Steps:
+    def _shared(self, program: Program, fold: Folder | None, own: Buffers) -> Steps:
         """Run a program that reaches into its peers' memory."""
         shared = self._transport.shared
         assert shared is not None
-        assert len(program.channels) <= 1  # a barrier is all ranks', and not a channel's
-        yield from shared.publish(buffers)
-        try:
-            for channel in program.channels:
-                yield from self._channel(channel, FIRST_TAG, fold, buffers, shared.peers)
-        finally:
-            shared.withdraw()
+        exposure = shared.expose(own)
+
+        channels = [
+            self._channel(channel, FIRST_TAG + number, fold, own, exposure.reach)
+            for number, channel in enumerate(program.channels)
+        ]
+        yield from _at_once(channels)
+        exposure.withdraw()
 
     def _channel(
-        self,
-        turns: tuple[Turn, ...],
-        tag: int,
-        fold: Folder | None,
-        buffers: Buffers,
-        peers: Sequence[Buffers],
+        self, turns: tuple[Turn, ...], tag: int, fold: Folder | None, buffers: Buffers, reach: Reach
     ) -> Steps:
         isend, irecv = self._transport.isend, self._transport.irecv
-        for receives, sends, local, meets in turns:
+        for receives, sends, local, meetings in turns:
             requests = [
                 irecv(buffers[number][where], peer, tag) for peer, number, where in receives
             ]
@@ -228,22 +251,26 @@ class Runner:
             if requests:
                 yield from completed(requests)
             for step in local:
-                _, where, peer = step.target
-                mine = buffers if peer < 0 else peers[peer]
-                target = mine[step.target.buffer][where]
+                number, where, peer = step.target
+                target = buffers[number][where] if peer < 0 else reach(peer, number)[where]
                 if isinstance(step, Fold):
                     assert fold is not None
                     sources = [
-                        (buffers if peer < 0 else peers[peer])[number][where]
+                        buffers[number][where] if peer < 0 else reach(peer, number)[where]
                         for number, where, peer in step.sources
                     ]
                     fold(sources, target, step.final)
                 else:
                     number, where, peer = step.source
-                    _copy((buffers if peer < 0 else peers[peer])[number][where], target)
-            if meets:
-                assert self._transport.shared is not None
-                yield from completed([self._transport.shared.meet()])
+                    _copy(
+                        buffers[number][where] if peer < 0 else reach(peer, number)[where], target
+                    )
+            for ahead, behind in meetings:
+                yield from completed([irecv(_NOTHING, behind, tag), isend(_NOTHING, ahead, tag)])
+
+
+def _own_only(peer: int, _number: int) -> NDArray[Any]:
+    raise AssertionError(f"the schedule reaches into the memory of rank {peer} and has no barrier")
 
 
 def _at_once(channels: list[Steps]) -> Steps:

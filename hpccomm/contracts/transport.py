@@ -1,6 +1,6 @@
 """Point-to-point transfer of bytes, as every backend gives it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -13,27 +13,32 @@ once it said True or raised.
 """
 
 
-class SharedMemory(Protocol):
-    """Memory that the ranks of a transport reach of each other.
+class Exposure(Protocol):
+    """The buffers of one call that a rank lets its peers reach."""
 
-    Attributes
-    ----------
-    peers : sequence of sequence of ndarray
-        For each rank what it published, in its order. Valid from the end of `publish` to `withdraw`.
-    """
+    def reach(self, peer: int, buffer: int) -> NDArray[Any]:
+        """Return the peer's buffer of that number in the same call.
 
-    peers: Sequence[Sequence[NDArray[Any]]]
-
-    def publish(self, buffers: Sequence[NDArray[Any]]) -> Iterator[bool]:
-        """Let all ranks reach `buffers`. Called by all; polled steps, which end when all have."""
-        ...
-
-    def meet(self) -> Request:
-        """Begin a barrier of all ranks."""
+        Only once both ranks have met after they exposed theirs, and until they meet to withdraw.
+        """
         ...
 
     def withdraw(self) -> None:
-        """Forget what the peers published."""
+        """Forget the buffers: no peer reaches them any more.
+
+        After a failure it is not called, and they live on: a late peer may still reach them.
+        """
+        ...
+
+
+class SharedMemory(Protocol):
+    """Memory that the ranks of a transport reach of each other."""
+
+    def expose(self, buffers: Sequence[NDArray[Any]]) -> Exposure:
+        """Let the peers reach this rank's buffers of one call.
+
+        Local, never blocks. All ranks expose in the same order of calls.
+        """
         ...
 
 
