@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from hpccomm.algorithms import dissemination, linear, pairwise, ring
+from hpccomm.algorithms import dissemination, linear, pairwise, ring, shm
 from hpccomm.contracts.schedule import Group, Schedule, Tuning
 from hpccomm.contracts.signature import Signature
 
@@ -44,29 +44,38 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "ring": Algorithm(ring.all_reduce),
             "pairwise": Algorithm(pairwise.all_reduce),
             "linear": Algorithm(linear.all_reduce, ordered=linear.all_reduce),
+            "shm": Algorithm(shm.all_reduce, ordered=shm.all_reduce, shared=True),
         },
-        "broadcast": {},
+        "broadcast": {
+            "shm": Algorithm(shm.broadcast, shared=True),
+        },
         "reduce": {
             "pairwise": Algorithm(pairwise.reduce),
+            "shm": Algorithm(shm.reduce, ordered=shm.reduce, shared=True),
         },
         "all_gather": {
             "ring": Algorithm(ring.all_gather),
             "pairwise": Algorithm(pairwise.all_gather),
             "linear": Algorithm(linear.all_gather),
+            "shm": Algorithm(shm.all_gather, shared=True),
         },
         "reduce_scatter": {
             "ring": Algorithm(ring.reduce_scatter),
             "pairwise": Algorithm(pairwise.reduce_scatter),
+            "shm": Algorithm(shm.reduce_scatter, ordered=shm.reduce_scatter, shared=True),
         },
         "all_to_all": {
             "pairwise": Algorithm(pairwise.all_to_all),
             "linear": Algorithm(linear.all_to_all),
+            "shm": Algorithm(shm.all_to_all, uniform=True, shared=True),
         },
         "gather": {
             "linear": Algorithm(linear.gather),
+            "shm": Algorithm(shm.gather, shared=True),
         },
         "scatter": {
             "linear": Algorithm(linear.scatter),
+            "shm": Algorithm(shm.scatter, shared=True),
         },
         "scan": {},
         "barrier": {

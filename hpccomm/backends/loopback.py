@@ -2,6 +2,7 @@
 
 A `World` holds the messages under way. A message is copied when it is sent, so that a send is
 complete at once; it is matched by context (which communicator), sender, receiver and tag, in order.
+Ranks reach each other's arrays as well: what they expose in a call is listed together.
 """
 
 import threading
@@ -22,6 +23,7 @@ from hpccomm.topology import Topology, arrange
 
 Context = tuple[object, ...]
 _Key = tuple[Context, int, int, int]
+Buffers = Sequence[NDArray[Any]]
 
 
 @dataclass(slots=True)
@@ -30,6 +32,19 @@ class Mailbox:
 
     messages: deque[NDArray[Any]] = field(default_factory=deque)
     receives: "deque[_Receive]" = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class Exposed:
+    """What the ranks of a communicator expose in one call.
+
+    Attributes
+    ----------
+    buffers : dict
+        Of each rank that has taken part so far.
+    """
+
+    buffers: dict[int, Buffers] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +59,9 @@ class World:
 
     topology: Topology
     mailboxes: dict[_Key, Mailbox] = field(default_factory=lambda: defaultdict(Mailbox))
+    exposed: dict[tuple[Context, int], Exposed] = field(
+        default_factory=lambda: defaultdict(Exposed)
+    )
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -92,11 +110,51 @@ class _Receive:
         return True
 
 
+class LoopbackExposure:
+    """One rank's part in what the ranks expose in one call.
+
+    It holds the arrays of all: while a rank can reach them they stay, whatever becomes of their
+    owners.
+    """
+
+    def __init__(self, exposed: Exposed) -> None:
+        self._exposed = exposed
+
+    def reach(self, peer: int, buffer: int) -> NDArray[Any]:
+        """Return the peer's buffer of that number."""
+        return self._exposed.buffers[peer][buffer]
+
+    def withdraw(self) -> None:
+        """Let go of the arrays."""
+        self._exposed = Exposed()
+
+
+class LoopbackMemory:
+    """The memory of the threads of one communicator."""
+
+    def __init__(self, world: World, context: Context, rank: int, size: int) -> None:
+        self._world = world
+        self._context = context
+        self._rank = rank
+        self._size = size
+        self._calls = 0
+
+    def expose(self, buffers: Buffers) -> LoopbackExposure:
+        """Let the peers reach `buffers` in the call in which they have exposed as often."""
+        self._calls += 1
+        key = (self._context, self._calls)
+        with self._world.lock:
+            exposed = self._world.exposed[key]
+            exposed.buffers[self._rank] = buffers
+            if len(exposed.buffers) == self._size:  # all have found it
+                del self._world.exposed[key]
+        return LoopbackExposure(exposed)
+
+
 class LoopbackTransport:
     """Messages between the threads of one communicator."""
 
     largest_tag = 2**31 - 1
-    shared: SharedMemory | None = None
 
     def __init__(self, world: World, context: Context, members: Sequence[int], rank: int) -> None:
         self._world = world
@@ -104,6 +162,7 @@ class LoopbackTransport:
         self._members = members
         self.rank = rank
         self.size = len(members)
+        self.shared: SharedMemory | None = LoopbackMemory(world, context, rank, self.size)
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Send a copy of `data`."""
