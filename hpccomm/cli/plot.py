@@ -1,0 +1,102 @@
+"""``hpccomm plot``: the picture of an algorithm."""
+
+import argparse
+from pathlib import Path
+
+from hpccomm.cli import output
+from hpccomm.cli.show import path
+
+DESCRIPTION = """\
+Draw an algorithm from its schedule: ranks across, rounds down, an arrow for each message, labelled
+with the elements that it moves and the ranks whose contributions they hold."""
+
+EXAMPLES = """\
+examples:
+  hpccomm plot --schedule ring --ranks 8
+  hpccomm plot --schedule ring --collective all_gather --ranks 5 --output ring.png
+  hpccomm plot --schedule ring --ranks 4 --count 16 --segment 2 --channels 2
+  hpccomm plot --schedule ring --ranks 16 --text
+
+Without --output the picture goes to a file of the current folder, which is named. Pictures need
+matplotlib (pip install 'hpccomm[plot]'); --text does not.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.description = DESCRIPTION
+    parser.epilog = EXAMPLES
+    parser.add_argument("--schedule", required=True, metavar="ALGORITHM", help="what to draw")
+    parser.add_argument(
+        "--collective",
+        metavar="NAME",
+        help="the collective (default: the first that has this algorithm, of all_reduce, ...)",
+    )
+    parser.add_argument("--ranks", type=int, default=8, metavar="N", help="how many (default: 8)")
+    parser.add_argument(
+        "--root",
+        type=int,
+        metavar="RANK",
+        help="of broadcast, reduce, gather and scatter (default: 0)",
+    )
+    parser.add_argument(
+        "--count",
+        type=int,
+        metavar="N",
+        help="elements of the array; of gathers and scatters, those of all ranks together "
+        "(default: one a rank)",
+    )
+    parser.add_argument(
+        "--segment", type=int, metavar="N", help="elements to move at a time (default: all of them)"
+    )
+    parser.add_argument(
+        "--channels",
+        type=int,
+        default=1,
+        metavar="N",
+        help="rounds under way at the same time (default: 1)",
+    )
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="nodes that the ranks share evenly (default: 1)",
+    )
+    parser.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="the form that folds contributions in rank order",
+    )
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument(
+        "--output", type=path, metavar="FILE", help="the picture, FILE.svg or FILE.png"
+    )
+    shown.add_argument("--text", action="store_true", help="print a line a round instead")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw it; return the exit status."""
+    from hpccomm.plots import drawing, schedule, text
+    from hpccomm.plots.subject import subject
+
+    if args.output is not None:
+        drawing.file_format(args.output)  # before the work
+    shown = subject(
+        args.schedule,
+        args.collective,
+        ranks=args.ranks,
+        root=args.root,
+        count=args.count,
+        segment=args.segment,
+        channels=args.channels,
+        nodes=args.nodes,
+        deterministic=args.deterministic,
+    )
+    if args.text:
+        output.write("".join(f"{line}\n" for line in text.lines(shown)))
+        return 0
+    file = args.output or Path(f"{shown.algorithm}-{shown.collective}-{shown.size}.svg")
+    drawing.save(schedule.draw(shown), file)
+    output.write(f"{shown.title}: {shown.summary}\ndrawn in {file}\n")
+    return 0

@@ -1,0 +1,86 @@
+"""Figures and their files. matplotlib is loaded here, when a picture is asked for."""
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpccomm.errors import ConfigurationError, UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = ("svg", "png")
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """Return an empty figure of that many inches.
+
+    Raises
+    ------
+    ConfigurationError
+        If matplotlib is missing.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigurationError(
+            f"pictures are drawn by matplotlib, which cannot be loaded ({error}); "
+            "install it: pip install 'hpccomm[plot]'"
+        ) from error
+    return Figure(figsize=(width, height), facecolor="white")
+
+
+def file_format(path: Path) -> str:
+    """Return the format that a file's name asks for.
+
+    Raises
+    ------
+    UsageError
+        If it is not one of `FORMATS`.
+    """
+    ending = path.suffix.lower().removeprefix(".")
+    if ending not in FORMATS:
+        raise UsageError(f"{path} does not say what to draw; let its name end in .svg or .png")
+    return ending
+
+
+def rendered(figure: "Figure", ending: str, *, resolution: float = 150.0) -> bytes:
+    """Return the picture as the bytes of a file; the same figure gives the same bytes as SVG.
+
+    Parameters
+    ----------
+    figure : Figure
+        What to draw.
+    ending : str
+        One of `FORMATS`.
+    resolution : float
+        Dots per inch of a PNG.
+    """
+    from matplotlib import rc_context
+
+    file = io.BytesIO()
+    # Names of parts are drawn by lot unless there is a salt. Text stays text: small, and found by
+    # a search.
+    with rc_context({"svg.hashsalt": "hpccomm", "svg.fonttype": "none"}):
+        if ending == "svg":
+            figure.savefig(file, format="svg", metadata={"Date": None})
+        else:
+            figure.savefig(file, format="png", dpi=resolution)
+    return file.getvalue()
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Write a picture, over an older one of that name.
+
+    Raises
+    ------
+    UsageError
+        If the name ends in neither .svg nor .png, or it cannot be written there.
+    """
+    picture = rendered(figure, file_format(path))
+    try:
+        path.write_bytes(picture)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}; choose another path for the picture"
+        ) from error
