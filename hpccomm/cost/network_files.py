@@ -233,5 +233,6 @@ class _Table:
 
     def _number(self, key: str, default: float | None) -> float | None:
         value = self.values.get(key, default)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return float(value) if number else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return float(value)
