@@ -1,1 +1,1 @@
-"""What a collective costs on a described network."""
+"""What an algorithm costs on a described network, in closed form."""

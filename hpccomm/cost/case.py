@@ -1,0 +1,133 @@
+"""What a formula is asked about: a call on a network, and what its messages cost there."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hpccomm.contracts.schedule import Tuning
+from hpccomm.contracts.signature import Signature
+from hpccomm.cost.network import Level, Network
+from hpccomm.cost.path import Path, Reach
+
+
+class Dealt(NamedTuple):
+    """Pieces of an array that are dealt to channels.
+
+    Attributes
+    ----------
+    pieces : int
+        Of the channel that has most: they run one after the other.
+    elements : int
+        Of that channel's pieces together.
+    total : int
+        Elements of all pieces.
+    channels : int
+        How many channels have pieces.
+    all_pieces : int
+        Pieces of all channels.
+    """
+
+    pieces: int
+    elements: int
+    total: int
+    channels: int
+    all_pieces: int
+
+    @property
+    def piece(self) -> float:
+        """Elements of a piece, on average over the channel that has most."""
+        return self.elements / self.pieces
+
+    @property
+    def mean(self) -> float:
+        """Elements of a piece, on average over all."""
+        return self.total / self.all_pieces
+
+
+def deal(count: int, piece: int, channels: int) -> Dealt:
+    """Deal `count` elements, cut into pieces of `piece`, to `channels` in turn."""
+    if count <= piece:
+        return Dealt(1, count, count, 1, 1)
+    pieces = -(-count // piece)
+    most = -(-pieces // channels)
+    # The first channel has most pieces; the last piece, which may be short, may be its own.
+    short = pieces * piece - count if (pieces - 1) % channels == 0 else 0
+    return Dealt(most, most * piece - short, count, min(pieces, channels), pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A call on a network, whose ranks fill its nodes one after the other.
+
+    Attributes
+    ----------
+    network : Network
+        The ranks and what connects them.
+    call : Signature
+        What is asked for.
+    tuning : Tuning
+        What the algorithm is told.
+    """
+
+    network: Network
+    call: Signature
+    tuning: Tuning
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return self.network.ranks
+
+    @property
+    def per_node(self) -> int:
+        """Ranks of the fullest node."""
+        return min(self.network.ranks_per_node, self.network.ranks)
+
+    @property
+    def one_node(self) -> bool:
+        """Whether all ranks share a node."""
+        return self.network.nodes == 1
+
+    @property
+    def far(self) -> Reach:
+        """How far apart ranks are at most."""
+        return Reach.INNER if self.one_node else Reach.ACROSS
+
+    def inject(
+        self, reach: Reach, elements: float, flows: int = 1, *, both_ways: bool = True
+    ) -> Path:
+        """Return the time in which messages of `elements` pass their sender's port.
+
+        Parameters
+        ----------
+        reach : Reach
+            Where they go.
+        elements : float
+            Of each.
+        flows : int
+            Ranks of a node that send one at the same time.
+        both_ways : bool
+            Whether messages come in at the same time, which a half-duplex port cannot take.
+        """
+        level = self.network.across if reach else self.network.inner
+        if level is None:
+            return Path()
+        messages = -(-flows // level.ports)
+        if both_ways and level.duplex == "half":
+            messages, flows = 2 * messages, 2 * flows
+        # As elements that one port would take as long for.
+        held = elements * max(messages, self._shared(level, flows))
+        if reach:
+            return Path(across_messages=messages, across_elements=held)
+        return Path(inner_messages=messages, inner_elements=held)
+
+    def hop(self, reach: Reach, elements: float, flows: int = 1, *, both_ways: bool = True) -> Path:
+        """Return the time from the start of such messages until the last has arrived."""
+        waited = Path(across_latencies=1) if reach else Path(inner_latencies=1)
+        return waited + self.inject(reach, elements, flows, both_ways=both_ways)
+
+    def _shared(self, level: Level, flows: int) -> float:
+        """Return how much longer `flows` messages of each node take than one on a port."""
+        everywhere = flows * self.network.nodes
+        return level.bandwidth * max(
+            flows / level.node_bandwidth, everywhere / level.total_bandwidth
+        )

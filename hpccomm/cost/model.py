@@ -1,0 +1,90 @@
+"""The price of an algorithm: the longest path through its messages and folds, in closed form.
+
+Each algorithm has a formula, which gives a few `Path` for each of its stages: those that can be the
+longest. Some are chains of messages that wait for each other, others what the busiest port or the
+busiest rank has to do. A price is a sum over stages of the longest path; it does not depend on the
+number of ranks how long it takes to find.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.contracts.schedule import Tuning
+from hpccomm.contracts.signature import Signature
+from hpccomm.cost.case import Case
+from hpccomm.cost.formulas import FORMULAS
+from hpccomm.cost.network import Level, Network
+from hpccomm.errors import UsageError
+
+
+def price(network: Network, call: Signature, algorithm: str, tuning: Tuning) -> float:
+    """Return the seconds that a call takes.
+
+    Local: sends nothing.
+
+    Parameters
+    ----------
+    network : Network
+        On which its ranks are, one node after the other.
+    call : Signature
+        What is asked for.
+    algorithm : str
+        The name of an own algorithm.
+    tuning : Tuning
+        What it is told.
+
+    Raises
+    ------
+    UsageError
+        If the collective has no such algorithm.
+    """
+    return network.overhead + float(longest(network, call, algorithm, tuning) @ rates(network))
+
+
+def longest(
+    network: Network, call: Signature, algorithm: str, tuning: Tuning
+) -> NDArray[np.float64]:
+    """Return the terms of the longest path: what `price` multiplies by the network's `rates`.
+
+    Returns
+    -------
+    ndarray
+        float64 (8,), as `hpccomm.cost.path.Path.terms` gives them, in messages and bytes.
+
+    Raises
+    ------
+    UsageError
+        If the collective has no such algorithm.
+    """
+    formulas = FORMULAS[call.collective]
+    if algorithm not in formulas:
+        fits = ", ".join(repr(name) for name in formulas)
+        raise UsageError(
+            f"algorithm is {algorithm!r}, which has no price for {call.collective}; "
+            f"give one of {fits}"
+        )
+    seconds = rates(network)
+    total = np.zeros(len(seconds))
+    for stage in formulas[algorithm](Case(network, call, tuning)):
+        if stage:
+            terms = np.array([path.terms(call.dtype.itemsize) for path in stage])
+            total += terms[np.argmax(terms @ seconds)]
+    return total
+
+
+def rates(network: Network) -> NDArray[np.float64]:
+    """Return the seconds of one of each of a path's terms: messages, and bytes.
+
+    Returns
+    -------
+    ndarray
+        float64 (8,): latency, gap and seconds a byte within nodes, the same between nodes, seconds
+        a byte of folds and copies. 0 where there is nothing to connect.
+    """
+    return np.array(
+        [*_level(network.inner), *_level(network.across), 1 / network.reduce, 1 / network.copy]
+    )
+
+
+def _level(level: Level | None) -> tuple[float, float, float]:
+    return (0.0, 0.0, 0.0) if level is None else (level.latency, level.gap, 1 / level.bandwidth)
