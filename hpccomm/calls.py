@@ -29,7 +29,7 @@ from hpccomm.paths import Run
 from hpccomm.progress import Lane, Task, engine
 from hpccomm.settings import Settings
 from hpccomm.stats import Stats, Tally
-from hpccomm.waiting import Gate, Steps, drive, wait
+from hpccomm.waiting import Gate, Steps, drive, spun, wait
 from hpccomm.watch import Station, beside, watch
 from hpccomm.work import Work
 
@@ -204,34 +204,49 @@ class Calls:
         if elapsed > self.slow_call or self.post_hooks.registered:
             self._report(*label, self.sequence, elapsed, None)
 
-    def run(self, operation: Operation, timeout: float) -> None:
-        """Run a polled operation and wait for it."""
-        if operation.ordered and self._lane:
+    def run(
+        self,
+        label: Label,
+        tally: Tally,
+        start: Callable[[], Steps],
+        keep: tuple[object, ...],
+        timeout: float,
+        *,
+        ordered: bool = True,
+    ) -> None:
+        """Run a polled operation and wait for it. Parameters are those of `Operation`.
+
+        Small arrays come this way: what only a call that waits long needs is made only then.
+        """
+        if ordered and self._lane:
             self._drain(timeout, self._is_drained)
         self.sequence += 1
         sequence = self.sequence
         if self.pre_hooks.registered:
-            self.pre_hooks(self._info(operation.name, operation.nbytes))
+            self.pre_hooks(self._info(*label))
         begin = perf_counter()
         steps: Steps | None = None
         try:
-            steps = operation.start()
-            drive(
-                self._together(steps),
-                timeout=timeout,
-                gate=self.gate,
-                expired=self._expired(operation.name, operation.nbytes, sequence, timeout),
-            )
+            steps = self._together(start())
+            if not spun(steps):
+                expired = self._expired(*label, sequence, timeout)
+                drive(steps, timeout=timeout, gate=self.gate, expired=expired)
         except BaseException as error:  # noqa: BLE001 (raised again)
-            self._failed(
-                error,
-                operation.name,
-                operation.nbytes,
-                perf_counter() - begin,
-                (operation, steps),
-                harmless=_harmless(error, operation),
-            )
-        self._ended(operation.name, operation.nbytes, sequence, None, perf_counter() - begin)
+            elapsed = perf_counter() - begin
+            harmless = _harmless(error, ordered)
+            self._failed(error, *label, elapsed, (keep, steps), harmless=harmless)
+        elapsed = perf_counter() - begin
+        tally.calls += 1
+        tally.nbytes += label[1]
+        tally.seconds += elapsed
+        if elapsed > self.slow_call or self.post_hooks.registered:
+            self._report(*label, sequence, elapsed, None)
+
+    def operate(self, operation: Operation, timeout: float) -> None:
+        """Run a polled operation that is no call of a recipe, and wait for it."""
+        label = (operation.name, operation.nbytes)
+        tally = self.stats.tally(*label)
+        self.run(label, tally, operation.start, operation.keep, timeout, ordered=operation.ordered)
 
     def _together(self, steps: Steps) -> Steps:
         """Move asynchronous operations on as well, where no thread does."""
@@ -255,7 +270,7 @@ class Calls:
             self._under_way.discard(task)
             told = error
             if error is not None:
-                if not _harmless(error, operation):
+                if not _harmless(error, operation.ordered):
                     self._note_failure(error, (operation, task))
                 told = self._as_told(
                     error,
@@ -263,7 +278,7 @@ class Calls:
                     operation.nbytes,
                     sequence,
                     elapsed,
-                    harmless=_harmless(error, operation),
+                    harmless=_harmless(error, operation.ordered),
                 )
             self._ended(operation.name, operation.nbytes, sequence, told, elapsed)
             return told
@@ -509,6 +524,6 @@ class Calls:
         )
 
 
-def _harmless(error: BaseException, operation: Operation) -> bool:
+def _harmless(error: BaseException, ordered: bool) -> bool:
     """Whether the communicator can go on: a message of another size was taken, and that is all."""
-    return isinstance(error, BufferMismatch) and not operation.ordered
+    return isinstance(error, BufferMismatch) and not ordered

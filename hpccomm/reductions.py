@@ -170,7 +170,7 @@ def _check_callable(op: Elementwise, dtype: DType) -> None:
     """Try `op` on two elements, so that what it is not is found before anything is sent."""
     out = np.ones(2, dtype)
     try:
-        _combine(op)(np.ones(2, dtype), np.ones(2, dtype), out)
+        _combine(op)(np.ones(2, dtype), np.ones(2, dtype), out=out)
     except UsageError:
         raise
     except Exception as error:  # whatever the user's function raises
@@ -296,7 +296,7 @@ class Folder:
         """
         if self._direct and len(sources) == 2:
             a, b = sources
-            self._quietly.run(self._combine, a, b, out)
+            self._quietly.run(self._combine, a, b, out=out)
             if final and self._average is not None:
                 self._quietly.run(self._average, out)
         elif isinstance(self._combine, np.ufunc):
@@ -314,7 +314,7 @@ class Folder:
             accumulator = accumulators[: stop - start]
             np.copyto(accumulator, sources[0][start:stop])
             for source in sources[1:]:
-                self._combine(accumulator, source[start:stop], accumulator)
+                self._combine(accumulator, source[start:stop], out=accumulator)
             if final and self._average is not None:
                 self._average(accumulator)
             np.copyto(out[start:stop], accumulator, casting="unsafe")

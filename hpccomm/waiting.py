@@ -115,6 +115,19 @@ def wait(
             raise expired(time.perf_counter() - began)
 
 
+def spun(steps: Steps) -> bool:
+    """Move a polled operation on for as long as a wait spins; return whether it is done.
+
+    `drive` goes on with what is not.
+    """
+    left = SPINS
+    for _ in steps:
+        left -= 1
+        if not left:
+            return False
+    return True
+
+
 def drive(
     steps: Steps,
     *,

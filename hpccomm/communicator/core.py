@@ -184,7 +184,7 @@ class Core:
         if run is not None:
             self._calls.block(recipe.label, recipe.tally, run, bound.send, bound.recv, limit)
         else:
-            self._calls.run(bound.operation(), limit)
+            self._calls.run(recipe.label, recipe.tally, bound.start, bound.keep, limit)
         return bound.result
 
     def _collect(self, operation: Operation, async_op: bool) -> None:
@@ -383,5 +383,5 @@ class Core:
             return result
         if async_op:
             return self._calls.start(operation, limit, result)
-        self._calls.run(operation, limit)
+        self._calls.operate(operation, limit)
         return result

@@ -253,7 +253,7 @@ class Objects(Messages, Core):
         if self._batch is not None:
             raise UsageError(f"{name} does not go into a batch, which takes arrays only")
         operation = Operation(name, frame.nbytes, lambda: steps, (frame,), ordered)
-        self._calls.run(operation, limit)
+        self._calls.operate(operation, limit)
 
 
 def _dumped(value: Any) -> tuple[Frame, UsageError | None]:
