@@ -41,7 +41,14 @@ FAINT = "#e0e0e0"
 NODE = "#eef2f6"
 
 PEER_MEMORY = (0, (2.5, 1.5))  # dashes
-MEANINGS = {"fold": "folds", "final": "folds; the result is complete", "copy": "copies"}
+MEANINGS = {
+    "fold": "folds",
+    "final": "folds: complete",
+    "copy": "copies",
+    "peer": "a peer's memory",
+    "barrier": "barrier",
+}
+"""Of the signs, left to right; all of them fit into the narrowest picture."""
 
 Start = tuple[float, float, Colour]
 """Where an arrow begins, and its colour."""
@@ -117,10 +124,14 @@ class _Panel:
             for y in (first - RANKS / 2, last + RANKS / 2):
                 self._text(x, y, str(rank), size=8.5, colour="white", box=circle)
         y = first
-        for number, each in enumerate(rows):
-            self._rule(y)
-            self._text(self.left + 0.14, y + each.height / 2, str(number), size=8, colour=PALE)
-            self._round(number, each, y)
+        shown = -1
+        for each in rows:
+            number = each.step.number
+            if number != shown:
+                self._rule(y)
+                self._text(self.left + 0.14, y + each.height / 2, str(number), size=8, colour=PALE)
+            shown = number
+            self._step(each, y)
             y += each.height
         self._rule(y)
 
@@ -136,7 +147,7 @@ class _Panel:
                 self.axes.fill_between([left, right], self.top, bottom, color=NODE, lw=0, zorder=0)
             self._text((left + right) / 2, self.top - 0.06, f"node {node}", size=8, colour=INK)
 
-    def _round(self, number: int, each: Row, y: float) -> None:
+    def _step(self, each: Row, y: float) -> None:
         bottom = y + each.height
         if each.step.meeting:
             bottom -= MEETING
@@ -156,7 +167,10 @@ class _Panel:
             aside = (crowd.index(move) - (len(crowd) - 1) / 2) * spread
             end = marks - (MARK if move.target in marked else -MARK)
             which = (move.how, move.source, move.target)
-            name = f"{move.how}-{self.channel}-{number}-{move.source}-{move.target}-{same[which]}"
+            name = (
+                f"{move.how}-{self.channel}-{each.step.number}-{move.source}-{move.target}"
+                f"-{same[which]}"
+            )
             same[which] += 1
             self._arrow(move, starts[id(move)], (self.at[move.target] + aside, end), name)
 
@@ -286,20 +300,18 @@ def _legend(axes: "Axes", subject: Subject, y: float) -> None:
     """Say what the signs mean that occur."""
     steps = [step for steps in subject.channels for step in steps]
     kinds = {mark.what for step in steps for mark in step.marks}
+    kinds |= {"peer" for step in steps for move in step.moves if move.how != "message"}
+    kinds |= {"barrier" for step in steps if step.meeting}
     x = MARGIN + 0.1
     for what, meaning in MEANINGS.items():
-        if what in kinds:
+        if what not in kinds:
+            continue
+        room = 0.14 if what in ("fold", "final", "copy") else 0.4
+        if what == "peer":
+            axes.plot([x, x + 0.3], [y, y], color=INK, lw=1.3, ls=PEER_MEMORY)
+        elif what == "barrier":
+            _bar(axes, [x, x + 0.3], y)
+        else:
             _mark(axes, what, x, y)
-            x = _meaning(axes, x + 0.14, y, meaning)
-    if any(move.how != "message" for step in steps for move in step.moves):
-        axes.plot([x, x + 0.3], [y, y], color=INK, lw=1.3, ls=PEER_MEMORY)
-        x = _meaning(axes, x + 0.36, y, "from or to a peer's memory")
-    if any(step.meeting for step in steps):
-        _bar(axes, [x, x + 0.3], y)
-        _meaning(axes, x + 0.4, y, "barrier")
-
-
-def _meaning(axes: "Axes", x: float, y: float, text: str) -> float:
-    """Write it; return where the next sign goes."""
-    axes.text(x, y, text, size=8, color=INK, va="center_baseline")
-    return x + 0.062 * len(text) + 0.25
+        axes.text(x + room, y, meaning, size=8, color=INK, va="center_baseline")
+        x += room + 0.062 * len(meaning) + 0.25

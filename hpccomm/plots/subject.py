@@ -68,7 +68,7 @@ class Subject:
     @property
     def summary(self) -> str:
         """What it costs: rounds, messages, and the elements of the rank that sends most."""
-        rounds = [len(steps) for steps in self.channels]
+        rounds = [len({step.number for step in steps}) for steps in self.channels]
         sent = np.zeros(self.size, np.int64)
         messages = accesses = 0
         for move in (move for steps in self.channels for step in steps for move in step.moves):

@@ -23,9 +23,9 @@ def lines(subject: Subject) -> Iterator[str]:
     yield subject.summary
     several = len(subject.channels) > 1
     for channel, steps in enumerate(subject.channels):
-        for number, step in enumerate(steps):
-            where = f"channel {channel} round {number}" if several else f"round {number}"
-            yield f"{where}: {'; '.join(_said(step, subject)) or 'nothing'}"
+        for step in steps:
+            where = f"channel {channel} round {step.number}" if several else f"round {step.number}"
+            yield f"{where}: {'; '.join(_said(step, subject))}"
 
 
 def _said(step: Step, subject: Subject) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Follows the elements of a call's arrays through a schedule: what each message moves, and of whom."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -84,10 +84,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One round of a channel, as it is shown.
+    """What is shown at once: a round of a channel, or a part of it.
+
+    Where a rank's local steps first read its peers' memory and then write it, these are two parts.
 
     Attributes
     ----------
+    number : int
+        The round.
     moves : tuple of Move
         Between ranks.
     marks : tuple of Mark
@@ -96,14 +100,10 @@ class Step:
         The groups of ranks that meet in a barrier at the end.
     """
 
+    number: int
     moves: tuple[Move, ...]
-    marks: tuple[Mark, ...]
-    meeting: tuple[tuple[int, ...], ...]
-
-    @property
-    def active(self) -> bool:
-        """Whether any rank does anything."""
-        return bool(self.moves or self.marks or self.meeting)
+    marks: tuple[Mark, ...] = ()
+    meeting: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +132,7 @@ class _Memory:
 
 
 def follow(schedule: Schedule, call: Signature, size: int) -> tuple[tuple[Step, ...], ...]:
-    """Return the steps of each channel, without rounds in which no rank does anything.
+    """Return the steps of each channel; rounds in which no rank does anything have none.
 
     Parameters
     ----------
@@ -156,9 +156,7 @@ def follow(schedule: Schedule, call: Signature, size: int) -> tuple[tuple[Step, 
     # Channels touch no memory that another one writes: one after the other gives the same.
     return tuple(
         tuple(
-            step
-            for number, each in enumerate(channel())
-            if (step := _step(each, memory, number)).active
+            step for number, each in enumerate(channel()) for step in _steps(each, memory, number)
         )
         for channel in schedule.channels
     )
@@ -187,16 +185,30 @@ def _at_first(call: Signature, size: int) -> tuple[NDArray[np.int64], NDArray[np
     return whole, nothing
 
 
-def _step(each: Round, memory: _Memory, number: int) -> Step:
+def _steps(each: Round, memory: _Memory, number: int) -> Iterator[Step]:
     moves = _deliver(each, memory, number)
     marks: dict[Mark, None] = {}
     for table in each.local:
+        ranks, found = _carry_out(table, memory)
+        if found and moves and found[0].how != moves[0].how:
+            yield _step(number, moves, marks)
+            moves, marks = [], {}
+        moves += found
         kind = "copy" if isinstance(table, Copies) else "final" if table.final else "fold"
-        for rank, found in _carried_out(table, memory):
-            marks[Mark(rank, kind)] = None
-            moves += found
-    moves.sort(key=lambda move: (move.source, move.target))
-    return Step(tuple(moves), tuple(marks), _meeting(each))
+        marks.update(dict.fromkeys(Mark(rank, kind) for rank in ranks))
+    meeting = _meeting(each)
+    if moves or marks or meeting:
+        yield _step(number, moves, marks, meeting)
+
+
+def _step(
+    number: int,
+    moves: Iterable[Move],
+    marks: Iterable[Mark],
+    meeting: tuple[tuple[int, ...], ...] = (),
+) -> Step:
+    by_ranks = sorted(moves, key=lambda move: (move.source, move.target))
+    return Step(number, tuple(by_ranks), tuple(marks), meeting)
 
 
 def _deliver(each: Round, memory: _Memory, number: int) -> list[Move]:
@@ -234,14 +246,12 @@ def _rows(tables: Sequence[Transfers]) -> list[tuple[int, int, str, int, int]]:
     ]
 
 
-def _carried_out(table: Copies | Folds, memory: _Memory) -> list[tuple[int, list[Move]]]:
-    """Carry out local steps; return for each row its rank, and what it moved between ranks."""
+def _carry_out(table: Copies | Folds, memory: _Memory) -> tuple[list[int], list[Move]]:
+    """Carry out a table of local steps; return who did, and what went from one rank to another."""
     sources = (table.source,) if isinstance(table, Copies) else table.sources
-    done = []
-    for row, (rank, count) in enumerate(
-        zip(table.rank.tolist(), table.count.tolist(), strict=True)
-    ):
-        moves = []
+    ranks = table.rank.tolist()
+    moves = []
+    for row, (rank, count) in enumerate(zip(ranks, table.count.tolist(), strict=True)):
         read = []
         for source in sources:
             owner, start = _where(source, row, rank)
@@ -255,8 +265,7 @@ def _carried_out(table: Copies | Folds, memory: _Memory) -> list[tuple[int, list
         memory.write(owner, table.target.buffer, start, result)
         if owner != rank:
             moves.append(Move(rank, owner, result, "write"))
-        done.append((rank, moves))
-    return done
+    return ranks, moves
 
 
 def _where(place: Place, row: int, rank: int) -> tuple[int, int]:
