@@ -139,10 +139,11 @@ class _Cluster:
         folded = len(step.sources) - 1 if isinstance(step, Folds) else 0
         per_byte = folded / self._network.reduce if folded else 1 / self._network.copy
         seconds = step.count * (per_byte * self._itemsize)
-        took: Times = np.bincount(step.rank, weights=seconds, minlength=self._network.ranks)
+        took = np.zeros(self._network.ranks)
+        np.add.at(took, step.rank, seconds)
         working = took > 0
         begin = np.where(working, np.maximum(clock, self._engine), clock)
-        end: Times = begin + took
+        end = begin + took
         for place, reads in _places(step):
             if place.peer is not None:
                 self._reach(step.rank, place.peer, step.count, begin, end, reads=reads)

@@ -1,0 +1,264 @@
+"""The virtual clock, against times worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from hpccomm.algorithms import ALGORITHMS
+from hpccomm.contracts.schedule import (
+    RECV,
+    SCRATCH,
+    SEND,
+    Group,
+    Place,
+    Round,
+    Schedule,
+    Tuning,
+    copies,
+    folds,
+    signals,
+    transfers,
+    whole,
+    world,
+)
+from hpccomm.contracts.signature import Signature
+from hpccomm.cost.network import Level, Network
+from hpccomm.errors import UsageError
+from hpccomm.reductions import ReduceOp
+from hpccomm.simulate import simulate
+
+LATENCY = 10.0
+FLAT = Level(latency=LATENCY, bandwidth=2.0, ports=1)
+
+
+def flat(ranks, level=FLAT, **facts):
+    """One rank a node; a byte takes half a second, a fold a quarter."""
+    return Network("flat", ranks, 1, **{"reduce": 4.0, "inner": None, "across": level, **facts})
+
+
+def messages(*rows):
+    """A round of messages (sender, receiver, bytes)."""
+    sender, receiver, count = (np.array(column) for column in zip(*rows, strict=True))
+    return Round(
+        receives=(transfers(receiver, sender, RECV, 0, count),),
+        sends=(transfers(sender, receiver, SEND, 0, count),),
+    )
+
+
+def fold(rank, count, sources=2):
+    ranks = np.array([rank])
+    return folds(ranks, (Place(SEND, 0),) * sources, Place(RECV, 0), count, final=True)
+
+
+def channels(*several):
+    return Schedule(tuple(lambda rounds=rounds: iter(rounds) for rounds in several))
+
+
+def ends(schedule, network, starts=None):
+    return simulate(schedule, network, 1, starts).ends.tolist()
+
+
+def test_one_message_leaves_its_sender_when_it_is_passed_and_arrives_a_latency_later():
+    assert ends(channels([messages((0, 1, 6))]), flat(3)) == [3.0, 13.0, 0.0]
+
+
+def test_each_message_takes_a_port_for_the_gap_and_a_signal_for_nothing_else():
+    level = Level(LATENCY, 2.0, 1, gap=1.0)
+    assert ends(channels([messages((0, 1, 6))]), flat(2, level)) == [4.0, 14.0]
+    signal = Round(sends=(signals(np.array([0]), np.array([1])),))
+    assert ends(channels([signal]), flat(2, level)) == [1.0, 11.0]
+
+
+def test_a_message_to_oneself_is_there_at_once():
+    assert ends(channels([messages((1, 1, 6))]), flat(2)) == [0.0, 0.0]
+
+
+def test_a_send_does_not_wait_for_its_receiver_nor_a_receiver_for_others():
+    assert ends(channels([messages((0, 1, 6))]), flat(2), np.array([0.0, 100.0])) == [3.0, 100.0]
+    assert ends(channels([messages((0, 1, 6))]), flat(2), np.array([5.0, 1.0])) == [7.0, 17.0]
+
+
+def test_full_duplex_exchanges_at_once_and_half_duplex_one_after_the_other():
+    swap = channels([messages((0, 1, 6), (1, 0, 6))])
+    assert ends(swap, flat(2)) == [13.0, 13.0]
+    # The one to rank 1 comes first in the table and takes both ports until 3.
+    assert ends(swap, flat(2, Level(LATENCY, 2.0, 1, duplex="half"))) == [16.0, 13.0]
+
+
+def test_several_to_one_rank_queue_at_its_port_by_readiness():
+    both = channels([messages((0, 2, 6), (1, 2, 6))])
+    # Rank 0 is ready last, though its row comes first: rank 1 has passed at 3, rank 0 at 6.
+    assert ends(both, flat(3), np.array([1.0, 0.0, 0.0])) == [6.0, 3.0, 16.0]
+    assert ends(both, flat(3)) == [3.0, 6.0, 16.0]
+    # After an idle time the queue begins with who comes next.
+    assert ends(both, flat(3), np.array([100.0, 0.0, 0.0])) == [103.0, 3.0, 113.0]
+
+
+def test_one_to_several_queues_at_the_sender():
+    assert ends(channels([messages((0, 1, 6), (0, 2, 4))]), flat(3)) == [5.0, 13.0, 15.0]
+
+
+def nodes_of_two(ports=2, **across):
+    return Network(
+        "pairs",
+        4,
+        2,
+        reduce=4.0,
+        inner=Level(latency=1.0, bandwidth=6.0, ports=2),
+        across=Level(LATENCY, 2.0, ports, **across),
+    )
+
+
+def test_ranks_of_a_node_share_its_nic():
+    out = channels([messages((0, 2, 6), (1, 3, 6))])
+    assert ends(out, nodes_of_two()) == [3.0, 3.0, 13.0, 13.0]
+    assert ends(out, nodes_of_two(ports=1)) == [3.0, 6.0, 13.0, 16.0]
+    assert ends(out, nodes_of_two(ports=1), np.array([1.0, 0.0, 0.0, 0.0])) == [
+        6.0,
+        3.0,
+        16.0,
+        13.0,
+    ]
+
+
+def test_messages_within_a_node_pass_other_ports():
+    both = channels([messages((0, 1, 6), (0, 2, 6))])
+    assert ends(both, nodes_of_two(ports=1)) == [3.0, 2.0, 13.0, 0.0]
+
+
+def test_an_uplink_takes_what_its_node_sends_and_another_what_it_gets():
+    out = channels([messages((0, 2, 6), (1, 3, 6))])
+    # Each port takes 3 s, the uplink 2 s for each: the second waits there until 2, and leaves at 4.
+    assert ends(out, nodes_of_two(node_bandwidth=3.0)) == [3.0, 4.0, 13.0, 14.0]
+    swap = channels([messages((0, 2, 6), (3, 1, 6))])
+    assert ends(swap, nodes_of_two(node_bandwidth=3.0)) == [3.0, 13.0, 13.0, 3.0]
+    half = nodes_of_two(node_bandwidth=3.0, duplex="half")
+    assert ends(swap, half) == [3.0, 14.0, 13.0, 4.0]
+
+
+def test_a_nodes_memory_is_passed_once_by_a_message_within_it():
+    network = Network("node", 4, 4, 4.0, Level(1.0, 6.0, ports=4, node_bandwidth=3.0), across=None)
+    # 1 s at the ports, 2 s in memory each.
+    assert ends(channels([messages((0, 1, 6), (2, 3, 6))]), network) == [2.0, 3.0, 4.0, 5.0]
+
+
+def test_a_spine_takes_the_messages_of_all_nodes():
+    disjoint = channels([messages((0, 1, 6), (2, 3, 6))])
+    assert ends(disjoint, flat(4)) == [3.0, 13.0, 3.0, 13.0]
+    thin = Level(LATENCY, 2.0, 1, total_bandwidth=2.0)
+    assert ends(disjoint, flat(4, thin)) == [3.0, 13.0, 6.0, 16.0]
+    # Twice as fast as a port: the second has passed it at 3, when its ports let it go too.
+    fast = Level(LATENCY, 2.0, 1, total_bandwidth=4.0)
+    assert ends(disjoint, flat(4, fast)) == [3.0, 13.0, 3.0, 13.0]
+
+
+def test_rounds_follow_one_another_and_ports_are_free_in_time():
+    rounds = [messages((0, 1, 6)), messages((1, 2, 6)), messages((0, 1, 6))]
+    # 0 goes on at 3; 1 has the first at 13 and passes it on until 16; 0's second left at 6.
+    assert ends(channels(rounds), flat(3)) == [6.0, 16.0, 26.0]
+
+
+def test_local_steps_follow_the_messages_of_their_round():
+    step = messages((0, 1, 6))._replace(local=(fold(1, 8), fold(0, 8, sources=3)))
+    assert ends(channels([step]), flat(2)) == [7.0, 15.0]
+
+
+def test_copies_have_their_own_speed_and_are_free_where_none_is_given():
+    step = Round(local=(copies(np.array([0, 0]), Place(SEND, 0), Place(RECV, 0), 5),))
+    assert ends(channels([step]), flat(2, copy=5.0)) == [2.0, 0.0]
+    assert ends(channels([step]), flat(2)) == [0.0, 0.0]
+    assert ends(channels([Round(local=(fold(0, 5, sources=1),))]), flat(2, copy=5.0)) == [1.0, 0.0]
+
+
+def test_channels_share_ports_and_the_engine_and_overlap_otherwise():
+    piece = messages((0, 1, 6))._replace(local=(fold(1, 8),))
+    # Passed at 3 and 6, there at 13 and 16; folded from 13 to 15 and from 16 to 18.
+    assert ends(channels([piece], [piece]), flat(2)) == [6.0, 18.0]
+    # A slow engine is what they wait for: from 13 to 21, and to 29.
+    assert ends(channels([piece], [piece]), flat(2, reduce=1.0)) == [6.0, 29.0]
+    # In one channel the second is sent after the first, and received after the first is folded.
+    assert ends(channels([piece, piece]), flat(2, reduce=1.0)) == [6.0, 29.0]
+
+
+def test_every_call_has_its_overhead():
+    assert ends(channels([messages((0, 1, 6))]), flat(3, overhead=7.0)) == [10.0, 20.0, 7.0]
+    assert ends(Schedule(()), flat(2, overhead=7.0)) == [7.0, 7.0]
+
+
+def test_times_count_from_the_earliest_start():
+    starts = np.array([4.0, 2.0])
+    found = simulate(channels([messages((0, 1, 6))]), flat(2), 1, starts)
+    assert found.ends.tolist() == [5.0, 15.0]
+    assert found.seconds == 15.0
+
+
+def test_starts_of_other_ranks_are_refused():
+    with pytest.raises(UsageError, match=r"shape \(3,\).*2 ranks"):
+        simulate(channels([]), flat(2), 1, np.zeros(3))
+
+
+def test_a_barrier_holds_all_of_each_group_for_its_last_one():
+    group = Group(
+        np.arange(4), np.array([0, 1, 0, 1]), 2, np.array([[0, 1], [2, 3]]), np.array([0, 0, 1, 1])
+    )
+    meet = channels([Round(barrier=group)])
+    assert ends(meet, nodes_of_two(), np.array([0.0, 5.0, 2.0, 0.0])) == [6.0, 6.0, 3.0, 3.0]
+    assert ends(channels([Round(barrier=world(4))]), nodes_of_two()) == [20.0] * 4
+
+
+def test_peers_memory_is_read_and_written_through_the_nodes_ports():
+    one = np.array([1])
+    read = Round(local=(copies(one, Place(SEND, 0, np.array([0])), Place(RECV, 0), 6),))
+    assert ends(channels([read]), nodes_of_two()) == [0.0, 2.0, 0.0, 0.0]
+    write = Round(local=(copies(one, Place(SEND, 0), Place(RECV, 0, np.array([0])), 6),))
+    assert ends(channels([write]), nodes_of_two()) == [0.0, 2.0, 0.0, 0.0]
+    # Two that read from rank 0 share its way out: 1 s each.
+    ranks = np.array([1, 0])
+    both = Round(local=(copies(ranks, Place(SEND, 0, np.array([0, 0])), Place(RECV, 0), 6),))
+    assert ends(channels([both]), nodes_of_two()) == [0.0, 2.0, 0.0, 0.0]
+
+
+def test_the_last_node_may_have_fewer_ranks():
+    network = nodes_of_two(ports=1).resized(3)
+    assert network.nodes == 2
+    assert ends(channels([messages((0, 2, 6), (1, 2, 6))]), network) == [3.0, 6.0, 16.0]
+
+
+def test_what_was_busiest_is_named():
+    both = channels([messages((0, 2, 6), (1, 3, 6))])
+    found = simulate(both, nodes_of_two(ports=1), 1)
+    assert (found.bottleneck, found.busy) == ("across port out of node 0", 6.0)
+    found = simulate(channels([messages((1, 0, 6))]), nodes_of_two(), 1)
+    assert (found.bottleneck, found.busy) == ("inner port out 1 of node 0", 1.0)
+    found = simulate(channels([Round(local=(fold(1, 8),))]), nodes_of_two(), 1)
+    assert (found.bottleneck, found.busy) == ("folds and copies of rank 1", 2.0)
+    assert simulate(Schedule(()), flat(1), 1).bottleneck == ""
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_ring_all_reduce(n):
+    call = Signature("all_reduce", np.dtype(np.float32), (n * 5,), op=ReduceOp.SUM)
+    schedule = ALGORITHMS["all_reduce"]["ring"].build(world(n), call, Tuning(whole))
+    found = simulate(schedule, flat(n), 4).seconds
+    # n-1 times 20 bytes are sent and folded, and n-1 times sent.
+    assert found == pytest.approx((n - 1) * (2 * (10 + LATENCY) + 5))
+
+
+def test_a_long_queue_is_exact():
+    n = 1000
+    gather = channels([messages(*((rank, 0, 2) for rank in range(1, n)))])
+    starts = np.random.default_rng(3).permutation(n) * 0.25
+    starts[0] = 0.0
+    times = simulate(gather, flat(n), 1, starts).ends
+    free = 0.0
+    for rank in sorted(range(1, n), key=starts.__getitem__):
+        free = max(free, starts[rank]) + 1.0
+        assert times[rank] == pytest.approx(free)
+    assert times[0] == pytest.approx(free + LATENCY)
+    assert math.isclose(simulate(gather, flat(n), 1, starts).busy, n - 1)
+
+
+def test_scratch_and_receives_cost_nothing_by_themselves():
+    rounds = [Round(receives=(transfers(np.array([0]), 1, SCRATCH, 0, 4),))]
+    assert ends(channels(rounds), flat(2)) == [0.0, 0.0]

@@ -1,0 +1,139 @@
+"""Descriptions of networks: what is read, what is refused, and the ready ones."""
+
+import math
+
+import numpy as np
+import pytest
+
+from hpccomm.cost.network import Level, Network
+from hpccomm.cost.network_files import dump, load, parse, ready
+from hpccomm.errors import ConfigurationError, UsageError
+
+PAIRS = """
+nodes = 4
+ranks_per_node = 2
+reduce = 5e9
+[inner]
+latency = 1e-6
+bandwidth = 4e9
+[across]
+latency = 5e-5
+bandwidth = 117700000
+"""
+
+
+def read(text):
+    return parse(text, "pairs", "pairs.toml")
+
+
+def test_what_is_left_out_has_its_default():
+    assert read(PAIRS) == Network(
+        name="pairs",
+        ranks=8,
+        ranks_per_node=2,
+        reduce=5e9,
+        inner=Level(1e-6, 4e9, ports=2),
+        across=Level(5e-5, 117.7e6, ports=2),
+    )
+    assert read(PAIRS).across == Level(5e-5, 117.7e6, 2, "full", 0.0, math.inf, math.inf)
+    assert read(PAIRS).copy == math.inf
+
+
+@pytest.mark.parametrize("name", ready())
+def test_ready_networks_are_read_and_come_back_from_their_text(name):
+    network = load(name)
+    assert network.name == name
+    assert network.description
+    assert parse(dump(network), name, name) == network
+
+
+def test_the_ready_ones_are_those_that_are_named():
+    assert ready() == ("ethernet100", "ib400x32", "lab1g", "nvlink8")
+    assert load("nvlink8").ranks == 8
+    assert load("nvlink8").across is None
+    ib = load("ib400x32")
+    assert (ib.nodes, ib.ranks_per_node, ib.across.ports) == (32, 8, 8)
+
+
+def test_every_text_survives_being_written():
+    network = read('description = "a \\"quoted\\" \\\\ line\\nand ü"\n' + PAIRS)
+    assert parse(dump(network), "pairs", "pairs.toml") == network
+    assert network.description == 'a "quoted" \\ line\nand ü'
+
+
+def test_files_are_read(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(PAIRS)
+    assert load(str(file)).name == "mine"
+    assert load(str(file)).ranks == 8
+
+
+def test_a_name_that_is_nothing_lists_the_ready_ones(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"'ib400' is no ready network.*nvlink8.*TOML"):
+        load("ib400")
+    with pytest.raises(ConfigurationError, match="directory"):
+        load(str(tmp_path))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match="not text"):
+        load(str(tmp_path / "binary"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("nodes = 4", "nodes = 0", "nodes is 0; give an integer from 1 up"),
+        ("nodes = 4", "nodes = true", "nodes is True; give an integer"),
+        ("nodes = 4", "nodes = 4.0", "nodes is 4.0; give an integer"),
+        ("nodes = 4", "", "nodes is missing"),
+        ("nodes = 4", "node = 4", "node is no known key; did you mean nodes"),
+        ("reduce = 5e9", "", "reduce is missing; give bytes a second"),
+        ("reduce = 5e9", "reduce = '5e9'", "reduce is '5e9'; give bytes a second"),
+        ("reduce = 5e9", "reduce = nan", "reduce is nan"),
+        ("latency = 1e-6", "latency = -1", r"\[inner\] latency is -1; give seconds"),
+        ("latency = 1e-6", "latency = inf", r"\[inner\] latency is inf"),
+        ("latency = 5e-5", "", r"\[across\] latency is missing"),
+        ("latency = 5e-5", "latency = true", r"\[across\] latency is True"),
+        ("bandwidth = 4e9", "bandwidth = 0", r"\[inner\] bandwidth is 0; give bytes a second"),
+        ("bandwidth = 4e9", "bandwith = 4e9", r"\[inner\] bandwith .* mean bandwidth"),
+        ("bandwidth = 4e9", "bandwidth = 4e9\nports = 3", r"\[inner\] ports is 3; give at most"),
+        ("bandwidth = 4e9", "bandwidth = 4e9\nduplex = 1", r'duplex is 1; give "full" or "half"'),
+        (
+            "bandwidth = 4e9",
+            "bandwidth = 4e9\ntotal_bandwidth = 1",
+            r"\[inner\] total_bandwidth is no known key",
+        ),
+        ("[inner]", "[inside]", "inside is no known key; .*inner"),
+        ("ranks_per_node = 2", "ranks_per_node = 1", "remove it"),
+        ("nodes = 4", "description = 1\nnodes = 4", "description is 1; give a text"),
+        ("nodes = 4", "nodes = [4", "is not TOML"),
+    ],
+)
+def test_what_does_not_fit_is_said(old, new, message):
+    assert old in PAIRS
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        read(PAIRS.replace(old, new, 1))
+    assert "pairs.toml" in str(caught.value)
+
+
+def test_levels_that_are_missing_are_named():
+    without_across = PAIRS[: PAIRS.index("[across]")]
+    with pytest.raises(ConfigurationError, match=r"several nodes .* add a table \[across\]"):
+        read(without_across)
+    assert read(without_across.replace("nodes = 4", "nodes = 1")).across is None
+    with pytest.raises(ConfigurationError, match=r"several ranks .* add a table \[inner\]"):
+        read("nodes = 1\nranks_per_node = 2\nreduce = 1")
+    with pytest.raises(ConfigurationError, match="inner is 3; make it a table"):
+        read("nodes = 1\nranks_per_node = 2\nreduce = 1\ninner = 3")
+
+
+def test_resizing_changes_the_number_of_nodes():
+    network = read(PAIRS)
+    assert network.resized(5).nodes == 3
+    assert network.resized(5).topology().node_of == (0, 0, 1, 1, 2)
+    assert network.node(np.arange(5)).tolist() == [0, 0, 1, 1, 2]
+    assert network.resized(1).nodes == 1
+    assert load("nvlink8").resized(3).ranks == 3
+    with pytest.raises(UsageError, match=r"nvlink8 is one node of 8 ranks, and 9 were asked for"):
+        load("nvlink8").resized(9)
+    with pytest.raises(UsageError, match="at least 1"):
+        network.resized(0)
