@@ -1,0 +1,279 @@
+"""What is to be proven: a schedule for each rank's call, and what the calls ask for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.algorithms import ALGORITHMS, Algorithm, Build
+from hpccomm.contracts.schedule import Column, Schedule, Tuning, whole, world
+from hpccomm.contracts.signature import Signature
+from hpccomm.dtypes import DType
+from hpccomm.reductions import Op, ReduceOp
+from hpccomm.topology import Topology
+
+ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
+"""Collectives with a root."""
+
+REDUCING = frozenset(("all_reduce", "reduce", "reduce_scatter", "scan"))
+"""Collectives that fold."""
+
+ONE_COUNT = frozenset(("all_reduce", "broadcast", "reduce", "scan", "barrier"))
+"""Collectives whose call has one count, not one for each rank."""
+
+_NEVER_IN_PLACE = frozenset(("broadcast", "barrier"))
+
+Counts = int | Sequence[int] | Sequence[Sequence[int]]
+"""Elements: the whole array of a collective of `ONE_COUNT`; else of every block, or of each rank's
+block; for all_to_all also a row for each rank, what it sends to each."""
+
+
+class Part(NamedTuple):
+    """Ranks of a case that have equal calls, and their schedule."""
+
+    ranks: Column
+    call: Signature
+    schedule: Schedule
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """One collective call of all ranks, and the schedules that are to carry it out.
+
+    Attributes
+    ----------
+    title : str
+        What to call it in an error.
+    build : callable
+        Makes the schedules.
+    calls : tuple of Signature
+        The call of each rank.
+    tuning : Tuning
+        Given to `build`.
+    in_rank_order : bool
+        Whether each element must be the left fold of the contributions in rank order.
+    shared : bool
+        Whether ranks may reach each other's memory.
+    solo : bool
+        Whether each rank's program is asked for alone, as it is for running.
+    """
+
+    title: str
+    build: Build
+    calls: tuple[Signature, ...]
+    tuning: Tuning
+    in_rank_order: bool = False
+    shared: bool = False
+    solo: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.calls)
+
+    def parts(self) -> list[Part]:
+        """Build the schedules: one for all ranks with equal calls, or one for each rank if `solo`."""
+        return [
+            Part(ranks, call, self.build(world(self.size, ranks), call, self.tuning))
+            for ranks, call in self._alike()
+        ]
+
+    def _alike(self) -> list[tuple[Column, Signature]]:
+        if self.solo:
+            return [(np.array([rank]), call) for rank, call in enumerate(self.calls)]
+        first = self.calls[0]
+        if all(call is first for call in self.calls):
+            return [(np.arange(self.size), first)]
+        alike: dict[Signature, list[int]] = {}
+        for rank, call in enumerate(self.calls):
+            alike.setdefault(call, []).append(rank)
+        return [(np.array(ranks), call) for call, ranks in alike.items()]
+
+
+def case(
+    collective: str,
+    algorithm: str | Algorithm | Build,
+    ranks: int,
+    *,
+    count: Counts = 0,
+    root: int = 0,
+    segment: int = whole,
+    channels: int = 2,
+    topology: Topology | None = None,
+    in_place: bool | Sequence[bool] = False,
+    exclusive: bool = False,
+    deterministic: bool = False,
+    dtype: DType | None = None,
+    op: Op = ReduceOp.SUM,
+    solo: bool = False,
+) -> Case:
+    """Return what `prove` proves; the parameters are described there."""
+    given = algorithm
+    name = given if isinstance(given, str) else getattr(given, "__name__", "an algorithm")
+    known = ALGORITHMS[collective][given] if isinstance(given, str) else given
+    if not isinstance(known, Algorithm):
+        known = Algorithm(known, ordered=known)
+    build = known.ordered if deterministic else known.build
+    if build is None:
+        raise ValueError(f"{name} {collective} has no build that folds in rank order")
+    calls = signatures(
+        collective,
+        ranks,
+        count,
+        root=root,
+        in_place=in_place,
+        exclusive=exclusive,
+        dtype=np.dtype(np.int64) if dtype is None else dtype,
+        op=op,
+    )
+    tuning = Tuning(segment, channels, topology)
+    described = {
+        "count": count,
+        "root": root if collective in ROOTED else 0,
+        "segment": 0 if segment == whole else segment,
+        "channels": 0 if channels == 2 else channels,
+        "in_place": in_place,
+        "exclusive": exclusive,
+        "deterministic": deterministic,
+        "solo": solo,
+        "topology": topology and topology.node_of,
+    }
+    told = "".join(f", {key}={value}" for key, value in described.items() if value)
+    title = f"{name} {collective}, {ranks} ranks{told}"
+    return Case(title, build, calls, tuning, deterministic, known.shared, solo)
+
+
+def signatures(
+    collective: str,
+    ranks: int,
+    count: Counts,
+    *,
+    root: int = 0,
+    in_place: bool | Sequence[bool] = False,
+    exclusive: bool = False,
+    dtype: DType,
+    op: Op = ReduceOp.SUM,
+) -> tuple[Signature, ...]:
+    """Return the call of each rank; the parameters are those of `prove`.
+
+    In place is meant where it means something: at the root, where only it has both arrays; for
+    all_to_all, where both have one size.
+    """
+    blocks = np.array(count, np.int64)
+    if collective in ONE_COUNT:
+        blocks = blocks.reshape(1)
+    elif blocks.ndim < 2:
+        blocks = np.broadcast_to(blocks, ranks)
+    if collective == "all_to_all":
+        blocks = np.broadcast_to(blocks, (ranks, ranks))
+    uniform = bool((blocks == blocks.flat[0]).all())
+    rooted = collective in ROOTED
+    asked = [in_place] * ranks if isinstance(in_place, bool) else list(in_place)
+    made: dict[tuple[bool, tuple[int, ...]], Signature] = {}
+    calls = []
+    for rank in range(ranks):
+        sent, received = blocks, np.empty(0, np.int64)
+        if collective == "all_to_all":
+            sent, received = blocks[rank], blocks[:, rank]
+            asked[rank] = asked[rank] and sent.sum() == received.sum()
+        same = bool(asked[rank]) and collective not in _NEVER_IN_PLACE
+        same = same and (rank == root or not rooted)
+        key = (same, () if uniform or collective != "all_to_all" else (rank,))
+        if key not in made:
+            made[key] = Signature(
+                collective,
+                dtype,
+                tuple(sent.tolist()),
+                tuple(received.tolist()),
+                uniform=uniform,
+                op=op if collective in REDUCING else None,
+                root=root if rooted else -1,
+                exclusive=exclusive,
+                in_place=same,
+            )
+        calls.append(made[key])
+    return tuple(calls)
+
+
+def lengths(call: Signature, ranks: Column) -> tuple[Column, Column]:
+    """Return the elements of `send` and `recv` on `ranks`, after the table of `Signature`."""
+    counts = np.array(call.counts, np.int64)
+    none = np.zeros(len(ranks), np.int64)
+    total = none + counts.sum()
+    own = none + counts[ranks % len(counts)]
+    at_root = np.where(ranks == call.root, total, 0)
+    return {
+        "all_reduce": (total, total),
+        "broadcast": (none, total),
+        "reduce": (total, at_root),
+        "all_gather": (own, total),
+        "reduce_scatter": (total, own),
+        "all_to_all": (total, none + sum(call.recv_counts)),
+        "gather": (own, at_root),
+        "scatter": (at_root, own),
+        "scan": (total, total),
+        "barrier": (none, none),
+    }[call.collective]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """What the arrays `recv` of some ranks hold in the end, one after the other.
+
+    Element j is the fold of element `origin[j]` of the contributions of `number[j]` ranks from
+    `first[j]` on; nothing was written there where that is no rank.
+    """
+
+    first: NDArray[np.int64]
+    number: NDArray[np.int64]
+    origin: NDArray[np.int64]
+
+
+def expected(case: Case, call: Signature, ranks: Column) -> Expected:
+    """Return what `recv` must hold on `ranks`, whose call is `call`."""
+    received = lengths(call, ranks)[1]
+    within = _within(received)
+    rank = np.repeat(ranks, received)
+    one = np.ones(len(rank), np.int64)
+    counts = np.array(call.counts, np.int64)
+    starts = np.cumsum(counts) - counts
+    match call.collective:
+        case "all_reduce" | "reduce":
+            return Expected(0 * one, case.size * one, within)
+        case "reduce_scatter":
+            return Expected(0 * one, case.size * one, within + starts[rank])
+        case "scan":
+            number = rank + (0 if call.exclusive else 1)
+            if call.exclusive and call.in_place:  # on rank 0, recv is left as it was
+                number = np.maximum(number, 1)
+            return Expected(0 * one, number, within)
+        case "broadcast":
+            return Expected(call.root * one, one, within)
+        case "scatter":
+            return Expected(call.root * one, one, within + starts[rank])
+        case "all_gather" | "gather":
+            holders = len(rank) // max(int(counts.sum()), 1)
+            owner = np.tile(np.repeat(np.arange(case.size), counts), holders)
+            return Expected(owner, one, np.tile(_within(counts), holders))
+        case "all_to_all":
+            return _exchanged(case, ranks)
+    return Expected(one, one, one)
+
+
+def _exchanged(case: Case, ranks: Column) -> Expected:
+    sent = np.array([call.counts for call in case.calls], np.int64)
+    starts = np.cumsum(sent, axis=1) - sent
+    # A row for each receiver, a column for each sender.
+    blocks = sent.T[ranks].ravel()
+    sender = np.repeat(np.tile(np.arange(case.size), len(ranks)), blocks)
+    origin = np.repeat(starts.T[ranks].ravel(), blocks) + _within(blocks)
+    return Expected(sender, np.ones(len(sender), np.int64), origin)
+
+
+def _within(counts: Column) -> NDArray[np.int64]:
+    """Return 0, 1, ... for each of `counts`, one after the other."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) - np.repeat(ends - counts, counts)
