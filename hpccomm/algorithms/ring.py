@@ -90,6 +90,28 @@ def all_gather_rounds(group: Group, blocks: Blocks, buffer: str = RECV) -> Round
         )
 
 
+def all_reduce_scratch(size: int, count: int, _segment: int) -> int:
+    """Return the elements of scratch that `all_reduce_rounds` takes."""
+    return SLOTS * Even(0, count, size).largest
+
+
+def all_reduce_rounds(
+    group: Group,
+    start: Column | int,
+    count: Column | int,
+    slot: int,
+    *,
+    segment: int,  # noqa: ARG001 (all phases take the same)
+    final: bool,
+    source: str = SEND,
+) -> Rounds:
+    """Reduce-scatter, then all-gather."""
+    blocks = Even(start, count, group.size)
+    own = Place(RECV, blocks.at(group.at)[0])
+    yield from reduce_scatter_rounds(group, blocks, own, slot, final=final, source=source)
+    yield from all_gather_rounds(group, blocks)
+
+
 def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Reduce-scatter, then all-gather, piece by piece."""
     n = group.size
@@ -97,12 +119,11 @@ def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     pieces = ranges(call.counts[0], min(tuning.segment, call.counts[0]) * n)
 
     def run(piece: Range, slot: int) -> Rounds:
-        blocks = Even(piece.start, piece.count, n)
-        own: Column = blocks.at(group.at)[0]
-        yield from reduce_scatter_rounds(group, blocks, Place(RECV, own), slot, final=True)
-        yield from all_gather_rounds(group, blocks)
+        return all_reduce_rounds(
+            group, piece.start, piece.count, slot, segment=tuning.segment, final=True
+        )
 
-    return dealt(pieces, run, tuning, SLOTS * Even(0, pieces[0].count, n).largest)
+    return dealt(pieces, run, tuning, all_reduce_scratch(n, pieces[0].count, tuning.segment))
 
 
 def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
