@@ -9,7 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from hpccomm.algorithms import dissemination, linear, pairwise, ring, shm
+from hpccomm.algorithms import (
+    binomial,
+    chain,
+    dissemination,
+    linear,
+    pairwise,
+    ring,
+    scan,
+    shm,
+    tree,
+)
 from hpccomm.contracts.schedule import Group, Schedule, Tuning
 from hpccomm.contracts.signature import Signature
 
@@ -44,13 +54,22 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "ring": Algorithm(ring.all_reduce),
             "pairwise": Algorithm(pairwise.all_reduce),
             "linear": Algorithm(linear.all_reduce, ordered=linear.all_reduce),
+            "tree": Algorithm(tree.all_reduce),
+            "binomial": Algorithm(binomial.all_reduce),
+            "chain": Algorithm(chain.all_reduce),
             "shm": Algorithm(shm.all_reduce, ordered=shm.all_reduce, shared=True),
         },
         "broadcast": {
+            "tree": Algorithm(tree.broadcast),
+            "binomial": Algorithm(binomial.broadcast),
+            "chain": Algorithm(chain.broadcast),
             "shm": Algorithm(shm.broadcast, shared=True),
         },
         "reduce": {
             "pairwise": Algorithm(pairwise.reduce),
+            "tree": Algorithm(tree.reduce),
+            "binomial": Algorithm(binomial.reduce),
+            "chain": Algorithm(chain.reduce),
             "shm": Algorithm(shm.reduce, ordered=shm.reduce, shared=True),
         },
         "all_gather": {
@@ -71,15 +90,22 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
         },
         "gather": {
             "linear": Algorithm(linear.gather),
+            "binomial": Algorithm(binomial.gather),
             "shm": Algorithm(shm.gather, shared=True),
         },
         "scatter": {
             "linear": Algorithm(linear.scatter),
+            "binomial": Algorithm(binomial.scatter),
             "shm": Algorithm(shm.scatter, shared=True),
         },
-        "scan": {},
+        "scan": {
+            "linear": Algorithm(scan.linear, ordered=scan.linear),
+            "binomial": Algorithm(scan.binomial, ordered=scan.pairwise),
+            "pairwise": Algorithm(scan.pairwise, ordered=scan.pairwise),
+        },
         "barrier": {
             "dissemination": Algorithm(dissemination.barrier),
+            "binomial": Algorithm(binomial.barrier),
         },
     }
 )
