@@ -20,6 +20,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",  # for its role autolink
     "sphinx.ext.doctest",
+    "pictures",
     "tables",
 ]
 exclude_patterns = ["_build"]
@@ -40,6 +41,8 @@ nitpick_ignore = [
     ("py:obj", "start"),
     # Names that a docstring finds in its own module, as the page that shows it does not.
     ("py:obj", "Request"),
+    # Types that aliases stand for, written out by autodoc; Python's documentation is not linked.
+    ("py:class", "collections.abc.Callable"),
 ]
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False

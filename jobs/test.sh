@@ -10,7 +10,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 allow_more_ranks_than_cores
-make_environment test docs dev
+make_environment test docs dev plot
 cd "$checkout"
 # For the tests that start MPI jobs themselves.
 export HPCCOMM_MPIEXEC=$mpiexec

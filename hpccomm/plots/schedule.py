@@ -34,7 +34,7 @@ HEAD = 0.55  # above the ranks: what it is
 ABOVE = 0.2  # further, where channels or nodes are named
 RANKS = 0.42  # the ranks' numbers
 FOOT = 0.35  # the legend
-NARROWEST = 5.6
+LEGEND = 5.3  # width of all signs and their meanings
 
 PALE = "#767676"
 FAINT = "#e0e0e0"
@@ -48,7 +48,7 @@ MEANINGS = {
     "peer": "a peer's memory",
     "barrier": "barrier",
 }
-"""Of the signs, left to right; all of them fit into the narrowest picture."""
+"""Of the signs, left to right."""
 
 Start = tuple[float, float, Colour]
 """Where an arrow begins, and its colour."""
@@ -71,7 +71,8 @@ def draw(subject: Subject) -> "Figure":
     panels = [[row(step, subject) for step in steps] for steps in subject.channels]
     apart = pitch([each for rows in panels for each in rows])
     panel = GUTTER + apart * subject.size
-    width = max(2 * MARGIN + len(panels) * (panel + BETWEEN) - BETWEEN, NARROWEST)
+    words = max(0.112 * len(subject.title), 0.076 * len(subject.summary))
+    width = 2 * MARGIN + max(len(panels) * (panel + BETWEEN) - BETWEEN, words, LEGEND)
     tall = max((sum(each.height for each in rows) for rows in panels), default=0.0)
     head = HEAD + ABOVE * (len(panels) > 1 or subject.topology.num_nodes > 1)
     height = 2 * MARGIN + head + tall + 2 * RANKS + FOOT

@@ -50,9 +50,9 @@ def _said(step: Step, subject: Subject) -> Iterator[str]:
 
 
 def slices(data: Data, subject: Subject) -> str:
-    """Return which elements these are, such as ``[4:8]``; of all_to_all whose blocks for whom."""
-    if subject.collective == "all_to_all" and len(data.elements):
-        return ", ".join(f"{source}→{target}" for source, target in routes(data, subject))
+    """Return which elements these are, such as ``[4:8]``; of all_to_all whose block for whom."""
+    if subject.collective == "all_to_all":
+        return " ".join(f"[{source}→{target}]" for source, target in routes(data, subject))
     return " ".join(f"[{first}:{last}]" for first, last in runs(data.elements))
 
 

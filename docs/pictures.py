@@ -1,0 +1,65 @@
+"""Pictures of the documentation, drawn from the schedules themselves when it is built."""
+
+import os
+from pathlib import Path
+from typing import ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+import hpccomm.algorithms
+import hpccomm.plots
+from hpccomm.errors import UsageError
+from hpccomm.plots.drawing import save
+from hpccomm.plots.schedule import draw
+from hpccomm.plots.subject import subject
+from hpccomm.plots.text import lines
+
+NUMBERS = ("ranks", "root", "count", "segment", "channels", "nodes")
+SOURCES = [
+    file
+    for package in (hpccomm.algorithms, hpccomm.plots)
+    for folder in package.__path__
+    for file in Path(folder).glob("*.py")
+]
+
+
+class Picture(SphinxDirective):
+    """``.. picture-of:: ALGORITHM COLLECTIVE`` draws it; its options are those of `hpccomm plot`."""
+
+    required_arguments = 2
+    option_spec: ClassVar = {
+        **dict.fromkeys(NUMBERS, directives.nonnegative_int),
+        "deterministic": directives.flag,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        """Draw the picture, and show its file."""
+        algorithm, collective = self.arguments
+        asked = {name: value for name, value in self.options.items() if name in NUMBERS}
+        ordered = "deterministic" in self.options
+        try:
+            shown = subject(algorithm, collective, deterministic=ordered, **asked)
+        except UsageError as error:
+            raise self.error(str(error)) from error
+        words = [algorithm, collective, *(f"{name}{value}" for name, value in asked.items())]
+        file = Path(self.env.doctreedir) / "pictures" / f"{'-'.join(words + ['o'] * ordered)}.svg"
+        file.parent.mkdir(exist_ok=True)
+        save(draw(shown), file)
+        for source in SOURCES:
+            self.env.note_dependency(str(source))
+        self.env.note_dependency(__file__)
+        page = Path(self.env.doc2path(self.env.docname)).parent
+        return [
+            nodes.image(
+                uri=Path(os.path.relpath(file, page)).as_posix(), alt=" ".join(lines(shown))
+            )
+        ]
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Announce the directive."""
+    app.add_directive("picture-of", Picture)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,66 @@
+"""`hpccomm plot`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpccomm.cli.main import main
+
+
+def test_the_picture_goes_where_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", "--schedule", "ring", "--ranks", "4"]) == 0
+    assert capsys.readouterr().out == (
+        "ring all_reduce: 4 ranks, 4 elements: 6 rounds, 24 messages, "
+        "a rank sends at most 6 elements\ndrawn in ring-all_reduce-4.svg\n"
+    )
+    assert (tmp_path / "ring-all_reduce-4.svg").read_bytes().rstrip().endswith(b"</svg>")
+    for name, start in (("a.PNG", b"\x89PNG"), ("b.svg", b"<?xml")):
+        command = ["plot", "--schedule", "linear", "--collective", "gather", "--root", "2"]
+        assert main([*command, "--output", name]) == 0
+        assert f"drawn in {name}" in capsys.readouterr().out
+        assert (tmp_path / name).read_bytes().startswith(start)
+
+
+def test_text_needs_no_matplotlib() -> None:
+    program = (
+        "import sys; from hpccomm.cli.main import main; "
+        "main(['plot', '--schedule', 'ring', '--ranks', '3', '--text']); "
+        "assert 'matplotlib' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8", "-c", program],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=True,
+    )
+    assert "round 0: 0→1 [2:3]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--schedule", "rnig"], "no algorithm is called 'rnig'"),
+        (["--schedule", "ring", "--output", "x.pdf"], "let its name end in .svg or .png"),
+        (["--schedule", "ring", "--output", "no/folder/x.svg"], "cannot write no/folder/x.svg"),
+        (["--schedule", "ring", "--output", "x.svg", "--text"], "not allowed with"),
+        (["--schedule", "ring", "--output", ""], "the name is empty"),
+        (["--schedule", "ring", "--ranks", "many"], "invalid int value: 'many'"),
+        ([], "the following arguments are required: --schedule"),
+    ],
+)
+def test_misuse_is_one_line_and_status_2(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.startswith("hpccomm: error: ")
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,270 @@
+"""The picture of a schedule shows what the schedule says."""
+
+import sys
+from collections import Counter
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+
+from hpccomm.algorithms import ALGORITHMS, Algorithm
+from hpccomm.contracts.schedule import (
+    RECV,
+    SEND,
+    Place,
+    Round,
+    Schedule,
+    Tuning,
+    copies,
+    transfers,
+    whole,
+    world,
+)
+from hpccomm.errors import ConfigurationError, UsageError
+from hpccomm.plots.drawing import rendered
+from hpccomm.plots.schedule import draw
+from hpccomm.plots.subject import Subject, subject
+from hpccomm.plots.text import contributed, lines, members, runs, spans
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+EVERY = [
+    pytest.param(collective, name, id=f"{name}-{collective}")
+    for collective, named in ALGORITHMS.items()
+    for name in named
+]
+
+
+def example(collective: str, name: str, ranks: int = 5) -> Subject:
+    """A call with several segments, on two nodes where they may be several."""
+    shared = ALGORITHMS[collective][name].shared
+    return subject(
+        name,
+        collective,
+        ranks=ranks,
+        count=4 * ranks,
+        segment=2,
+        channels=2,
+        nodes=1 if shared else 2,
+    )
+
+
+def said(shown: Subject, segment: int, channels: int) -> Counter[tuple[str, int, int, int, int]]:
+    """What the schedule's tables say: how, channel, round, from whom, to whom."""
+    build = ALGORITHMS[shown.collective][shown.algorithm].build
+    schedule = build(world(shown.size), shown.call, Tuning(segment, channels, shown.topology))
+    found: Counter[tuple[str, int, int, int, int]] = Counter()
+    for channel, make in enumerate(schedule.channels):
+        for number, each in enumerate(make()):
+            for table in each.sends:
+                pairs = zip(table.rank.tolist(), table.peer.tolist(), strict=True)
+                found.update(("message", channel, number, *pair) for pair in pairs)
+            for step in each.local:
+                ranks = step.rank.tolist()
+                sources = getattr(step, "sources", None) or (step.source,)
+                for place in sources:
+                    if place.peer is not None:
+                        pairs = zip(place.peer.tolist(), ranks, strict=True)
+                        found.update(("read", channel, number, a, b) for a, b in pairs if a != b)
+                if step.target.peer is not None:
+                    pairs = zip(ranks, step.target.peer.tolist(), strict=True)
+                    found.update(("write", channel, number, a, b) for a, b in pairs if a != b)
+    return found
+
+
+@pytest.mark.parametrize(("collective", "name"), EVERY)
+def test_each_message_has_its_arrow(collective: str, name: str) -> None:
+    shown = example(collective, name)
+    figure = draw(shown)
+    columns = rank_columns(figure, len(shown.channels))
+    drawn: Counter[tuple[str, int, int, int, int]] = Counter()
+    for group in ET.fromstring(rendered(figure, "svg")).iter(f"{SVG}g"):
+        how, *numbers = group.get("id", "").split("-")
+        if how not in ("message", "read", "write"):
+            continue
+        channel, number, source, target, _ = map(int, numbers)
+        drawn[how, channel, number, source, target] += 1
+        shaft = group.find(f"{SVG}path")
+        assert shaft is not None
+        ends = [float(word) for word in shaft.get("d", "").split() if word not in "MLQ"]
+        assert nearest(columns[channel], ends[0]) == source
+        assert nearest(columns[channel], ends[-2]) == target
+        assert ends[-1] > ends[1]  # downwards, as time goes
+    assert drawn == said(shown, 2, 2)
+
+
+def rank_columns(figure: object, channels: int) -> list[list[float]]:
+    """Where each rank's line is, in points, for each channel; by the numbers above the lines."""
+    (axes,) = figure.axes  # type: ignore[attr-defined]
+    numbers = [text for text in axes.texts if text.get_bbox_patch() is not None]
+    size = len(numbers) // (2 * channels)
+    found = []
+    for channel in range(channels):
+        mine = numbers[channel * 2 * size : (channel + 1) * 2 * size]
+        assert [text.get_text() for text in mine[::2]] == [str(rank) for rank in range(size)]
+        found.append([72 * text.get_position()[0] for text in mine[::2]])
+    return found
+
+
+def nearest(columns: list[float], x: float) -> int:
+    return min(range(len(columns)), key=lambda rank: abs(columns[rank] - x))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 16])
+def test_any_number_of_ranks_is_drawn(ranks: int) -> None:
+    assert rendered(draw(subject("ring", ranks=ranks)), "png").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("collective", "name"), EVERY)
+def test_nothing_to_move_is_drawn(collective: str, name: str) -> None:
+    assert b"</svg>" in rendered(draw(subject(name, collective, ranks=3, count=0)), "svg")
+
+
+def test_the_same_schedule_gives_the_same_bytes() -> None:
+    first, second = (rendered(draw(subject("ring", ranks=4)), "svg") for _ in range(2))
+    assert first == second
+    assert b"dc:date" not in first
+
+
+def test_the_ring_moves_what_it_is_known_to_move() -> None:
+    size = 8
+    (steps,) = subject("ring", "all_reduce", ranks=size).channels
+    assert len(steps) == 2 * (size - 1)
+    for number, step in enumerate(steps):
+        assert [(move.source, move.target) for move in step.moves] == [
+            (rank, (rank + 1) % size) for rank in range(size)
+        ]
+        for move in step.moves:
+            (block,) = move.data.elements.tolist()
+            ranks = members(move.data.contributions[0])
+            if number < size - 1:
+                assert block == (move.source - number - 1) % size
+                assert ranks == sorted((move.source - back) % size for back in range(number + 1))
+            else:
+                assert block == (move.source - (number - size + 1)) % size
+                assert len(ranks) == size
+        what = {mark.what for mark in step.marks}
+        assert what == (
+            {"fold"} if number < size - 2 else {"final"} if number == size - 2 else set()
+        )
+
+
+def test_text_has_a_line_a_round() -> None:
+    assert list(lines(subject("ring", ranks=3, count=6))) == [
+        "ring all_reduce: 3 ranks, 6 elements",
+        "4 rounds, 12 messages, a rank sends at most 8 elements",
+        "round 0: 0→1 [4:6], 1→2 [0:2], 2→0 [2:4]; folds: 0-2",
+        "round 1: 0→1 [2:4] of 0,2, 1→2 [4:6] of 0-1, 2→0 [0:2] of 1-2; completes: 0-2",
+        "round 2: 0→1 [0:2] of 0-2, 1→2 [2:4] of 0-2, 2→0 [4:6] of 0-2",
+        "round 3: 0→1 [4:6] of 0-2, 1→2 [0:2] of 0-2, 2→0 [2:4] of 0-2",
+    ]
+    two_channels = list(lines(subject("ring", ranks=2, count=8, segment=2, channels=2)))
+    assert two_channels[2] == "channel 0 round 0: 0→1 [2:4], 1→0 [0:2]; completes: 0-1"
+    assert two_channels[4].startswith("channel 1 round 0: 0→1 [6:8]")
+
+
+def test_text_of_blocks_names_sender_and_receiver() -> None:
+    text = "\n".join(lines(subject("pairwise", "all_to_all", ranks=3)))
+    assert "0→1 [0→1]" in text
+    assert "2→0 [2→0]" in text
+
+
+def test_words_for_elements_and_ranks() -> None:
+    assert runs(np.array([4, 5, 6, 0, 1, 9])) == [(4, 7), (0, 2), (9, 10)]
+    assert runs(np.array([], np.int64)) == []
+    assert spans([5, 0, 1, 2]) == "0-2,5"
+    (steps,) = subject("ring", ranks=4).channels
+    assert contributed(steps[0].moves[0].data) == ""
+    assert contributed(steps[2].moves[3].data) == "1-3"
+
+
+def build_half_a_message(group: object, _call: object, _tuning: object) -> Schedule:
+    """Rank 0 sends what nobody receives."""
+    rank = group.rank  # type: ignore[attr-defined]
+    first = rank == 0
+    sends = (transfers(rank, 1 - rank, SEND, 0, 2, first),)
+    return Schedule((lambda: iter([Round(sends=sends)]),))
+
+
+def build_another_size(group: object, _call: object, _tuning: object) -> Schedule:
+    """Rank 1 expects more than rank 0 sends."""
+    rank = group.rank  # type: ignore[attr-defined]
+    sends = (transfers(rank, 1 - rank, SEND, 0, 1, rank == 0),)
+    receives = (transfers(rank, 1 - rank, RECV, 0, 2, rank == 1),)
+    return Schedule((lambda: iter([Round(receives, sends)]),))
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (build_half_a_message, "round 0: rank 0 sends to rank 1, which expects nothing"),
+        (build_another_size, "round 0: rank 1 expects 2 elements of rank 0, which sends 1"),
+    ],
+)
+def test_a_message_with_one_end_is_named(build: object, words: str) -> None:
+    known = {"all_reduce": {"broken": Algorithm(build)}}  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=words):
+        subject("broken", ranks=2, known=known)
+
+
+def test_local_steps_move_what_is_said_of_elements() -> None:
+    def build(group: object, _call: object, _tuning: object) -> Schedule:
+        rank = group.rank  # type: ignore[attr-defined]
+        swap = (
+            copies(rank, Place(SEND, 0), Place(RECV, 1), 1),
+            copies(rank, Place(SEND, 1), Place(RECV, 0), 1),
+        )
+        sends = (transfers(rank, 1 - rank, RECV, 0, 2, rank == 0),)
+        receives = (transfers(rank, 1 - rank, RECV, 0, 2, rank == 1),)
+        return Schedule((lambda: iter([Round(local=swap), Round(), Round(receives, sends)]),))
+
+    known = {"all_reduce": {"swap": Algorithm(build)}}  # type: ignore[arg-type]
+    (steps,) = subject("swap", ranks=2, known=known).channels
+    assert [step.number for step in steps] == [0, 2]
+    assert steps[1].moves[0].data.elements.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"algorithm": "rnig"}, "no algorithm is called 'rnig'; give one of .*ring"),
+        (
+            {"algorithm": "ring", "collective": "gather"},
+            "gather has no .*'ring'; give one of .*lin",
+        ),
+        ({"algorithm": "ring", "collective": "reduction"}, "no collective is called 'reduction'"),
+        ({"algorithm": "ring", "ranks": 65}, "ranks is 65; give a number from 1 to 64"),
+        ({"algorithm": "ring", "ranks": 0}, "ranks is 0"),
+        ({"algorithm": "ring", "root": 0}, "all_reduce has no root"),
+        ({"algorithm": "linear", "collective": "gather", "root": 8}, "root is 8; .* from 0 to 7"),
+        ({"algorithm": "ring", "count": -1}, "count is -1; give a number from 0 to"),
+        ({"algorithm": "ring", "segment": 0}, "segment is 0; give a number at least 1"),
+        ({"algorithm": "ring", "channels": 0}, "channels is 0"),
+        ({"algorithm": "ring", "nodes": 9}, "nodes is 9; give a number from 1 to 8"),
+        ({"algorithm": "shm", "nodes": 2}, "shm takes ranks that share memory.*give 1 node"),
+        (
+            {"algorithm": "pairwise", "collective": "all_to_all", "count": 12},
+            "12 elements are not 8 of them; give a count that is a multiple of 8",
+        ),
+        (
+            {"algorithm": "ring", "collective": "all_gather", "deterministic": True},
+            "has no form that folds in rank order",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(given: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        subject(**given)  # type: ignore[arg-type]
+
+
+def test_uneven_blocks_are_drawn_where_the_algorithm_takes_them() -> None:
+    shown = subject("ring", "all_gather", ranks=3, count=7)
+    assert shown.call.counts == (2, 2, 3)
+    assert not shown.call.uniform
+
+
+def test_without_matplotlib_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = subject("ring", ranks=2, segment=whole)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'hpccomm\[plot\]'"):
+        draw(shown)
