@@ -124,7 +124,7 @@ class HostPath:
 
     def _start(self, schedule: Schedule, call: Signature) -> Start:
         """Return what runs `schedule`."""
-        program = compiled(schedule)
+        program = compiled(schedule, call.lengths(self._backend.rank))
         fold = None
         if call.op is not None:
             averaged = self._backend.size if call.op is ReduceOp.AVG else 0

@@ -268,6 +268,8 @@ class Folder:
         If not 0, what a final sum is divided by, before it is rounded to the dtype.
     """
 
+    __slots__ = ("_accumulator", "_average", "_combine", "_direct", "_run", "_step", "_wide")
+
     def __init__(self, op: Op, dtype: DType, average_over: int = 0) -> None:
         self._combine = _combine(op)
         named = isinstance(op, ReduceOp | PremulSum)
@@ -279,8 +281,8 @@ class Folder:
         self._accumulator: Array | None = None
         # Floats overflow to infinity or NaN without a warning, as on every backend. A context that
         # says so once costs a call next to nothing, `np.errstate` a microsecond.
-        self._quietly = Context()
-        self._quietly.run(np.seterr, over="ignore", invalid="ignore")
+        self._run = Context().run
+        self._run(np.seterr, over="ignore", invalid="ignore")
 
     def __call__(self, sources: Sequence[Array], out: Array, final: bool = True) -> None:
         """Fold `sources` into `out`.
@@ -296,11 +298,11 @@ class Folder:
         """
         if self._direct and len(sources) == 2:
             a, b = sources
-            self._quietly.run(self._combine, a, b, out=out)
+            self._run(self._combine, a, b, out=out)
             if final and self._average is not None:
-                self._quietly.run(self._average, out)
+                self._run(self._average, out)
         elif isinstance(self._combine, np.ufunc):
-            self._quietly.run(self._by_blocks, sources, out, final)
+            self._run(self._by_blocks, sources, out, final)
         else:  # the user's own function sees the user's context
             self._by_blocks(sources, out, final)
 

@@ -88,3 +88,20 @@ class Signature:
     def nbytes(self) -> int:
         """Bytes of the larger array."""
         return self.elements * self.dtype.itemsize
+
+    def lengths(self, rank: int) -> tuple[int, int]:
+        """Return the elements of `send` and `recv` on `rank`, after the table above."""
+        total, own = sum(self.counts), self.counts[rank % len(self.counts)]
+        at_root = total if rank == self.root else 0
+        return {
+            "all_reduce": (total, total),
+            "broadcast": (0, total),
+            "reduce": (total, at_root),
+            "all_gather": (own, total),
+            "reduce_scatter": (total, own),
+            "all_to_all": (total, sum(self.recv_counts)),
+            "gather": (own, at_root),
+            "scatter": (at_root, own),
+            "scan": (total, total),
+            "barrier": (0, 0),
+        }[self.collective]

@@ -1,6 +1,6 @@
 """The ranks of an MPI communicator."""
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,57 +18,6 @@ from hpccomm.errors import BufferMismatch, CommunicationError, HpccommError, Usa
 from hpccomm.topology import Topology, arrange
 
 
-class _Receive:
-    """A receive, of which only a message of the right size reaches the array.
-
-    A message that is longer than a posted receive may overwrite memory (Open MPI 5 does). So the
-    message is matched first, and received once its size is known. Receives of one sender and tag
-    match in the order in which they were begun, which `queue` holds.
-    """
-
-    __slots__ = ("_arrived", "_comm", "_data", "_expected", "_queue", "_request", "_src", "_tag")
-
-    def __init__(
-        self, comm: Any, data: NDArray[Any], src: int, tag: int, queue: "deque[_Receive]"
-    ) -> None:
-        self._comm = comm
-        self._data = data
-        self._expected = data.nbytes
-        self._src = src
-        self._tag = tag
-        self._queue = queue
-        self._request: Any = None
-        self._arrived = 0
-        queue.append(self)
-
-    def test(self) -> bool:
-        """Return whether the message is there; a `Request`."""
-        if self._request is None and not self._match():
-            return False
-        if not self._request.Test():
-            return False
-        if self._arrived != self._expected:
-            raise BufferMismatch(
-                f"rank {self._src} sent {self._arrived} bytes, and the array takes "
-                f"{self._expected} bytes; give an array of the size that is sent"
-            )
-        return True
-
-    def _match(self) -> bool:
-        if self._queue[0] is not self:
-            return False
-        status = MPI.Status()
-        message = self._comm.Improbe(self._src, self._tag, status)
-        if message is None:
-            return False
-        self._queue.popleft()
-        self._arrived = status.Get_elements(MPI.BYTE)
-        if self._arrived != self._expected:
-            self._data = np.empty(self._arrived, np.uint8)  # takes what is lost
-        self._request = message.Irecv([self._data, *block(self._arrived)])
-        return True
-
-
 class MpiTransport:
     """Messages over one MPI communicator."""
 
@@ -76,7 +25,10 @@ class MpiTransport:
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
-        self._queues: dict[tuple[int, int], deque[_Receive]] = defaultdict(deque)
+        self._isend = comm.Isend
+        self._improbe = comm.Improbe
+        # For each sender and tag, how many receives were begun, and how many have their message.
+        self._receives: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
         self.rank: int = comm.rank
         self.size: int = comm.size
         # MPI promises at least 32767.
@@ -84,13 +36,50 @@ class MpiTransport:
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Begin to send."""
-        # The request keeps the memory: it must outlive the transfer.
-        test: Request = self._comm.Isend([data, *block(data.nbytes)], dst, tag).Test
+        # The request keeps the memory, which must outlive the transfer.
+        test: Request = self._isend([data, *block(data.nbytes)], dst, tag).Test
         return test
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
-        """Begin to receive."""
-        return _Receive(self._comm, data, src, tag, self._queues[src, tag]).test
+        """Begin to receive.
+
+        A message that is longer than a posted receive may overwrite memory (Open MPI 5 does). So the
+        message is matched first, and received once its size is known. Receives of one sender and tag
+        match in the order in which they were begun.
+        """
+        receives = self._receives[src, tag]
+        turn = receives[0]
+        receives[0] = turn + 1
+        improbe = self._improbe
+        request: Any = None
+        wrong: BufferMismatch | None = None
+
+        def test() -> bool:
+            nonlocal request, wrong
+            if request is None:
+                if receives[1] != turn:
+                    return False
+                status = MPI.Status()
+                message = improbe(src, tag, status)
+                if message is None:
+                    return False
+                receives[1] = turn + 1
+                arrived = status.Get_elements(MPI.BYTE)
+                into = data
+                if arrived != data.nbytes:
+                    wrong = BufferMismatch(
+                        f"rank {src} sent {arrived} bytes, and the array takes {data.nbytes} bytes; "
+                        "give an array of the size that is sent"
+                    )
+                    into = np.empty(arrived, np.uint8)  # takes what is lost
+                request = message.Irecv([into, *block(arrived)])
+            if not request.Test():
+                return False
+            if wrong is not None:
+                raise wrong
+            return True
+
+        return test
 
 
 class MpiBackend:

@@ -1,0 +1,203 @@
+"""Runs programs over a transport."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.buffers import address
+from hpccomm.contracts.backend import Buffer
+from hpccomm.contracts.transport import Exposure, Request, Transport
+from hpccomm.dtypes import DType
+from hpccomm.errors import BufferMismatch
+from hpccomm.execution.program import OWN, Program, Turn
+from hpccomm.reductions import Folder
+from hpccomm.waiting import Steps
+
+FIRST_TAG = 2
+"""Tag of a schedule's first channel; each has its own. A pair's messages of one channel arrive in
+their order, and all ranks run the same calls. The control plane has the tags below."""
+
+KEPT_BYTES = 64 << 20
+"""A larger scratch is given back after the call."""
+
+_NOTHING = np.empty(0, np.uint8)
+
+
+class Room:
+    """Memory for what a call needs besides its arrays; calls have it one after the other."""
+
+    __slots__ = ("_bytes", "_taken")
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+        self._taken = self._bytes
+
+    def take(self, count: int, dtype: DType) -> NDArray[Any]:
+        """Return `count` elements, which the next call has as well."""
+        taken = self._taken
+        if taken.size == count and taken.dtype == dtype:
+            return taken
+        nbytes = count * dtype.itemsize
+        if nbytes > KEPT_BYTES:
+            return np.empty(count, dtype)
+        if nbytes > self._bytes.size:
+            self._bytes = np.empty(nbytes, np.uint8)
+        self._taken = taken = self._bytes[:nbytes].view(dtype)
+        return taken
+
+
+class Buffers(Protocol):
+    """The buffers that a program numbers."""
+
+    def __getitem__(self, number: int, /) -> NDArray[Any]:
+        """Return the buffer of that number."""
+        ...
+
+
+class _Reached:
+    """The buffers of a rank, and those of its peers."""
+
+    def __init__(self, own: Sequence[NDArray[Any]], exposure: Exposure) -> None:
+        self._own = own
+        self._exposure = exposure
+
+    def __getitem__(self, number: int, /) -> NDArray[Any]:
+        if number < len(OWN):
+            return self._own[number]
+        return self._exposure.reach(number // len(OWN) - 1, number % len(OWN))
+
+
+class Runner:
+    """Runs programs over one transport, one at a time: they share their scratch.
+
+    Parameters
+    ----------
+    transport : Transport
+        Moves the slices.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._room = Room()
+
+    def steps(
+        self, program: Program, dtype: DType, fold: Folder | None, send: Buffer, recv: Buffer
+    ) -> Steps:
+        """Run `program`, polled.
+
+        Parameters
+        ----------
+        program : Program
+            What this rank does.
+        dtype : dtype
+            Of its elements.
+        fold : Folder or None
+            The reduction, if there is one.
+        send, recv : ndarray or None, 1-D of `dtype`
+            This rank's arrays.
+        """
+        scratch = self._room.take(program.scratch, dtype)
+        # Where a rank has no array its program names none: any will do.
+        buffers = (scratch if send is None else send, scratch if recv is None else recv, scratch)
+        if program.shared:
+            return self._exposed(program, fold, buffers)
+        channels = program.channels
+        if len(channels) == 1:
+            return self._channel(channels[0], FIRST_TAG, fold, buffers)
+        return self._at_once(channels, fold, buffers)
+
+    def _exposed(self, program: Program, fold: Folder | None, own: Sequence[NDArray[Any]]) -> Steps:
+        """Run a program that reaches into its peers' memory."""
+        assert self._transport.shared is not None
+        exposure = self._transport.shared.expose(own)
+        yield from self._at_once(program.channels, fold, _Reached(own, exposure))
+        exposure.withdraw()
+
+    def _at_once(
+        self, channels: Sequence[tuple[Turn, ...]], fold: Folder | None, buffers: Buffers
+    ) -> Steps:
+        """Move all channels on at the same time, until all are done."""
+        under_way = [
+            self._channel(channel, FIRST_TAG + number, fold, buffers)
+            for number, channel in enumerate(channels)
+        ]
+        while under_way:
+            moved = False
+            left = []
+            for channel in under_way:
+                step = next(channel, None)
+                if step is not None:
+                    left.append(channel)
+                moved |= step is not False
+            under_way = left
+            if under_way:
+                yield moved
+
+    def _channel(
+        self, turns: tuple[Turn, ...], tag: int, fold: Folder | None, buffers: Buffers
+    ) -> Steps:
+        # The latency of small arrays is made here: one function more is a tenth of it.
+        isend, irecv = self._transport.isend, self._transport.irecv
+        for receives, sends, local, meetings in turns:
+            requests: list[Request] = []
+            for peer, (number, where) in receives:
+                data = buffers[number] if where is None else buffers[number][where]
+                requests.append(irecv(data, peer, tag))
+            for peer, (number, where) in sends:
+                data = buffers[number] if where is None else buffers[number][where]
+                requests.append(isend(data, peer, tag))
+            lost: list[BufferMismatch] = []
+            while requests:
+                before = len(requests)
+                requests = _left(requests, lost)
+                if requests:
+                    yield len(requests) < before
+            if lost:
+                raise lost[0]
+            for sources, (number, where), final in local:
+                target = buffers[number] if where is None else buffers[number][where]
+                inputs = []
+                for number, where in sources:
+                    inputs.append(buffers[number] if where is None else buffers[number][where])
+                if final is None:
+                    _copy(inputs[0], target)
+                else:
+                    fold(inputs, target, final)  # type: ignore[misc]  # a reduction has one
+            for ahead, behind in meetings:
+                yield from completed([irecv(_NOTHING, behind, tag), isend(_NOTHING, ahead, tag)])
+
+
+def completed(requests: list[Request]) -> Steps:
+    """Wait, polled, until all `requests` are complete.
+
+    Where a message has another size than its array, the others are completed before that is raised:
+    one that was left behind would take, or keep from others, the messages to come.
+    """
+    lost: list[BufferMismatch] = []
+    while requests:
+        before = len(requests)
+        requests = _left(requests, lost)
+        if requests:
+            yield len(requests) < before
+    if lost:
+        raise lost[0]
+
+
+def _left(requests: list[Request], lost: list[BufferMismatch]) -> list[Request]:
+    """Move `requests` on; return those that are not complete, and note in `lost` what did not fit."""
+    left = []
+    for request in requests:
+        try:
+            if not request():
+                left.append(request)
+        except BufferMismatch as error:
+            lost.append(error)
+    return left
+
+
+def _copy(source: NDArray[Any], target: NDArray[Any]) -> None:
+    # In place the two may be the same memory; to copy that would take as long as any copy.
+    if not np.may_share_memory(source, target) or address(source) != address(target):
+        target[:] = source
