@@ -11,12 +11,17 @@ from types import MappingProxyType
 
 from hpccomm.algorithms import (
     binomial,
+    bruck,
     chain,
     dissemination,
+    halving_doubling,
     linear,
+    ordered,
     pairwise,
+    recursive_doubling,
     ring,
     scan,
+    scatter_all_gather,
     shm,
     tree,
 )
@@ -51,40 +56,64 @@ class Algorithm:
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
     {
         "all_reduce": {
-            "ring": Algorithm(ring.all_reduce),
-            "pairwise": Algorithm(pairwise.all_reduce),
-            "linear": Algorithm(linear.all_reduce, ordered=linear.all_reduce),
-            "tree": Algorithm(tree.all_reduce),
-            "binomial": Algorithm(binomial.all_reduce),
-            "chain": Algorithm(chain.all_reduce),
+            "ring": Algorithm(ring.all_reduce, ordered=ordered.all_reduce(ring.all_gather_rounds)),
+            "recursive_doubling": Algorithm(
+                recursive_doubling.all_reduce, ordered=ordered.all_reduce(bruck.all_gather_rounds)
+            ),
+            "halving_doubling": Algorithm(
+                halving_doubling.all_reduce, ordered=ordered.all_reduce(bruck.all_gather_rounds)
+            ),
+            "pairwise": Algorithm(
+                pairwise.all_reduce, ordered=ordered.all_reduce(pairwise.all_gather_rounds)
+            ),
+            "linear": Algorithm(
+                linear.all_reduce, ordered=ordered.all_reduce(linear.all_gather_rounds)
+            ),
+            "tree": Algorithm(tree.all_reduce, ordered=ordered.all_reduce(bruck.all_gather_rounds)),
+            "binomial": Algorithm(
+                binomial.all_reduce, ordered=ordered.all_reduce(bruck.all_gather_rounds)
+            ),
+            "chain": Algorithm(
+                chain.all_reduce, ordered=ordered.all_reduce(ring.all_gather_rounds)
+            ),
             "shm": Algorithm(shm.all_reduce, ordered=shm.all_reduce, shared=True),
         },
         "broadcast": {
             "tree": Algorithm(tree.broadcast),
             "binomial": Algorithm(binomial.broadcast),
             "chain": Algorithm(chain.broadcast),
+            "scatter_all_gather": Algorithm(scatter_all_gather.broadcast),
             "shm": Algorithm(shm.broadcast, shared=True),
         },
         "reduce": {
-            "pairwise": Algorithm(pairwise.reduce),
-            "tree": Algorithm(tree.reduce),
-            "binomial": Algorithm(binomial.reduce),
-            "chain": Algorithm(chain.reduce),
+            "tree": Algorithm(tree.reduce, ordered=ordered.reduce(binomial.gather_rounds)),
+            "binomial": Algorithm(binomial.reduce, ordered=ordered.reduce(binomial.gather_rounds)),
+            "chain": Algorithm(chain.reduce, ordered=ordered.reduce(linear.gather_rounds)),
+            "halving_doubling": Algorithm(
+                halving_doubling.reduce, ordered=ordered.reduce(binomial.gather_rounds)
+            ),
+            "pairwise": Algorithm(pairwise.reduce, ordered=ordered.reduce(linear.gather_rounds)),
             "shm": Algorithm(shm.reduce, ordered=shm.reduce, shared=True),
         },
         "all_gather": {
             "ring": Algorithm(ring.all_gather),
+            "bruck": Algorithm(bruck.all_gather),
+            "recursive_doubling": Algorithm(recursive_doubling.all_gather),
             "pairwise": Algorithm(pairwise.all_gather),
             "linear": Algorithm(linear.all_gather),
             "shm": Algorithm(shm.all_gather, shared=True),
         },
         "reduce_scatter": {
-            "ring": Algorithm(ring.reduce_scatter),
-            "pairwise": Algorithm(pairwise.reduce_scatter),
+            "ring": Algorithm(ring.reduce_scatter, ordered=ordered.reduce_scatter),
+            "halving_doubling": Algorithm(
+                halving_doubling.reduce_scatter, ordered=ordered.reduce_scatter
+            ),
+            "pairwise": Algorithm(pairwise.reduce_scatter, ordered=ordered.reduce_scatter),
             "shm": Algorithm(shm.reduce_scatter, ordered=shm.reduce_scatter, shared=True),
         },
         "all_to_all": {
             "pairwise": Algorithm(pairwise.all_to_all),
+            "bruck": Algorithm(bruck.all_to_all, uniform=True),
             "linear": Algorithm(linear.all_to_all),
             "shm": Algorithm(shm.all_to_all, uniform=True, shared=True),
         },

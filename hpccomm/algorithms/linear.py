@@ -57,20 +57,40 @@ def with_others(group: Group, where: Mask | None = None) -> tuple[Group, Column]
 
 
 def gather_rounds(
-    group: Group, root: Column | int, blocks: Blocks, source: Place, target: str
+    group: Group,
+    root: Column | int,
+    blocks: Blocks,
+    slot: int,  # noqa: ARG001 (all gathers take the same)
+    source: Place,
+    target: str,
 ) -> Rounds:
     """Collect the own block of each rank, from `source`, in the root's buffer `target`."""
-    at = group.at
+    n, at, rank = group.size, group.at, group.rank
     is_root = at == root
     start, count = blocks.at(at)
-    roots, others = with_others(group, is_root)
-    into_start, into_count = blocks.at(others)
+    receives = []
+    # Blocks answer for the rows of the group, so that each other position is a table.
+    for step in range(1, n):
+        of = (at + step) % n
+        receives.append(transfers(rank, group.peer(of), target, *blocks.at(of), is_root))
     to = group.peer(np.broadcast_to(root, at.shape))
     yield Round(
-        receives=(transfers(roots.rank, roots.peer(others), target, into_start, into_count),),
-        sends=(transfers(group.rank, to, source.buffer, source.start, count, ~is_root),),
-        local=(copies(group.rank, source, Place(target, start), count, is_root),),
+        receives=tuple(receives),
+        sends=(transfers(rank, to, source.buffer, source.start, count, ~is_root),),
+        local=(copies(rank, source, Place(target, start), count, is_root),),
     )
+
+
+def all_gather_rounds(group: Group, blocks: Blocks, buffer: str = RECV) -> Rounds:
+    """Send the own block of `buffer` to everyone."""
+    n, at, rank = group.size, group.at, group.rank
+    own = blocks.at(at)
+    receives, sends = [], []
+    for step in range(1, n):
+        of, to = (at - step) % n, (at + step) % n
+        receives.append(transfers(rank, group.peer(of), buffer, *blocks.at(of)))
+        sends.append(transfers(rank, group.peer(to), buffer, *own))
+    yield Round(tuple(receives), tuple(sends))
 
 
 def all_reduce(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
@@ -102,14 +122,8 @@ def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
 
     def channel() -> Rounds:
         start, count = blocks.at(group.at)
-        pairs, others = with_others(group)
-        peer = pairs.peer(others)
-        into_start, into_count = blocks.at(others)
-        yield Round(
-            receives=(transfers(pairs.rank, peer, RECV, into_start, into_count),),
-            sends=(transfers(pairs.rank, peer, SEND, 0, blocks.at(pairs.at)[1]),),
-            local=(copies(group.rank, Place(SEND, 0), Place(RECV, start), count),),
-        )
+        yield Round(local=(copies(group.rank, Place(SEND, 0), Place(RECV, start), count),))
+        yield from all_gather_rounds(group, blocks)
 
     return Schedule((channel,))
 
@@ -140,7 +154,7 @@ def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
 def gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     """Each rank sends its block to the root."""
     blocks = Listed(call.counts)
-    return Schedule((lambda: gather_rounds(group, call.root, blocks, Place(SEND, 0), RECV),))
+    return Schedule((lambda: gather_rounds(group, call.root, blocks, 0, Place(SEND, 0), RECV),))
 
 
 def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:

@@ -40,6 +40,11 @@ from hpccomm.contracts.schedule import (
 from hpccomm.contracts.signature import Signature
 
 
+def reduce_scatter_scratch(size: int, count: int, _segment: int) -> int:
+    """Return the elements of scratch that `reduce_scatter_rounds` takes."""
+    return Even(0, count, size).largest
+
+
 def reduce_scatter_rounds(
     group: Group,
     blocks: Blocks,
@@ -133,7 +138,7 @@ def reduce_rounds(
     blocks = Even(start, count, group.size)
     own = Place(SCRATCH, slot + blocks.largest)
     yield from reduce_scatter_rounds(group, blocks, own, slot, final=final, source=source)
-    yield from gather_rounds(group, root, blocks, own, target)
+    yield from gather_rounds(group, root, blocks, slot, own, target)
 
 
 def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
