@@ -40,7 +40,7 @@ from hpccomm.algorithms import Algorithm, Build
 from hpccomm.contracts.schedule import whole
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op, ReduceOp
-from hpccomm.testing.proof.case import Case, Counts, case, signatures
+from hpccomm.testing.proof.case import ONE_COUNT, REDUCING, ROOTED, Case, Counts, case, signatures
 from hpccomm.testing.proof.machine import Machine
 from hpccomm.testing.proof.memory import (
     Unproven,
@@ -49,9 +49,21 @@ from hpccomm.testing.proof.memory import (
     fill,
     lay_out,
 )
+from hpccomm.testing.proof.views import check_same_program
 from hpccomm.topology import Topology
 
-__all__ = ["Case", "Unproven", "case", "prove", "prove_all", "signatures"]
+__all__ = [
+    "ONE_COUNT",
+    "REDUCING",
+    "ROOTED",
+    "Case",
+    "Unproven",
+    "case",
+    "check_same_program",
+    "prove",
+    "prove_all",
+    "signatures",
+]
 
 
 def prove(
