@@ -28,6 +28,9 @@ MOST_RUNS = 2
 MOST_WHOSE = 7
 """Letters for the ranks whose contributions a message holds; with more it counts the ranks."""
 
+MOST_ROUTES = 11
+"""Letters for senders or receivers of blocks; with more it counts the blocks."""
+
 INK = (0.13, 0.13, 0.13)
 PARTS = (0.35, 0.35, 0.35)
 
@@ -44,7 +47,7 @@ class Label:
     text : str
         What moves; empty for a message without data.
     whose : str
-        Whose contributions it holds, where they were folded.
+        Whose contributions it holds, where they were folded; whose blocks, where they are several.
     colour : tuple of float
         Red, green, blue, from 0 to 1.
     """
@@ -115,9 +118,7 @@ def label(data: Data, subject: Subject) -> Label:
     if not len(data.elements):
         return Label("", "", INK)
     if subject.collective == "all_to_all":
-        blocks = routes(data, subject)
-        text = "→".join(map(str, blocks[0])) if len(blocks) == 1 else f"{len(blocks)} blocks"
-        return Label(text, "", shade(blocks[0][0] / max(subject.size - 1, 1)))
+        return _blocks(routes(data, subject), subject.size)
     found = runs(data.elements)
     text = " ".join(str(a) if b == a + 1 else f"{a}:{b}" for a, b in found)
     if len(found) > MOST_RUNS:
@@ -129,6 +130,18 @@ def label(data: Data, subject: Subject) -> Label:
         whose = f"{len(members(data.contributions[0]))} ranks"
     place = float(np.mean(data.elements)) / max(subject.call.elements - 1, 1)
     return Label(text, f"Σ {whose}" if whose else "", shade(place))
+
+
+def _blocks(blocks: Sequence[tuple[int, int]], size: int) -> Label:
+    """Return what is said of blocks of an all_to_all: from whom, for whom."""
+    colour = shade(blocks[0][0] / max(size - 1, 1))
+    if len(blocks) == 1:
+        return Label("→".join(map(str, blocks[0])), "", colour)
+    senders, receivers = ({block[end] for block in blocks} for end in (0, 1))
+    text, whose = f"→{spans(receivers)}", f"of {spans(senders)}"
+    if max(len(text), len(whose)) > MOST_ROUTES:
+        return Label(f"{len(blocks)} blocks", "", colour)
+    return Label(text, whose, colour)
 
 
 def shade(place: float) -> Colour:

@@ -36,6 +36,8 @@ class Subject:
         Which ranks share a node.
     segment : int or None
         Elements that are moved at a time, where the algorithm cuts the array.
+    ordered : bool
+        Whether contributions are folded in rank order.
     channels : tuple of tuple of Step
         The rounds of each channel.
     """
@@ -45,6 +47,7 @@ class Subject:
     call: Signature
     topology: Topology
     segment: int | None
+    ordered: bool
     channels: tuple[tuple[Step, ...], ...]
 
     @property
@@ -60,8 +63,9 @@ class Subject:
         if call.collective == "barrier":
             return f"{self.algorithm} barrier: {self.size} ranks"
         cut = f", segments of {self.segment}" if self.segment else ""
+        order = ", in rank order" if self.ordered else ""
         return (
-            f"{self.algorithm} {self.collective}: {self.size} ranks{root}, "
+            f"{self.algorithm} {self.collective}{order}: {self.size} ranks{root}, "
             f"{_number(call.elements, 'element')}{cut}"
         )
 
@@ -174,7 +178,9 @@ def subject(
     build = chosen.ordered if deterministic and chosen.ordered is not None else chosen.build
     schedule: Schedule = build(world(size), call, tuning)
     steps = follow(schedule, call, size)
-    return Subject(algorithm, collective, call, topology, schedule.segment, steps)
+    return Subject(
+        algorithm, collective, call, topology, schedule.segment, deterministic, steps
+    )
 
 
 def _choose(
