@@ -19,7 +19,10 @@ import numpy as np
 from hpccomm.contracts.schedule import Column, Copies, Folds, Group, Place, Round, Rounds, Schedule
 from hpccomm.cost.network import Network
 from hpccomm.errors import UsageError
-from hpccomm.simulate.links import Links, Times
+from hpccomm.simulate.links import Links, Times, Ways
+from hpccomm.simulate.repeats import Part, Repeats
+
+_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +77,52 @@ def simulate(
             "give one time for each"
         )
     cluster = _Cluster(network, itemsize)
-    clocks = [begin + network.overhead for _ in schedule.channels]
-    under_way: dict[int, Rounds] = {
-        number: channel() for number, channel in enumerate(schedule.channels)
-    }
-    means = {number: float(clocks[number].mean()) for number in under_way}
+    under_way = [_Channel(channel(), begin + network.overhead) for channel in schedule.channels]
+    clocks = [channel.clock for channel in under_way]
     while under_way:
-        number = min(under_way, key=means.__getitem__)
-        following = next(under_way[number], None)
+        channel = min(under_way, key=_Channel.mean)
+        following = next(channel.rounds, None)
         if following is None:
-            del under_way[number]
+            under_way.remove(channel)
             continue
-        cluster.run(following, clocks[number])
-        means[number] = float(clocks[number].mean())
+        cluster.take(following, channel)
     ends = np.max([begin + network.overhead, *clocks], axis=0) - begin.min()
     return Outcome(ends, *cluster.bottleneck())
+
+
+class _Channel:
+    """A channel under way: when each rank has ended its rounds so far, and what the last one was."""
+
+    def __init__(self, rounds: Rounds, clock: Times) -> None:
+        self.rounds = rounds
+        self.clock = clock
+        self.last: _Demand | None = None
+        self.repeats: Repeats | None = None
+
+    def mean(self) -> float:
+        """Return the mean of the clocks."""
+        return float(self.clock.mean())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Demand:
+    """What a round asks of the cluster: messages, then steps, then a barrier."""
+
+    ways: Ways
+    nbytes: Column
+    steps: tuple[Copies | Folds, ...]
+    barrier: Group | None
+
+    def alike(self, other: "_Demand | None") -> bool:
+        """Whether the other asks for the same, and it is of what repeats: messages, own memory."""
+        return (
+            other is not None
+            and self.ways is other.ways
+            and self.barrier is None
+            and len(self.steps) == len(other.steps)
+            and np.array_equal(self.nbytes, other.nbytes)
+            and all(map(_alike, self.steps, other.steps))
+        )
 
 
 class _Cluster:
@@ -101,27 +135,65 @@ class _Cluster:
         self._engine = np.zeros(network.ranks)
         self._worked = np.zeros(network.ranks)
 
-    def run(self, following: Round, clock: Times) -> None:
-        """Take one round of a channel; `clock` is when each rank ended the one before."""
+    def take(self, following: Round, channel: _Channel) -> None:
+        """Take a channel's next round."""
+        demand = self._demand(following)
+
+        def work_out() -> None:
+            self._work_out(demand, channel.clock)
+
+        if not demand.alike(channel.last):
+            work_out()
+            channel.repeats = None
+        else:
+            if channel.repeats is None:
+                channel.repeats = Repeats(*self._touched(demand, channel.clock))
+            channel.repeats.take(work_out)
+        channel.last = demand
+
+    def _demand(self, following: Round) -> _Demand:
         sends = [table for table in following.sends if len(table.rank)]
-        if sends:
-            rank, peer, count = (
-                columns[0] if len(columns) == 1 else np.concatenate(columns)
-                for columns in (
-                    [table.rank for table in sends],
-                    [table.peer for table in sends],
-                    [table.count for table in sends],
-                )
+        rank, peer, count = (
+            columns[0] if len(columns) == 1 else np.concatenate([_NONE, *columns])
+            for columns in (
+                [table.rank for table in sends],
+                [table.peer for table in sends],
+                [table.count for table in sends],
             )
-            ways = self._links.ways(rank, peer)
-            passed = self._links.carry(ways, clock[rank], count * self._itemsize)
-            np.maximum.at(clock, rank, passed)
-            np.maximum.at(clock, peer, passed + ways.latency)
-        for step in following.local:
-            if len(step.rank):
-                self._work(step, clock)
-        if following.barrier is not None:
-            self._meet(following.barrier, clock)
+        )
+        steps = tuple(step for step in following.local if len(step.rank))
+        ways = self._links.ways(rank, peer)
+        return _Demand(ways, count * self._itemsize, steps, following.barrier)
+
+    def _touched(self, demand: _Demand, clock: Times) -> tuple[list[Part], list[Part]]:
+        """Return what a round looks at and moves, and what it adds to."""
+        ranks = np.zeros(self._network.ranks, np.bool_)
+        for step in demand.steps:
+            ranks[step.rank] = True
+        engines = np.flatnonzero(ranks)
+        ranks[demand.ways.rank] = True
+        ranks[demand.ways.peer] = True
+        clocks = [
+            Part(clock, np.flatnonzero(ranks)),
+            Part(self._engine, engines),
+            Part(self._links.free, demand.ways.links),
+        ]
+        return clocks, [
+            Part(self._worked, engines),
+            Part(self._links.busy, demand.ways.links),
+        ]
+
+    def _work_out(self, demand: _Demand, clock: Times) -> None:
+        """Move the clocks on by what a round asks for."""
+        ways = demand.ways
+        if len(ways.rank):
+            passed = self._links.carry(ways, clock[ways.rank], demand.nbytes)
+            np.maximum.at(clock, ways.rank, passed)
+            np.maximum.at(clock, ways.peer, passed + ways.latency)
+        for step in demand.steps:
+            self._work(step, clock)
+        if demand.barrier is not None:
+            self._meet(demand.barrier, clock)
 
     def bottleneck(self) -> tuple[str, float]:
         """Return the name of what was taken for longest, and for how many seconds."""
@@ -185,3 +257,14 @@ def _places(step: Copies | Folds) -> list[tuple[Place, bool]]:
     """Return the places of a step, and whether each is read."""
     sources = step.sources if isinstance(step, Folds) else (step.source,)
     return [*((source, True) for source in sources), (step.target, False)]
+
+
+def _alike(step: Copies | Folds, other: Copies | Folds) -> bool:
+    """Whether two steps cost the same on the same ranks, and reach no other rank's memory."""
+    places, others = _places(step), _places(other)
+    return (
+        len(places) == len(others)
+        and all(place.peer is None for place, _ in [*places, *others])
+        and np.array_equal(step.rank, other.rank)
+        and np.array_equal(step.count, other.count)
+    )

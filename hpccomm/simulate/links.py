@@ -52,12 +52,15 @@ class Ways:
         Of each message.
     queues : tuple of Queues
         All that they pass.
+    links : Column
+        The same, each once.
     """
 
     rank: Column
     peer: Column
     latency: Times
     queues: tuple[Queues, ...]
+    links: Column
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +92,8 @@ class Links:
 
     Attributes
     ----------
+    free : ndarray of float64, shape (links,)
+        When each is free again.
     busy : ndarray of float64, shape (links,)
         Seconds that each has been taken for so far.
     """
@@ -105,7 +110,7 @@ class Links:
         self._across = None if network.across is None else self._laid(network.across, "across")
         self._gap = np.concatenate([*self._gaps, np.empty(0)])
         self._per_byte = np.concatenate([*self._inverse, np.empty(0)])
-        self._free = np.zeros(len(self._gap))
+        self.free = np.zeros(len(self._gap))
         self.busy = np.zeros(len(self._gap))
         self._recent: list[Ways] = []
 
@@ -130,13 +135,13 @@ class Links:
                 came = np.take_along_axis(came, order, axis=0)
                 hold = np.take_along_axis(hold, order, axis=0)
                 message = np.take_along_axis(message, order, axis=0)
-            came[0] = np.maximum(came[0], self._free[link])
+            came[0] = np.maximum(came[0], self.free[link])
             if len(message) == 1:
                 ends = came + hold
             else:
                 held = np.cumsum(hold, axis=0)
                 ends = np.maximum.accumulate(came - (held - hold), axis=0) + held
-            self._free[link] = ends[-1]
+            self.free[link] = ends[-1]
             self.busy[link] += hold.sum(axis=0)
             np.maximum.at(passed, message, ends)
         return passed
@@ -224,7 +229,9 @@ class Links:
                 if column is not None:
                     messages.append(chosen)
                     links.append(column[end])
-        return Ways(rank, peer, latency, self._queues(messages, links))
+        queues = self._queues(messages, links)
+        passed = [np.zeros(0, np.int64), *(each.link for each in queues)]
+        return Ways(rank, peer, latency, queues, np.concatenate(passed))
 
     def _queues(self, messages: list[Column], links: list[Column]) -> tuple[Queues, ...]:
         """Sort what messages pass into queues."""

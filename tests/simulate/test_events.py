@@ -27,6 +27,7 @@ from hpccomm.cost.network import Level, Network
 from hpccomm.errors import UsageError
 from hpccomm.reductions import ReduceOp
 from hpccomm.simulate import simulate
+from hpccomm.simulate.events import _Cluster, _Demand
 
 LATENCY = 10.0
 FLAT = Level(latency=LATENCY, bandwidth=2.0, ports=1)
@@ -262,3 +263,33 @@ def test_a_long_queue_is_exact():
 def test_scratch_and_receives_cost_nothing_by_themselves():
     rounds = [Round(receives=(transfers(np.array([0]), 1, SCRATCH, 0, 4),))]
     assert ends(channels(rounds), flat(2)) == [0.0, 0.0]
+
+
+def test_rounds_that_are_not_worked_out_again_come_to_the_same(monkeypatch):
+    """Against the same run, in which every round is worked out."""
+    network = Network(
+        "shared",
+        24,
+        4,
+        reduce=3e9,
+        inner=Level(1e-6, 5e9, 4, gap=1e-7, node_bandwidth=9e9),
+        across=Level(7e-6, 1e9, 2, total_bandwidth=4e9),
+    )
+    call = Signature("all_reduce", np.dtype(np.float32), (1 << 20,), op=ReduceOp.SUM)
+    schedule = ALGORITHMS["all_reduce"]["ring"].build(world(24), call, Tuning(4096, 3))
+    starts = np.random.default_rng(1).random(24) * 1e-4
+    taken = []
+    work_out = _Cluster._work_out
+
+    def counted(self, *given):
+        taken.append(given)
+        work_out(self, *given)
+
+    monkeypatch.setattr(_Cluster, "_work_out", counted)
+    quick = simulate(schedule, network, 4, starts)
+    quick_number = len(taken)
+    monkeypatch.setattr(_Demand, "alike", lambda self, other: False)
+    slow = simulate(schedule, network, 4, starts)
+    assert quick_number < (len(taken) - quick_number) / 2
+    assert quick.ends == pytest.approx(slow.ends, rel=1e-9)
+    assert (quick.bottleneck, quick.busy) == (slow.bottleneck, pytest.approx(slow.busy))
