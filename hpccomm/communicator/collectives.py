@@ -527,6 +527,7 @@ class Collectives(Core):
         *,
         async_op: bool = False,
         timeout: float | None = None,
+        algorithm: str | None = None,
         stream: object = None,
     ) -> Any:
         """Wait until every rank has called.
@@ -537,6 +538,8 @@ class Collectives(Core):
             Return a `Work` at once instead. Equal on all ranks.
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
+        algorithm : str, optional
+            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
         stream : object, optional
             For device arrays.
 
@@ -558,5 +561,6 @@ class Collectives(Core):
             None,
             async_op=async_op,
             timeout=timeout,
+            algorithm=algorithm,
             stream=stream,
         )

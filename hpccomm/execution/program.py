@@ -71,7 +71,8 @@ class Program(NamedTuple):
     Attributes
     ----------
     channels : tuple
-        The turns of each, without those in which this rank does nothing.
+        The turns of each, without those in which this rank does nothing. A channel of no turns
+        stays: a channel's place is its number on every rank.
     scratch : int
         Elements of its scratch.
     shared : bool
@@ -94,11 +95,10 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
         Elements of this rank's `SEND` and `RECV`.
     """
     sizes = (*lengths, schedule.scratch)
-    turns = [
+    channels = tuple(
         tuple(turn for each in channel() if any(turn := _turn(each, sizes)))
         for channel in schedule.channels
-    ]
-    channels = tuple(channel for channel in turns if channel)
+    )
     shared = any(turn.meetings for channel in channels for turn in channel)
     return Program(channels, schedule.scratch, shared)
 
