@@ -1,57 +1,12 @@
 """What a formula is asked about: a call on a network, and what its messages cost there."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from hpccomm.contracts.schedule import Tuning
 from hpccomm.contracts.signature import Signature
 from hpccomm.cost.network import Level, Network
 from hpccomm.cost.path import Path, Reach
-
-
-class Dealt(NamedTuple):
-    """Pieces of an array that are dealt to channels.
-
-    Attributes
-    ----------
-    pieces : int
-        Of the channel that has most: they run one after the other.
-    elements : int
-        Of that channel's pieces together.
-    total : int
-        Elements of all pieces.
-    channels : int
-        How many channels have pieces.
-    all_pieces : int
-        Pieces of all channels.
-    """
-
-    pieces: int
-    elements: int
-    total: int
-    channels: int
-    all_pieces: int
-
-    @property
-    def piece(self) -> float:
-        """Elements of a piece, on average over the channel that has most."""
-        return self.elements / self.pieces
-
-    @property
-    def mean(self) -> float:
-        """Elements of a piece, on average over all."""
-        return self.total / self.all_pieces
-
-
-def deal(count: int, piece: int, channels: int) -> Dealt:
-    """Deal `count` elements, cut into pieces of `piece`, to `channels` in turn."""
-    if count <= piece:
-        return Dealt(1, count, count, 1, 1)
-    pieces = -(-count // piece)
-    most = -(-pieces // channels)
-    # The first channel has most pieces; the last piece, which may be short, may be its own.
-    short = pieces * piece - count if (pieces - 1) % channels == 0 else 0
-    return Dealt(most, most * piece - short, count, min(pieces, channels), pieces)
+from hpccomm.cost.step import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +79,32 @@ class Case:
         """Return the time from the start of such messages until the last has arrived."""
         waited = Path(across_latencies=1) if reach else Path(inner_latencies=1)
         return waited + self.inject(reach, elements, flows, both_ways=both_ways)
+
+    def step(
+        self,
+        reach: Reach,
+        elements: float,
+        flows: int = 1,
+        local: Path = Path(),  # noqa: B008 - it is frozen
+        *,
+        both_ways: bool = True,
+    ) -> Step:
+        """Return the step that ends with such messages."""
+        return Step(
+            self.hop(reach, elements, flows, both_ways=both_ways),
+            self.inject(reach, elements, flows, both_ways=both_ways),
+            local,
+        )
+
+    def swap(self, distance: int, elements: float, local: Path = Path()) -> Step:  # noqa: B008
+        """Return the step in which ranks at `distance`, a power of two, exchange `elements`.
+
+        Ranks are paired within blocks of twice the distance.
+        """
+        width = self.network.ranks_per_node
+        crosses = not self.one_node and width % (2 * distance) != 0
+        flows = min(distance, self.per_node) if crosses and width % distance else self.per_node
+        return self.step(Reach(crosses), elements, flows, local)
 
     def _shared(self, level: Level, flows: int) -> float:
         """Return how much longer `flows` messages of each node take than one on a port."""

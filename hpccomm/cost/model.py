@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from hpccomm.contracts.schedule import Tuning
 from hpccomm.contracts.signature import Signature
 from hpccomm.cost.case import Case
-from hpccomm.cost.formulas import FORMULAS
+from hpccomm.cost.formulas import FORMULAS, Formula
 from hpccomm.cost.network import Level, Network
+from hpccomm.cost.path import Stage, copy
 from hpccomm.errors import UsageError
 
 
@@ -65,11 +66,20 @@ def longest(
         )
     seconds = rates(network)
     total = np.zeros(len(seconds))
-    for stage in formulas[algorithm](Case(network, call, tuning)):
-        if stage:
-            terms = np.array([path.terms(call.dtype.itemsize) for path in stage])
-            total += terms[np.argmax(terms @ seconds)]
+    for stage in _stages(Case(network, call, tuning), formulas[algorithm]):
+        terms = np.array([path.terms(call.dtype.itemsize) for path in stage])
+        total += terms[np.argmax(terms @ seconds)]
     return total
+
+
+def _stages(case: Case, formula: Formula) -> list[Stage]:
+    collective = case.call.collective
+    if case.ranks == 1:
+        copied = collective not in ("broadcast", "barrier") and not case.call.in_place
+        return [(copy(case.call.elements),)] if copied else []
+    if not case.call.elements and collective != "barrier":
+        return []  # messages without elements are not sent
+    return formula(case)
 
 
 def rates(network: Network) -> NDArray[np.float64]:

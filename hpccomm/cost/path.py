@@ -7,7 +7,7 @@ in MPICH", 2005, for the fold). A rank whose message has passed the port goes on
 is there: who waits for it pays the latency, its sender does not.
 """
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -53,6 +53,11 @@ class Path:
 
     def __rmul__(self, times: float) -> "Path":
         return Path(*(times * value for value in astuple(self)))
+
+    @property
+    def without_latency(self) -> "Path":
+        """The path of those who wait for no arrival."""
+        return replace(self, inner_latencies=0.0, across_latencies=0.0)
 
     def terms(self, itemsize: int) -> NDArray[np.float64]:
         """Return the path's numbers, elements as bytes.

@@ -4,16 +4,46 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from hpccomm.cost.case import Case
-from hpccomm.cost.formulas import ring
+from hpccomm.cost.formulas import doubling, linear, ring, shifts
 from hpccomm.cost.path import Stage
 
 Formula = Callable[[Case], list[Stage]]
 
 FORMULAS: Mapping[str, Mapping[str, Formula]] = MappingProxyType(
     {
-        "all_reduce": {"ring": ring.all_reduce},
-        "reduce_scatter": {"ring": ring.reduce_scatter},
-        "all_gather": {"ring": ring.all_gather},
+        "all_reduce": {
+            "ring": ring.all_reduce,
+            "recursive_doubling": doubling.all_reduce,
+            "halving_doubling": doubling.halving_all_reduce,
+            "pairwise": shifts.all_reduce,
+            "linear": linear.all_reduce,
+        },
+        "broadcast": {},
+        "reduce": {
+            "halving_doubling": doubling.halving_reduce,
+            "pairwise": shifts.reduce,
+        },
+        "all_gather": {
+            "ring": ring.all_gather,
+            "bruck": shifts.bruck_all_gather,
+            "recursive_doubling": doubling.all_gather,
+            "pairwise": shifts.all_gather,
+            "linear": linear.all_gather,
+        },
+        "reduce_scatter": {
+            "ring": ring.reduce_scatter,
+            "halving_doubling": doubling.halving_reduce_scatter,
+            "pairwise": shifts.reduce_scatter,
+        },
+        "all_to_all": {
+            "pairwise": shifts.all_to_all,
+            "bruck": shifts.bruck_all_to_all,
+            "linear": linear.all_to_all,
+        },
+        "gather": {"linear": linear.gather},
+        "scatter": {"linear": linear.scatter},
+        "scan": {},
+        "barrier": {"dissemination": shifts.dissemination},
     }
 )
 """For each collective its algorithms' formulas by name."""

@@ -8,7 +8,8 @@ rank before the link sends over it in every step. The longer of the two counts.
 
 import numpy as np
 
-from hpccomm.cost.case import Case, Dealt, deal
+from hpccomm.cost.case import Case
+from hpccomm.cost.dealt import Dealt, deal
 from hpccomm.cost.path import Path, Reach, Stage, after, copy, fold
 
 
@@ -36,8 +37,6 @@ def passing(case: Case, steps: int, elements: float, across: int | None = None) 
 def _phases(case: Case, blocks: Dealt, folding: int, others: int, local: Path) -> list[Stage]:
     """Return the stages of phases that fold, and of others, with `local` steps for all pieces."""
     steps = case.ranks - 1
-    if not steps:
-        return [(local,)]
     share = blocks.elements / max(blocks.total, 1)
     own = passing(case, steps * blocks.pieces, blocks.piece)
     if blocks.channels == 1:
@@ -59,8 +58,6 @@ def _phases(case: Case, blocks: Dealt, folding: int, others: int, local: Path) -
 def all_reduce(case: Case) -> list[Stage]:
     """Reduce-scatter, then all-gather."""
     n, count = case.ranks, case.call.counts[0]
-    if n == 1:
-        return [(copy(count),)]
     if count < n:
         across = 0 if case.one_node else _across(case, count)
         return [after((n - 1) * fold(1), passing(case, 2 * (n - 1), 1, across))]
@@ -82,7 +79,7 @@ def _across(case: Case, count: int) -> int:
 def reduce_scatter(case: Case) -> list[Stage]:
     """Each block goes once round the ring and is folded at each rank."""
     blocks = deal(max(case.call.counts), case.tuning.segment, case.tuning.channels)
-    return _phases(case, blocks, 1, 0, copy(blocks.total) if case.ranks == 1 else Path())
+    return _phases(case, blocks, 1, 0, Path())
 
 
 def all_gather(case: Case) -> list[Stage]:

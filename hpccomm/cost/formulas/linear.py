@@ -1,0 +1,56 @@
+"""Linear algorithms: everything at once, over each rank's one port.
+
+A rank sends n-1 messages, or takes as many: α + (n-1) S/β on one level. Nothing else is at work
+there; see R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations
+in MPICH", 2005, for where it is used.
+"""
+
+from hpccomm.cost.case import Case
+from hpccomm.cost.formulas.shifts import collecting
+from hpccomm.cost.path import Path, Reach, Stage, after, copy, fold
+
+
+def _everyone(case: Case, elements: float, local: Path) -> list[Stage]:
+    """Return the stages in which everyone sends `elements` to everyone, then does `local` steps."""
+    width = case.per_node
+    paths = []
+    if width > 1:
+        inner = case.step(Reach.INNER, elements, width)
+        paths.append(inner.hop + (width - 2) * inner.port)
+    if not case.one_node:
+        across = case.step(Reach.ACROSS, elements, width)
+        paths.append(across.hop + (case.ranks - width - 1) * across.port)
+    return [after(local, tuple(paths))]
+
+
+def all_reduce(case: Case) -> list[Stage]:
+    """Everyone's array to everyone."""
+    count = case.call.counts[0]
+    return _everyone(case, count, copy(count) + (case.ranks - 1) * fold(count))
+
+
+def all_gather(case: Case) -> list[Stage]:
+    """Everyone's block to everyone."""
+    block = max(case.call.counts)
+    return _everyone(case, block, copy(block))
+
+
+def all_to_all(case: Case) -> list[Stage]:
+    """To everyone the block for it."""
+    block = max(case.call.counts)
+    return _everyone(case, block, copy(block))
+
+
+def gather(case: Case) -> list[Stage]:
+    """Each rank's block to the root, whose port takes them one after the other."""
+    block = max(case.call.counts)
+    return [after(copy(block), collecting(case, block))]
+
+
+def scatter(case: Case) -> list[Stage]:
+    """From the root, whose port they leave one after the other."""
+    block = max(case.call.counts)
+    paths = collecting(case, block)
+    # The root copies its own once all others have left.
+    own = after(copy(block), tuple(path.without_latency for path in paths))
+    return [(*paths, *own)]
