@@ -9,7 +9,7 @@ collective      rounds           elements sent by a rank
 ==============  ===============  =======================================
 broadcast       ⌈log2 n⌉         at most ⌈log2 n⌉ times the array
 reduce          ⌈log2 n⌉         the array; the root none
-all_reduce      2⌈log2 n⌉        at most ⌈log2 n⌉ + 1 times the array
+all_reduce      2⌈log2 n⌉        at most ⌈log2 n⌉ times the array
 gather          ⌈log2 n⌉         the blocks of its subtree; the root none
 scatter         ⌈log2 n⌉         those of its subtree but its own
 barrier         2⌈log2 n⌉        none
