@@ -30,7 +30,7 @@ def run_info(
     ranks = comm.all_gather_object(_rank_info(comm))
     return RunInfo(
         started=datetime.now().astimezone(),
-        user=_user(),
+        user=user(),
         launcher=launcher,
         arguments=arguments,
         skipped=skipped,
@@ -73,20 +73,29 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join("-".join(map(str, part)) for part in parts)
 
 
-def _user() -> str:
+def user() -> str:
+    """Return who runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in containers
         return str(os.getuid())
 
 
+def versions() -> dict[str, str]:
+    """Return the versions of what every run needs."""
+    return {
+        "hpccomm": hpccomm.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
 def _versions(comm: "Communicator") -> dict[str, str]:
-    versions = {"hpccomm": hpccomm.__version__, "python": platform.python_version()}
-    versions["numpy"] = np.__version__
+    found = versions()
     if comm.mpi_comm is not None:
         from mpi4py import MPI
 
         name, number = MPI.get_vendor()
-        versions["mpi4py"] = metadata.version("mpi4py")
-        versions["mpi"] = f"{name.replace(' ', '')}-{'.'.join(map(str, number))}"
-    return versions
+        found["mpi4py"] = metadata.version("mpi4py")
+        found["mpi"] = f"{name.replace(' ', '')}-{'.'.join(map(str, number))}"
+    return found

@@ -269,26 +269,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="add the run, with all samples, to this file",
     )
     own.add_argument("--csv", metavar="FILE", type=readers.file, help="add the rows to this file")
-    for heading, flags in FLAGS.items():
-        group = parser.add_argument_group(heading)
-        for flag in flags:
-            group.add_argument(
-                flag.short,
-                f"--{flag.name}",
-                metavar=flag.metavar,
-                type=flag.read,
-                default=flag.default,
-                help=flag.help,
-            )
+    for heading in FLAGS:
+        add_flags(parser, heading)
 
 
-def options(given: argparse.Namespace) -> Options:
-    """Make the options of what a parser with `add_arguments` read.
+def add_flags(parser: argparse.ArgumentParser, heading: str) -> None:
+    """Add nccl-tests' flags of one heading to a parser."""
+    group = parser.add_argument_group(heading)
+    for flag in FLAGS[heading]:
+        group.add_argument(
+            flag.short,
+            f"--{flag.name}",
+            metavar=flag.metavar,
+            type=flag.read,
+            default=flag.default,
+            help=flag.help,
+        )
+
+
+def sizes(given: argparse.Namespace) -> Sizes:
+    """Return the sizes that ``-b``, ``-e``, ``-i`` and ``-f`` ask for.
 
     Raises
     ------
     UsageError
-        If two flags do not go together.
+        If they do not go together.
     """
     if given.minbytes > given.maxbytes:
         raise UsageError(
@@ -301,6 +306,19 @@ def options(given: argparse.Namespace) -> Options:
         raise UsageError("-i/--stepbytes and -f/--stepfactor were both given; give one of them")
     if given.stepbytes == 0:
         raise UsageError("-i/--stepbytes 0: sizes would not grow; give 1 or more")
+    step = 0 if factor else (1 << 20 if given.stepbytes is None else given.stepbytes)
+    return Sizes(given.minbytes, given.maxbytes, factor, step)
+
+
+def options(given: argparse.Namespace) -> Options:
+    """Make the options of what a parser with `add_arguments` read.
+
+    Raises
+    ------
+    UsageError
+        If two flags do not go together.
+    """
+    swept = sizes(given)
     if given.per_iter_skip and not given.per_iter_timing:
         raise UsageError(
             f"-K/--per_iter_skip {given.per_iter_skip} leaves repetitions out of statistics that "
@@ -317,7 +335,6 @@ def options(given: argparse.Namespace) -> Options:
             f"{_MOST_OPERATIONS} operations; give less of one of them"
         )
     _check_files(given)
-    step = 0 if factor else (1 << 20 if given.stepbytes is None else given.stepbytes)
     asked = Options(
         collectives=given.collectives,
         backends=given.backend,
@@ -325,12 +342,12 @@ def options(given: argparse.Namespace) -> Options:
         types=given.datatype,
         ops=given.op,
         root=given.root,
-        sizes=Sizes(given.minbytes, given.maxbytes, factor, step),
+        sizes=swept,
         config=Config(
             minimum_bytes=given.minbytes,
             maximum_bytes=given.maxbytes,
-            step_factor=factor,
-            step_bytes=step,
+            step_factor=swept.factor,
+            step_bytes=swept.step,
             iterations=given.iters,
             warmup_iters=given.warmup_iters,
             aggregated_iterations=given.agg_iters,

@@ -1,15 +1,31 @@
 """What a run of perf was asked for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpccomm.errors import UsageError
-from hpccomm.perf.collectives import COLLECTIVES
+from hpccomm.perf.collectives import COLLECTIVES, Collective
 from hpccomm.perf.names import NO_OP, OPS, TYPES
 from hpccomm.perf.readers import ALL, ALL_ROOTS
 from hpccomm.perf.sizes import Sizes
 from hpccomm.reductions import meaningful
 from hpccomm.results.schema import Config
+
+
+def pairs(
+    collective: Collective, types: Sequence[str], ops: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of type and reduction that mean something for a collective."""
+    if not collective.reduces:
+        op_name = ops[0] if collective.names_op else NO_OP
+        return tuple((type_name, op_name) for type_name in types)
+    return tuple(
+        (type_name, op_name)
+        for type_name in types
+        for op_name in ops
+        if meaningful(OPS[op_name], TYPES[type_name])
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +70,7 @@ class Options:
 
     def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
         """Return the pairs of type and reduction that mean something for a collective."""
-        collective = COLLECTIVES[name]
-        if not collective.reduces:
-            op_name = self.ops[0] if collective.names_op else NO_OP
-            return tuple((type_name, op_name) for type_name in self.types)
-        return tuple(
-            (type_name, op_name)
-            for type_name in self.types
-            for op_name in self.ops
-            if meaningful(OPS[op_name], TYPES[type_name])
-        )
+        return pairs(COLLECTIVES[name], self.types, self.ops)
 
     def skipped(self) -> tuple[str, ...]:
         """Return the pairs that mean nothing, as ``"avg on bool"``; empty if nothing is reduced."""

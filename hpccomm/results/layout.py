@@ -280,6 +280,8 @@ def read_info(run: h5py.Group) -> RunInfo:
         versions=_texts(run, "versions"),
         environment=_texts(run, "environment"),
         slurm=_texts(run, "slurm"),
+        # Runs of before there were simulations lack it.
+        simulation=_texts(run, "simulation") if "simulation" in run else {},
     )
 
 

@@ -154,6 +154,12 @@ class RunInfo:
     slurm: Mapping[str, str] = field(
         metadata=_stored("group", "the Slurm job's variables; empty outside Slurm")
     )
+    simulation: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=_stored(
+            "group", "what was simulated, and how; empty or absent where it was measured"
+        ),
+    )
 
     def __post_init__(self) -> None:
         for name in self.environment:

@@ -6,7 +6,7 @@ too. Each function returns the text that nccl-tests prints at that point, line e
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Self
@@ -143,6 +143,10 @@ def run_header(info: RunInfo, collective: str, backend: str, algorithm: str) -> 
         )
     if info.skipped:
         lines.append(f"# Skipped, as they do not exist: {', '.join(info.skipped)}")
+    if info.simulation:
+        lines += ["#", "# Simulated, not measured"]
+        lines += [f"#  {line}" for line in simulation_lines(info.simulation)]
+        return "".join(line + "\n" for line in lines)
     lines += ["#", "# Using devices"]
     lines += [
         f"#  Rank {rank.rank:2d} Group {rank.group:2d} Pid {rank.pid:6d} on {rank.host:>10s} "
@@ -151,6 +155,18 @@ def run_header(info: RunInfo, collective: str, backend: str, algorithm: str) -> 
         for rank in info.ranks
     ]
     return "".join(line + "\n" for line in lines)
+
+
+def simulation_lines(simulation: Mapping[str, str]) -> list[str]:
+    """Return what was simulated, and how: a line for each fact, those of a network as its file."""
+    lines = []
+    # Sorted, as a results file does not keep their order.
+    for name, value in sorted(simulation.items()):
+        if "\n" in value:
+            lines += [f"{name}:", *(f"  {line}" for line in value.splitlines() if line)]
+        else:
+            lines.append(f"{name} {value}")
+    return lines
 
 
 _BLOCKING = {
