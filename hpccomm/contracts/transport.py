@@ -70,3 +70,16 @@ class Transport(Protocol):
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive exactly ``data.nbytes`` bytes from rank `src`."""
         ...
+
+    def look(self, src: int, tag: int, nbytes: int) -> None:
+        """Look whether a receive of `nbytes` bytes that has waited long waits in vain.
+
+        Called for the first of those that `irecv` began for `src` and `tag` and that are not
+        complete, now and then. Never blocks.
+
+        Raises
+        ------
+        BufferMismatch
+            If the next message has another size.
+        """
+        ...

@@ -11,7 +11,7 @@ from hpccomm.contracts.backend import Buffer
 from hpccomm.contracts.transport import Exposure, Request, Transport
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch
-from hpccomm.execution.program import OWN, Program, Turn
+from hpccomm.execution.program import OWN, Message, Program, Turn
 from hpccomm.reductions import Folder
 from hpccomm.waiting import Steps
 
@@ -22,7 +22,13 @@ their order, and all ranks run the same calls. The control plane has the tags be
 KEPT_BYTES = 64 << 20
 """A larger scratch is given back after the call."""
 
+PATIENT_POLLS = 1000
+"""So often a receive is polled before a look at what came instead."""
+
 _NOTHING = np.empty(0, np.uint8)
+
+_in_vain: list[object] = []
+"""Receives that nothing will complete, with their memory: a message to come may still match them."""
 
 
 class Room:
@@ -149,11 +155,15 @@ class Runner:
                 data = buffers[number] if where is None else buffers[number][where]
                 requests.append(isend(data, peer, tag))
             lost: list[BufferMismatch] = []
-            while requests:
-                before = len(requests)
-                requests = _left(requests, lost)
-                if requests:
-                    yield len(requests) < before
+            left = _left(requests, lost)
+            idle = 0
+            while left:
+                yield not idle
+                before = len(left)
+                left = _left(left, lost)
+                idle = idle + 1 if len(left) == before else 0
+                if idle and idle % PATIENT_POLLS == 0:
+                    self._look(idle, receives, requests, left, tag, buffers)
             if lost:
                 raise lost[0]
             for sources, (number, where), final in local:
@@ -167,6 +177,30 @@ class Runner:
                     fold(inputs, target, final)  # type: ignore[misc]  # a reduction has one
             for ahead, behind in meetings:
                 yield from completed([irecv(_NOTHING, behind, tag), isend(_NOTHING, ahead, tag)])
+
+    def _look(
+        self,
+        idle: int,
+        receives: tuple[Message, ...],
+        requests: list[Request],
+        left: list[Request],
+        tag: int,
+        buffers: Buffers,
+    ) -> None:
+        """Look for receives that wait in vain."""
+        peers = set()
+        for (peer, (number, where)), request in zip(receives, requests, strict=False):
+            if peer in peers or all(request is not each for each in left):
+                continue
+            peers.add(peer)
+            data = buffers[number] if where is None else buffers[number][where]
+            try:
+                self._transport.look(peer, tag, data.nbytes)
+            except BufferMismatch:
+                # What was seen may be the next round's, and this receive complete at its next poll.
+                if idle > PATIENT_POLLS:
+                    _in_vain.append((requests, buffers))
+                    raise
 
 
 def completed(requests: list[Request]) -> Steps:

@@ -1,85 +1,18 @@
 """The ranks of an MPI communicator."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from hpccomm.backends.mpi.collectives import native
-from hpccomm.backends.mpi.types import Reductions, agreed, block, tried
+from hpccomm.backends.mpi.transport import CheckedTransport, SizedTransport
+from hpccomm.backends.mpi.types import Reductions, agreed, tried
 from hpccomm.bootstrap import mpi as bootstrap
 from hpccomm.contracts.backend import Native
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.transport import Request, SharedMemory, Transport
-from hpccomm.errors import BufferMismatch, CommunicationError, HpccommError, UsageError
+from hpccomm.errors import CommunicationError, HpccommError, UsageError
 from hpccomm.topology import Topology, arrange
-
-
-class MpiTransport:
-    """Messages over one MPI communicator."""
-
-    shared: SharedMemory | None = None
-
-    def __init__(self, comm: Any) -> None:
-        self._comm = comm
-        self._isend = comm.Isend
-        self._improbe = comm.Improbe
-        # For each sender and tag, how many receives were begun, and how many have their message.
-        self._receives: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
-        self.rank: int = comm.rank
-        self.size: int = comm.size
-        # MPI promises at least 32767.
-        self.largest_tag: int = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767
-
-    def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
-        """Begin to send."""
-        # The request keeps the memory, which must outlive the transfer.
-        test: Request = self._isend([data, *block(data.nbytes)], dst, tag).Test
-        return test
-
-    def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
-        """Begin to receive.
-
-        A message that is longer than a posted receive may overwrite memory (Open MPI 5 does). So the
-        message is matched first, and received once its size is known. Receives of one sender and tag
-        match in the order in which they were begun.
-        """
-        receives = self._receives[src, tag]
-        turn = receives[0]
-        receives[0] = turn + 1
-        improbe = self._improbe
-        request: Any = None
-        wrong: BufferMismatch | None = None
-
-        def test() -> bool:
-            nonlocal request, wrong
-            if request is None:
-                if receives[1] != turn:
-                    return False
-                status = MPI.Status()
-                message = improbe(src, tag, status)
-                if message is None:
-                    return False
-                receives[1] = turn + 1
-                arrived = status.Get_elements(MPI.BYTE)
-                into = data
-                if arrived != data.nbytes:
-                    wrong = BufferMismatch(
-                        f"rank {src} sent {arrived} bytes, and the array takes {data.nbytes} bytes; "
-                        "give an array of the size that is sent"
-                    )
-                    into = np.empty(arrived, np.uint8)  # takes what is lost
-                request = message.Irecv([into, *block(arrived)])
-            if not request.Test():
-                return False
-            if wrong is not None:
-                raise wrong
-            return True
-
-        return test
 
 
 class MpiBackend:
@@ -102,8 +35,8 @@ class MpiBackend:
         self.rank: int = comm.rank
         self.size: int = comm.size
         self.topology = topology
-        self.collectives: Transport = MpiTransport(comm)
-        self.messages: Transport = MpiTransport(self._user)
+        self.collectives = SizedTransport(comm)
+        self.messages = CheckedTransport(self._user)
         self.threaded = threaded
         self.mpi_comm = mpi_comm
 

@@ -1,0 +1,132 @@
+"""Messages over an MPI communicator, of which only those of the right size reach an array.
+
+A message that is longer than a posted receive may overwrite memory (Open MPI 5 does), so no receive
+is posted that another size could match.
+"""
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from hpccomm.backends.mpi.types import INT_MAX, block
+from hpccomm.contracts.transport import Request, SharedMemory
+from hpccomm.errors import BufferMismatch
+
+TAGS = 16
+"""`SizedTransport` takes tags below this."""
+
+
+class CheckedTransport:
+    """Matches a message first, and receives it once its size is known: for any tag."""
+
+    shared: SharedMemory | None = None
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self._isend = comm.Isend
+        self._improbe = comm.Improbe
+        # For each sender and tag, how many receives were begun, and how many have their message.
+        self._receives: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+        self.rank: int = comm.rank
+        self.size: int = comm.size
+        # MPI promises at least 32767.
+        self.largest_tag: int = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767
+
+    def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
+        """Begin to send."""
+        # The request keeps the memory, which must outlive the transfer.
+        test: Request = self._isend([data, *block(data.nbytes)], dst, tag).Test
+        return test
+
+    def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
+        """Begin to receive. Receives of one sender and tag match in their order."""
+        receives = self._receives[src, tag]
+        turn = receives[0]
+        receives[0] = turn + 1
+        improbe = self._improbe
+        request: Any = None
+        wrong: BufferMismatch | None = None
+
+        def test() -> bool:
+            nonlocal request, wrong
+            if request is None:
+                if receives[1] != turn:
+                    return False
+                status = MPI.Status()
+                message = improbe(src, tag, status)
+                if message is None:
+                    return False
+                receives[1] = turn + 1
+                arrived = status.Get_elements(MPI.BYTE)
+                into = data
+                if arrived != data.nbytes:
+                    wrong = _mismatch(src, arrived, data.nbytes)
+                    into = np.empty(arrived, np.uint8)  # takes what is lost
+                request = message.Irecv([into, *block(arrived)])
+            if not request.Test():
+                return False
+            if wrong is not None:
+                raise wrong
+            return True
+
+        return test
+
+    def look(self, src: int, tag: int, nbytes: int) -> None:
+        """Do nothing: a receive raises by itself."""
+
+
+class SizedTransport:
+    """Has a message's size in its tag, so that a receive can be posted: for hpccomm's own calls.
+
+    That spares the small ones a third of their time. A message whose size does not fit into a tag
+    goes the other way.
+    """
+
+    shared: SharedMemory | None = None
+    largest_tag = TAGS - 1
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self._isend = comm.Isend
+        self._irecv = comm.Irecv
+        self._checked = CheckedTransport(comm)
+        # Bytes that a tag can tell; more than a receive of MPI's plain counts takes there are not.
+        self._most = min(self._checked.largest_tag // TAGS - 1, INT_MAX)
+        self.rank: int = comm.rank
+        self.size: int = comm.size
+
+    def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
+        """Begin to send."""
+        nbytes = data.nbytes
+        if nbytes > self._most:
+            return self._checked.isend(data, dst, tag)
+        # The request keeps the memory, which must outlive the transfer.
+        test: Request = self._isend([data, nbytes, MPI.BYTE], dst, (nbytes + 1) * TAGS + tag).Test
+        return test
+
+    def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
+        """Begin to receive. Receives of one sender and tag match in their order."""
+        nbytes = data.nbytes
+        if nbytes > self._most:
+            return self._checked.irecv(data, src, tag)
+        test: Request = self._irecv([data, nbytes, MPI.BYTE], src, (nbytes + 1) * TAGS + tag).Test
+        return test
+
+    def look(self, src: int, tag: int, nbytes: int) -> None:
+        """Raise if the next message from `src` under `tag` has another size."""
+        status = MPI.Status()
+        if not self._comm.Iprobe(src, MPI.ANY_TAG, status):
+            return
+        arrived = status.Get_elements(MPI.BYTE)
+        if status.Get_tag() % TAGS == tag and arrived != nbytes:
+            raise _mismatch(src, arrived, nbytes)
+
+
+def _mismatch(src: int, arrived: int, expected: int) -> BufferMismatch:
+    return BufferMismatch(
+        f"rank {src} sent {arrived} bytes, and the array takes {expected} bytes; "
+        "give an array of the size that is sent"
+    )
