@@ -6,6 +6,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "examples"))
 
 import hpccomm
 
@@ -36,11 +37,11 @@ default_role = "autolink"
 autodoc_typehints = "none"
 nitpick_ignore = [
     # Attributes of slotted dataclasses: they stand in lists of attributes, which have no anchors.
-    ("py:obj", "function"),
-    ("py:obj", "min_size"),
-    ("py:obj", "start"),
+    *(("py:obj", name) for name in ("function", "min_size", "start")),
+    *(("py:obj", name) for name in ("rank", "peer", "buffer", "count", "members")),
+    *(("py:obj", name) for name in ("source", "sources", "target")),
     # Names that a docstring finds in its own module, as the page that shows it does not.
-    ("py:obj", "Request"),
+    *(("py:obj", name) for name in ("Request", "SEND", "RECV", "SCRATCH", "whole")),
     # Types that aliases stand for, written out by autodoc; Python's documentation is not linked.
     ("py:class", "collections.abc.Callable"),
 ]

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import ClassVar
 
+import two_way_ring
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
@@ -11,12 +12,20 @@ from sphinx.util.docutils import SphinxDirective
 
 import hpccomm.algorithms
 import hpccomm.plots
+from hpccomm.algorithms import ALGORITHMS, Algorithm
 from hpccomm.errors import UsageError
 from hpccomm.plots.drawing import save
 from hpccomm.plots.schedule import draw
 from hpccomm.plots.subject import subject
 from hpccomm.plots.text import lines
 
+KNOWN = {
+    **ALGORITHMS,
+    "all_gather": {
+        **ALGORITHMS["all_gather"],
+        "two_way_ring": Algorithm(two_way_ring.all_gather),  # the example of how to add one
+    },
+}
 NUMBERS = ("ranks", "root", "count", "segment", "channels", "nodes")
 SOURCES = [
     file
@@ -41,7 +50,7 @@ class Picture(SphinxDirective):
         asked = {name: value for name, value in self.options.items() if name in NUMBERS}
         ordered = "deterministic" in self.options
         try:
-            shown = subject(algorithm, collective, deterministic=ordered, **asked)
+            shown = subject(algorithm, collective, deterministic=ordered, known=KNOWN, **asked)
         except UsageError as error:
             raise self.error(str(error)) from error
         words = [algorithm, collective, *(f"{name}{value}" for name, value in asked.items())]

@@ -33,6 +33,13 @@ def algorithms() -> Iterator[Line]:
         yield f"``{collective}``", _listed(named)
 
 
+def families() -> Iterator[Line]:
+    """Algorithms, and the collectives that each does."""
+    yield "algorithm", "collectives"
+    for name in dict.fromkeys(name for named in ALGORITHMS.values() for name in named):
+        yield f"``{name}``", _listed(each for each, named in ALGORITHMS.items() if name in named)
+
+
 def reductions() -> Iterator[Line]:
     """Reductions, and the dtypes that they take."""
     yield "reduction", "dtypes"
@@ -85,7 +92,17 @@ def verbs() -> Iterator[Line]:
 
 TABLES = {
     make.__name__: make
-    for make in (variables, algorithms, reductions, flags, neutral_flags, factors, types, verbs)
+    for make in (
+        variables,
+        algorithms,
+        families,
+        reductions,
+        flags,
+        neutral_flags,
+        factors,
+        types,
+        verbs,
+    )
 }
 
 
