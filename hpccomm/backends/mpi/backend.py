@@ -1,7 +1,7 @@
 """The ranks of an MPI communicator."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -13,6 +13,9 @@ from hpccomm.contracts.backend import Native
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
 from hpccomm.topology import Topology, arrange
+
+if TYPE_CHECKING:
+    from hpccomm.contracts.transport import Transport
 
 
 class MpiBackend:
@@ -35,8 +38,8 @@ class MpiBackend:
         self.rank: int = comm.rank
         self.size: int = comm.size
         self.topology = topology
-        self.collectives = SizedTransport(comm)
-        self.messages = CheckedTransport(self._user)
+        self.collectives: Transport = SizedTransport(comm)
+        self.messages: Transport = CheckedTransport(self._user)
         self.threaded = threaded
         self.mpi_comm = mpi_comm
 
