@@ -101,6 +101,8 @@ class Stage:
         self._first = self.of(segments.start) - self._delay * segments.length
         self._end = self.of(segments.start + segments.count)
         self.rank = self.of(group.rank)
+        self._earliest = int(self._delay[0]) if len(rows) else 0
+        self._latest = int(self._delay[-1]) if len(rows) else -segments.number
 
     def of(self, value: Column | int) -> Column:
         """Return a column of the group, or a number, for the rows of this stage."""
@@ -110,12 +112,16 @@ class Stage:
 
     def at_work(self, turn: int) -> tuple[slice, Column, Column] | None:
         """Return which rows have a segment in round `turn`, its first elements and its counts."""
-        first, last = np.searchsorted(
-            self._delay, (turn - self._segments.number, turn), side="right"
-        )
-        if first == last:
+        if not self._earliest <= turn < self._latest + self._segments.number:
             return None
-        rows = slice(first, last)
+        if self._latest <= turn < self._earliest + self._segments.number:
+            rows = slice(None)  # all of them, as in most rounds
+        else:
+            turns = turn - self._segments.number, turn
+            first, last = np.searchsorted(self._delay, turns, side="right")
+            if first == last:
+                return None
+            rows = slice(first, last)
         start = self._first[rows] + turn * self._segments.length
         return rows, start, np.minimum(self._end[rows] - start, self._segments.length)
 
