@@ -120,12 +120,6 @@ def halving_rounds(
         distance //= 2
 
 
-def reduce_scatter_scratch(size: int, count: int, _segment: int) -> int:
-    """Return the elements of scratch that `reduce_scatter_rounds` takes."""
-    # All that has been folded so far, and a half that comes in: of uneven blocks it may be all.
-    return 0 if size == 1 else 2 * count
-
-
 def reduce_scatter_rounds(
     group: Group,
     blocks: Blocks,
@@ -137,7 +131,8 @@ def reduce_scatter_rounds(
 ) -> Rounds:
     """Fold the blocks of `source` over the group, and leave the one at the own position in `target`.
 
-    The blocks must lie one after the other. `source` is only read.
+    The blocks must lie one after the other. `source` is only read. Scratch from `slot` on holds all
+    that has been folded so far, and a half that comes in: up to twice the blocks.
     """
     n, at, rank = group.size, group.at, group.rank
     start, count = blocks.at(at)
@@ -271,12 +266,12 @@ def _pieces(call: Signature, tuning: Tuning) -> list[Range]:
     return ranges(call.counts[0], 2 * tuning.segment)
 
 
-def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+def reduce_scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     """Halve the whole array: halves of pieces of it would not lie one after the other."""
     blocks = Listed(call.counts)
 
     def channel() -> Rounds:
         yield from reduce_scatter_rounds(group, blocks, Place(RECV, 0), 0, final=True)
 
-    scratch = reduce_scatter_scratch(group.size, sum(call.counts), tuning.segment)
-    return Schedule((channel,), scratch)
+    # All that has been folded so far, and a half that comes in: of uneven blocks it may be all.
+    return Schedule((channel,), 2 * sum(call.counts) if group.size > 1 else 0)

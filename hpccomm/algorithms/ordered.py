@@ -19,7 +19,7 @@ Scratch holds n contributions to a segment, never n arrays.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hpccomm.algorithms.channels import dealt
 from hpccomm.algorithms.partition import Blocks, Even, Listed, Range, clipped, ranges
@@ -42,10 +42,12 @@ from hpccomm.contracts.schedule import (
 )
 from hpccomm.contracts.signature import Signature
 
+if TYPE_CHECKING:
+    from hpccomm.algorithms import Build
+
 AT_ONCE = 8
 """Messages that a rank has under way each way: enough to keep links busy, and few for thousands."""
 
-Build = Callable[[Group, Signature, Tuning], Schedule]
 AllGather = Callable[[Group, Blocks], Rounds]
 """Hands each rank all blocks of `RECV`, of which it has its own."""
 
@@ -107,7 +109,7 @@ def reduce_scatter_rounds(
         yield Round(tuple(receives), tuple(sends), local)
 
 
-def all_reduce(all_gather_rounds: AllGather) -> Build:
+def all_reduce(all_gather_rounds: AllGather) -> "Build":
     """Return the all-reduce in rank order whose blocks `all_gather_rounds` hands on."""
 
     def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
@@ -126,7 +128,7 @@ def all_reduce(all_gather_rounds: AllGather) -> Build:
     return build
 
 
-def reduce(gather_rounds: Gather) -> Build:
+def reduce(gather_rounds: Gather) -> "Build":
     """Return the reduce in rank order whose blocks `gather_rounds` collects."""
 
     def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:

@@ -40,11 +40,6 @@ from hpccomm.contracts.schedule import (
 from hpccomm.contracts.signature import Signature
 
 
-def reduce_scatter_scratch(size: int, count: int, _segment: int) -> int:
-    """Return the elements of scratch that `reduce_scatter_rounds` takes."""
-    return Even(0, count, size).largest
-
-
 def reduce_scatter_rounds(
     group: Group,
     blocks: Blocks,
