@@ -8,15 +8,11 @@ import numpy as np
 from hpccomm.algorithms import ALGORITHMS, Algorithm
 from hpccomm.algorithms.partition import even
 from hpccomm.contracts.schedule import Schedule, Tuning, whole, world
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS, ROOTED, Signature
 from hpccomm.errors import UsageError
 from hpccomm.plots.trace import MOST_RANKS, Step, follow
 from hpccomm.reductions import ReduceOp
 from hpccomm.topology import Topology, arrange
-
-ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
-REDUCTIONS = frozenset(("all_reduce", "reduce", "reduce_scatter", "scan"))
-BLOCKS = frozenset(("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"))
 
 MOST_ELEMENTS = 1 << 16
 """Each is followed by itself, on every rank."""
@@ -178,9 +174,7 @@ def subject(
     build = chosen.ordered if deterministic and chosen.ordered is not None else chosen.build
     schedule: Schedule = build(world(size), call, tuning)
     steps = follow(schedule, call, size)
-    return Subject(
-        algorithm, collective, call, topology, schedule.segment, deterministic, steps
-    )
+    return Subject(algorithm, collective, call, topology, schedule.segment, deterministic, steps)
 
 
 def _choose(
@@ -206,7 +200,7 @@ def _choose(
 def _counts(collective: str, elements: int, size: int) -> tuple[int, ...]:
     if collective == "barrier":
         return (0,)
-    return even(elements, size) if collective in BLOCKS else (elements,)
+    return even(elements, size) if collective in BLOCKWISE else (elements,)
 
 
 def _within(name: str, value: int, least: int, most: int) -> int:
