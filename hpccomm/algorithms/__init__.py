@@ -15,6 +15,7 @@ from hpccomm.algorithms import (
     chain,
     dissemination,
     halving_doubling,
+    hierarchical,
     linear,
     ordered,
     pairwise,
@@ -77,6 +78,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
                 chain.all_reduce, ordered=ordered.all_reduce(ring.all_gather_rounds)
             ),
             "shm": Algorithm(shm.all_reduce, ordered=shm.all_reduce, shared=True),
+            "hierarchical": Algorithm(
+                hierarchical.DEFAULT.all_reduce, ordered=hierarchical.DEFAULT.ordered_all_reduce
+            ),
         },
         "broadcast": {
             "tree": Algorithm(tree.broadcast),
@@ -84,6 +88,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "chain": Algorithm(chain.broadcast),
             "scatter_all_gather": Algorithm(scatter_all_gather.broadcast),
             "shm": Algorithm(shm.broadcast, shared=True),
+            "hierarchical": Algorithm(hierarchical.DEFAULT.broadcast),
         },
         "reduce": {
             "tree": Algorithm(tree.reduce, ordered=ordered.reduce(binomial.gather_rounds)),
@@ -94,6 +99,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             ),
             "pairwise": Algorithm(pairwise.reduce, ordered=ordered.reduce(linear.gather_rounds)),
             "shm": Algorithm(shm.reduce, ordered=shm.reduce, shared=True),
+            "hierarchical": Algorithm(
+                hierarchical.DEFAULT.reduce, ordered=ordered.reduce(linear.gather_rounds)
+            ),
         },
         "all_gather": {
             "ring": Algorithm(ring.all_gather),
@@ -102,6 +110,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "pairwise": Algorithm(pairwise.all_gather),
             "linear": Algorithm(linear.all_gather),
             "shm": Algorithm(shm.all_gather, shared=True),
+            "hierarchical": Algorithm(hierarchical.DEFAULT.all_gather),
         },
         "reduce_scatter": {
             "ring": Algorithm(ring.reduce_scatter, ordered=ordered.reduce_scatter),
@@ -110,6 +119,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             ),
             "pairwise": Algorithm(pairwise.reduce_scatter, ordered=ordered.reduce_scatter),
             "shm": Algorithm(shm.reduce_scatter, ordered=shm.reduce_scatter, shared=True),
+            "hierarchical": Algorithm(
+                hierarchical.DEFAULT.reduce_scatter, ordered=ordered.reduce_scatter
+            ),
         },
         "all_to_all": {
             "pairwise": Algorithm(pairwise.all_to_all),
@@ -135,6 +147,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
         "barrier": {
             "dissemination": Algorithm(dissemination.barrier),
             "binomial": Algorithm(binomial.barrier),
+            "hierarchical": Algorithm(hierarchical.DEFAULT.barrier),
         },
     }
 )
