@@ -33,6 +33,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "perf": ("hpccomm.cli.perf", "measure and verify collectives, the way nccl-tests does"),
     "show": ("hpccomm.cli.show", "print a stored run as the table that it printed"),
     "export": ("hpccomm.cli.export", "write a stored run as nccl-tests' JSON or as CSV"),
+    "simulate": (
+        "hpccomm.cli.simulate",
+        "time collectives on a described cluster, in virtual time",
+    ),
     "plot": ("hpccomm.cli.plot", "draw an algorithm: which rank talks to which, step by step"),
 }
 """Each verb's module, imported when the verb is used, and what it does.

@@ -28,6 +28,16 @@ def pairs(
     )
 
 
+def meaningless(types: Sequence[str], ops: Sequence[str]) -> tuple[str, ...]:
+    """Return the pairs of type and reduction that mean nothing, as ``"avg on bool"``."""
+    return tuple(
+        f"{op_name} on {type_name}"
+        for type_name in types
+        for op_name in ops
+        if not meaningful(OPS[op_name], TYPES[type_name])
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a run of perf was asked for.
@@ -76,12 +86,7 @@ class Options:
         """Return the pairs that mean nothing, as ``"avg on bool"``; empty if nothing is reduced."""
         if not any(COLLECTIVES[name].reduces for name in self.collectives):
             return ()
-        return tuple(
-            f"{op_name} on {type_name}"
-            for type_name in self.types
-            for op_name in self.ops
-            if not meaningful(OPS[op_name], TYPES[type_name])
-        )
+        return meaningless(self.types, self.ops)
 
     def roots(self, name: str, ranks: int) -> tuple[int, ...]:
         """Return the roots to measure a collective with; -1 where it has none.

@@ -6,7 +6,7 @@ too. Each function returns the text that nccl-tests prints at that point, line e
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Self
@@ -145,7 +145,12 @@ def run_header(info: RunInfo, collective: str, backend: str, algorithm: str) -> 
         lines.append(f"# Skipped, as they do not exist: {', '.join(info.skipped)}")
     if info.simulation:
         lines += ["#", "# Simulated, not measured"]
-        lines += [f"#  {line}" for line in simulation_lines(info.simulation)]
+        lines += [
+            f"#  {name} {value}"
+            # Sorted, as a results file does not keep their order; a network's text is for programs.
+            for name, value in sorted(info.simulation.items())
+            if "\n" not in value
+        ]
         return "".join(line + "\n" for line in lines)
     lines += ["#", "# Using devices"]
     lines += [
@@ -155,18 +160,6 @@ def run_header(info: RunInfo, collective: str, backend: str, algorithm: str) -> 
         for rank in info.ranks
     ]
     return "".join(line + "\n" for line in lines)
-
-
-def simulation_lines(simulation: Mapping[str, str]) -> list[str]:
-    """Return what was simulated, and how: a line for each fact, those of a network as its file."""
-    lines = []
-    # Sorted, as a results file does not keep their order.
-    for name, value in sorted(simulation.items()):
-        if "\n" in value:
-            lines += [f"{name}:", *(f"  {line}" for line in value.splitlines() if line)]
-        else:
-            lines.append(f"{name} {value}")
-    return lines
 
 
 _BLOCKING = {

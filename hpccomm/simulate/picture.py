@@ -1,0 +1,47 @@
+"""Algorithms side by side, drawn: time and bus bandwidth against size."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hpccomm.plots.drawing import new_figure
+from hpccomm.simulate.comparison import Curves
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def draw(groups: Mapping[str, Curves]) -> "Figure":
+    """Return a figure with a row for each group of algorithms: time on the left, busbw on the right.
+
+    Parameters
+    ----------
+    groups : mapping of str to Curves
+        By title. Sizes and times of 0 are left out, as they have no place on logarithmic axes.
+
+    Raises
+    ------
+    ConfigurationError
+        If matplotlib is missing.
+    """
+    figure = new_figure(11.0, 4.2 * len(groups))
+    for row, (title, curves) in enumerate(groups.items()):
+        left: Axes = figure.add_subplot(len(groups), 2, 2 * row + 1)
+        right: Axes = figure.add_subplot(len(groups), 2, 2 * row + 2)
+        for name, points in curves.items():
+            shown = [point for point in points if point.nbytes > 0 and point.seconds > 0]
+            sizes = [point.nbytes for point in shown]
+            left.plot(sizes, [point.seconds * 1e6 for point in shown], marker="o", label=name)
+            right.plot(sizes, [point.busbw for point in shown], marker="o", label=name)
+        left.set_yscale("log")
+        left.set_ylabel("time (us)")
+        right.set_ylabel("bus bandwidth (GB/s)")
+        right.set_ylim(bottom=0)
+        left.set_title(title, loc="left", fontsize="medium")
+        for axes in (left, right):
+            axes.set_xscale("log", base=2)
+            axes.set_xlabel("size (B)")
+            axes.grid(visible=True, alpha=0.3)
+            axes.legend()
+    figure.set_layout_engine("tight")
+    return figure
