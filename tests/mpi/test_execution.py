@@ -1,0 +1,54 @@
+"""What running a schedule over MPI may cost in memory."""
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm.algorithms import ALGORITHMS
+
+SEGMENT = 1 << 16
+SMALL = 40_000
+"""Bytes that requests, views and other small objects may take at a time; less than a segment."""
+
+CALLS = [
+    (name, dtype, deterministic)
+    for name, algorithm in ALGORITHMS["all_reduce"].items()
+    for dtype, deterministic in (
+        (np.float32, False),
+        (np.float16, False),
+        (np.int32, True),
+    )
+    if not algorithm.shared
+]
+
+
+def peak(call: Callable[[], object]) -> int:
+    """The most bytes that Python and NumPy held at a time in `call` beyond what they held before."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("name", "dtype", "deterministic"), CALLS)
+def test_a_repeated_call_allocates_no_array(
+    mpi_comm: Any, name: str, dtype: type, deterministic: bool
+) -> None:
+    options = hpccomm.CommOptions(segment=SEGMENT, self_check=False)
+    with hpccomm.new_comm(mpi_comm=mpi_comm, options=options) as comm:
+        x = np.ones(1 << 18, dtype)
+        out = np.empty_like(x)
+
+        def call() -> None:
+            average = hpccomm.ReduceOp.AVG
+            comm.all_reduce(x, average, out=out, algorithm=name, deterministic=deterministic)
+
+        call()
+        assert peak(call) < SMALL
+        np.testing.assert_array_equal(out, x)
