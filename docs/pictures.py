@@ -17,7 +17,6 @@ from hpccomm.errors import UsageError
 from hpccomm.plots.drawing import save
 from hpccomm.plots.schedule import draw
 from hpccomm.plots.subject import subject
-from hpccomm.plots.text import lines
 
 KNOWN = {
     **ALGORITHMS,
@@ -61,11 +60,8 @@ class Picture(SphinxDirective):
             self.env.note_dependency(str(source))
         self.env.note_dependency(__file__)
         page = Path(self.env.doc2path(self.env.docname)).parent
-        return [
-            nodes.image(
-                uri=Path(os.path.relpath(file, page)).as_posix(), alt=" ".join(lines(shown))
-            )
-        ]
+        uri = Path(os.path.relpath(file, page)).as_posix()
+        return [nodes.image(uri=uri, alt=f"{shown.title}: {shown.summary}")]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
