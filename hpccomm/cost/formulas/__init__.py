@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from hpccomm.cost.case import Case
-from hpccomm.cost.formulas import doubling, linear, ring, shifts
+from hpccomm.cost.formulas import binomial, doubling, linear, pipelines, ring, shifts
 from hpccomm.cost.path import Stage
 
 Formula = Callable[[Case], list[Stage]]
@@ -13,13 +13,20 @@ FORMULAS: Mapping[str, Mapping[str, Formula]] = MappingProxyType(
     {
         "all_reduce": {
             "ring": ring.all_reduce,
+            "binomial": binomial.all_reduce,
+            "chain": pipelines.chain_all_reduce,
             "recursive_doubling": doubling.all_reduce,
             "halving_doubling": doubling.halving_all_reduce,
             "pairwise": shifts.all_reduce,
             "linear": linear.all_reduce,
         },
-        "broadcast": {},
+        "broadcast": {
+            "binomial": binomial.broadcast,
+            "chain": pipelines.chain_broadcast,
+        },
         "reduce": {
+            "binomial": binomial.reduce,
+            "chain": pipelines.chain_reduce,
             "halving_doubling": doubling.halving_reduce,
             "pairwise": shifts.reduce,
         },
@@ -40,10 +47,10 @@ FORMULAS: Mapping[str, Mapping[str, Formula]] = MappingProxyType(
             "bruck": shifts.bruck_all_to_all,
             "linear": linear.all_to_all,
         },
-        "gather": {"linear": linear.gather},
-        "scatter": {"linear": linear.scatter},
-        "scan": {},
-        "barrier": {"dissemination": shifts.dissemination},
+        "gather": {"linear": linear.gather, "binomial": binomial.gather},
+        "scatter": {"linear": linear.scatter, "binomial": binomial.scatter},
+        "scan": {"linear": pipelines.scan},
+        "barrier": {"dissemination": shifts.dissemination, "binomial": binomial.barrier},
     }
 )
 """For each collective its algorithms' formulas by name."""

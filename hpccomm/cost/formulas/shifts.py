@@ -178,7 +178,8 @@ def _few(case: Case) -> Stage:
     """
     owners = case.call.counts[0]
     apart = case.ranks // owners
-    first = Reach.INNER if apart <= case.per_node else case.far
+    near = case.per_node > 1 and apart <= case.per_node
+    first = Reach.INNER if near else case.far
     step = case.step(case.far, 1)
     others = case.ranks - 1 - owners
     return (case.hop(first, 1) + (owners - 1) * step.hop + others * step.port,)
