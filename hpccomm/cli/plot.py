@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from hpccomm.algorithms import ALGORITHMS
 from hpccomm.cli import output
 from hpccomm.cli.show import path
 
@@ -26,11 +27,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = DESCRIPTION
     parser.epilog = EXAMPLES
-    parser.add_argument("--schedule", required=True, metavar="ALGORITHM", help="what to draw")
+    names = sorted({name for named in ALGORITHMS.values() for name in named})
+    parser.add_argument(
+        "--schedule",
+        required=True,
+        metavar="ALGORITHM",
+        help=f"what to draw: {', '.join(names)}",
+    )
     parser.add_argument(
         "--collective",
         metavar="NAME",
-        help="the collective (default: the first that has this algorithm, of all_reduce, ...)",
+        help=f"the first that has this algorithm by default, of {', '.join(ALGORITHMS)}",
     )
     parser.add_argument("--ranks", type=int, default=8, metavar="N", help="how many (default: 8)")
     parser.add_argument(
