@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm import settings
+from hpccomm import policy, settings
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.perf.collectives import COLLECTIVES, Collective
 from hpccomm.perf.measure import Case, check_algorithm
 from hpccomm.perf.names import NO_OP, NO_TYPE, OPS, TYPES
 from hpccomm.perf.options import Options
+from hpccomm.perf.readers import ALL
 from hpccomm.perf.sizes import Sizes
 from hpccomm.policy import AUTO
 
@@ -107,6 +108,7 @@ def blocks(
     skipped: dict[str, None] = dict.fromkeys(options.skipped())
     refused: dict[str, str] = {}
     used: set[str] = set()
+    every = ALL in (options.algorithms or ())
     for name in options.collectives:
         collective = COLLECTIVES[name]
         pairs = options.pairs(name)
@@ -117,19 +119,23 @@ def blocks(
                 tables.setdefault(block.names, block)
                 used.add(algorithm)
                 continue
-            for algorithm in options.algorithms:
+            for algorithm in policy.NAMES if every else options.algorithms:
+                if every and algorithm == AUTO:
+                    continue  # it takes one of the others
                 fails = _failures(comm, collective, pairs, algorithm)
                 fit = tuple(pair for pair in pairs if pair not in fails)
                 if fit:
                     block = Block(comm, collective, algorithm, fit)
                     tables.setdefault(block.names, block)
                     used.add(algorithm)
+                elif every:
+                    continue  # what does not apply at all is no part of all
                 for pair, why in fails.items():
                     refused.setdefault(algorithm, f"{_spelled(name, pair)}: {why}")
                     part = _spelled(name, pair) if fit else name
                     skipped[f"{algorithm} on {part}"] = None
     for algorithm in options.algorithms or ():
-        if algorithm not in used:
+        if algorithm not in used and not every:
             why = refused.get(algorithm, f"{', '.join(options.collectives)} takes no algorithm")
             raise UsageError(f"--algorithm {algorithm}: {why}")
     return tuple(tables.values()), tuple(skipped)
@@ -162,11 +168,7 @@ def _by_default(comm: "Communicator", collective: Collective, pairs: Sequence[Pa
     variable = str(settings.read("HPCCOMM_ALGORITHM"))
     if variable == AUTO:
         return AUTO
-    if collective.algorithms:
-        applies = not _failures(comm, collective, pairs, variable)
-    else:
-        # A barrier cannot be told, but follows the variable; send_recv has no algorithms.
-        applies = not collective.moves and comm.explain(collective.name).algorithm == variable
+    applies = collective.algorithms and not _failures(comm, collective, pairs, variable)
     return variable if applies else AUTO
 
 

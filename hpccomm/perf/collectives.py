@@ -357,15 +357,7 @@ COLLECTIVES: dict[str, Collective] = {
         Collective("gather", _gather, _to_or_from_root, _all_but_own, rooted=True),
         Collective("scatter", _scatter, _to_or_from_root, _all_but_own, rooted=True),
         Collective("send_recv", _send_recv, _around, _one, names_op=True, algorithms=False),
-        Collective(
-            "barrier",
-            _nothing,
-            _none,
-            _one,
-            moves=False,
-            in_place=False,
-            algorithms=False,
-        ),
+        Collective("barrier", _nothing, _none, _one, moves=False, in_place=False),
     )
 }
 """Every collective that can be measured, in the order of ``all``."""

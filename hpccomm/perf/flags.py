@@ -259,8 +259,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--algorithm",
         metavar="NAME[,NAME...]",
         type=readers.listed,
-        help=f"one table for each of these: {', '.join(policy.NAMES)}; not every collective has "
-        "all of them (default HPCCOMM_ALGORITHM where it applies, else auto)",
+        help=f"one table for each of these: {', '.join(policy.NAMES)}, or {ALL} that the collective "
+        "has (default HPCCOMM_ALGORITHM where it applies, else auto)",
     )
     own.add_argument(
         "--output",

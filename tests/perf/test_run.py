@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 
+from hpccomm.algorithms import ALGORITHMS
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.perf import flags, sweep
 from hpccomm.perf.collectives import COLLECTIVES
@@ -281,6 +282,13 @@ def test_what_the_table_names_is_what_runs(monkeypatch):
     text, _, _ = perf(2, "all_reduce", *small, "--algorithm", "auto", disturb=listen)
     assert tables(text) == [("all_reduce", "auto")]
     assert asked == {"auto"}  # which comes before the variable
+
+
+def test_all_algorithms_are_those_that_a_collective_has():
+    small = ("-b", 8, "-e", 8, "-n", 1, "-w", 0)
+    text, _, _ = perf(2, "gather,barrier", *small, "--algorithm", "all")
+    wanted = [(name, each) for name in ("gather", "barrier") for each in ALGORITHMS[name]]
+    assert sorted(tables(text)) == sorted(wanted)
 
 
 def test_an_algorithm_is_skipped_where_it_does_not_apply():
