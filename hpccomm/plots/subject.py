@@ -100,7 +100,7 @@ def subject(
     channels: int = 1,
     nodes: int = 1,
     deterministic: bool = False,
-    known: Mapping[str, Mapping[str, Algorithm]] = ALGORITHMS,
+    known: Mapping[str, Mapping[str, Algorithm]] | None = None,
 ) -> Subject:
     """Return what a picture of `algorithm` shows.
 
@@ -111,7 +111,7 @@ def subject(
     collective : str, optional
         By default the first collective that has this algorithm.
     ranks : int
-        Number of ranks, at most `MOST_RANKS`.
+        Number of ranks, at most `hpccomm.plots.trace.MOST_RANKS`.
     root : int, optional
         Of a rooted collective; by default 0.
     count : int, optional
@@ -125,18 +125,20 @@ def subject(
         Number of nodes that the ranks lie on, neighbours together.
     deterministic : bool
         Whether contributions are folded in rank order.
-    known : mapping
-        Algorithms by collective and name.
+    known : mapping, optional
+        Algorithms by collective and name; by default hpccomm's own.
 
     Raises
     ------
     UsageError
         If there is no such algorithm, or a number does not fit it.
     """
-    collective, chosen = _choose(algorithm, collective, known)
+    collective, chosen = _choose(algorithm, collective, ALGORITHMS if known is None else known)
     size = _within("ranks", ranks, 1, MOST_RANKS)
     _within("nodes", nodes, 1, size)
     elements = _within("count", size if count is None else count, 0, MOST_ELEMENTS)
+    if count is not None and collective == "barrier":
+        raise UsageError("barrier moves no elements; leave count out")
     if root is not None and collective not in ROOTED:
         raise UsageError(f"{collective} has no root; leave it out")
     if collective in ROOTED:

@@ -42,7 +42,7 @@ def example(collective: str, name: str, ranks: int = 5) -> Subject:
         name,
         collective,
         ranks=ranks,
-        count=4 * ranks,
+        count=None if collective == "barrier" else 4 * ranks,
         segment=2,
         channels=2,
         nodes=1 if shared else 2,
@@ -117,7 +117,8 @@ def test_any_number_of_ranks_is_drawn(ranks: int) -> None:
 
 @pytest.mark.parametrize(("collective", "name"), EVERY)
 def test_nothing_to_move_is_drawn(collective: str, name: str) -> None:
-    assert b"</svg>" in rendered(draw(subject(name, collective, ranks=3, count=0)), "svg")
+    count = None if collective == "barrier" else 0
+    assert b"</svg>" in rendered(draw(subject(name, collective, ranks=3, count=count)), "svg")
 
 
 def test_the_same_schedule_gives_the_same_bytes() -> None:
@@ -238,6 +239,7 @@ def test_local_steps_move_what_is_said_of_elements() -> None:
         ({"algorithm": "ring", "root": 0}, "all_reduce has no root"),
         ({"algorithm": "linear", "collective": "gather", "root": 8}, "root is 8; .* from 0 to 7"),
         ({"algorithm": "ring", "count": -1}, "count is -1; give a number from 0 to"),
+        ({"algorithm": "dissemination", "count": 8}, "barrier moves no elements; leave count out"),
         ({"algorithm": "ring", "segment": 0}, "segment is 0; give a number at least 1"),
         ({"algorithm": "ring", "channels": 0}, "channels is 0"),
         ({"algorithm": "ring", "nodes": 9}, "nodes is 9; give a number from 1 to 8"),
