@@ -29,7 +29,7 @@ def hpccomm(*arguments, environment=None, code=None):
     ("arguments", "said"),
     [
         ([], "VERB"),
-        (["perfect"], "invalid choice: 'perfect' (choose from 'perf', 'show', 'export')"),
+        (["perfect"], "invalid choice: 'perfect' (choose from 'perf', 'show', 'export', "),
         (["perf"], "COLLECTIVE"),
         (["perf", "all_reduce,all_red"], "'all_red' is no collective; give all or some of"),
         (["perf", "all_reduce", "-n", "0"], "-n/--iters: 0 is out of range"),
