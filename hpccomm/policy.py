@@ -31,9 +31,6 @@ SMALL_AND_LARGE: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """What is taken of hpccomm's own algorithms for small and for large arrays."""
 
-REDUCTIONS = frozenset(("all_reduce", "reduce", "reduce_scatter", "scan"))
-
-
 NAMES = (AUTO, NATIVE, *sorted({name for each in ALGORITHMS.values() for name in each}))
 """Every name that ``algorithm=`` may have in some call."""
 
