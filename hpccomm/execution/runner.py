@@ -28,7 +28,7 @@ PATIENT_POLLS = 1000
 _NOTHING = np.empty(0, np.uint8)
 
 _in_vain: list[object] = []
-"""Receives that nothing will complete, with their memory: a message to come may still match them."""
+"""What failed with receives under way, and their memory: a message to come may still match them."""
 
 
 class Room:
@@ -129,17 +129,21 @@ class Runner:
             self._channel(channel, FIRST_TAG + number, fold, buffers)
             for number, channel in enumerate(channels)
         ]
-        while under_way:
-            moved = False
-            left = []
-            for channel in under_way:
-                step = next(channel, None)
-                if step is not None:
-                    left.append(channel)
-                moved |= step is not False
-            under_way = left
-            if under_way:
-                yield moved
+        try:
+            while under_way:
+                moved = False
+                left = []
+                for channel in under_way:
+                    step = next(channel, None)
+                    if step is not None:
+                        left.append(channel)
+                    moved |= step is not False
+                under_way = left
+                if under_way:
+                    yield moved
+        except BaseException:  # one of them failed, or nobody goes on
+            _in_vain.append((under_way, buffers))
+            raise
 
     def _channel(
         self, turns: tuple[Turn, ...], tag: int, fold: Folder | None, buffers: Buffers
