@@ -47,6 +47,12 @@ class Case:
         """How far apart ranks are at most."""
         return Reach.INNER if self.one_node else Reach.ACROSS
 
+    @property
+    def reaches(self) -> tuple[Reach, ...]:
+        """How far apart ranks may be."""
+        inner = (Reach.INNER,) if self.per_node > 1 else ()
+        return inner if self.one_node else (*inner, Reach.ACROSS)
+
     def inject(
         self, reach: Reach, elements: float, flows: int = 1, *, both_ways: bool = True
     ) -> Path:

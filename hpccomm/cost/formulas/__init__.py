@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from hpccomm.cost.case import Case
-from hpccomm.cost.formulas import binomial, doubling, linear, pipelines, ring, shifts
+from hpccomm.cost.formulas import binomial, doubling, linear, pipelines, ring, shifts, tree
 from hpccomm.cost.path import Stage
 
 Formula = Callable[[Case], list[Stage]]
@@ -14,6 +14,7 @@ FORMULAS: Mapping[str, Mapping[str, Formula]] = MappingProxyType(
         "all_reduce": {
             "ring": ring.all_reduce,
             "binomial": binomial.all_reduce,
+            "tree": tree.all_reduce,
             "chain": pipelines.chain_all_reduce,
             "recursive_doubling": doubling.all_reduce,
             "halving_doubling": doubling.halving_all_reduce,
@@ -21,10 +22,12 @@ FORMULAS: Mapping[str, Mapping[str, Formula]] = MappingProxyType(
             "linear": linear.all_reduce,
         },
         "broadcast": {
+            "tree": tree.broadcast,
             "binomial": binomial.broadcast,
             "chain": pipelines.chain_broadcast,
         },
         "reduce": {
+            "tree": tree.reduce,
             "binomial": binomial.reduce,
             "chain": pipelines.chain_reduce,
             "halving_doubling": doubling.halving_reduce,

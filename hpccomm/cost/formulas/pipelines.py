@@ -13,11 +13,11 @@ counts once for each rank. Where segments go both ways between two ranks, it cou
 from dataclasses import dataclass
 
 from hpccomm.cost.case import Case
-from hpccomm.cost.path import Path, Reach, Stage, after, copy, fold
+from hpccomm.cost.path import Path, Reach, Stage, copy, fold
 
 
 @dataclass(frozen=True, slots=True)
-class _Streams:
+class Streams:
     """An array in shares, one for each channel, each in segments.
 
     Attributes
@@ -41,14 +41,14 @@ class _Streams:
     share: int
 
 
-def _streams(case: Case, parts: int = 1) -> _Streams:
+def shared_out(case: Case, parts: int = 1) -> Streams:
     """Return how an array is shared out; a pipeline moves `parts` segments at a time."""
     count, segment = case.call.counts[0], case.tuning.segment
     channels = max(1, min(case.tuning.channels, count // (parts * segment)))
     share = -(-count // channels)
     part = -(-share // parts)
     length = min(segment, part)
-    return _Streams(channels, -(-part // length), length, count, share)
+    return Streams(channels, -(-part // length), length, count, share)
 
 
 def _along(case: Case, elements: float, start: int, local: Path) -> Path:
@@ -60,13 +60,13 @@ def _along(case: Case, elements: float, start: int, local: Path) -> Path:
     return crossings * across + (steps - crossings) * inner + steps * local
 
 
-def _followed(case: Case, shares: _Streams, first: Path, local: Path) -> Stage:
+def _followed(case: Case, shares: Streams, first: Path, local: Path) -> Stage:
     """Return the paths of the first segment and then, through one rank, of all others.
 
     `local` is what that rank does with each element.
     """
     paths = [first + (shares.count - shares.length) * local, *_sent(case, shares, first)]
-    for reach in _reaches(case):
+    for reach in case.reaches:
         flows = 1 if reach else case.per_node
         if shares.segments > 1 and case.ranks > 2:  # some rank takes one and folds another
             each = (shares.share - shares.length) / (shares.segments - 1)
@@ -75,19 +75,19 @@ def _followed(case: Case, shares: _Streams, first: Path, local: Path) -> Stage:
     return tuple(paths)
 
 
-def _sent(case: Case, shares: _Streams, first: Path) -> list[Path]:
+def _sent(case: Case, shares: Streams, first: Path) -> list[Path]:
     """Return the paths of the first segment, and of all others through a rank's port."""
     others = shares.channels * shares.segments - 1
     each = (shares.count - shares.length) / max(others, 1)
     return [
         first + others * case.inject(reach, each, 1 if reach else case.per_node)
-        for reach in _reaches(case)
+        for reach in case.reaches
     ]
 
 
 def _chain(case: Case, start: int, local: Path) -> list[Stage]:
     """Return the stages of a chain where each rank does `local` with each element."""
-    shares = _streams(case)
+    shares = shared_out(case)
     first = _along(case, shares.length, start, shares.length * local)
     return [_followed(case, shares, first, local)]
 
@@ -106,7 +106,7 @@ def scan(case: Case) -> list[Stage]:
     """Along the chain from rank 0; exclusive, a rank keeps what comes in and what it passes on."""
     if case.call.exclusive:
         return _chain(case, 0, fold(1) + copy(1))
-    shares = _streams(case)
+    shares = shared_out(case)
     first = _along(case, shares.length, 0, fold(shares.length))
     # Rank 0 copies what it sends.
     reach = case.far if case.per_node == 1 else Reach.INNER
@@ -119,12 +119,12 @@ def scan(case: Case) -> list[Stage]:
 
 def chain_all_reduce(case: Case) -> list[Stage]:
     """Along the chain and back: while both ways are under way, neighbours wait for each other."""
-    shares = _streams(case)
+    shares = shared_out(case)
     up = _along(case, shares.length, 0, fold(shares.length))
     down = _along(case, shares.length, 0, Path())
     own, total = shares.segments - 1, shares.channels * shares.segments - 1
     paths = [up + down + (shares.count - shares.length) * fold(1)]
-    for reach in _reaches(case):
+    for reach in case.reaches:
         flows = 1 if reach else case.per_node
         # Ranks between two others send both ways over one port, if both are as far.
         ways = (
@@ -151,8 +151,3 @@ def chain_all_reduce(case: Case) -> list[Stage]:
         busy = total * (share * ways + (1 - share) * 2)
         paths.append(up + down + busy * case.inject(reach, mean, flows))
     return [tuple(paths)]
-
-
-def _reaches(case: Case) -> list[Reach]:
-    """Return how far apart neighbours are."""
-    return [Reach.INNER] * (case.per_node > 1) + [Reach.ACROSS] * (not case.one_node)
