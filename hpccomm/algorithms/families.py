@@ -134,7 +134,8 @@ class Family:
     all_reduce_scratch, reduce_scratch : callable
         What they take.
     span : callable
-        ``span(size)``: segments of an array that keep the links of `size` ranks busy.
+        ``span(size)``: segments of an array with which the messages that follow one another among
+        `size` ranks cost little beside their bytes.
     scattering : Scattering or None
         More phases, which a tree has not.
     """
@@ -205,7 +206,7 @@ HALVING_DOUBLING = Family(
     reduce=halving_doubling.reduce_rounds,
     reduce_scratch=halving_doubling.reduce_scratch,
     broadcast=tree.broadcast_rounds,
-    span=lambda _size: 2,
+    span=lambda size: max(2, (size - 1).bit_length()),
     scattering=Scattering(
         ring.reduce_scatter_rounds, ring.all_gather_rounds, lambda largest: ring.SLOTS * largest
     ),

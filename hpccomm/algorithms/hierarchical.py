@@ -238,18 +238,20 @@ class Hierarchical:
 
             return levels.each_node(reduce)
 
-        def scatter(group: Group, blocks: Blocks) -> Rounds:
-            own = Place(buffer, blocks.at(group.at)[0])
-            return scattering.reduce_scatter(group, blocks, own, slot, final=final)
+        slices = levels.cut(piece)
 
-        return levels.each_node_by_segments(levels.cut(piece), segment, scatter)
+        def scatter(node: Group) -> Rounds:
+            own = Place(buffer, slices.at(node.at)[0])
+            return scattering.reduce_scatter(node, slices, own, slot, final=final)
+
+        return levels.each_node(scatter)
 
     def _fold_scratch(self, levels: Levels, count: int, segment: int) -> int:
         scattering = self.inner.scattering
         if levels.owners == 1 or scattering is None:
             sizes = levels.node_sizes
             return max(self.inner.reduce_scratch(size, count, segment) for size in sizes)
-        return scattering.scratch(min(levels.slice(count), segment))
+        return scattering.scratch(levels.slice(count))
 
     def _spread(self, levels: Levels, piece: Range, segment: int, but: int = -1) -> Rounds:
         """Hand the owners' slices of `RECV` to all of their node; not on the node `but`."""
@@ -260,9 +262,8 @@ class Hierarchical:
                 return self.inner.broadcast(node, 0, piece.start, piece.count, segment=segment)
 
             return levels.each_node(broadcast, but=but)
-        return levels.each_node_by_segments(
-            levels.cut(piece), segment, scattering.all_gather, but=but
-        )
+        slices = levels.cut(piece)
+        return levels.each_node(lambda node: scattering.all_gather(node, slices), but=but)
 
 
 def _deal(node: Group, root: int, slices: Blocks) -> Rounds:

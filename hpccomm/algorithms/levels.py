@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Protocol
+from functools import lru_cache
 
 import numpy as np
 
 from hpccomm.algorithms.channels import side_by_side
-from hpccomm.algorithms.partition import Blocks, Even, Range, clipped
+from hpccomm.algorithms.partition import Blocks, Listed, Range, even
 from hpccomm.contracts.schedule import Column, Group, Mask, Rounds
 from hpccomm.topology import Topology
 
@@ -124,14 +123,6 @@ class Tabled:
         return self._start[self._which, position], self._count[self._which, position]
 
 
-class BlockPhase(Protocol):
-    """Makes the rounds of a group with a block for each position."""
-
-    def __call__(self, group: Group, blocks: Blocks) -> Rounds:
-        """Give the rounds."""
-        ...
-
-
 class Levels:
     """The two levels of the ranks whose program is asked for.
 
@@ -191,7 +182,8 @@ class Levels:
 
     def cut(self, piece: Range) -> Blocks:
         """Cut a piece into the slices of a node's ranks, by their place; some have none."""
-        return First(Even(piece.start, piece.count, self.owners), self.owners)
+        some = even(piece.count, self.owners)
+        return Listed((*some, *(0,) * (self.largest - self.owners)), piece.start)
 
     def each_node(
         self, phase: Callable[[Group], Rounds], *, only: int = -1, but: int = -1
@@ -203,18 +195,6 @@ class Levels:
         nodes = np.arange(self.num_nodes, dtype=np.int64)
         wanted = nodes != but if only < 0 else nodes == only
         return side_by_side(*map(phase, self.place.nodes(self.rank, wanted)))
-
-    def each_node_by_segments(
-        self,
-        slices: Blocks,
-        segment: int,
-        phase: BlockPhase,
-        *,
-        but: int = -1,
-    ) -> Rounds:
-        """Run ``phase(group, blocks)`` on all nodes, for one segment of each slice after the other."""
-        for part in clipped(slices, segment):
-            yield from self.each_node(partial(phase, blocks=part), but=but)
 
     def each_slice(self, slices: Blocks, phase: Callable[[Group, Column, int], Rounds]) -> Rounds:
         """Run ``phase(group, start, count)`` on the owners of each slice.
