@@ -122,6 +122,10 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         # Before the work.
         drawing.file_format(args.plot)
+        if not any(table.collective.moves for table in tables):
+            raise UsageError(
+                "--plot draws times against sizes, and a barrier has none; leave it out"
+            )
         drawing.new_figure(1.0, 1.0)
     groups: dict[str, dict[str, list[comparison.Point]]] = {}
     info = simulation.run_info(asked, skipped, ("hpccomm", *sys.argv[1:]))

@@ -102,7 +102,8 @@ class Asked:
         """What a results file says of the simulation."""
         network = self.network
         return {
-            "cluster": f"{network.name}: {network.ranks} ranks, {network.ranks_per_node} a node",
+            "cluster": f"{network.name}: {network.ranks} ranks, {network.ranks_per_node} a node, "
+            f"{network.nodes} nodes",
             "model": self.model,
             "network": dump(network),
             "channels": str(self.channels),
@@ -219,6 +220,7 @@ def tables(asked: Asked) -> tuple[tuple[Table, ...], tuple[str, ...]]:
         If an algorithm applies to nothing that was asked for, or there is no such root.
     """
     options = asked.options
+    named = options.algorithms is not None and ALL not in options.algorithms
     found: list[Table] = []
     refused: dict[str, str] = {}
     skipped: dict[str, None] = {}
@@ -231,18 +233,14 @@ def tables(asked: Asked) -> tuple[tuple[Table, ...], tuple[str, ...]]:
             why = _refusal(collective, algorithm, asked)
             if not why:
                 found.append(Table(collective, algorithm, stretches))
-            elif options.algorithms is not None and ALL not in options.algorithms:
-                refused.setdefault(algorithm, why)
+                continue
+            refused.setdefault(algorithm, why)
+            if named:
                 skipped[f"{algorithm} on {name}"] = None
     used = {table.algorithm for table in found}
     for algorithm, why in refused.items():
-        if algorithm not in used:
+        if algorithm not in used and (named or not found):
             raise UsageError(f"--algorithm {algorithm}: {why}")
-    if not found:
-        raise UsageError(
-            f"no algorithm of {', '.join(options.collectives)} can be simulated so; name one by "
-            "--algorithm to see why"
-        )
     return tuple(found), tuple(skipped)
 
 

@@ -99,7 +99,8 @@ def text(title: str, curves: Curves) -> str:
     curves : mapping of str to sequence of Point
         By algorithm.
     """
-    lines = [f"# {title}: time of the last rank, and of the first one done (us)"]
+    first = any(not math.isnan(point.first) for points in curves.values() for point in points)
+    lines = [f"# {title}: time of the last rank{' (and of the first one done)' * first} in us"]
     width = max(20, *(len(name) + 2 for name in curves))
     lines.append("# " + f"{'size (B)':>12s}" + "".join(f"{name:>{width}s}" for name in curves))
     for row in zip(*curves.values(), strict=True):
@@ -139,8 +140,8 @@ def _limit(name: str, point: Point) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Return a size in words, with three digits."""
+    """Return a size in words, with four digits."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if nbytes >= unit:
-            return f"{nbytes / unit:.3g} {name}"
-    return f"{nbytes:.3g} B"
+            return f"{nbytes / unit:.4g} {name}"
+    return f"{nbytes:.4g} B"

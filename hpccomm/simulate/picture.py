@@ -1,10 +1,10 @@
 """Algorithms side by side, drawn: time and bus bandwidth against size."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpccomm.plots.drawing import new_figure
-from hpccomm.simulate.comparison import Curves
+from hpccomm.simulate.comparison import Curves, Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,22 +17,27 @@ def draw(groups: Mapping[str, Curves]) -> "Figure":
     Parameters
     ----------
     groups : mapping of str to Curves
-        By title. Sizes and times of 0 are left out, as they have no place on logarithmic axes.
+        By title. Sizes and times of 0 have no place on logarithmic axes: points with them are left
+        out, and groups of nothing else, as of barriers.
 
     Raises
     ------
     ConfigurationError
         If matplotlib is missing.
     """
-    figure = new_figure(11.0, 4.2 * len(groups))
-    for row, (title, curves) in enumerate(groups.items()):
-        left: Axes = figure.add_subplot(len(groups), 2, 2 * row + 1)
-        right: Axes = figure.add_subplot(len(groups), 2, 2 * row + 2)
+    shown = {
+        title: drawn
+        for title, curves in groups.items()
+        if any((drawn := {name: _drawable(points) for name, points in curves.items()}).values())
+    }
+    figure = new_figure(11.0, 4.2 * max(1, len(shown)))
+    for row, (title, curves) in enumerate(shown.items()):
+        left: Axes = figure.add_subplot(len(shown), 2, 2 * row + 1)
+        right: Axes = figure.add_subplot(len(shown), 2, 2 * row + 2)
         for name, points in curves.items():
-            shown = [point for point in points if point.nbytes > 0 and point.seconds > 0]
-            sizes = [point.nbytes for point in shown]
-            left.plot(sizes, [point.seconds * 1e6 for point in shown], marker="o", label=name)
-            right.plot(sizes, [point.busbw for point in shown], marker="o", label=name)
+            sizes = [point.nbytes for point in points]
+            left.plot(sizes, [point.seconds * 1e6 for point in points], marker="o", label=name)
+            right.plot(sizes, [point.busbw for point in points], marker="o", label=name)
         left.set_yscale("log")
         left.set_ylabel("time (us)")
         right.set_ylabel("bus bandwidth (GB/s)")
@@ -45,3 +50,7 @@ def draw(groups: Mapping[str, Curves]) -> "Figure":
             axes.legend()
     figure.set_layout_engine("tight")
     return figure
+
+
+def _drawable(points: Sequence[Point]) -> list[Point]:
+    return [point for point in points if point.nbytes > 0 and point.seconds > 0]

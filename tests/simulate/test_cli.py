@@ -1,0 +1,281 @@
+"""``hpccomm simulate``: its tables, its comparison, its files, and what it refuses."""
+
+import math
+import re
+import subprocess
+import sys
+
+import h5py
+import pytest
+
+from hpccomm.cli.main import main
+from hpccomm.cli.simulation import SIMULATED
+from hpccomm.cost.network_files import load, parse
+from hpccomm.results import reader
+from hpccomm.simulate.comparison import Crossover, Point, crossovers, size, text
+
+SMALL = ("--cluster", "lab1g", "-b", "1K", "-e", "1M", "-f", "32")
+
+
+def simulated(capsys, *arguments):
+    """Lines of standard output."""
+    assert main(["simulate", *map(str, arguments)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out.splitlines()
+
+
+def refused(capsys, *arguments):
+    """The one line of standard error."""
+    assert main(["simulate", *map(str, arguments)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"hpccomm: error: .*\n", err)
+    return err
+
+
+def numbers(lines):
+    return [line.split() for line in lines if re.match(r" +\d", line)]
+
+
+def test_a_table_for_each_algorithm_then_both_side_by_side(capsys):
+    lines = simulated(capsys, "all_reduce", *SMALL, "--algorithm", "ring,recursive_doubling")
+    blocks = [line for line in lines if line.startswith("# Collective test starting")]
+    assert [line.split()[-1] for line in blocks] == ["ring", "recursive_doubling"]
+    table = numbers(lines)
+    assert [row[0] for row in table] == ["1024", "32768", "1048576"] * 2
+    assert table[0][1:5] == ["256", "float", "sum", "-1"]
+    assert table[0][8:] == ["N/A"] * 5
+    side = lines.index(
+        "# all_reduce float sum on lab1g, 8 ranks: time of the last rank (and of the first one "
+        "done) in us"
+    )
+    for row, ring, doubling in zip(lines[side + 2 : side + 5], table[:3], table[3:], strict=True):
+        fields = row.split()
+        assert fields[1] == ring[0]
+        assert (fields[2], fields[4]) == (ring[5], doubling[5])
+        fastest = "ring" if float(ring[5]) < float(doubling[5]) else "recursive_doubling"
+        assert fields[-1] == fastest
+    assert (
+        sum(line.startswith("# Crossover: recursive_doubling below about") for line in lines) == 1
+    )
+    assert (
+        sum("# Bottleneck: ring at 1 MiB: across port out of node 0" in line for line in lines) == 1
+    )
+    assert "#  cluster lab1g: 8 ranks, 2 a node, 4 nodes" in lines
+
+
+def test_busbw_is_that_of_perf(capsys):
+    size, _, _, _, _, time, algbw, busbw, *_ = numbers(
+        simulated(
+            capsys,
+            "all_reduce",
+            "--cluster",
+            "nvlink8",
+            "--algorithm",
+            "ring",
+            "-b",
+            "1G",
+            "-e",
+            "1G",
+        )
+    )[0]
+    assert float(algbw) == pytest.approx(int(size) / float(time) / 1e3, abs=0.1)
+    assert float(busbw) == pytest.approx(float(algbw) * 14 / 8, abs=0.1)
+
+
+@pytest.mark.parametrize("name", sorted(SIMULATED))
+def test_every_collective_and_algorithm(name, capsys):
+    for cluster in ("lab1g", "nvlink8"):
+        lines = simulated(
+            capsys, name, "--cluster", cluster, "--ranks", 5, "--algorithm", "all", *SMALL[2:]
+        )
+        table = numbers(lines)
+        assert table
+        assert all(float(row[5]) > 0 for row in table)
+
+
+def test_all_types_reductions_and_roots(capsys):
+    given = ("--cluster", "lab1g", "-b", "1K", "-e", "1K", "-d", "all", "-o", "all", "--ranks", 3)
+    lines = simulated(capsys, "reduce", *given, "-r", "all", "--algorithm", "binomial")
+    table = numbers(lines)
+    assert {row[4] for row in table} == {"0", "1", "2"}
+    assert len({(row[2], row[3]) for row in table}) * 3 == len(table)
+    assert {"bfloat16", "complex128", "bool"} <= {row[2] for row in table}
+    assert any(
+        "# Skipped, as they do not exist:" in line and "avg on bool" in line for line in lines
+    )
+
+
+def test_cost_has_no_times_of_single_ranks(capsys):
+    events = numbers(
+        simulated(capsys, "all_reduce", *SMALL, "--algorithm", "ring", "--channels", 1)
+    )
+    lines = simulated(
+        capsys, "all_reduce", *SMALL, "--algorithm", "ring", "--channels", 1, "--model", "cost"
+    )
+    assert [row[0] for row in numbers(lines)] == [row[0] for row in events]
+    assert "#  model cost" in lines
+    assert "# all_reduce float sum on lab1g, 8 ranks: time of the last rank in us" in lines
+    assert not any("Bottleneck" in line for line in lines)
+
+
+def test_ranks_change_the_number_of_nodes_and_the_last_may_be_filled_in_part(capsys):
+    given = ("all_gather", *SMALL, "--algorithm", "ring")
+    assert "#  cluster lab1g: 8 ranks, 2 a node, 4 nodes" in simulated(capsys, *given)
+    lines = simulated(capsys, *given, "--ranks", 13)
+    assert "#  cluster lab1g: 13 ranks, 2 a node, 7 nodes" in lines
+
+
+def test_skew_is_drawn_by_the_seed(capsys):
+    given = ("all_reduce", *SMALL, "--algorithm", "ring", "--skew", "1e-2")
+    first = numbers(simulated(capsys, *given))
+    assert numbers(simulated(capsys, *given)) == first
+    assert numbers(simulated(capsys, *given, "--seed", 1)) != first
+    still = numbers(simulated(capsys, *given[:-2]))
+    assert all(float(row[5]) > float(other[5]) for row, other in zip(first, still, strict=True))
+
+
+def test_the_results_file_holds_what_was_printed_and_what_was_simulated(capsys, tmp_path):
+    file = tmp_path / "runs.h5"
+    lines = simulated(
+        capsys, "all_reduce", *SMALL, "--skew", "1e-3", "--seed", 7, "--output", file, "--ranks", 6
+    )
+    (run,) = reader.read(file)
+    assert run.status == "completed"
+    assert len(run.rows) == len(numbers(lines))
+    for index, row in enumerate(run.rows):
+        assert row.backend == "simulated"
+        samples = run.samples(index)
+        assert samples.shape == (1, 6)
+        assert samples.max() * 1e6 == pytest.approx(row.time)
+    simulation = run.info.simulation
+    assert simulation["model"] == "events"
+    assert simulation["skew"] == "0.001 s, seed 7"
+    assert simulation["segment"] == "524288 B"
+    described = parse(simulation["network"], "lab1g", "stored")
+    assert described.resized(6) == load("lab1g").resized(6)
+    assert [rank.host for rank in run.info.ranks] == [
+        "node0",
+        "node0",
+        "node1",
+        "node1",
+        "node2",
+        "node2",
+    ]
+    assert main(["show", str(file)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-len(lines) :] != lines  # it has no comparison, and facts before the tables
+    tables = lines[: next(i for i, line in enumerate(lines) if "time of the last rank" in line)]
+    assert "\n".join(tables) in "\n".join(shown)
+
+
+def test_runs_of_before_there_were_simulations_are_read(capsys, tmp_path):
+    file = tmp_path / "runs.h5"
+    simulated(capsys, "all_reduce", *SMALL, "--output", file)
+    with h5py.File(file, "r+") as opened:
+        del opened["runs/run0001/simulation"]
+    assert reader.read(file)[0].info.simulation == {}
+
+
+def test_the_picture_is_drawn(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "picture.svg"
+    lines = simulated(capsys, "all_reduce,barrier", "--algorithm", "all", *SMALL, "--plot", file)
+    assert lines[-1] == f"# Drawn in {file}"
+    picture = file.read_text()
+    for word in ("ring", "recursive_doubling", "bus bandwidth (GB/s)", "on lab1g, 8 ranks"):
+        assert word in picture
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_work(capsys, tmp_path, monkeypatch):
+    assert "let its name end in .svg or .png" in refused(
+        capsys, "all_reduce", *SMALL, "--plot", tmp_path / "picture.pdf"
+    )
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    answer = refused(capsys, "all_reduce", *SMALL, "--plot", tmp_path / "picture.png")
+    assert "pip install 'hpccomm[plot]'" in answer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["send_recv", *SMALL], "'send_recv' cannot be simulated; give all or some of all_reduce"),
+        (["all_reduce"], "--cluster"),
+        (["all_reduce", "--cluster", "ib800"], "'ib800' is no ready network"),
+        (["all_reduce", *SMALL, "--ranks", "0"], "--ranks: 0 is out of range"),
+        (["all_reduce", "--cluster", "nvlink8", "--ranks", "9"], "nvlink8 is one node of 8 ranks"),
+        (["all_reduce", *SMALL, "--algorithm", "rings"], "--algorithm rings: all_reduce has none"),
+        (["all_reduce", *SMALL, "--algorithm", "shm"], "reach each other's memory"),
+        (["all_to_all_v", *SMALL, "--algorithm", "bruck"], "blocks of one size"),
+        (["all_to_all_v", *SMALL, "--model", "cost"], "differs from rank to rank"),
+        (["all_reduce", *SMALL, "--model", "guess"], "--model: invalid choice"),
+        (["all_reduce", *SMALL, "--skew", "-1"], "--skew: -1 is out of range; give seconds"),
+        (["all_reduce", *SMALL, "--skew", "soon"], "--skew: 'soon' is no time; give seconds"),
+        (["all_reduce", *SMALL, "--skew", "1", "--model", "cost"], "all ranks start at once"),
+        (["all_reduce", *SMALL, "--segment", "0"], "--segment 0: nothing would move"),
+        (["all_reduce", *SMALL, "--channels", "0"], "--channels: 0 is out of range"),
+        (["reduce", *SMALL, "-r", "8"], "-r/--root 8: there are 8 ranks; give 0 to 7"),
+        (["all_reduce", *SMALL, "-o", "band"], "band means nothing on -d/--datatype float"),
+        (["all_reduce", "--cluster", "lab1g", "-b", "2M", "-e", "1M"], "-b/--minbytes 2097152"),
+        (["barrier", *SMALL, "--plot", "x.svg"], "a barrier has none"),
+    ],
+)
+def test_misuse_is_one_line(arguments, said, capsys):
+    assert said in refused(capsys, *arguments)
+
+
+def test_an_algorithm_that_some_collectives_lack_is_skipped_there(capsys):
+    lines = simulated(capsys, "all_reduce,all_to_all", *SMALL, "--algorithm", "ring,bruck")
+    assert any(
+        line == "# Skipped, as they do not exist: bruck on all_reduce, ring on all_to_all"
+        for line in lines
+    )
+
+
+def test_neither_mpi_nor_cuda_is_loaded():
+    program = (
+        "import sys; from hpccomm.cli.main import main; "
+        "main('simulate all_reduce --cluster lab1g -b 8 -e 8'.split()); "
+        "found = {'mpi4py', 'cupy', 'matplotlib', 'h5py'} & set(sys.modules); assert not found, found"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60)
+
+
+def points(*pairs):
+    return [Point(nbytes, seconds, math.nan, 1.0, "", 0.0) for nbytes, seconds in pairs]
+
+
+def test_crossovers_lie_where_logarithms_cross():
+    flat, steep = points((1, 4.0), (16, 4.0)), points((1, 1.0), (16, 16.0))
+    assert crossovers({"flat": flat, "steep": steep}) == [
+        Crossover("steep", "flat", pytest.approx(4.0))
+    ]
+    assert crossovers({"flat": flat, "again": flat}) == []
+    nothing = points((0, 1.0), (16, 16.0))
+    assert crossovers({"flat": points((0, 4.0), (16, 4.0)), "nothing": nothing}) == []
+
+
+def test_a_tie_between_is_no_end_of_a_lead():
+    one, other = points((1, 1.0), (2, 3.0), (4, 5.0)), points((1, 2.0), (2, 3.0), (4, 4.0))
+    (found,) = crossovers({"one": one, "other": other})
+    assert (found.below, found.above) == ("one", "other")
+    assert 1 < found.nbytes < 4
+    before = points((1, 1.0), (2, 3.0), (4, 3.0))
+    assert crossovers({"before": before, "other": other}) == []
+
+
+def test_what_ties_is_named_together():
+    curves = {"one": points((8, 2e-6)), "other": points((8, 2e-6))}
+    lines = text("all", curves).splitlines()
+    assert lines[2].endswith("one = other")
+    assert "# Crossover: none between these sizes" in lines
+
+
+def test_sizes_in_words():
+    assert [size(value) for value in (7, 1500, 3 << 20, 1.5 * (1 << 30))] == [
+        "7 B",
+        "1.465 KiB",
+        "3 MiB",
+        "1.5 GiB",
+    ]

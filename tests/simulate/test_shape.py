@@ -1,0 +1,79 @@
+"""The shape that is known from practice, and what a simulation of many ranks takes."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hpccomm.algorithms import ALGORITHMS
+from hpccomm.contracts.schedule import Tuning, world
+from hpccomm.contracts.signature import Signature
+from hpccomm.cost.network_files import load
+from hpccomm.reductions import ReduceOp
+from hpccomm.settings import DEFAULT_SEGMENT
+from hpccomm.simulate import simulate
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+def all_reduce(algorithm, ranks, nbytes):
+    """The outcome of a float32 all-reduce on nodes of ib400x32."""
+    network = load("ib400x32").resized(ranks)
+    call = Signature("all_reduce", np.dtype(np.float32), (nbytes // 4,), op=ReduceOp.SUM)
+    tuning = Tuning(DEFAULT_SEGMENT // 4, topology=network.topology())
+    schedule = ALGORITHMS["all_reduce"][algorithm].build(world(ranks), call, tuning)
+    return simulate(schedule, network, 4)
+
+
+@pytest.mark.parametrize("nbytes", [8, 1 * KIB, 64 * KIB, 1 * MIB, 4 * MIB])
+def test_tree_beats_ring_below_a_few_mib(nbytes):
+    assert all_reduce("tree", 256, nbytes).seconds < 0.75 * all_reduce("ring", 256, nbytes).seconds
+
+
+def test_ring_beats_tree_from_some_tens_of_mib_on():
+    for nbytes in (64 * MIB, GIB):
+        assert all_reduce("ring", 256, nbytes).seconds < all_reduce("tree", 256, nbytes).seconds
+
+
+def test_latency_of_the_tree_grows_with_the_logarithm_and_that_of_the_ring_with_the_number():
+    ranks = [64, 128, 256, 512, 1024, 2048]
+    tree = np.array([all_reduce("tree", n, 8).seconds for n in ranks])
+    ring = np.array([all_reduce("ring", n, 8).seconds for n in ranks])
+    # Each doubling adds the same to the tree: a message up and one down.
+    assert np.diff(tree) == pytest.approx(np.full(5, np.diff(tree).mean()), rel=0.1)
+    assert ring / np.array(ranks) == pytest.approx(np.full(6, ring[-1] / 2048), rel=0.05)
+
+
+def test_bus_bandwidth_of_the_ring_is_that_of_its_narrowest_link():
+    seconds = all_reduce("ring", 256, GIB).seconds
+    busbw = 2 * 255 / 256 * GIB / seconds
+    assert busbw == pytest.approx(load("ib400x32").across.bandwidth, rel=0.03)
+    assert all_reduce("ring", 256, GIB).bottleneck == "across port out 7 of node 0"
+
+
+def test_hierarchical_uses_all_ports_of_a_node():
+    assert all_reduce("hierarchical", 256, GIB).seconds < all_reduce("ring", 256, GIB).seconds / 3
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "ranks"), [("ring", 4096), ("tree", 65536), ("hierarchical", 65536)]
+)
+def test_many_ranks_take_seconds_and_little_memory(algorithm, ranks):
+    """Under 10 s and 2 GiB, in a process of its own: what this one takes says nothing."""
+    program = f"""
+import json, resource, sys, time
+sys.path.insert(0, {__file__.rpartition("/")[0]!r})
+from test_shape import GIB, all_reduce
+began = time.process_time()
+all_reduce({algorithm!r}, {ranks}, GIB)
+took = time.process_time() - began
+print(json.dumps([took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100
+    )
+    seconds, memory = json.loads(run.stdout)
+    assert seconds < 10
+    assert memory < 2 * GIB
