@@ -36,63 +36,70 @@ EVERY = [
 ]
 
 
-def counts_of(which: Which, n: int) -> list[Any]:
-    """The counts that are proven on `n` ranks: of the array, or of blocks."""
+SLICING = ("ring", "pairwise", "scatter_all_gather", "shm", "hierarchical")
+"""These cut the array into a slice for each rank, and that into segments."""
+
+
+def sizes_of(which: Which, n: int) -> list[tuple[Any, int]]:
+    """Counts and segments that are proven on `n` ranks: counts of the array, or of blocks."""
     if which.collective == "barrier":
-        return [0]
+        return [(0, whole)]
     if which.collective in ONE_COUNT:
-        return [n + 1, 0, 1, 2 * n + 3, n - 1, n, 5]
-    even = [1, 0, 2, 3, 5]
+        if n <= 8:
+            return list(product([n + 1, 0, 1, 2 * n + 3, n - 1, n, 5], [whole, 1, 3, n]))
+        # Fewer pieces than elements: many of them on many ranks take long.
+        pieces = 1 if which.deterministic or which.name in SLICING else n // 2
+        several = [(2 * n + 3, pieces), (n + 1, pieces), (3 * n, pieces), (1, 1), (5, 1), (5, 2)]
+        return [*several, (0, 3), (n - 1, whole), (n, whole), (n + 1, whole), (2 * n + 3, whole)]
+    even = [(1, whole), (0, 1), (2, 1), (3, whole), (5, 2)]
     if which.algorithm.uniform:
         return even
-    uneven: list[Any] = [[(rank * rank + 2) % 4 for rank in range(n)], [n] + [0] * (n - 1)]
+    one, another = [(rank * rank + 2) % 4 for rank in range(n)], [n] + [0] * (n - 1)
+    uneven: list[Any] = [one, another]
     if which.collective == "all_to_all":  # who sends more to whom differs for each pair
         uneven = [[[row[(i - j) % n] for j in range(n)] for i in range(n)] for row in uneven]
         # Each rank has a call of its own, and so a build.
-        uneven = uneven if n <= 16 or n in (31, 32, 33, 64) else []
-    return even + uneven
-
-
-def segments_of(n: int) -> list[int]:
-    return [whole, 1, 3, n]
+        if n > 16 and n not in (31, 32, 33, 64):
+            return even
+    several = [(uneven[0], 1), (uneven[0], 2), (uneven[1], n // 3 + 1)]
+    return [*even, *several, *((count, whole) for count in uneven)]
 
 
 def topologies_of(which: Which, n: int) -> list[Topology | None]:
     if which.name != "hierarchical":
         return [None]
-    return [
-        arrange([rank // 4 for rank in range(n)]),
-        arrange([rank % 3 for rank in range(n)]),  # ranks that share a node do not follow
-        arrange([0] * n),
-        arrange([rank * rank % 5 for rank in range(n)]),
-        arrange(range(n)),
-        arrange([0] + [1] * (n - 1)),
+    nodes = [
+        [rank // 4 for rank in range(n)],
+        [rank % 3 for rank in range(n)],  # ranks that share a node do not follow
+        [0] * n,
+        [rank * rank % 5 for rank in range(n)],
+        range(n),
+        [0] + [1] * (n - 1),
     ]
+    return list({topology.node_of: topology for topology in map(arrange, nodes)}.values())
 
 
 def cases(which: Which, n: int) -> Iterator[Case]:
     """Every root; on few ranks all combinations of the rest, on many these in turn."""
-    roots = range(n) if which.collective in ROOTED else (0,)
+    roots = range(n) if which.collective in ROOTED else ()
     variants = list(
         product(
-            counts_of(which, n),
-            segments_of(n),
+            sizes_of(which, n),
             (2, 1, 3),
-            (False, True),
+            (False, True),  # in place
             (False, True) if which.collective == "scan" else (False,),
             topologies_of(which, n),
         )
     )
-    for root in roots:
+    for root in roots or (0,):
         if n <= 3:
             chosen = variants
         else:
             # A stride that shares no factor with the number of variants comes by all of them.
-            wanted = 1 if which.collective in ROOTED else 8
-            wanted = min(wanted * (1 if n > 16 else 3), len(variants))
+            wanted = min((1 if roots else 8) * (1 if n > 16 else 3), len(variants))
             begin = 31 * n + 5 * root
             chosen = [variants[(begin + i) * 1009 % len(variants)] for i in range(wanted)]
-        for count, segment, channels, in_place, exclusive, topology in chosen:
+        for (count, segment), channels, in_place, exclusive, topology in chosen:
             yield which.case(
                 n,
                 count=count,
@@ -106,6 +113,6 @@ def cases(which: Which, n: int) -> Iterator[Case]:
 
 
 def batches(every: Iterator[Case]) -> Iterator[list[Case]]:
-    """Several cases at once: at most about as many as have 1024 ranks."""
+    """Several cases at once: at most about as many as have 2048 ranks."""
     for first in every:
-        yield [first, *islice(every, max(1024 // first.size, 8) - 1)]
+        yield [first, *islice(every, max(2048 // first.size, 8) - 1)]
