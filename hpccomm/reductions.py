@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,7 @@ def premul_sum(factor: complex) -> PremulSum:
 
 Elementwise = Callable[[Array, Array], Array]
 Op = ReduceOp | PremulSum | Elementwise
+Pair = Callable[..., object]
 
 _BITWISE = frozenset((ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR))
 _ORDERED = frozenset((ReduceOp.MIN, ReduceOp.MAX))
@@ -266,9 +268,24 @@ class Folder:
         Of contributions and results.
     average_over : int
         If not 0, what a final sum is divided by, before it is rounded to the dtype.
+
+    Attributes
+    ----------
+    pair : callable or None
+        ``pair(a, b, out=out)`` folds two, where that is a single call: without an average, a wide
+        accumulator or the user's function.
     """
 
-    __slots__ = ("_accumulator", "_average", "_combine", "_direct", "_run", "_step", "_wide")
+    __slots__ = (
+        "_accumulator",
+        "_average",
+        "_combine",
+        "_direct",
+        "_run",
+        "_step",
+        "_wide",
+        "pair",
+    )
 
     def __init__(self, op: Op, dtype: DType, average_over: int = 0) -> None:
         self._combine = _combine(op)
@@ -283,6 +300,8 @@ class Folder:
         # says so once costs a call next to nothing, `np.errstate` a microsecond.
         self._run = Context().run
         self._run(np.seterr, over="ignore", invalid="ignore")
+        single = self._direct and self._average is None
+        self.pair: Pair | None = partial(self._run, self._combine) if single else None
 
     def __call__(self, sources: Sequence[Array], out: Array, final: bool = True) -> None:
         """Fold `sources` into `out`.
