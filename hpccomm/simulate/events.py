@@ -20,7 +20,7 @@ from hpccomm.contracts.schedule import Column, Copies, Folds, Group, Place, Roun
 from hpccomm.cost.network import Network
 from hpccomm.errors import UsageError
 from hpccomm.simulate.links import Links, Times, Ways
-from hpccomm.simulate.repeats import Part, Repeats
+from hpccomm.simulate.repeats import Part, Repeats, rows
 
 _NONE = np.zeros(0, np.int64)
 
@@ -167,21 +167,21 @@ class _Cluster:
 
     def _touched(self, demand: _Demand, clock: Times) -> tuple[list[Part], list[Part]]:
         """Return what a round looks at and moves, and what it adds to."""
-        ranks = np.zeros(self._network.ranks, np.bool_)
+        ranks, links = np.zeros_like(clock, np.bool_), np.zeros_like(self._links.free, np.bool_)
         for step in demand.steps:
             ranks[step.rank] = True
-        engines = np.flatnonzero(ranks)
+        engines = rows(ranks)
         ranks[demand.ways.rank] = True
         ranks[demand.ways.peer] = True
+        for queues in demand.ways.queues:
+            links[queues.link] = True
+        passed = rows(links)
         clocks = [
-            Part(clock, np.flatnonzero(ranks)),
+            Part(clock, rows(ranks)),
             Part(self._engine, engines),
-            Part(self._links.free, demand.ways.links),
+            Part(self._links.free, passed),
         ]
-        return clocks, [
-            Part(self._worked, engines),
-            Part(self._links.busy, demand.ways.links),
-        ]
+        return clocks, [Part(self._worked, engines), Part(self._links.busy, passed)]
 
     def _work_out(self, demand: _Demand, clock: Times) -> None:
         """Move the clocks on by what a round asks for."""

@@ -52,15 +52,12 @@ class Ways:
         Of each message.
     queues : tuple of Queues
         All that they pass.
-    links : Column
-        The same, each once.
     """
 
     rank: Column
     peer: Column
     latency: Times
     queues: tuple[Queues, ...]
-    links: Column
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,7 +140,8 @@ class Links:
                 ends = np.maximum.accumulate(came - (held - hold), axis=0) + held
             self.free[link] = ends[-1]
             self.busy[link] += hold.sum(axis=0)
-            np.maximum.at(passed, message, ends)
+            # Much quicker in one dimension.
+            np.maximum.at(passed, message.ravel(), ends.ravel())
         return passed
 
     def ways(self, rank: Column, peer: Column) -> Ways:
@@ -229,9 +227,7 @@ class Links:
                 if column is not None:
                     messages.append(chosen)
                     links.append(column[end])
-        queues = self._queues(messages, links)
-        passed = [np.zeros(0, np.int64), *(each.link for each in queues)]
-        return Ways(rank, peer, latency, queues, np.concatenate(passed))
+        return Ways(rank, peer, latency, self._queues(messages, links))
 
     def _queues(self, messages: list[Column], links: list[Column]) -> tuple[Queues, ...]:
         """Sort what messages pass into queues."""

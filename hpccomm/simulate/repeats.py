@@ -8,7 +8,9 @@ by that. So it need not be worked out again. That is exact but for the rounding 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hpccomm.contracts.schedule import Column
+import numpy as np
+
+from hpccomm.contracts.schedule import Column, Mask
 from hpccomm.simulate.links import Times
 
 ROUNDING = 1e-12
@@ -20,11 +22,17 @@ class Part:
     """Some elements of one array of clocks, or of seconds that something has been busy for."""
 
     array: Times
-    index: Column
+    index: Column | slice
 
     def now(self) -> Times:
-        """Return the elements."""
-        return self.array[self.index]
+        """Return a copy of the elements."""
+        found: Times = self.array[self.index]
+        return found.copy() if isinstance(self.index, slice) else found
+
+
+def rows(mask: Mask) -> Column | slice:
+    """Return an index of the elements in `mask`; a slice where that is all of them, as is quicker."""
+    return slice(None) if mask.all() else np.flatnonzero(mask)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
