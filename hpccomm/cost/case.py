@@ -1,6 +1,6 @@
 """What a formula is asked about: a call on a network, and what its messages cost there."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpccomm.contracts.schedule import Tuning
 from hpccomm.contracts.signature import Signature
@@ -21,11 +21,14 @@ class Case:
         What is asked for.
     tuning : Tuning
         What the algorithm is told.
+    streams : int
+        How many calls like this one the nodes run side by side.
     """
 
     network: Network
     call: Signature
     tuning: Tuning
+    streams: int = 1
 
     @property
     def ranks(self) -> int:
@@ -53,6 +56,17 @@ class Case:
         inner = (Reach.INNER,) if self.per_node > 1 else ()
         return inner if self.one_node else (*inner, Reach.ACROSS)
 
+    @property
+    def within(self) -> "Case":
+        """What the ranks of one node do among themselves, as those of all other nodes."""
+        return replace(self, network=replace(self.network, ranks=self.per_node))
+
+    @property
+    def between(self) -> "Case":
+        """What the ranks at one place of all nodes do, as those at all other places."""
+        network = replace(self.network, ranks=self.network.nodes, ranks_per_node=1, inner=None)
+        return replace(self, network=network, streams=self.per_node)
+
     def inject(
         self, reach: Reach, elements: float, flows: int = 1, *, both_ways: bool = True
     ) -> Path:
@@ -72,6 +86,7 @@ class Case:
         level = self.network.across if reach else self.network.inner
         if level is None:
             return Path()
+        flows *= self.streams
         messages = -(-flows // level.ports)
         if both_ways and level.duplex == "half":
             messages, flows = 2 * messages, 2 * flows

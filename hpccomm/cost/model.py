@@ -9,6 +9,7 @@ number of ranks how long it takes to find.
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.algorithms import ALGORITHMS
 from hpccomm.contracts.schedule import Tuning
 from hpccomm.contracts.signature import Signature
 from hpccomm.cost.case import Case
@@ -37,7 +38,7 @@ def price(network: Network, call: Signature, algorithm: str, tuning: Tuning) -> 
     Raises
     ------
     UsageError
-        If the collective has no such algorithm.
+        If the collective has no such algorithm, or it does not apply to such a network.
     """
     return network.overhead + float(longest(network, call, algorithm, tuning) @ rates(network))
 
@@ -55,7 +56,7 @@ def longest(
     Raises
     ------
     UsageError
-        If the collective has no such algorithm.
+        If the collective has no such algorithm, or it does not apply to such a network.
     """
     formulas = FORMULAS[call.collective]
     if algorithm not in formulas:
@@ -63,6 +64,12 @@ def longest(
         raise UsageError(
             f"algorithm is {algorithm!r}, which has no price for {call.collective}; "
             f"give one of {fits}"
+        )
+    if ALGORITHMS[call.collective][algorithm].shared and network.nodes > 1:
+        raise UsageError(
+            f"algorithm is {algorithm!r}, which takes ranks that share memory, and {network.name} "
+            f"has {network.ranks} ranks on {network.nodes} nodes; give at most "
+            f"{network.ranks_per_node} ranks, or another algorithm"
         )
     seconds = rates(network)
     total = np.zeros(len(seconds))

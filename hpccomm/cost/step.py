@@ -30,6 +30,9 @@ class Step:
         """The step of a path that stays with the sender, who waits for no arrival."""
         return replace(self, hop=self.port)
 
+    def __rmul__(self, times: float) -> "Step":
+        return Step(times * self.hop, times * self.port, times * self.local)
+
 
 Steps = Sequence[Step]
 

@@ -4,7 +4,17 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from hpccomm.cost.case import Case
-from hpccomm.cost.formulas import binomial, doubling, linear, pipelines, ring, shifts, tree
+from hpccomm.cost.formulas import (
+    binomial,
+    doubling,
+    hierarchical,
+    linear,
+    pipelines,
+    ring,
+    shifts,
+    shm,
+    tree,
+)
 from hpccomm.cost.path import Stage
 
 Formula = Callable[[Case], list[Stage]]
@@ -20,11 +30,16 @@ FORMULAS: Mapping[str, Mapping[str, Formula]] = MappingProxyType(
             "halving_doubling": doubling.halving_all_reduce,
             "pairwise": shifts.all_reduce,
             "linear": linear.all_reduce,
+            "hierarchical": hierarchical.all_reduce,
+            "shm": shm.all_reduce,
         },
         "broadcast": {
             "tree": tree.broadcast,
             "binomial": binomial.broadcast,
             "chain": pipelines.chain_broadcast,
+            "scatter_all_gather": ring.scatter_all_gather,
+            "hierarchical": hierarchical.broadcast,
+            "shm": shm.broadcast,
         },
         "reduce": {
             "tree": tree.reduce,
@@ -32,6 +47,8 @@ FORMULAS: Mapping[str, Mapping[str, Formula]] = MappingProxyType(
             "chain": pipelines.chain_reduce,
             "halving_doubling": doubling.halving_reduce,
             "pairwise": shifts.reduce,
+            "hierarchical": hierarchical.reduce,
+            "shm": shm.reduce,
         },
         "all_gather": {
             "ring": ring.all_gather,
@@ -39,21 +56,42 @@ FORMULAS: Mapping[str, Mapping[str, Formula]] = MappingProxyType(
             "recursive_doubling": doubling.all_gather,
             "pairwise": shifts.all_gather,
             "linear": linear.all_gather,
+            "hierarchical": hierarchical.all_gather,
+            "shm": shm.all_gather,
         },
         "reduce_scatter": {
             "ring": ring.reduce_scatter,
             "halving_doubling": doubling.halving_reduce_scatter,
             "pairwise": shifts.reduce_scatter,
+            "hierarchical": hierarchical.reduce_scatter,
+            "shm": shm.reduce_scatter,
         },
         "all_to_all": {
             "pairwise": shifts.all_to_all,
             "bruck": shifts.bruck_all_to_all,
             "linear": linear.all_to_all,
+            "shm": shm.all_to_all,
         },
-        "gather": {"linear": linear.gather, "binomial": binomial.gather},
-        "scatter": {"linear": linear.scatter, "binomial": binomial.scatter},
-        "scan": {"linear": pipelines.scan},
-        "barrier": {"dissemination": shifts.dissemination, "binomial": binomial.barrier},
+        "gather": {
+            "linear": linear.gather,
+            "binomial": binomial.gather,
+            "shm": shm.to_or_from_root,
+        },
+        "scatter": {
+            "linear": linear.scatter,
+            "binomial": binomial.scatter,
+            "shm": shm.to_or_from_root,
+        },
+        "scan": {
+            "linear": pipelines.scan,
+            "binomial": shifts.scan,
+            "pairwise": shifts.exchanged_scan,
+        },
+        "barrier": {
+            "dissemination": shifts.dissemination,
+            "binomial": binomial.barrier,
+            "hierarchical": hierarchical.barrier,
+        },
     }
 )
 """For each collective its algorithms' formulas by name."""

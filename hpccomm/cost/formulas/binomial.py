@@ -29,7 +29,7 @@ def _crosses(case: Case, bit: int) -> bool:
     return width % (2 * bit) != 0 or root % min(2 * bit, width) != 0
 
 
-def _ways(
+def ways(
     case: Case,
     elements: Elements,
     local: Callable[[float], Path] | None,
@@ -45,7 +45,7 @@ def _ways(
     # Below a node's ranks all distances together cross nodes once, if any of them does.
     once = next((bit for bit in bits if bit < case.per_node and _crosses(case, bit)), 0)
     last = case.ranks - 1
-    ways: list[Steps] = []
+    found: list[Steps] = []
     for stay in [bit for bit in bits if last & bit and bit > 1] + [0]:
         number = 0
         steps: list[Step] = []
@@ -66,11 +66,11 @@ def _ways(
                 if local is not None:
                     stays.append(local_step(folded))
         if not stays:
-            ways.append([*steps, local_step(own)])
+            found.append([*steps, local_step(own)])
         for stayed in stays:
             after_it = Path() if stayed.port != Path() else own
-            ways.append([stayed, *steps, local_step(after_it)])
-    return sorted(ways, key=len, reverse=True)
+            found.append([stayed, *steps, local_step(after_it)])
+    return sorted(found, key=len, reverse=True)
 
 
 def _all(elements: float) -> Elements:
@@ -80,7 +80,7 @@ def _all(elements: float) -> Elements:
 def broadcast(case: Case) -> list[Stage]:
     """Down the tree. The root sends the next piece once all of its children have this one."""
     pieces = deal(case.call.counts[0], case.tuning.segment, case.tuning.channels)
-    longest = tuple(chained(steps) for steps in _ways(case, _all(pieces.mean), None))
+    longest = tuple(chained(steps) for steps in ways(case, _all(pieces.mean), None))
     return [_one_by_one(pieces, longest, _ports(case, pieces.mean))]
 
 
@@ -105,7 +105,7 @@ def _one_by_one(pieces: Dealt, longest: Stage, busy: Sequence[Path]) -> Stage:
 def reduce(case: Case) -> list[Stage]:
     """Up the tree."""
     pieces = deal(case.call.counts[0], case.tuning.segment, case.tuning.channels)
-    longest = tuple(chained(steps) for steps in _ways(case, _all(pieces.mean), fold))
+    longest = tuple(chained(steps) for steps in ways(case, _all(pieces.mean), fold))
     bits = (case.ranks - 1).bit_length()
     inner, across = _ports(case, pieces.mean)
     # The root takes what comes in and folds it; its children fold one less, and send.
@@ -124,27 +124,28 @@ def all_reduce(case: Case) -> list[Stage]:
     """Up the tree and down again: a piece begins where the last one ended."""
     pieces = deal(case.call.counts[0], case.tuning.segment, case.tuning.channels)
     return [
-        *in_turn(pieces, lambda elements: _ways(case, _all(elements), fold)),
-        *in_turn(pieces, lambda elements: _ways(case, _all(elements), None)),
+        *in_turn(pieces, lambda elements: ways(case, _all(elements), fold)),
+        *in_turn(pieces, lambda elements: ways(case, _all(elements), None)),
     ]
 
 
-def _subtrees(case: Case, block: float) -> Elements:
+def subtrees(case: Case, block: float) -> Elements:
+    """Return the elements of the subtrees of ranks with `block` each."""
     return lambda number, bit: min(bit, case.ranks - number - bit) * block
 
 
 def gather(case: Case) -> list[Stage]:
     """Up the tree, the blocks of a subtree in one message; first a parent moves its own."""
     block = max(case.call.counts)
-    ways = _ways(case, _subtrees(case, block), lambda _: Path(), copy(block))
-    return [tuple(chained(steps) for steps in ways)]
+    found = ways(case, subtrees(case, block), lambda _: Path(), copy(block))
+    return [tuple(chained(steps) for steps in found)]
 
 
 def scatter(case: Case) -> list[Stage]:
     """Down the tree, the blocks of a subtree in one message; in the end a parent moves its own."""
     block = max(case.call.counts)
     paths = []
-    for steps in _ways(case, _subtrees(case, block), None):
+    for steps in ways(case, subtrees(case, block), None):
         parent = [*steps[:-2], steps[-2].stay, local_step(copy(block))]
         paths += [chained(steps), chained(parent)]
     return [tuple(paths)]
@@ -152,6 +153,6 @@ def scatter(case: Case) -> list[Stage]:
 
 def barrier(case: Case) -> list[Stage]:
     """Up the tree and down again, without data."""
-    up = _ways(case, _all(0.0), lambda _: Path())
-    down = _ways(case, _all(0.0), None)
-    return [tuple(chained(steps) for steps in ways) for ways in (up, down)]
+    up = ways(case, _all(0.0), lambda _: Path())
+    down = ways(case, _all(0.0), None)
+    return [tuple(chained(steps) for steps in found) for found in (up, down)]

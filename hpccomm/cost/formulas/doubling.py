@@ -96,29 +96,31 @@ def all_gather(case: Case) -> list[Stage]:
 
 def halving_all_reduce(case: Case) -> list[Stage]:
     """Halve, then double: who begins late comes back to where he ends late."""
+    return in_turn(_pieces(case), lambda elements: [halving_doubling_steps(case, elements)])
+
+
+def halving_doubling_steps(case: Case, elements: float) -> list[Step]:
+    """Return the steps of an all-reduce."""
     core = _Core(case)
-
-    def ways(elements: float) -> list[Steps]:
-        block = max(elements / core.size, 1)
-        doubling = core.exchanges(lambda distance: distance * block)
-        after = core.aside(elements, Path())
-        return [[*_begun(core, elements), *_halving(core, block), *doubling, *after]]
-
-    return in_turn(_pieces(case), ways)
+    block = max(elements / core.size, 1)
+    doubling = core.exchanges(lambda distance: distance * block)
+    after = core.aside(elements, Path())
+    return [*_begun(core, elements), *_halving(core, block), *doubling, *after]
 
 
 def halving_reduce(case: Case) -> list[Stage]:
     """Halve, then collect the blocks along a binomial tree."""
+    return in_turn(_pieces(case), lambda elements: halving_reduce_ways(case, elements))
+
+
+def halving_reduce_ways(case: Case, elements: float) -> list[Steps]:
+    """Return the ways through a reduction."""
     core = _Core(case)
-
-    def ways(elements: float) -> list[Steps]:
-        block = max(elements / core.size, 1)
-        folded = [*_begun(core, elements), *_halving(core, block)]
-        first, *collected = core.exchanges(lambda distance: distance * block)
-        # While the first one comes in, the root moves its own.
-        return [[*folded, first, *collected], [*folded, local_step(copy(block)), *collected]]
-
-    return in_turn(_pieces(case), ways)
+    block = max(elements / core.size, 1)
+    folded = [*_begun(core, elements), *_halving(core, block)]
+    first, *collected = core.exchanges(lambda distance: distance * block)
+    # While the first one comes in, the root moves its own.
+    return [[*folded, first, *collected], [*folded, local_step(copy(block)), *collected]]
 
 
 def halving_reduce_scatter(case: Case) -> list[Stage]:

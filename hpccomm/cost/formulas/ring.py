@@ -10,7 +10,9 @@ import numpy as np
 
 from hpccomm.cost.case import Case
 from hpccomm.cost.dealt import Dealt, deal
+from hpccomm.cost.formulas.binomial import subtrees, ways
 from hpccomm.cost.path import Path, Reach, Stage, after, copy, fold
+from hpccomm.cost.step import chained
 
 
 def passing(case: Case, steps: int, elements: float, across: int | None = None) -> Stage:
@@ -86,3 +88,23 @@ def all_gather(case: Case) -> list[Stage]:
     """Each block goes once round the ring."""
     blocks = deal(max(case.call.counts), case.tuning.segment, case.tuning.channels)
     return _phases(case, blocks, 0, 1, copy(blocks.total))
+
+
+def scatter_all_gather(case: Case) -> list[Stage]:
+    """A broadcast: scatter along a binomial tree, then hand round.
+
+    Whoever gets his block last is the left neighbour of the root; from there it goes round.
+    """
+    n, count = case.ranks, case.call.counts[0]
+    blocks = deal(-(-count // n), case.tuning.segment, case.tuning.channels)
+    several = blocks.channels > 1
+
+    def scattered(elements: float) -> Stage:
+        return tuple(chained(steps) for steps in ways(case, subtrees(case, elements), None))
+
+    if not several:
+        first = tuple(blocks.pieces * path for path in scattered(blocks.piece))
+        hops = (n - 1) * blocks.pieces
+        return [first, passing(case, hops, blocks.piece)]
+    first = tuple(blocks.all_pieces * path for path in scattered(blocks.mean))
+    return [first, *_phases(case, blocks, 0, 1, Path())]

@@ -21,13 +21,18 @@ import numpy as np
 from hpccomm.cost.case import Case
 from hpccomm.cost.dealt import Dealt, deal
 from hpccomm.cost.path import Path, Reach, Stage, after, copy, fold
-from hpccomm.cost.step import Step, chained
+from hpccomm.cost.step import Step, chained, local_step
 
 
-def doubling(case: Case, elements: Sequence[float], local: Path) -> Stage:
-    """Return the paths through rounds at distance 1, 2, 4, ... with so many elements each.
+def _doubling(
+    case: Case, elements: Sequence[float], local: Path
+) -> tuple[list[Step], list[Step], list[Step]]:
+    """Return the rounds at distance 1, 2, 4, ... with so many elements each, and `local` after them.
 
-    `local` is what follows each of them.
+    Returns
+    -------
+    near, edge, far : list of Step
+        Those below a node's ranks, as seen within it and as seen from its end; the others.
     """
     near: list[Step] = []
     edge: list[Step] = []
@@ -40,6 +45,12 @@ def doubling(case: Case, elements: Sequence[float], local: Path) -> Stage:
         else:
             near.append(case.step(Reach.INNER, many, case.per_node, local))
             edge.append(case.step(Reach.ACROSS, many, away, local))
+    return near, edge, far
+
+
+def _around(case: Case, elements: Sequence[float]) -> Stage:
+    """Return the paths through rounds at distance 1, 2, 4, ..., round the end."""
+    near, edge, far = _doubling(case, elements, Path())
     if case.one_node or not near:
         return (chained([*near, *far]),)
     # All distances below a node's ranks together are less than its ranks: they cross once.
@@ -50,14 +61,14 @@ def doubling(case: Case, elements: Sequence[float], local: Path) -> Stage:
 
 def dissemination(case: Case) -> list[Stage]:
     """⌈log2 n⌉ signals."""
-    return [doubling(case, [0.0] * (case.ranks - 1).bit_length(), Path())]
+    return [_around(case, [0.0] * (case.ranks - 1).bit_length())]
 
 
 def bruck_all_gather(case: Case) -> list[Stage]:
     """Twice as many blocks in each round."""
     n, block = case.ranks, max(case.call.counts)
     sent = [min(1 << bit, n - (1 << bit)) * block for bit in range((n - 1).bit_length())]
-    return [(copy(block),), doubling(case, sent, Path())]
+    return [(copy(block),), _around(case, sent)]
 
 
 def bruck_all_to_all(case: Case) -> list[Stage]:
@@ -68,7 +79,7 @@ def bruck_all_to_all(case: Case) -> list[Stage]:
         laps, rest = divmod(n, 2 << bit)
         sent.append((laps * (1 << bit) + max(rest - (1 << bit), 0)) * block)
     packing = copy(2 * n * block + 2 * sum(sent))
-    return [(packing,), doubling(case, sent, Path())]
+    return [(packing,), _around(case, sent)]
 
 
 class _Way(NamedTuple):
@@ -181,7 +192,7 @@ def _few(case: Case) -> Stage:
     near = case.per_node > 1 and apart <= case.per_node
     first = Reach.INNER if near else case.far
     step = case.step(case.far, 1)
-    others = case.ranks - 1 - owners
+    others = max(case.ranks - owners - (1 if case.one_node else case.per_node), 0)
     return (case.hop(first, 1) + (owners - 1) * step.hop + others * step.port,)
 
 
@@ -235,3 +246,58 @@ def all_to_all(case: Case) -> list[Stage]:
         busy = across.hop + (pieces * (n - width) - 1) * across.port
     before = copy(block)
     return [(*(before + pieces / channels * path for path in own), before + busy)]
+
+
+def scan(case: Case) -> list[Stage]:
+    """From each rank to those 1, 2, 4, ... further on, which fold."""
+    pieces = deal(case.call.counts[0], case.tuning.segment, case.tuning.channels)
+    bits = (case.ranks - 1).bit_length()
+    folds = 2 if case.call.exclusive else 1  # what is handed on, and the result
+
+    def one(elements: float) -> Stage:
+        kept = Path() if case.call.exclusive else copy(elements)
+        return _up_to_the_end(case, [elements] * bits, folds * fold(elements), kept)
+
+    own = tuple(pieces.pieces * path for path in one(pieces.piece))
+    if pieces.channels == 1:
+        return [own]
+    port = case.inject(case.far, pieces.mean, case.per_node)
+    busy = pieces.all_pieces * bits * port
+    return [(*own, busy, pieces.all_pieces * bits * folds * fold(pieces.mean))]
+
+
+def _up_to_the_end(case: Case, elements: Sequence[float], local: Path, kept: Path) -> Stage:
+    """Return the paths through rounds at distance 1, 2, 4, ..., not round the end.
+
+    All distances lead from rank 0 to the last one of a power of two; else one must be left out.
+    `local` follows each of them; `kept` is what rank 0 does after the first.
+    """
+    near, edge, far = _doubling(case, elements, local)
+    everywhere = (1 << len(elements)) - 1
+    left_out = [bit for bit in range(len(elements)) if everywhere - (1 << bit) < case.ranks]
+    steps = [*near, *far]
+    ways = [steps]
+    if case.ranks <= everywhere:
+        # It sends there, or folds what comes, or both if it has come from far enough.
+        ways = [
+            [*steps[:bit], held, *steps[bit + 1 :]]
+            for bit in left_out
+            for held in (
+                local_step(steps[bit].port + (Path() if bit else kept)),
+                local_step(local),
+            )
+        ]
+    if not case.one_node and edge:
+        held = [step.stay for step in far[-1:]] if case.ranks <= everywhere else far[-1:]
+        ways.append([*(step.stay for step in edge), *far[:-1], *held])
+    return tuple(chained(steps) for steps in ways)
+
+
+def exchanged_scan(case: Case) -> list[Stage]:
+    """Blocks to their owners, who fold one after the other, and prefixes back."""
+    blocks = _blocks(case)
+    folded = (case.ranks - 1) * fold(blocks.total)
+    if case.call.counts[0] < case.ranks:
+        return [after(folded, _few(case)), _few(case)]
+    local = folded + 2 * copy(blocks.total)
+    return [_phase(case, blocks, local), _phase(case, blocks, Path())]

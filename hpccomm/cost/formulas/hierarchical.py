@@ -1,0 +1,148 @@
+"""Two levels: a ring within each node, and across the nodes halving and doubling, a tree or a ring.
+
+The price is the sum over the phases of the two levels: within a node those of L ranks, across the
+nodes those of N ranks with 1/L of the array, L of them side by side. All-reduce of S bytes:
+2 (L-1) (α + S/(L β)) + (L-1) S/(L γ) within, and what the halving and doubling of S/L costs across.
+See A. R. Mamidala, R. Kumar, D. De, D. K. Panda, "MPI collectives on modern multicore clusters:
+performance optimizations and communication characteristics", 2008.
+"""
+
+from dataclasses import replace
+
+from hpccomm.algorithms.hierarchical import DEFAULT
+from hpccomm.cost.case import Case
+from hpccomm.cost.dealt import Dealt, deal
+from hpccomm.cost.formulas import shifts, tree
+from hpccomm.cost.formulas.doubling import halving_doubling_steps, halving_reduce_ways
+from hpccomm.cost.path import Path, Reach, Stage, copy, fold
+from hpccomm.cost.step import Step, Steps, chained, in_turn, local_step
+
+
+def _pieces(case: Case) -> Dealt:
+    span = DEFAULT.across.span(case.network.nodes)
+    whole = span * case.tuning.segment * case.per_node
+    return deal(case.call.counts[0], whole, case.tuning.channels)
+
+
+def _ring(case: Case, elements: float, local: Path) -> list[Step]:
+    """Return the ring within a node on slices of `elements`.
+
+    `local` is what is done with each element that comes in.
+    """
+    width = case.per_node
+    if width == 1:
+        return []
+    return [(width - 1) * case.step(Reach.INNER, elements, width, elements * local)]
+
+
+def _first(case: Case, elements: float) -> list[Step]:
+    """Return the messages between one rank of a node and all others of it, at once."""
+    others = case.per_node - 1
+    if not others:
+        return []
+    step = case.step(Reach.INNER, elements, both_ways=False)
+    return [Step(step.hop + (others - 1) * step.port, others * step.port)]
+
+
+def all_reduce(case: Case) -> list[Stage]:
+    """Fold within the nodes, each slice across them, and gather within them."""
+
+    def ways(elements: float) -> list[Steps]:
+        part = max(elements / case.per_node, 1)
+        across = [] if case.one_node else halving_doubling_steps(case.between, part)
+        return [[*_ring(case, part, fold(1)), *across, *_ring(case, part, Path())]]
+
+    return in_turn(_pieces(case), ways)
+
+
+def reduce(case: Case) -> list[Stage]:
+    """Fold within the nodes, each slice across them, and collect the slices at the root."""
+
+    def ways(elements: float) -> list[Steps]:
+        part = max(elements / case.per_node, 1)
+        across = [[]] if case.one_node else halving_reduce_ways(case.between, part)
+        # A rank alone on its node copies what others fold.
+        alone = case.per_node == 1
+        start = [local_step(copy(part))] if alone else _ring(case, part, fold(1))
+        end = [*_first(case, part), local_step(copy(part))]
+        return [[*start, *steps, *end] for steps in across]
+
+    return in_turn(_pieces(case), ways)
+
+
+def broadcast(case: Case) -> list[Stage]:
+    """Deal slices on the root's node, each goes across in a tree, and gather within the nodes.
+
+    The root has sent its slice long before it has come to all nodes; then it hands out all of the
+    array on its own node, along a chain.
+    """
+    pieces = _pieces(case)
+    width, elements = case.per_node, pieces.mean
+    part = max(elements / width, 1)
+    segments = max(1, -(-int(elements) // case.tuning.segment))
+    step = case.step(Reach.INNER, elements / segments, width)
+    along = (width - 1) * step.hop + (segments - 1) * step.port if width > 1 else Path()
+    spread = chained(_ring(case, part, Path()))
+    others = pieces.all_pieces - 1
+    if case.one_node:
+        return [(others * segments * step.port + along,)]
+    dealt = chained(_first(case, part))
+    call = replace(case.call, counts=(-(-int(elements) // width),), root=0)
+    between = replace(case.between, call=call, tuning=replace(case.tuning, channels=1))
+    ports = 2 * between.inject(Reach.ACROSS, part / 2)
+    ways = [dealt + ports + along]
+    first, following = tree.broadcast(between)
+    ways += [dealt + one + other + spread for one in first for other in following]
+    # Until the last piece the root, and ranks of other nodes that hand on to two, are busy.
+    root = dealt.without_latency + ports + segments * step.port
+    inner = ports + spread
+    return [tuple(others * busy + way for way in ways for busy in (root, inner))]
+
+
+def _blocks(case: Case) -> Dealt:
+    return deal(max(case.call.counts), case.tuning.segment, case.tuning.channels)
+
+
+def _many(case: Case, elements: float, local: Path) -> list[Step]:
+    """Return the rings within a node on one block for each node, side by side."""
+    width, nodes = case.per_node, case.network.nodes
+    if width == 1:
+        return []
+    step = case.step(Reach.INNER, elements, width)
+    at_once = Step(step.hop + (nodes - 1) * step.port, nodes * step.port, nodes * local)
+    return [(width - 1) * at_once]
+
+
+def _round(case: Case, elements: float, local: Path) -> list[Step]:
+    """Return the ring across the nodes."""
+    steps = case.network.nodes - 1
+    return [steps * case.between.step(Reach.ACROSS, elements, 1, local)] if steps else []
+
+
+def all_gather(case: Case) -> list[Stage]:
+    """Hand each block across the nodes, and those of each node round within them."""
+
+    def ways(elements: float) -> list[Steps]:
+        within = _many(case, elements, Path())
+        return [[local_step(copy(elements)), *_round(case, elements, Path()), *within]]
+
+    return in_turn(_blocks(case), ways)
+
+
+def reduce_scatter(case: Case) -> list[Stage]:
+    """Fold each block within the nodes, and then across them."""
+
+    def ways(elements: float) -> list[Steps]:
+        folded = fold(elements)
+        across = _round(case, elements, folded)
+        return [[*_many(case, elements, folded), *across, local_step(copy(elements))]]
+
+    return in_turn(_blocks(case), ways)
+
+
+def barrier(case: Case) -> list[Stage]:
+    """Hear of all of the node, then of all nodes, then tell all of the node."""
+    within = (chained(_first(case, 0)),)
+    if case.one_node:
+        return [within, within]
+    return [within, *shifts.dissemination(replace(case.between, streams=1)), within]
