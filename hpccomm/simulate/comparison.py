@@ -48,12 +48,16 @@ class Crossover:
     ----------
     below, above : str
         The faster one for smaller sizes, and for larger ones.
+    lower, upper : int
+        The sizes that were simulated on either side.
     nbytes : float
-        The size, between two that were simulated.
+        An estimate of the size.
     """
 
     below: str
     above: str
+    lower: int
+    upper: int
     nbytes: float
 
 
@@ -73,7 +77,7 @@ def crossovers(curves: Curves) -> list[Crossover]:
 def _between(
     one: str, points: Sequence[Point], other: str, others: Sequence[Point]
 ) -> Iterator[Crossover]:
-    before: tuple[int, float] | None = None
+    before: tuple[int, float] | None = None  # size, and logarithm of the ratio
     for mine, its in zip(points, others, strict=True):
         if mine.nbytes <= 0 or min(mine.seconds, its.seconds) <= 0:
             continue
@@ -81,11 +85,11 @@ def _between(
         if math.isclose(ratio, 0, abs_tol=1e-9):
             continue
         if before is not None and before[1] * ratio < 0:
-            size, last = before
+            lower, last = before
             part = last / (last - ratio)
-            at = math.exp(math.log(size) + part * math.log(mine.nbytes / size))
+            at = math.exp(math.log(lower) + part * math.log(mine.nbytes / lower))
             below, above = (one, other) if last < 0 else (other, one)
-            yield Crossover(below, above, at)
+            yield Crossover(below, above, lower, mine.nbytes, at)
         before = (mine.nbytes, ratio)
 
 
@@ -115,7 +119,8 @@ def text(title: str, curves: Curves) -> str:
         lines.append("# " + f"{row[0].nbytes:12d}" + "".join(cells) + best)
     if len(curves) > 1:
         lines += [
-            f"# Crossover: {each.below} below about {size(each.nbytes)}, {each.above} above"
+            f"# Crossover: {each.below} up to {size(each.lower)}, {each.above} from "
+            f"{size(each.upper)} on; about {size(each.nbytes, 2)}"
             for each in crossovers(curves)
         ] or ["# Crossover: none between these sizes"]
     lines += [line for name, points in curves.items() if (line := _limit(name, points[-1]))]
@@ -139,9 +144,10 @@ def _limit(name: str, point: Point) -> str:
     )
 
 
-def size(nbytes: float) -> str:
-    """Return a size in words, with four digits."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if nbytes >= unit:
-            return f"{nbytes / unit:.4g} {name}"
-    return f"{nbytes:.4g} B"
+def size(nbytes: float, digits: int = 4) -> str:
+    """Return a size in words, rounded to so many digits."""
+    unit, name = next((each for each in _UNITS if nbytes >= each[0]), (1, "B"))
+    return f"{float(f'{nbytes / unit:.{digits}g}'):g} {name}"
+
+
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

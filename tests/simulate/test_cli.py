@@ -4,6 +4,7 @@ import math
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import h5py
 import pytest
@@ -56,13 +57,21 @@ def test_a_table_for_each_algorithm_then_both_side_by_side(capsys):
         assert (fields[2], fields[4]) == (ring[5], doubling[5])
         fastest = "ring" if float(ring[5]) < float(doubling[5]) else "recursive_doubling"
         assert fields[-1] == fastest
-    assert (
-        sum(line.startswith("# Crossover: recursive_doubling below about") for line in lines) == 1
-    )
+    crossover = "# Crossover: recursive_doubling up to 1 KiB, ring from 32 KiB on; about "
+    assert sum(line.startswith(crossover) for line in lines) == 1
     assert (
         sum("# Bottleneck: ring at 1 MiB: across port out of node 0" in line for line in lines) == 1
     )
     assert "#  cluster lab1g: 8 ranks, 2 a node, 4 nodes" in lines
+
+
+def test_the_page_shows_what_is_printed(capsys):
+    given = ("--algorithm", "ring,tree", "-b", "1M", "-e", "1G", "-f", "4")
+    lines = simulated(capsys, "all_reduce", "--cluster", "ib400x32", *given)
+    begin = next(i for i, line in enumerate(lines) if line.endswith("in us"))
+    shown = "".join(f"   {line}\n" for line in lines[begin:-1])
+    page = Path(__file__).parents[2] / "docs" / "simulate.rst"
+    assert shown in page.read_text(encoding="utf-8")
 
 
 def test_busbw_is_that_of_perf(capsys):
@@ -249,7 +258,7 @@ def points(*pairs):
 def test_crossovers_lie_where_logarithms_cross():
     flat, steep = points((1, 4.0), (16, 4.0)), points((1, 1.0), (16, 16.0))
     assert crossovers({"flat": flat, "steep": steep}) == [
-        Crossover("steep", "flat", pytest.approx(4.0))
+        Crossover("steep", "flat", 1, 16, pytest.approx(4.0))
     ]
     assert crossovers({"flat": flat, "again": flat}) == []
     nothing = points((0, 1.0), (16, 16.0))
