@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hpccomm.algorithms import (
+    binomial,
     chain,
     halving_doubling,
     pairwise,
+    recursive_doubling,
     ring,
     scatter_all_gather,
     tree,
@@ -137,7 +139,7 @@ class Family:
         ``span(size)``: segments of an array with which the messages that follow one another among
         `size` ranks cost little beside their bytes.
     scattering : Scattering or None
-        More phases, which a tree has not.
+        Two more phases, which a tree has not.
     """
 
     all_reduce: AllReduce
@@ -149,10 +151,19 @@ class Family:
     scattering: Scattering | None = None
 
 
-def _filled(depth: int) -> int:
+def _of_messages(size: int) -> int:
+    """Return as many segments as messages follow one another, log2 of `size`; two at least."""
+    return max(2, (size - 1).bit_length())
+
+
+def _of_pipeline(depth: int) -> int:
     """Return so many segments that a pipeline of `depth` messages spends little on filling."""
     return 8 * depth
 
+
+_ROUND_A_RING = Scattering(
+    ring.reduce_scatter_rounds, ring.all_gather_rounds, lambda largest: ring.SLOTS * largest
+)
 
 RING = Family(
     all_reduce=ring.all_reduce_rounds,
@@ -161,9 +172,7 @@ RING = Family(
     reduce_scratch=chain.reduce_scratch,
     broadcast=chain.broadcast_rounds,
     span=lambda size: size,
-    scattering=Scattering(
-        ring.reduce_scatter_rounds, ring.all_gather_rounds, lambda largest: ring.SLOTS * largest
-    ),
+    scattering=_ROUND_A_RING,
 )
 """Rings; from a root and to it, chains."""
 
@@ -186,9 +195,19 @@ TREE = Family(
     reduce=tree.reduce_rounds,
     reduce_scratch=tree.reduce_scratch,
     broadcast=tree.broadcast_rounds,
-    span=lambda size: 2 * _filled(size.bit_length()),
+    span=lambda size: 2 * _of_pipeline(size.bit_length()),
 )
 """Double binary trees."""
+
+BINOMIAL = Family(
+    all_reduce=binomial.all_reduce_rounds,
+    all_reduce_scratch=binomial.all_reduce_scratch,
+    reduce=binomial.reduce_rounds,
+    reduce_scratch=binomial.reduce_scratch,
+    broadcast=binomial.broadcast_rounds,
+    span=_of_messages,
+)
+"""Binomial trees."""
 
 CHAIN = Family(
     all_reduce=chain.all_reduce_rounds,
@@ -196,7 +215,7 @@ CHAIN = Family(
     reduce=chain.reduce_rounds,
     reduce_scratch=chain.reduce_scratch,
     broadcast=chain.broadcast_rounds,
-    span=_filled,
+    span=_of_pipeline,
 )
 """Chains, pipelined."""
 
@@ -206,9 +225,18 @@ HALVING_DOUBLING = Family(
     reduce=halving_doubling.reduce_rounds,
     reduce_scratch=halving_doubling.reduce_scratch,
     broadcast=tree.broadcast_rounds,
-    span=lambda size: max(2, (size - 1).bit_length()),
-    scattering=Scattering(
-        ring.reduce_scatter_rounds, ring.all_gather_rounds, lambda largest: ring.SLOTS * largest
-    ),
+    span=_of_messages,
+    scattering=_ROUND_A_RING,
 )
-"""Recursive halving and doubling; broadcast takes a tree, and blocks that lie anywhere a ring."""
+"""Recursive halving and doubling; broadcast takes trees, and blocks that lie anywhere a ring."""
+
+RECURSIVE_DOUBLING = Family(
+    all_reduce=recursive_doubling.all_reduce_rounds,
+    all_reduce_scratch=recursive_doubling.all_reduce_scratch,
+    reduce=binomial.reduce_rounds,
+    reduce_scratch=binomial.reduce_scratch,
+    broadcast=binomial.broadcast_rounds,
+    span=_of_messages,
+    scattering=_ROUND_A_RING,
+)
+"""Recursive doubling; a root takes binomial trees, and blocks that lie anywhere a ring."""
