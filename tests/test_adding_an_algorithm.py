@@ -10,7 +10,9 @@ import pytest
 from hpccomm.algorithms import ALGORITHMS, Algorithm, ring
 from hpccomm.contracts.schedule import Schedule, Tuning, whole, world
 from hpccomm.contracts.signature import Signature
+from hpccomm.cost.network_files import load
 from hpccomm.plots.subject import subject
+from hpccomm.simulate import simulate
 from hpccomm.testing import prove, run_ranks
 
 EXAMPLE = Path(__file__).parents[1] / "docs/examples/two_way_ring.py"
@@ -60,6 +62,16 @@ def cost(build: Callable[..., Schedule], ranks: int) -> tuple[int, int]:
             np.add.at(sent, table.rank, table.count)
     assert (sent == sent[0]).all()
     return len(rounds), int(sent[0])
+
+
+def test_it_is_simulated(build: Callable[..., Schedule]) -> None:
+    network = load("nvlink8")
+    call = Signature("all_gather", np.dtype(np.float32), (1,) * network.ranks)
+    mine, its = (
+        simulate(each(world(network.ranks), call, Tuning(whole)), network, 4).seconds
+        for each in (build, ring.all_gather)
+    )
+    assert 0 < mine < 0.7 * its
 
 
 def test_named_it_runs_and_is_drawn(
