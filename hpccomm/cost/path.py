@@ -7,8 +7,10 @@ in MPICH", 2005, for the fold). A rank whose message has passed the port goes on
 is there: who waits for it pays the latency, its sender does not.
 """
 
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from operator import add, attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,10 +51,10 @@ class Path:
     copied: float = 0.0
 
     def __add__(self, other: "Path") -> "Path":
-        return Path(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Path(*map(add, _values(self), _values(other)))
 
     def __rmul__(self, times: float) -> "Path":
-        return Path(*(times * value for value in astuple(self)))
+        return Path(*(times * value for value in _values(self)))
 
     @property
     def without_latency(self) -> "Path":
@@ -67,8 +69,10 @@ class Path:
         ndarray
             float64 (8,), in the order of the attributes.
         """
-        return np.array(astuple(self)) * (1, 1, itemsize, 1, 1, itemsize, itemsize, itemsize)
+        return np.array(_values(self)) * (1, 1, itemsize, 1, 1, itemsize, itemsize, itemsize)
 
+
+_values: Callable[[Path], tuple[float, ...]] = attrgetter(*(field.name for field in fields(Path)))
 
 Stage = tuple[Path, ...]
 """A part of an algorithm that follows after what is before it: the paths through it, of which the

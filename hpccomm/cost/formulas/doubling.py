@@ -15,6 +15,7 @@ way leads from one who begins late to one who ends late: there it is only waited
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hpccomm.cost.case import Case
 from hpccomm.cost.dealt import Dealt, deal
@@ -124,17 +125,40 @@ def halving_reduce_ways(case: Case, elements: float) -> list[Steps]:
 
 
 def halving_reduce_scatter(case: Case) -> list[Stage]:
-    """Halve; then those who do not speak get their block."""
+    """Halve; then those who do not speak get their block, while the others move their own."""
     core = _Core(case)
     own, total = max(case.call.counts), sum(case.call.counts)
-    before, after = _begun(core, total), core.aside(own, Path())
     halving = core.exchanges(lambda distance: core.spoken_for(distance) * own, fold)
-    ways = core.ways(after, halving, before[::-1])
-    handed_over, *kept = (steps[::-1] for steps in ways)
     copied = local_step(copy(own))
     if not core.extra:
-        return [(chained([*handed_over, copied]),)]
-    return [(chained(handed_over), *(chained([*steps, copied]) for steps in kept))]
+        return [(chained([*halving, copied]),)]
+    # Neighbours fold the lower half and the upper one; the one that folds the latter hands it over.
+    lower = core.spoken_for(core.size // 2) * own
+    upper = total - lower
+    top = case.swap(core.size // 2, upper)
+    halving[-1] = replace(halving[-1], port=top.port)
+    handed = core.aside(own, Path())
+    kept = [*(step.stay for step in handed), copied]
+    taken = core.aside(lower, Path(), both_ways=True)
+    given = core.aside(upper, fold(upper), both_ways=True)
+    begun: list[Steps] = [
+        core.aside(lower, fold(lower), both_ways=True),
+        [*given, *core.aside(upper, Path())],
+        [*(step.stay for step in taken), local_step(fold(upper)), *core.aside(upper, Path())],
+    ]
+    paths = []
+    for before in begun:
+        # From the last to the first, as exchanges go by the highest bit first.
+        last, late, early = core.ways(handed, halving, before[::-1])
+        through, from_start = last[len(handed) :][::-1], late[len(handed) :][::-1]
+        ways = (
+            [*through, *handed],
+            [*through, *kept],
+            [*from_start, *handed],
+            [*from_start, *kept],
+        )
+        paths += [chained(steps) for steps in (*ways, [*early[::-1], copied])]
+    return [tuple(paths)]
 
 
 def _halving(core: _Core, block: float) -> Steps:

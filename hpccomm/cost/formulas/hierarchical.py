@@ -90,7 +90,7 @@ def broadcast(case: Case) -> list[Stage]:
     call = replace(case.call, counts=(-(-int(elements) // width),), root=0)
     between = replace(case.between, call=call, tuning=replace(case.tuning, channels=1))
     ports = 2 * between.inject(Reach.ACROSS, part / 2)
-    ways = [dealt + ports + along]
+    ways = [dealt.without_latency + ports + along]
     first, following = tree.broadcast(between)
     ways += [dealt + one + other + spread for one in first for other in following]
     # Until the last piece the root, and ranks of other nodes that hand on to two, are busy.

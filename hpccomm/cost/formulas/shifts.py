@@ -202,7 +202,10 @@ def reduce(case: Case) -> list[Stage]:
     folded = (case.ranks - 1) * fold(blocks.total)
     if case.call.counts[0] < case.ranks:
         return [after(folded, _few(case)), (case.hop(case.far, 1),)]
-    collected = after(copy(blocks.mean), collecting(case, blocks.mean))
+    # In the middle of nodes ranks are done a message earlier than at their ends.
+    waits = 0 if case.one_node or case.per_node == 1 else -1
+    early = waits * case.inject(Reach.ACROSS, blocks.mean, both_ways=False)
+    collected = after(copy(blocks.mean) + early, collecting(case, blocks.mean))
     return [_phase(case, blocks, folded), tuple(blocks.all_pieces * path for path in collected)]
 
 

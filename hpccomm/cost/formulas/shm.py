@@ -51,8 +51,9 @@ def all_reduce(case: Case) -> list[Stage]:
 
 def reduce(case: Case) -> list[Stage]:
     """Each rank folds its slice into the root's result; the root reads for its own meanwhile."""
-    block = -(-case.call.counts[0] // case.ranks)
-    return _between_barriers(case, _folded(case, block, 2 * (case.ranks - 1)))
+    count, others = case.call.counts[0], case.ranks - 1
+    written = others if count >= case.ranks else 0  # the root has no block if few have one
+    return _between_barriers(case, _folded(case, -(-count // case.ranks), others + written))
 
 
 def reduce_scatter(case: Case) -> list[Stage]:
