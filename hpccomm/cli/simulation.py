@@ -21,7 +21,7 @@ from hpccomm.cost.model import price
 from hpccomm.cost.network import Network
 from hpccomm.cost.network_files import dump
 from hpccomm.errors import UsageError
-from hpccomm.perf import facts
+from hpccomm.perf import facts, memory
 from hpccomm.perf.collectives import COLLECTIVES, Collective, Layout, Place
 from hpccomm.perf.names import NO_OP, NO_TYPE, OPS, TYPES
 from hpccomm.perf.options import Options, meaningless, pairs
@@ -36,7 +36,7 @@ from hpccomm.results.schema import (
     recorded_slurm,
 )
 from hpccomm.simulate import simulate
-from hpccomm.simulate.comparison import Point
+from hpccomm.simulate.comparison import Point, in_words
 from hpccomm.simulate.merged import merged
 from hpccomm.topology import Topology
 
@@ -46,6 +46,9 @@ MODELS = (EVENTS, COST)
 
 BACKEND = "simulated"
 """Backend of the rows."""
+
+MESSAGE_BYTES = 256
+"""Memory for one message of a round, its ways and queues included; measured."""
 
 SIMULATED: dict[str, Collective] = {
     name: collective
@@ -241,7 +244,23 @@ def tables(asked: Asked) -> tuple[tuple[Table, ...], tuple[str, ...]]:
     for algorithm, why in refused.items():
         if algorithm not in used and (named or not found):
             raise UsageError(f"--algorithm {algorithm}: {why}")
+    for table in found:
+        _check_memory(table, asked)
     return tuple(found), tuple(skipped)
+
+
+def _check_memory(table: Table, asked: Asked) -> None:
+    """Refuse what the memory here does not hold: the messages of all ranks to all, at once."""
+    everybody = ("all_reduce", "all_gather", "all_to_all", "all_to_all_v")
+    if asked.model != EVENTS or table.algorithm != "linear":
+        return
+    ranks, left = asked.network.ranks, memory.available()
+    if table.collective.name in everybody and (need := MESSAGE_BYTES * ranks**2) > left:
+        raise UsageError(
+            f"linear {table.collective.name} sends {ranks}² messages at once, which take about "
+            f"{in_words(need)} here, and {in_words(left)} are available; give fewer --ranks, another "
+            f"--algorithm, or --model {COST}"
+        )
 
 
 def _algorithms(collective: Collective, asked: Asked) -> tuple[str, ...]:

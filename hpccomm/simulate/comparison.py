@@ -119,8 +119,8 @@ def text(title: str, curves: Curves) -> str:
         lines.append("# " + f"{row[0].nbytes:12d}" + "".join(cells) + best)
     if len(curves) > 1:
         lines += [
-            f"# Crossover: {each.below} up to {size(each.lower)}, {each.above} from "
-            f"{size(each.upper)} on; about {size(each.nbytes, 2)}"
+            f"# Crossover: {each.below} up to {in_words(each.lower)}, {each.above} from "
+            f"{in_words(each.upper)} on; about {in_words(each.nbytes, 2)}"
             for each in crossovers(curves)
         ] or ["# Crossover: none between these sizes"]
     lines += [line for name, points in curves.items() if (line := _limit(name, points[-1]))]
@@ -139,12 +139,12 @@ def _limit(name: str, point: Point) -> str:
     part = point.busy / point.seconds
     limit = f"; alone it would allow busbw {point.busbw / part:.2f}" if point.busbw else ""
     return (
-        f"# Bottleneck: {name} at {size(point.nbytes)}: {point.bottleneck}, "
+        f"# Bottleneck: {name} at {in_words(point.nbytes)}: {point.bottleneck}, "
         f"taken {100 * part:.1f}% of the time{limit}"
     )
 
 
-def size(nbytes: float, digits: int = 4) -> str:
+def in_words(nbytes: float, digits: int = 4) -> str:
     """Return a size in words, rounded to so many digits."""
     unit, name = next((each for each in _UNITS if nbytes >= each[0]), (1, "B"))
     return f"{float(f'{nbytes / unit:.{digits}g}'):g} {name}"

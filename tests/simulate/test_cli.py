@@ -13,7 +13,7 @@ from hpccomm.cli.main import main
 from hpccomm.cli.simulation import SIMULATED
 from hpccomm.cost.network_files import load, parse
 from hpccomm.results import reader
-from hpccomm.simulate.comparison import Crossover, Point, crossovers, size, text
+from hpccomm.simulate.comparison import Crossover, Point, crossovers, in_words, text
 
 SMALL = ("--cluster", "lab1g", "-b", "1K", "-e", "1M", "-f", "32")
 
@@ -228,6 +228,7 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_the_work(capsys, tmp_p
         (["all_reduce", *SMALL, "-o", "band"], "band means nothing on -d/--datatype float"),
         (["all_reduce", "--cluster", "lab1g", "-b", "2M", "-e", "1M"], "-b/--minbytes 2097152"),
         (["barrier", *SMALL, "--plot", "x.svg"], "a barrier has none"),
+        (["all_to_all", *SMALL, "--ranks", "9999999"], "sends 9999999² messages at once"),
     ],
 )
 def test_misuse_is_one_line(arguments, said, capsys):
@@ -282,7 +283,7 @@ def test_what_ties_is_named_together():
 
 
 def test_sizes_in_words():
-    assert [size(value) for value in (7, 1500, 3 << 20, 1.5 * (1 << 30))] == [
+    assert [in_words(value) for value in (7, 1500, 3 << 20, 1.5 * (1 << 30))] == [
         "7 B",
         "1.465 KiB",
         "3 MiB",
