@@ -70,7 +70,28 @@ def ways(
         for stayed in stays:
             after_it = Path() if stayed.port != Path() else own
             found.append([stayed, *steps, local_step(after_it)])
+    if once:
+        found.append(_at_the_end(case, bits, elements, local))
     return sorted(found, key=len, reverse=True)
+
+
+def _at_the_end(
+    case: Case, bits: Sequence[int], elements: Elements, local: Callable[[float], Path] | None
+) -> Steps:
+    """Return the way that stays with a rank at the root's place of its node, which may be its end."""
+    steps = []
+    number = 0
+    place = max(case.call.root, 0) % case.per_node
+    for bit in bits:
+        many = elements(number, bit)
+        folded = Path() if local is None else local(many)
+        step = case.step(Reach(place + bit >= case.per_node), many, 1, folded, both_ways=False)
+        if bit >= case.per_node and number + bit < case.ranks:
+            number += bit
+        elif bit > 1:
+            step = step.stay
+        steps.append(step)
+    return [*steps, local_step(Path())]
 
 
 def _all(elements: float) -> Elements:

@@ -136,6 +136,9 @@ def halving_reduce_scatter(case: Case) -> list[Stage]:
     lower = core.spoken_for(core.size // 2) * own
     upper = total - lower
     top = case.swap(core.size // 2, upper)
+    # What comes to one that speaks for two: the last it folds.
+    incoming = [replace(step.stay, local=Path()) for step in reversed(halving)]
+    incoming[-1] = replace(incoming[-1], local=halving[0].local)
     halving[-1] = replace(halving[-1], port=top.port)
     handed = core.aside(own, Path())
     kept = [*(step.stay for step in handed), copied]
@@ -151,13 +154,9 @@ def halving_reduce_scatter(case: Case) -> list[Stage]:
         # From the last to the first, as exchanges go by the highest bit first.
         last, late, early = core.ways(handed, halving, before[::-1])
         through, from_start = last[len(handed) :][::-1], late[len(handed) :][::-1]
-        ways = (
-            [*through, *handed],
-            [*through, *kept],
-            [*from_start, *handed],
-            [*from_start, *kept],
-        )
-        paths += [chained(steps) for steps in (*ways, [*early[::-1], copied])]
+        for steps in (through, from_start, [*before, *incoming]):
+            paths += [chained([*steps, *handed]), chained([*steps, *kept])]
+        paths.append(chained([*early[::-1], copied]))
     return [tuple(paths)]
 
 

@@ -1,0 +1,30 @@
+"""Calls that tests ask the price of."""
+
+import numpy as np
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.reductions import ReduceOp
+
+WHOLE = ("all_reduce", "broadcast", "reduce", "scan")
+REDUCING = ("all_reduce", "reduce", "reduce_scatter", "scan")
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+
+def call_of(collective, ranks, nbytes, *, root=0, exclusive=False):
+    """A float32 call whose larger array has about so many bytes."""
+    elements = max(nbytes // 4, 1)
+    if collective == "barrier":
+        counts = (0,)
+    elif collective in WHOLE:
+        counts = (elements,)
+    else:
+        counts = (max(elements // ranks, 1),) * ranks
+    return Signature(
+        collective,
+        np.dtype(np.float32),
+        counts,
+        counts if collective == "all_to_all" else (),
+        op=ReduceOp.SUM if collective in REDUCING else None,
+        root=root if collective in ROOTED else -1,
+        exclusive=exclusive,
+    )

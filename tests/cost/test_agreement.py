@@ -1,0 +1,181 @@
+"""The closed form against the simulation of the schedule itself, where nothing contends."""
+
+import math
+
+import pytest
+from cost.calls import call_of
+
+from hpccomm.algorithms import ALGORITHMS
+from hpccomm.contracts.schedule import Tuning, whole, world
+from hpccomm.cost.formulas import FORMULAS
+from hpccomm.cost.model import price
+from hpccomm.cost.network import Level, Network
+from hpccomm.cost.network_files import load
+from hpccomm.errors import UsageError
+from hpccomm.simulate import simulate
+
+REGISTERED = [(collective, name) for collective in ALGORITHMS for name in ALGORITHMS[collective]]
+SIZES = (8, 1 << 10, 32 << 10, 1 << 20, 32 << 20, 1 << 30)
+
+FAST_WITHIN = (Level(2e-6, 100e9, 1, gap=1e-7), Level(5e-6, 25e9, 1, gap=2e-7), 200e9, math.inf)
+SLOW_FOLDS = (Level(1e-6, 10e9, 1), Level(1e-6, 10e9, 1), 5e9, 8e9)
+FAR_NODES = (Level(5e-7, 50e9, 1), Level(20e-6, 1e9, 1, gap=1e-6), 50e9, 100e9)
+
+
+def network(ranks, per_node, kind):
+    """A network with a port for each rank."""
+    inner, across, reduce, copy = kind
+    ported = [
+        Level(level.latency, level.bandwidth, per_node, gap=level.gap) for level in (inner, across)
+    ]
+    return Network(
+        "test",
+        ranks,
+        per_node,
+        reduce,
+        ported[0] if per_node > 1 else None,
+        ported[1] if ranks > per_node else None,
+        copy=copy,
+    )
+
+
+def networks():
+    for kind in (FAST_WITHIN, SLOW_FOLDS, FAR_NODES):
+        for ranks in (2, 3, 8, 32, 64):
+            yield network(ranks, ranks, kind)
+        for ranks, per_node in ((3, 1), (8, 1), (8, 4), (32, 4), (32, 8), (64, 8)):
+            yield network(ranks, per_node, kind)
+    yield network(256, 8, FAST_WITHIN)
+    yield load("nvlink8")
+    yield load("ib400x32")
+
+
+TOLERANCE = 0.05
+WIDER = {
+    # A neighbour's messages are in each other's way.
+    ("reduce_scatter", "halving_doubling", 3): 0.08,
+    # The root collects while some still exchange.
+    ("reduce", "pairwise", 8): 0.06,
+}
+
+
+def simulated(net, call, algorithm, tuning):
+    build = ALGORITHMS[call.collective][algorithm].build
+    schedule = build(world(net.ranks), call, tuning)
+    return simulate(schedule, net, call.dtype.itemsize).seconds
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
+def test_price_is_the_simulated_time(collective, algorithm):
+    for net in networks():
+        if ALGORITHMS[collective][algorithm].shared and net.nodes > 1:
+            continue
+        tuning = Tuning(whole, 1, net.topology())
+        tolerance = WIDER.get((collective, algorithm, net.ranks), TOLERANCE)
+        for nbytes in SIZES[:1] if collective == "barrier" else SIZES:
+            call = call_of(collective, net.ranks, nbytes)
+            found = price(net, call, algorithm, tuning)
+            wanted = simulated(net, call, algorithm, tuning)
+            assert found == pytest.approx(wanted, rel=tolerance), (net, nbytes)
+
+
+PIPELINED = [
+    ("broadcast", "chain"),
+    ("reduce", "chain"),
+    ("scan", "linear"),
+    ("all_reduce", "ring"),
+    ("all_gather", "ring"),
+    ("reduce_scatter", "ring"),
+    ("broadcast", "binomial"),
+    ("reduce", "binomial"),
+    ("all_reduce", "recursive_doubling"),
+    ("all_gather", "hierarchical"),
+    ("all_reduce", "hierarchical"),
+]
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), PIPELINED)
+@pytest.mark.parametrize("nbytes", [1 << 20, 8 << 20])
+def test_segments_follow_each_other(collective, algorithm, nbytes):
+    for kind in (FAST_WITHIN, SLOW_FOLDS, FAR_NODES):
+        for ranks, per_node in ((2, 2), (8, 8), (8, 4), (32, 8)):
+            net = network(ranks, per_node, kind)
+            tuning = Tuning(32 << 10, 1, net.topology())
+            call = call_of(collective, ranks, nbytes)
+            found = price(net, call, algorithm, tuning)
+            assert found == pytest.approx(simulated(net, call, algorithm, tuning), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("ranks", [5, 6, 7, 12, 24])
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [
+        ("all_reduce", "ring"),
+        ("all_reduce", "recursive_doubling"),
+        ("all_reduce", "binomial"),
+        ("broadcast", "binomial"),
+        ("reduce", "binomial"),
+        ("scatter", "binomial"),
+        ("broadcast", "chain"),
+        ("barrier", "dissemination"),
+    ],
+)
+def test_other_numbers_of_ranks(collective, algorithm, ranks):
+    net = network(ranks, ranks, SLOW_FOLDS)
+    tuning = Tuning(whole, 1, net.topology())
+    for nbytes in SIZES[:1] if collective == "barrier" else SIZES:
+        call = call_of(collective, ranks, nbytes)
+        found = price(net, call, algorithm, tuning)
+        assert found == pytest.approx(simulated(net, call, algorithm, tuning), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [("broadcast", "binomial"), ("broadcast", "chain"), ("reduce", "chain")],
+)
+@pytest.mark.parametrize("root", [1, 7, 8])
+def test_other_roots(collective, algorithm, root):
+    net = network(32, 8, FAR_NODES)
+    tuning = Tuning(whole, 1, net.topology())
+    for nbytes in SIZES:
+        call = call_of(collective, 32, nbytes, root=root)
+        found = price(net, call, algorithm, tuning)
+        assert found == pytest.approx(simulated(net, call, algorithm, tuning), rel=TOLERANCE)
+
+
+def test_every_algorithm_has_a_price():
+    priced = [(collective, name) for collective in FORMULAS for name in FORMULAS[collective]]
+    assert sorted(priced) == sorted(REGISTERED)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
+def test_one_rank_and_nothing_to_move(collective, algorithm):
+    alone = network(1, 1, SLOW_FOLDS)
+    tuning = Tuning(whole, 1, alone.topology())
+    for nbytes in (0, 1 << 20):
+        call = call_of(collective, 1, nbytes)
+        assert price(alone, call, algorithm, tuning) == pytest.approx(
+            simulated(alone, call, algorithm, tuning), abs=1e-12
+        )
+
+
+def test_overhead_is_added():
+    net = load("nvlink8")
+    slow = Network("slow", 8, 8, net.reduce, net.inner, None, copy=net.copy, overhead=1.0)
+    call, tuning = call_of("all_reduce", 8, 1 << 20), Tuning(whole, 1)
+    assert price(slow, call, "ring", tuning) == 1.0 + price(net, call, "ring", tuning)
+
+
+def test_many_ranks_share_a_port():
+    net = load("lab1g")  # two ranks share 1 Gb/s
+    call, tuning = call_of("all_reduce", net.ranks, 64 << 20), Tuning(whole, 1, net.topology())
+    found = price(net, call, "recursive_doubling", tuning)
+    assert found == pytest.approx(simulated(net, call, "recursive_doubling", tuning), rel=0.05)
+
+
+def test_what_has_no_price_is_refused():
+    net, tuning = load("ib400x32"), Tuning(whole, 1)
+    with pytest.raises(UsageError, match="give one of 'ring'"):
+        price(net, call_of("all_reduce", 256, 8), "none", tuning)
+    with pytest.raises(UsageError, match="share memory"):
+        price(net, call_of("all_reduce", 256, 8), "shm", tuning)
