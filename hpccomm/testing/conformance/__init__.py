@@ -28,6 +28,7 @@ comparison is for equality; the few cases that tolerate an error say why.
 """
 
 from hpccomm.testing.conformance import (
+    algorithms,
     arrays,
     collectives,
     creation,
@@ -36,6 +37,7 @@ from hpccomm.testing.conformance import (
     groups,
     messages,
     misuse,
+    misused_algorithms,
     misused_arrays,
     objects,
     observers,
@@ -49,6 +51,7 @@ from hpccomm.testing.conformance.case import Case
 SECTIONS = (
     collectives.COLLECTIVES,
     reductions.REDUCTIONS,
+    algorithms.ALGORITHMS,
     deterministic.DETERMINISTIC,
     uneven.UNEVEN,
     messages.MESSAGES,
@@ -60,6 +63,7 @@ SECTIONS = (
     arrays.ARRAYS,
     observers.OBSERVERS,
     misuse.MISUSE,
+    misused_algorithms.MISUSED,
     misused_arrays.ARRAYS,
     failures.FAILURES,
 )

@@ -249,31 +249,6 @@ def scatter_needs_out_elsewhere(comm: Communicator) -> None:
 
 
 @MISUSE.behaviour()
-def algorithms(comm: Communicator) -> None:
-    """An algorithm that does not exist, or does not apply, is refused with those that do."""
-    x = np.ones(comm.size)
-    with refused(comm) as attempt:
-        for name, call in (
-            ("all_reduce", lambda a: comm.all_reduce(x, algorithm=a)),
-            ("broadcast", lambda a: comm.broadcast(x, algorithm=a)),
-            ("all_gather", lambda a: comm.all_gather(x, algorithm=a)),
-            ("all_to_all", lambda a: comm.all_to_all(x, algorithm=a)),
-            ("scan", lambda a: comm.scan(x, algorithm=a)),
-            ("explain", lambda a: comm.explain("all_reduce", x, algorithm=a)),
-        ):
-            for algorithm in ("no_such", "", 3):
-                words = ("algorithm", repr(algorithm), "auto")
-                attempt(name, UsageError, words, call, algorithm)
-        # No backend's own collective is elementwise in Python.
-        attempt(
-            "native",
-            UsageError,
-            ("algorithm", "native"),
-            lambda: comm.all_reduce(x, np.hypot, algorithm="native"),
-        )
-
-
-@MISUSE.behaviour()
 def deadlines(comm: Communicator) -> None:
     """A timeout is a number of seconds above 0."""
     x = np.ones(3)

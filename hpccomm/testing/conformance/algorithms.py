@@ -1,0 +1,209 @@
+"""Each of hpccomm's own algorithms gives the result, for every call that it takes.
+
+Segments are small here, so that arrays of few elements are moved in many pieces.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import hpccomm
+from hpccomm import CommOptions, ReduceOp, UsageError
+from hpccomm.algorithms import ALGORITHMS as KNOWN
+from hpccomm.dtypes import BFLOAT16, REDUCIBLE
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.creation import another
+from hpccomm.testing.conformance.inputs import MOVABLE
+from hpccomm.testing.conformance.trials import (
+    BLOCKS,
+    FLOAT32,
+    FORMS,
+    REDUCING,
+    ROOTED,
+    Ask,
+    trial,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpccomm.communicator import Communicator
+
+ALGORITHMS = Behaviours("algorithms")
+
+Way = tuple[str, str]
+"""A collective and an algorithm for it."""
+
+WAYS: tuple[Way, ...] = tuple(
+    (collective, name) for collective in KNOWN for name in KNOWN[collective]
+)
+MOVES = tuple(way for way in WAYS if way[0] != "barrier")
+"""Those that move data."""
+
+SEGMENT = 2 * FLOAT32.itemsize
+"""Bytes: two elements of float32."""
+
+FEW = 4
+"""Ranks up to which each dtype is tried, and each root: what ranks do depends on their number, and
+not on the dtype."""
+
+
+@contextmanager
+def cut(comm: Communicator, segment: int) -> Iterator[Communicator]:
+    """Give a communicator that moves `segment` bytes at a time; collective over `comm`."""
+    with another(comm, options=CommOptions(self_check=False, segment=segment)) as made:
+        yield made
+
+
+def taken(comm: Communicator, algorithm: str, ask: Ask, **how: Any) -> bool:
+    """Return whether a call may be made by `algorithm`; if not, assert that it may be refused.
+
+    Local. What may be refused is uneven blocks and memory that not all ranks reach.
+    """
+    kind = KNOWN[ask.collective][algorithm]
+    uneven = ask.call != ask.collective
+    try:
+        choice = comm.explain(ask.call, **trial(comm, ask).arguments, algorithm=algorithm, **how)
+    except UsageError:
+        assert kind.shared or (kind.uniform and uneven), f"{algorithm} is refused for {ask}"
+        return False
+    assert not (kind.uniform and uneven), f"{algorithm} is taken for {ask}"
+    assert choice.algorithm == algorithm, f"{choice.algorithm} instead of {algorithm}"
+    return True
+
+
+def attempt(comm: Communicator, algorithm: str, ask: Ask, form: str = "call", **how: Any) -> None:
+    """Make the call that is asked for, by `algorithm`, if it takes it; collective over `comm`."""
+    if taken(comm, algorithm, ask, **how):
+        trial(comm, ask).run(comm, form, algorithm=algorithm, **how)
+
+
+def uneven_counts(size: int) -> list[tuple[int, ...]]:
+    """Return blocks of growing size, all elements on one rank, and none at all."""
+    return [tuple(range(size)), (*[0] * (size - 1), 7), (0,) * size]
+
+
+@ALGORITHMS.behaviour(way=MOVES)
+def counts(comm: Communicator, way: Way) -> None:
+    """Arrays of no element, fewer than ranks, and many segments; blocks even and uneven."""
+    collective, algorithm = way
+    last = comm.size - 1
+    in_blocks = collective in BLOCKS
+    some: set[int | tuple[int, ...]] = {0, 1, 5} if in_blocks else {0, 1, last, 4 * comm.size + 3}
+    if in_blocks:
+        some.update(uneven_counts(comm.size))
+    with cut(comm, SEGMENT) as small:
+        for count in sorted(some, key=str):
+            for in_place in (False, True):
+                attempt(small, algorithm, Ask(collective, count, root=last, in_place=in_place))
+
+
+@ALGORITHMS.behaviour(way=tuple(way for way in MOVES if way[0] in ROOTED))
+def roots(comm: Communicator, way: Way) -> None:
+    """Each rank may be the root, of even and uneven blocks."""
+    collective, algorithm = way
+    size = comm.size
+    for root in range(size) if size <= FEW else (0, 1, size // 2, size - 1):
+        attempt(comm, algorithm, Ask(collective, 2 * size + 1, root=root))
+        if collective in BLOCKS:
+            attempt(comm, algorithm, Ask(collective, tuple(range(size)), root=root))
+
+
+@ALGORITHMS.behaviour(way=MOVES)
+def dtypes(comm: Communicator, way: Way) -> None:
+    """Each dtype is moved, and summed where the call reduces."""
+    collective, algorithm = way
+    if comm.size > FEW:
+        some = [BFLOAT16, np.dtype(np.int16)]
+    else:
+        some = list(REDUCIBLE if collective in REDUCING else MOVABLE)
+    for number, dtype in enumerate(some):
+        attempt(comm, algorithm, Ask(collective, 5, dtype, in_place=number % 2 == 0))
+
+
+@ALGORITHMS.behaviour(way=tuple(way for way in MOVES if way[0] in REDUCING))
+def reductions(comm: Communicator, way: Way) -> None:
+    """Each reduction, by name or by a function; averages are divided once, scans leave out self."""
+    collective, algorithm = way
+    some: list[tuple[Any, Any]] = [
+        (ReduceOp.PROD, np.float64),
+        (ReduceOp.MAX, np.float32),
+        (ReduceOp.BXOR, np.int32),
+        (hpccomm.premul_sum(0.5), np.float32),
+        (np.fmax, np.float32),
+    ]
+    if collective != "scan":
+        some += [(ReduceOp.AVG, np.float32), (ReduceOp.AVG, np.int64), (ReduceOp.AVG, BFLOAT16)]
+    for op, dtype in some:
+        ask = Ask(collective, 2 * comm.size + 1, np.dtype(dtype), op, in_place=op is ReduceOp.AVG)
+        attempt(comm, algorithm, ask)
+    if collective == "scan":
+        for in_place in (False, True):
+            ask = Ask(collective, 7, np.dtype(np.int32), exclusive=True, in_place=in_place)
+            attempt(comm, algorithm, ask)
+
+
+@ALGORITHMS.behaviour(way=MOVES)
+def forms(comm: Communicator, way: Way) -> None:
+    """A call may be asynchronous, or planned, also of uneven blocks and in rank order."""
+    collective, algorithm = way
+    for form in FORMS[1:]:
+        ask = Ask(collective, 3 * comm.size + 1, in_place=form == "plan")
+        attempt(comm, algorithm, ask, form)
+        if collective in BLOCKS:
+            attempt(comm, algorithm, Ask(collective, tuple(range(comm.size))), form)
+        if KNOWN[collective][algorithm].ordered is not None:
+            attempt(comm, algorithm, ask, form, deterministic=True)
+
+
+@ALGORITHMS.behaviour(collective=tuple(KNOWN), min_size=3)
+def ranks_in_another_order(comm: Communicator, collective: str) -> None:
+    """In a group that has the ranks in another order, so that those of one node do not follow."""
+    turned = comm.split(0, key=(comm.rank % 2) * comm.size - comm.rank)
+    assert turned is not None, "every rank is in it"
+    for algorithm in KNOWN[collective]:
+        if collective == "barrier":
+            turned.barrier(algorithm=algorithm)
+            continue
+        for count in (1, 2 * comm.size + 1):
+            attempt(turned, algorithm, Ask(collective, count, root=1))
+    turned.finalize()
+
+
+@ALGORITHMS.behaviour(algorithm=tuple(KNOWN["barrier"]), form=FORMS)
+def barriers(comm: Communicator, algorithm: str, form: str) -> None:
+    """No rank leaves before the last has come.
+
+    Only ranks of one node are compared: they share a monotonic clock.
+    """
+    planned = comm.plan("barrier", algorithm=algorithm) if form == "plan" else None
+    for late in {0, comm.size // 2, comm.size - 1}:
+        if comm.rank == late:
+            time.sleep(0.003)
+        entered = time.monotonic()
+        if planned is not None:
+            planned()
+        elif form == "asynchronous":
+            comm.barrier(algorithm=algorithm, async_op=True).wait()
+        else:
+            comm.barrier(algorithm=algorithm)
+        left = time.monotonic()
+        stamps = comm.node_comm.all_gather_object((entered, left))
+        assert min(s[1] for s in stamps) >= max(s[0] for s in stamps), f"left early: {stamps}"
+
+
+@ALGORITHMS.behaviour()
+def the_setting(comm: Communicator) -> None:
+    """`CommOptions` names the algorithm of the calls that have such a one, and the segment."""
+    options = CommOptions(algorithm="chain", segment=64, self_check=False)
+    with another(comm, options=options) as other:
+        x = np.arange(100.0, dtype=np.float32)
+        for collective in ("all_reduce", "broadcast", "reduce"):
+            choice = other.explain(collective, x)
+            assert (choice.algorithm, choice.segment) == ("chain", 64), choice
+        assert other.explain("all_gather", x).algorithm != "chain", "all_gather has none"
+        attempt(other, "chain", Ask("all_reduce", 100))

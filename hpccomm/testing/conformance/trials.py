@@ -1,0 +1,323 @@
+"""One call of any collective: its arguments, what they hold before it, and what after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm import ReduceOp
+from hpccomm.reductions import PremulSum
+from hpccomm.testing.conformance.check import equal
+from hpccomm.testing.conformance.inputs import moved, poison, reduced, reduction, tolerance
+from hpccomm.testing.conformance.reductions import identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hpccomm.communicator import Communicator
+    from hpccomm.reductions import Op
+    from hpccomm.testing.conformance.check import Array
+
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+REDUCING = ("all_reduce", "reduce", "reduce_scatter", "scan")
+BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+"""Collectives that have an uneven form, whose name ends in ``_v``."""
+
+FORMS = ("call", "asynchronous", "plan")
+"""Ways to make a call."""
+
+FLOAT32 = np.dtype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a trial is of.
+
+    Attributes
+    ----------
+    collective : str
+        Without ``_v``.
+    count : int or tuple of int
+        Elements of the array, or of each block; a tuple, one number a rank, makes it the uneven call.
+        What ranks send to each in all_to_all_v is these numbers, turned round by rank.
+    dtype : dtype
+        Of all arrays.
+    op : ReduceOp, PremulSum or callable
+        Where the collective reduces.
+    root : int
+        Where it has one.
+    exclusive : bool
+        Of a scan.
+    in_place : bool
+        Whether the result goes where the contribution lies, on the ranks that have both.
+    """
+
+    collective: str
+    count: int | tuple[int, ...]
+    dtype: np.dtype[Any] = FLOAT32
+    op: Op = ReduceOp.SUM
+    root: int = 0
+    exclusive: bool = False
+    in_place: bool = False
+
+    @property
+    def call(self) -> str:
+        """Name of the call."""
+        return self.collective if isinstance(self.count, int) else f"{self.collective}_v"
+
+    def counts(self, size: int) -> tuple[int, ...]:
+        """Return the elements of each of `size` blocks."""
+        return (self.count,) * size if isinstance(self.count, int) else self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A call on one rank.
+
+    Attributes
+    ----------
+    ask : Ask
+        What it is of.
+    arguments : mapping
+        Keyword arguments of the call.
+    before, after : tuple of (ndarray, ndarray)
+        Arrays and the values that they get before the call, in this order; and those that they must
+        have after it.
+    """
+
+    ask: Ask
+    arguments: Mapping[str, Any]
+    before: tuple[tuple[Array, Array], ...]
+    after: tuple[tuple[Array, Array], ...]
+
+    def run(self, comm: Communicator, form: str = "call", **how: Any) -> None:
+        """Make the call and look at what it wrote; collective over `comm`.
+
+        Parameters
+        ----------
+        comm : Communicator
+            That for which the trial was made.
+        form : str
+            One of `FORMS`. A plan is called twice.
+        **how
+            More keyword arguments of the call.
+        """
+        call = getattr(comm, self.ask.call)
+        what = f"{form}, {how}"
+        if form == "plan":
+            planned = comm.plan(self.ask.call, **self.arguments, **how)
+            self._make(planned, what)
+            self._make(planned, f"{what}, again")
+        elif form == "asynchronous":
+            self._make(lambda: call(**self.arguments, **how, async_op=True).wait(), what)
+        else:
+            self._make(lambda: call(**self.arguments, **how), what)
+
+    def _make(self, call: Callable[[], object], what: str) -> None:
+        for array, values in self.before:
+            array[...] = values
+        call()
+        op, dtype = self.ask.op, self.ask.dtype
+        rtol = tolerance(op, dtype) if isinstance(op, ReduceOp) else 0.0
+        for array, values in self.after:
+            equal(array, values, f"{self.ask}, {what}", rtol=rtol)
+
+
+def trial(comm: Communicator, ask: Ask) -> Trial:
+    """Return the trial of `ask` on this rank. Local.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Gives rank and size.
+    ask : Ask
+        Equal on all ranks.
+    """
+    rank, size = comm.rank, comm.size
+    given, wanted = _VALUES[ask.collective](ask, rank, size)
+    arguments = _arguments(ask, rank, size)
+    if ask.collective == "broadcast":
+        assert wanted is not None
+        x = np.empty_like(wanted)
+        before = poison(wanted) if given is None else given
+        return Trial(ask, {"x": x, **arguments}, ((x, before),), ((x, wanted),))
+    if given is None or wanted is None or not ask.in_place:
+        return _apart(ask, arguments, given, wanted)
+    counts = ask.counts(size)
+    own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+    return _in_place(ask, arguments, given, wanted, own)
+
+
+def _apart(
+    ask: Ask, arguments: Mapping[str, Any], given: Array | None, wanted: Array | None
+) -> Trial:
+    """Return a trial in which the contribution stays, on ranks that may have only x or only out."""
+    x = out = None
+    before, after = [], []
+    if given is not None:
+        x = np.empty_like(given)
+        before.append((x, given))
+        after.append((x, given))
+    if wanted is not None:
+        out = np.empty_like(wanted)
+        before.append((out, poison(wanted)))
+        after.append((out, wanted))
+    return Trial(ask, {"x": x, "out": out, **arguments}, tuple(before), tuple(after))
+
+
+def _in_place(
+    ask: Ask, arguments: Mapping[str, Any], given: Array, wanted: Array, own: slice
+) -> Trial:
+    """Return a trial in which x is out, or one of them the block `own` of the other."""
+    if ask.collective in ("all_gather", "gather"):
+        out = np.empty_like(wanted)
+        arrays = {"x": out[own], "out": out}
+        before = ((out, poison(wanted)), (out[own], given))
+        return Trial(ask, {**arrays, **arguments}, before, ((out, wanted),))
+    x = np.empty_like(given)
+    if ask.collective in ("reduce_scatter", "scatter"):
+        after = given.copy()  # the other blocks stay
+        after[own] = wanted
+        return Trial(ask, {"x": x, "out": x[own], **arguments}, ((x, given),), ((x, after),))
+    # Without out, all_reduce and reduce work in place.
+    needs_out = ask.collective in ("scan", "all_to_all")
+    arrays = {"x": x, "out": x} if needs_out else {"x": x}
+    return Trial(ask, {**arrays, **arguments}, ((x, given),), ((x, wanted),))
+
+
+def contributions(op: Op, size: int, count: int, dtype: np.dtype[Any]) -> list[Array]:
+    """Return what each rank gives to a reduction by `op` whose partial results are all exact."""
+    return reduced(op if isinstance(op, ReduceOp) else ReduceOp.SUM, size, (count,), dtype)
+
+
+def folded(op: Op, arrays: Sequence[Array]) -> Array:
+    """Return what `op` makes of at least one array, folded in this order."""
+    if isinstance(op, ReduceOp):
+        return reduction(op, arrays)
+    if isinstance(op, PremulSum):
+        factor = arrays[0].dtype.type(op.factor)
+        scaled = [(array * factor).astype(array.dtype) for array in arrays]
+        return reduction(ReduceOp.SUM, scaled)
+    return np.asarray(reduce(op, arrays))
+
+
+# Ranks that are threads all ask for the same; nobody writes into what they get.
+_contributions = lru_cache(maxsize=16)(contributions)
+
+
+@lru_cache(maxsize=16)
+def _total(op: Op, size: int, count: int, dtype: np.dtype[Any]) -> Array:
+    return folded(op, _contributions(op, size, count, dtype))
+
+
+@lru_cache(maxsize=16)
+def _moved(size: int, count: int, dtype: np.dtype[Any]) -> list[Array]:
+    return moved(size, (count,), dtype)
+
+
+def cut(array: Array, counts: Sequence[int]) -> list[Array]:
+    """Return the blocks of `array`, of `counts` elements each."""
+    return np.split(array, np.cumsum(counts)[:-1])
+
+
+def sent(ask: Ask, size: int) -> list[tuple[int, ...]]:
+    """Return how many elements each rank (first index) sends to each (second) in all_to_all."""
+    counts = ask.counts(size)
+    # In place as many come as go: the table is symmetric. Else it is not.
+    turn = 1 if ask.in_place else 2
+    return [tuple(counts[(turn * i + j) % size] for j in range(size)) for i in range(size)]
+
+
+Values = tuple["Array | None", "Array | None"]
+"""What a rank gives, and what it gets."""
+
+
+def _all_reduce(ask: Ask, rank: int, size: int) -> Values:
+    assert isinstance(ask.count, int)
+    arrays = _contributions(ask.op, size, ask.count, ask.dtype)
+    return arrays[rank], _total(ask.op, size, ask.count, ask.dtype)
+
+
+def _reduce(ask: Ask, rank: int, size: int) -> Values:
+    given, total = _all_reduce(ask, rank, size)
+    return given, total if rank == ask.root else None
+
+
+def _scan(ask: Ask, rank: int, size: int) -> Values:
+    assert isinstance(ask.count, int)
+    arrays = _contributions(ask.op, size, ask.count, ask.dtype)
+    before = arrays[: rank if ask.exclusive else rank + 1]
+    if before:
+        return arrays[rank], folded(ask.op, before)
+    assert isinstance(ask.op, ReduceOp)
+    return arrays[rank], np.full_like(arrays[rank], identity(ask.op, ask.dtype))
+
+
+def _broadcast(ask: Ask, rank: int, size: int) -> Values:
+    assert isinstance(ask.count, int)
+    source = _moved(size, ask.count, ask.dtype)[ask.root]
+    return source if rank == ask.root else None, source
+
+
+def _all_gather(ask: Ask, rank: int, size: int) -> Values:
+    counts = ask.counts(size)
+    whole = _moved(1, sum(counts), ask.dtype)[0]
+    return cut(whole, counts)[rank], whole
+
+
+def _gather(ask: Ask, rank: int, size: int) -> Values:
+    given, whole = _all_gather(ask, rank, size)
+    return given, whole if rank == ask.root else None
+
+
+def _scatter(ask: Ask, rank: int, size: int) -> Values:
+    block, whole = _all_gather(ask, rank, size)
+    return whole if rank == ask.root else None, block
+
+
+def _reduce_scatter(ask: Ask, rank: int, size: int) -> Values:
+    counts = ask.counts(size)
+    arrays = _contributions(ask.op, size, sum(counts), ask.dtype)
+    return arrays[rank], cut(_total(ask.op, size, sum(counts), ask.dtype), counts)[rank]
+
+
+def _all_to_all(ask: Ask, rank: int, size: int) -> Values:
+    table = sent(ask, size)
+    arrays = _moved(size, sum(ask.counts(size)), ask.dtype)
+    parts = [cut(array, row)[rank] for array, row in zip(arrays, table, strict=True)]
+    return arrays[rank], np.concatenate(parts)
+
+
+_VALUES: dict[str, Callable[[Ask, int, int], Values]] = {
+    "all_reduce": _all_reduce,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "gather": _gather,
+    "scatter": _scatter,
+    "scan": _scan,
+}
+
+
+def _arguments(ask: Ask, rank: int, size: int) -> dict[str, Any]:
+    """Return the keyword arguments of a call, but for its arrays."""
+    arguments: dict[str, Any] = {}
+    if ask.collective in REDUCING:
+        arguments["op"] = ask.op
+    if ask.collective in ROOTED:
+        arguments["root"] = ask.root
+    if ask.collective == "scan":
+        arguments["exclusive"] = ask.exclusive
+    if isinstance(ask.count, tuple):
+        if ask.collective == "all_to_all":
+            table = sent(ask, size)
+            arguments["send_counts"] = table[rank]
+            arguments["recv_counts"] = [row[rank] for row in table]
+        else:
+            arguments["counts"] = ask.count
+    return arguments
