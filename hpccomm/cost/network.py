@@ -12,8 +12,8 @@ What they mean in time:
   also passes what all ports of a node share (`node_bandwidth`), out of the one node and into the
   other, or once inside a node; and what all nodes share (`total_bandwidth`).
 - A port is taken for ``gap + bytes / bandwidth`` seconds, what is shared for ``bytes / bandwidth``.
-  Each takes messages one at a time, in the order in which their senders were ready. A message that
-  waits at one does not hold the others.
+  Each takes messages one at a time: those of one channel round by round, and those of one round in
+  the order in which their senders were ready. A message that waits at one does not hold the others.
 - Ports are full duplex, out of and into a node apart, or half: one message at a time either way.
   What a node's ports share is likewise.
 - Once a message has passed all of them its sender may go on; it has arrived `latency` later.

@@ -6,17 +6,19 @@ ended its last one; once it has passed on its own messages and has those of othe
 follow, on the one engine that its channels share; then the barrier. A send does not wait for its
 receiver.
 
-Channels run concurrently and share links and engines. Of all channels, the one whose clocks are the
-earliest on average takes its next round, all ranks at once. So a link or engine serves rounds in the
-order in which they are taken, and the messages of one round in the order in which they came: where
-clocks of one round lie far apart, a message may wait for one of another round that came later.
+Channels run concurrently and share links and engines. Of what is next in each channel, a round's
+messages or its steps, that is taken, for all ranks at once, which is ready first, on average over
+ranks. So a link serves the messages of one channel round by round, as receivers ask for them, and those
+of one round in the order in which they came. Between channels the order is that of whole rounds: where
+a round's clocks lie far apart, some of its messages wait for others that came later.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from hpccomm.contracts.schedule import Column, Copies, Folds, Group, Place, Round, Rounds, Schedule
+from hpccomm.contracts.schedule import Column, Copies, Folds, Group, Place, Rounds, Schedule
 from hpccomm.cost.network import Network
 from hpccomm.errors import UsageError
 from hpccomm.simulate.links import Links, Times, Ways
@@ -77,52 +79,94 @@ def simulate(
             "give one time for each"
         )
     cluster = _Cluster(network, itemsize)
-    under_way = [_Channel(channel(), begin + network.overhead) for channel in schedule.channels]
-    clocks = [channel.clock for channel in under_way]
-    while under_way:
-        channel = min(under_way, key=_Channel.mean)
-        following = next(channel.rounds, None)
-        if following is None:
-            under_way.remove(channel)
-            continue
-        cluster.take(following, channel)
+    channels = [
+        _Channel(cluster.acts(channel()), begin + network.overhead) for channel in schedule.channels
+    ]
+    clocks = [channel.clock for channel in channels]
+    for channel in channels:
+        channel.go_on()
+    while under_way := [channel for channel in channels if channel.following is not None]:
+        channel = min(under_way, key=_Channel.readiness)
+        cluster.take(channel)
+        channel.go_on()
     ends = np.max([begin + network.overhead, *clocks], axis=0) - begin.min()
     return Outcome(ends, *cluster.bottleneck())
 
 
-class _Channel:
-    """A channel under way: when each rank has ended its rounds so far, and what the last one was."""
-
-    def __init__(self, rounds: Rounds, clock: Times) -> None:
-        self.rounds = rounds
-        self.clock = clock
-        self.last: _Demand | None = None
-        self.repeats: Repeats | None = None
-
-    def mean(self) -> float:
-        """Return the mean of the clocks."""
-        return float(self.clock.mean())
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class _Demand:
-    """What a round asks of the cluster: messages, then steps, then a barrier."""
+class _Messages:
+    """The messages of a round."""
 
     ways: Ways
     nbytes: Column
+
+    @property
+    def ranks(self) -> Column:
+        """Whose clocks tell when it is ready."""
+        return self.ways.rank
+
+    def alike(self, other: "_Act | None") -> bool:
+        """Whether the other asks for the same."""
+        return (
+            isinstance(other, _Messages)
+            and self.ways is other.ways
+            and np.array_equal(self.nbytes, other.nbytes)
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Steps:
+    """The local steps of a round, and its barrier."""
+
     steps: tuple[Copies | Folds, ...]
     barrier: Group | None
 
-    def alike(self, other: "_Demand | None") -> bool:
-        """Whether the other asks for the same, and it is of what repeats: messages, own memory."""
+    @property
+    def ranks(self) -> Column:
+        """Whose clocks tell when it is ready."""
+        if self.barrier is not None:
+            return self.barrier.rank
+        return self.steps[0].rank if self.steps else _NONE
+
+    def alike(self, other: "_Act | None") -> bool:
+        """Whether the other asks for the same, and that on own memory alone."""
         return (
-            other is not None
-            and self.ways is other.ways
-            and self.barrier is None
+            isinstance(other, _Steps)
+            and self.barrier is other.barrier is None
             and len(self.steps) == len(other.steps)
-            and np.array_equal(self.nbytes, other.nbytes)
             and all(map(_alike, self.steps, other.steps))
         )
+
+
+_Act = _Messages | _Steps
+
+
+class _Channel:
+    """A channel under way.
+
+    Attributes
+    ----------
+    clock : ndarray of float64, shape (ranks,)
+        When each rank has ended what was taken so far.
+    following : _Messages, _Steps or None
+        What comes next; None at the end.
+    """
+
+    def __init__(self, acts: Iterator[_Act], clock: Times) -> None:
+        self.clock = clock
+        self.following: _Act | None = None
+        self._acts = acts
+        self.last: dict[type[_Act], tuple[_Act, Repeats | None]] = {}
+
+    def go_on(self) -> None:
+        """Look at what comes next."""
+        self.following = next(self._acts, None)
+
+    def readiness(self) -> float:
+        """Return when what comes next is ready, on average."""
+        assert self.following is not None
+        ready = self.clock[self.following.ranks]
+        return float(ready.mean()) if len(ready) else 0.0
 
 
 class _Cluster:
@@ -135,65 +179,73 @@ class _Cluster:
         self._engine = np.zeros(network.ranks)
         self._worked = np.zeros(network.ranks)
 
-    def take(self, following: Round, channel: _Channel) -> None:
-        """Take a channel's next round."""
-        demand = self._demand(following)
+    def acts(self, rounds: Rounds) -> Iterator[_Act]:
+        """Yield what rounds ask for, one after the other."""
+        for each in rounds:
+            sends = [table for table in each.sends if len(table.rank)]
+            if sends:
+                rank, peer, count = (
+                    columns[0] if len(columns) == 1 else np.concatenate(columns)
+                    for columns in (
+                        [table.rank for table in sends],
+                        [table.peer for table in sends],
+                        [table.count for table in sends],
+                    )
+                )
+                yield _Messages(self._links.ways(rank, peer), count * self._itemsize)
+            steps = tuple(step for step in each.local if len(step.rank))
+            if steps or each.barrier is not None:
+                yield _Steps(steps, each.barrier)
+
+    def take(self, channel: _Channel) -> None:
+        """Do what comes next in a channel."""
+        act, clock = channel.following, channel.clock
+        assert act is not None
 
         def work_out() -> None:
-            self._work_out(demand, channel.clock)
+            self._work_out(act, clock)
 
-        if not demand.alike(channel.last):
-            work_out()
-            channel.repeats = None
+        last, repeats = channel.last.get(type(act), (None, None))
+        if act.alike(last):
+            repeats = repeats or Repeats(*self._touched(act, clock))
+            repeats.take(work_out)
         else:
-            if channel.repeats is None:
-                channel.repeats = Repeats(*self._touched(demand, channel.clock))
-            channel.repeats.take(work_out)
-        channel.last = demand
+            repeats = None
+            work_out()
+        channel.last[type(act)] = act, repeats
 
-    def _demand(self, following: Round) -> _Demand:
-        sends = [table for table in following.sends if len(table.rank)]
-        rank, peer, count = (
-            columns[0] if len(columns) == 1 else np.concatenate([_NONE, *columns])
-            for columns in (
-                [table.rank for table in sends],
-                [table.peer for table in sends],
-                [table.count for table in sends],
-            )
-        )
-        steps = tuple(step for step in following.local if len(step.rank))
-        ways = self._links.ways(rank, peer)
-        return _Demand(ways, count * self._itemsize, steps, following.barrier)
-
-    def _touched(self, demand: _Demand, clock: Times) -> tuple[list[Part], list[Part]]:
-        """Return what a round looks at and moves, and what it adds to."""
-        ranks, links = np.zeros_like(clock, np.bool_), np.zeros_like(self._links.free, np.bool_)
-        for step in demand.steps:
-            ranks[step.rank] = True
-        engines = rows(ranks)
-        ranks[demand.ways.rank] = True
-        ranks[demand.ways.peer] = True
-        for queues in demand.ways.queues:
+    def _touched(self, act: _Act, clock: Times) -> tuple[list[Part], list[Part]]:
+        """Return what an act looks at and moves, and what it adds to."""
+        ranks = np.zeros_like(clock, np.bool_)
+        if isinstance(act, _Steps):
+            for step in act.steps:
+                ranks[step.rank] = True
+            working = rows(ranks)
+            return [Part(clock, working), Part(self._engine, working)], [
+                Part(self._worked, working)
+            ]
+        ranks[act.ways.rank] = True
+        ranks[act.ways.peer] = True
+        links = np.zeros_like(self._links.free, np.bool_)
+        for queues in act.ways.queues:
             links[queues.link] = True
         passed = rows(links)
-        clocks = [
-            Part(clock, rows(ranks)),
-            Part(self._engine, engines),
-            Part(self._links.free, passed),
+        return [Part(clock, rows(ranks)), Part(self._links.free, passed)], [
+            Part(self._links.busy, passed)
         ]
-        return clocks, [Part(self._worked, engines), Part(self._links.busy, passed)]
 
-    def _work_out(self, demand: _Demand, clock: Times) -> None:
-        """Move the clocks on by what a round asks for."""
-        ways = demand.ways
-        if len(ways.rank):
-            passed = self._links.carry(ways, clock[ways.rank], demand.nbytes)
+    def _work_out(self, act: _Act, clock: Times) -> None:
+        """Move the clocks on."""
+        if isinstance(act, _Messages):
+            ways = act.ways
+            passed = self._links.carry(ways, clock[ways.rank], act.nbytes)
             np.maximum.at(clock, ways.rank, passed)
             np.maximum.at(clock, ways.peer, passed + ways.latency)
-        for step in demand.steps:
+            return
+        for step in act.steps:
             self._work(step, clock)
-        if demand.barrier is not None:
-            self._meet(demand.barrier, clock)
+        if act.barrier is not None:
+            self._meet(act.barrier, clock)
 
     def bottleneck(self) -> tuple[str, float]:
         """Return the name of what was taken for longest, and for how many seconds."""

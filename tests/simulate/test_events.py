@@ -27,7 +27,7 @@ from hpccomm.cost.network import Level, Network
 from hpccomm.errors import UsageError
 from hpccomm.reductions import ReduceOp
 from hpccomm.simulate import simulate
-from hpccomm.simulate.events import _Cluster, _Demand
+from hpccomm.simulate.events import _Cluster, _Messages, _Steps
 
 LATENCY = 10.0
 FLAT = Level(latency=LATENCY, bandwidth=2.0, ports=1)
@@ -182,6 +182,25 @@ def test_channels_share_ports_and_the_engine_and_overlap_otherwise():
     assert ends(channels([piece, piece]), flat(2, reduce=1.0)) == [6.0, 29.0]
 
 
+def test_a_port_takes_the_messages_of_a_channel_round_by_round():
+    late, early = messages((1, 2, 6)), messages((0, 2, 6))
+    starts = np.array([0.0, 100.0, 0.0])
+    # Rank 2 takes what is of the second round after what is of the first, as it asks for it.
+    assert ends(channels([late, early]), flat(3), starts) == [106.0, 103.0, 116.0]
+    # Another channel need not wait.
+    assert ends(channels([late], [early]), flat(3), starts) == [3.0, 103.0, 113.0]
+
+
+def test_what_is_ready_first_of_several_channels_is_taken_first():
+    later = [Round(local=(fold(0, 40),)), messages((0, 1, 6))]
+    sooner = [messages((1, 0, 6)), messages((0, 2, 6))]
+    # The first channel's message is ready at 10, the second one's at 3 + 10.
+    assert ends(channels(later, sooner), flat(3)) == [16.0, 23.0, 26.0]
+    # Folds of two channels follow each other: until 1 and 11. So are the messages ready.
+    quick = [Round(local=(fold(0, 4),)), messages((0, 2, 6))]
+    assert ends(channels(quick, later), flat(3)) == [14.0, 24.0, 14.0]
+
+
 def test_every_call_has_its_overhead():
     assert ends(channels([messages((0, 1, 6))]), flat(3, overhead=7.0)) == [10.0, 20.0, 7.0]
     assert ends(Schedule(()), flat(2, overhead=7.0)) == [7.0, 7.0]
@@ -288,7 +307,8 @@ def test_rounds_that_are_not_worked_out_again_come_to_the_same(monkeypatch):
     monkeypatch.setattr(_Cluster, "_work_out", counted)
     quick = simulate(schedule, network, 4, starts)
     quick_number = len(taken)
-    monkeypatch.setattr(_Demand, "alike", lambda self, other: False)
+    for act in (_Messages, _Steps):
+        monkeypatch.setattr(act, "alike", lambda self, other: False)
     slow = simulate(schedule, network, 4, starts)
     assert quick_number < (len(taken) - quick_number) / 2
     assert quick.ends == pytest.approx(slow.ends, rel=1e-9)
