@@ -47,10 +47,11 @@ def sizes_of(which: Which, n: int) -> list[tuple[Any, int]]:
     if which.collective in ONE_COUNT:
         if n <= 8:
             return list(product([n + 1, 0, 1, 2 * n + 3, n - 1, n, 5], [whole, 1, 3, n]))
-        # Fewer pieces than elements: many of them on many ranks take long.
-        pieces = 1 if which.deterministic or which.name in SLICING else n // 2
-        several = [(2 * n + 3, pieces), (n + 1, pieces), (3 * n, pieces), (1, 1), (5, 1), (5, 2)]
-        return [*several, (0, 3), (n - 1, whole), (n, whole), (n + 1, whole), (2 * n + 3, whole)]
+        # Few pieces: many on many ranks take long. Those that slice cut the slices.
+        segment = 1 if which.deterministic or which.name in SLICING else n
+        several = [(2 * n + 3, segment), (n + 1, segment), (3 * n, segment), (5, 2)]
+        one = [(0, 3), (1, 1), (n - 1, whole), (n, whole), (n + 1, whole), (2 * n + 3, whole)]
+        return several + one
     even = [(1, whole), (0, 1), (2, 1), (3, whole), (5, 2)]
     if which.algorithm.uniform:
         return even
@@ -86,7 +87,7 @@ def cases(which: Which, n: int) -> Iterator[Case]:
         product(
             sizes_of(which, n),
             (2, 1, 3),
-            (False, True),  # in place
+            (False, True, False),  # in place
             (False, True) if which.collective == "scan" else (False,),
             topologies_of(which, n),
         )

@@ -2,7 +2,7 @@
 
 Each element of memory holds which ranks' contributions it is the fold of, and of which element. The
 rounds of all ranks run on that, a whole round in a few operations on arrays, and anything that is
-not certain to be right raises `Unproven`:
+not certain to be right raises `hpccomm.testing.Unproven`:
 
 - Each element of each result is the fold of the contributions that the call asks for, of the right
   element, each exactly once; with ``deterministic=True`` from left to right in the order of ranks.
@@ -14,8 +14,9 @@ not certain to be right raises `Unproven`:
   not depend on each other.
 - No channel writes what another one reads or writes, so that any order of the channels gives the
   same, and they are run here one after the other.
-- Where ranks reach each other's memory, they share a node, and between two ranks' accesses of one
-  element, of which one writes it, both meet in a barrier.
+- Where ranks reach each other's memory, they share a node. Between two ranks' accesses of one
+  element, of which one writes it, both meet in a barrier; so do a rank and its peer before it first
+  touches the peer's memory, and after it last does.
 
 No deadlock
 -----------
@@ -90,7 +91,7 @@ def prove(
     collective : str
         One of `hpccomm.contracts.signature.COLLECTIVES`.
     algorithm : str, Algorithm or callable
-        A name of `hpccomm.algorithms.ALGORITHMS`, or one of your own:
+        A name of ``hpccomm.algorithms.ALGORITHMS``, or one of your own:
         ``build(group, call, tuning) -> Schedule``.
     ranks : int
         Number of ranks, at least 1.

@@ -51,7 +51,7 @@ class Case:
     calls : tuple of Signature
         The call of each rank.
     tuning : Tuning
-        Given to `build`.
+        Given to it.
     in_rank_order : bool
         Whether each element must be the left fold of the contributions in rank order.
     shared : bool
@@ -109,7 +109,7 @@ def case(
     op: Op = ReduceOp.SUM,
     solo: bool = False,
 ) -> Case:
-    """Return what `prove` proves; the parameters are described there."""
+    """Return what `hpccomm.testing.prove` proves; the parameters are described there."""
     given = algorithm
     name = given if isinstance(given, str) else getattr(given, "__name__", "an algorithm")
     known = ALGORITHMS[collective][given] if isinstance(given, str) else given
@@ -156,7 +156,7 @@ def signatures(
     dtype: DType,
     op: Op = ReduceOp.SUM,
 ) -> tuple[Signature, ...]:
-    """Return the call of each rank; the parameters are those of `prove`.
+    """Return the call of each rank; the parameters are those of `hpccomm.testing.prove`.
 
     In place is meant where it means something: at the root, where only it has both arrays; for
     all_to_all, where both have one size.

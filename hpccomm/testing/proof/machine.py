@@ -38,7 +38,7 @@ from hpccomm.testing.proof.memory import (
     one_bit,
     spread,
 )
-from hpccomm.testing.proof.sharing import Accesses, arrivals
+from hpccomm.testing.proof.sharing import NEVER, Accesses, arrivals
 
 Stream = tuple[int, int, Iterator[Round]]
 """First rank and number of ranks of a case, and rounds of one channel of some of them."""
@@ -346,13 +346,18 @@ class Machine:
         memory.read[:] = False
         memory.wrote[:] = False
         if self._accesses is not None:
-            self._accesses.check(self._race)
+            self._accesses.check(memory.owner, self._race)
 
-    def _race(self, cell: int, writer: int, at: int, other: int, then: int) -> Unproven:
+    def _race(self, cell: int, rank: int, at: int, other: int, then: int) -> Unproven:
+        peer = f"rank {self._local(other)}"
+        when = f"{peer} touches it in round {then}"
+        if then == -1:
+            when = f"{peer} may not have come to the call"
+        elif then == NEVER:
+            when = f"{peer} may have left the call"
+        self._round = at
         return self._unproven(
-            writer,
-            f"writes {self._memory.name(cell)} in round {at}, which rank {self._local(other)} "
-            f"touches in round {then}, with no barrier of the two between",
+            rank, f"touches {self._memory.name(cell)} with no barrier between: {when}"
         )
 
     # Checks.

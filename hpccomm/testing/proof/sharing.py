@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from hpccomm.contracts.schedule import Column, Group, Mask
 from hpccomm.testing.proof.memory import Cells, spread
 
+NEVER = 1 << 62
+"""A round after all others."""
+
 
 def arrivals(group: Group) -> list[tuple[NDArray[np.int64], Column]]:
     """Return the groups that meet, with those of the rows' ranks that come to each."""
@@ -33,11 +36,20 @@ class Accesses:
         """Note a barrier at the end of round `at` among ranks of one `label`; -1 is in none."""
         self._met.append((at, label))
 
-    def check(self, refuse: Callable[[int, int, int, int, int], Exception]) -> None:
-        """Raise unless there is a barrier between any two ranks' accesses, of which one writes.
+    def check(self, owner: Column, refuse: Callable[[int, int, int, int, int], Exception]) -> None:
+        """Raise unless barriers keep apart what ranks do with one cell.
 
-        Two accesses of one round have none between them. `refuse` makes the exception of: a cell,
-        the rank that writes it and in which round, the other rank and its round.
+        Between two ranks' accesses of a cell, of which one writes it, both meet in a barrier. Before
+        a rank touches a peer's cell, and after that, they meet as well: the call may be new to the
+        peer, and must not be over for it. Two accesses of one round have no barrier between.
+
+        Parameters
+        ----------
+        owner : ndarray
+            Of each cell, whose it is.
+        refuse : callable
+            Makes the exception of: a cell, a rank that touches it and in which round, the other
+            rank and its round (-1 is before the first, `NEVER` after the last).
         """
         if not self._touched:
             return
@@ -46,22 +58,38 @@ class Accesses:
         lengths = [len(cells) for cells, *_ in self._touched]
         at = np.repeat([at for *_, at, _ in self._touched], lengths)
         writes = np.repeat([writes for *_, writes in self._touched], lengths)
+
+        foreign = np.flatnonzero(owner[cell] != rank)
+        mine, its, then = cell[foreign], rank[foreign], at[foreign]
+        for when in (-1, NEVER):
+            theirs = np.full(len(mine), when)
+            self._check_apart(mine, its, then, owner[mine], theirs, refuse)
+
         order = np.argsort(cell, kind="stable")
         cell, rank, at, writes = cell[order], rank[order], at[order], writes[order]
         # Each write with all accesses of its cell.
-        mine = np.flatnonzero(writes)
-        low = np.searchsorted(cell, cell[mine], side="left")
-        many = np.searchsorted(cell, cell[mine], side="right") - low
-        write, other = np.repeat(mine, many), spread(low, many)
+        write = np.flatnonzero(writes)
+        low = np.searchsorted(cell, cell[write], side="left")
+        many = np.searchsorted(cell, cell[write], side="right") - low
+        write, other = np.repeat(write, many), spread(low, many)
         pairs = rank[write] != rank[other]
         write, other = write[pairs], other[pairs]
-        earlier = np.minimum(at[write], at[other])
-        later = np.maximum(at[write], at[other])
-        apart: Mask = np.zeros(len(write), np.bool_)
+        self._check_apart(cell[write], rank[write], at[write], rank[other], at[other], refuse)
+
+    def _check_apart(
+        self,
+        cell: Cells,
+        one: Column,
+        at: Column,
+        other: Column,
+        then: Column,
+        refuse: Callable[[int, int, int, int, int], Exception],
+    ) -> None:
+        earlier, later = np.minimum(at, then), np.maximum(at, then)
+        apart: Mask = np.zeros(len(cell), np.bool_)
         for met_at, label in self._met:
-            together = (label[rank[write]] == label[rank[other]]) & (label[rank[write]] >= 0)
+            together = (label[one] == label[other]) & (label[one] >= 0)
             apart |= together & (earlier <= met_at) & (met_at < later)
         if not apart.all():
             i = int(np.argmin(apart))
-            w, o = int(write[i]), int(other[i])
-            raise refuse(int(cell[w]), int(rank[w]), int(at[w]), int(rank[o]), int(at[o]))
+            raise refuse(int(cell[i]), int(one[i]), int(at[i]), int(other[i]), int(then[i]))

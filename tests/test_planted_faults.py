@@ -1,0 +1,249 @@
+"""A fault that is planted in an algorithm is found, wherever it is."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, islice
+from typing import Any
+
+import numpy as np
+import pytest
+from proofs import EVERY, Which
+
+from hpccomm.contracts.schedule import (
+    SEND,
+    Channel,
+    Column,
+    Copies,
+    Folds,
+    Mask,
+    Place,
+    Round,
+    Transfers,
+    copies,
+)
+from hpccomm.testing.proof import ONE_COUNT, REDUCING, Case, Unproven, prove_all
+from hpccomm.topology import arrange
+
+N = 6
+PLACES = 10
+"""How many places of a schedule each fault is planted at."""
+
+Rounds = list[Round]
+Table = Transfers | Copies | Folds
+Fault = Callable[[Rounds, Which], Iterator[Rounds]]
+"""Gives a channel's rounds with the fault, for each place where it can be."""
+
+
+def asked(which: Which) -> Case:
+    # All slices and pieces of them are alike, so that no round moves only what is there anyhow.
+    count: Any = 24
+    if which.collective not in ONE_COUNT:
+        alike = which.algorithm.uniform or which.collective == "all_to_all"
+        count = 3 if alike else [1, 2, 3, 4, 5, 6]
+    topology = arrange([0, 1, 1, 0, 2, 2]) if which.name == "hierarchical" else None
+    return which.case(N, count=count, root=2, segment=2, topology=topology)
+
+
+def opened(right: Case) -> tuple[list[Rounds], Callable[[Sequence[Rounds]], Case]]:
+    """The rounds of each channel, and what makes a case of others."""
+    (part,) = right.parts()
+
+    def channel(rounds: Rounds) -> Channel:
+        return lambda: iter(rounds)
+
+    def closed(channels: Sequence[Rounds]) -> Case:
+        changed = replace(part.schedule, channels=tuple(map(channel, channels)))
+        return replace(right, build=lambda *_: changed)
+
+    return [list(each()) for each in part.schedule.channels], closed
+
+
+def selected(table: Any, rows: Mask) -> Any:
+    def of(place: Place) -> Place:
+        start = place.start[rows] if isinstance(place.start, np.ndarray) else place.start
+        return place._replace(start=start, peer=None if place.peer is None else place.peer[rows])
+
+    common = {"rank": table.rank[rows], "count": table.count[rows]}
+    if isinstance(table, Transfers):
+        return replace(table, **common, peer=table.peer[rows], start=table.start[rows])
+    if isinstance(table, Copies):
+        return replace(table, **common, source=of(table.source), target=of(table.target))
+    return replace(table, **common, sources=tuple(map(of, table.sources)), target=of(table.target))
+
+
+def each_table(
+    rounds: Rounds, kinds: tuple[str, ...]
+) -> Iterator[tuple[Any, Callable[..., Rounds]]]:
+    """Each table with rows, and what makes the rounds with others in its place."""
+    for at, each in enumerate(rounds):
+        for kind in kinds:
+            tables = getattr(each, kind)
+            for i, table in enumerate(tables):
+
+                def changed(
+                    *new: Table,
+                    at: int = at,
+                    each: Round = each,
+                    kind: str = kind,
+                    tables: tuple[Table, ...] = tables,
+                    i: int = i,
+                ) -> Rounds:
+                    put = (*tables[:i], *new, *tables[i + 1 :])
+                    return [*rounds[:at], each._replace(**{kind: put}), *rounds[at + 1 :]]
+
+                if len(table.rank):
+                    yield table, changed
+
+
+def each_row(rounds: Rounds, *kinds: str) -> Iterator[tuple[Any, int, Callable[..., Rounds]]]:
+    for table, changed in each_table(rounds, kinds):
+        for row in range(len(table.rank)):
+            yield table, row, changed
+
+
+def added(column: Column, row: int, what: int) -> Column:
+    changed = column.copy()
+    changed[row] += what
+    return changed
+
+
+def two_peers_swapped(rounds: Rounds, _which: Which) -> Iterator[Rounds]:
+    for table, changed in each_table(rounds, ("sends", "receives")):
+        for i, j in combinations(range(len(table.rank)), 2):
+            # Of two messages of one rank, swapped, only the order of their data differs.
+            if table.rank[i] != table.rank[j] and table.peer[i] != table.peer[j]:
+                peer = table.peer.copy()
+                peer[[i, j]] = peer[[j, i]]
+                yield changed(replace(table, peer=peer))
+
+
+def a_wrong_peer(rounds: Rounds, _which: Which) -> Iterator[Rounds]:
+    for table, row, changed in each_row(rounds, "sends", "receives"):
+        step = 2 if (table.peer[row] + 1) % N == table.rank[row] else 1
+        peer = added(table.peer, row, step) % N
+        yield changed(replace(table, peer=peer))
+
+
+def a_dropped_round(rounds: Rounds, _which: Which) -> Iterator[Rounds]:
+    for at, each in enumerate(rounds):
+        if any(len(table.rank) for table in (*each.receives, *each.sends, *each.local)):
+            yield [*rounds[:at], *rounds[at + 1 :]]
+
+
+def a_dropped_barrier(rounds: Rounds, _which: Which) -> Iterator[Rounds]:
+    for at, each in enumerate(rounds):
+        if each.barrier is not None:
+            yield [*rounds[:at], each._replace(barrier=None), *rounds[at + 1 :]]
+
+
+def a_dropped_row(rounds: Rounds, _which: Which) -> Iterator[Rounds]:
+    for table, row, changed in each_row(rounds, "sends", "receives", "local"):
+        yield changed(selected(table, np.arange(len(table.rank)) != row))
+
+
+def a_repeated_reduction(rounds: Rounds, _which: Which) -> Iterator[Rounds]:
+    for table, row, changed in each_row(rounds, "local"):
+        if isinstance(table, Folds):
+            only = np.arange(len(table.rank)) == row
+            once, again = selected(table, ~only), selected(table, only)
+            yield changed(once, replace(again, sources=(*again.sources, again.sources[-1])))
+
+
+def a_moved_slice(rounds: Rounds, _which: Which) -> Iterator[Rounds]:
+    for table, row, changed in each_row(rounds, "sends", "receives", "local"):
+        if isinstance(table, Transfers):
+            if table.count[row]:
+                yield changed(replace(table, start=added(table.start, row, 1)))
+            continue
+        start = np.broadcast_to(table.target.start, table.rank.shape)
+        moved = table.target._replace(start=added(start, row, 1))
+        yield changed(replace(table, target=moved))
+
+
+def sends_first(rounds: Rounds, _which: Which) -> Iterator[Rounds]:
+    for at, each in enumerate(rounds):
+        if any(len(table.rank) for table in each.sends):
+            split = (Round(sends=each.sends), each._replace(sends=()))
+            yield [*rounds[:at], *split, *rounds[at + 1 :]]
+
+
+def a_missing_final(rounds: Rounds, which: Which) -> Iterator[Rounds]:
+    for table, changed in each_table(rounds, ("local",)):
+        if isinstance(table, Folds) and table.final:
+            yield changed(replace(table, final=False))
+
+
+def an_early_final(rounds: Rounds, which: Which) -> Iterator[Rounds]:
+    for table, changed in each_table(rounds, ("local",)):
+        if isinstance(table, Folds) and not table.final and which.collective != "scan":
+            yield changed(replace(table, final=True))
+
+
+def another_order(rounds: Rounds, which: Which) -> Iterator[Rounds]:
+    for table, changed in each_table(rounds, ("local",)):
+        if which.deterministic and isinstance(table, Folds) and len(table.sources) > 1:
+            first, second, *rest = table.sources
+            yield changed(replace(table, sources=(second, first, *rest)))
+
+
+def an_overwritten_argument(rounds: Rounds, which: Which) -> Iterator[Rounds]:
+    if which.collective not in ("broadcast", "barrier"):
+        rank = np.array([2])  # scatter: only the root has two elements
+        yield [*rounds, Round(local=(copies(rank, Place(SEND, 0), Place(SEND, 1), 1),))]
+
+
+FAULTS: list[Fault] = [
+    two_peers_swapped,
+    a_wrong_peer,
+    a_dropped_round,
+    a_dropped_barrier,
+    a_dropped_row,
+    a_repeated_reduction,
+    a_moved_slice,
+    sends_first,
+    a_missing_final,
+    an_early_final,
+    another_order,
+    an_overwritten_argument,
+]
+
+
+def expected_in(fault: Fault, which: Which) -> bool:
+    """Whether the fault can be planted in every schedule of this kind."""
+    folds = which.collective in REDUCING
+    if which.algorithm.shared and fault in (a_wrong_peer, sends_first):
+        return False
+    if fault in (a_dropped_row, a_moved_slice):
+        return which.collective != "barrier"
+    if fault in (a_wrong_peer, a_dropped_round, sends_first):
+        return True
+    if fault is a_repeated_reduction:
+        return folds
+    if fault is a_missing_final:
+        return folds and which.collective != "scan"
+    return fault is another_order and which.deterministic
+
+
+@pytest.mark.parametrize("which", EVERY, ids=str)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(which: Which, fault: Fault) -> None:
+    right = asked(which)
+    channels, closed = opened(right)
+    prove_all([closed(channels)])
+    every = [
+        (number, wrong) for number, rounds in enumerate(channels) for wrong in fault(rounds, which)
+    ]
+    assert every or not expected_in(fault, which)
+    for number, wrong in islice(every, 0, None, -(-len(every) // PLACES) or 1):
+        with pytest.raises(Unproven):
+            prove_all([closed([*channels[:number], wrong, *channels[number + 1 :]])])
+    if not every:
+        pytest.skip("there is no place for it")
+
+
+@pytest.mark.parametrize("which", [each for each in EVERY if each.collective != "barrier"], ids=str)
+def test_two_channels_on_one_cell_are_found(which: Which) -> None:
+    channels, closed = opened(asked(which))
+    used = next(rounds for rounds in channels if rounds)
+    with pytest.raises(Unproven):
+        prove_all([closed([*channels, used])])
