@@ -42,6 +42,7 @@ nitpick_ignore = [
     *(("py:obj", name) for name in ("source", "sources", "target")),
     # Names that a docstring finds in its own module, as the page that shows it does not.
     *(("py:obj", name) for name in ("Request", "SEND", "RECV", "SCRATCH", "whole")),
+    *(("py:obj", name) for name in ("Unproven", "prove", "build")),
     # Types that aliases stand for, written out by autodoc; Python's documentation is not linked.
     ("py:class", "collections.abc.Callable"),
 ]
