@@ -37,6 +37,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "hpccomm.cli.simulate",
         "time collectives on a described cluster, in virtual time",
     ),
+    "tune": ("hpccomm.cli.tune", "fit a cluster's description to the times of a stored run"),
     "plot": ("hpccomm.cli.plot", "draw an algorithm: which rank talks to which, step by step"),
 }
 """Each verb's module, imported when the verb is used, and what it does.

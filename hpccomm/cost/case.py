@@ -1,5 +1,6 @@
 """What a formula is asked about: a call on a network, and what its messages cost there."""
 
+import math
 from dataclasses import dataclass, replace
 
 from hpccomm.contracts.schedule import Tuning
@@ -129,6 +130,8 @@ class Case:
 
     def _shared(self, level: Level, flows: int) -> float:
         """Return how much longer `flows` messages of each node take than one on a port."""
+        if level.node_bandwidth == level.total_bandwidth == math.inf:
+            return 0.0
         everywhere = flows * self.network.nodes
         return level.bandwidth * max(
             flows / level.node_bandwidth, everywhere / level.total_bandwidth

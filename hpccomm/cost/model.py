@@ -6,6 +6,8 @@ busiest rank has to do. A price is a sum over stages of the longest path; it doe
 number of ranks how long it takes to find.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,18 +42,20 @@ def price(network: Network, call: Signature, algorithm: str, tuning: Tuning) -> 
     UsageError
         If the collective has no such algorithm, or it does not apply to such a network.
     """
-    return network.overhead + float(longest(network, call, algorithm, tuning) @ rates(network))
+    seconds = rates(network)
+    paths = stages(network, call, algorithm, tuning)
+    return network.overhead + float(longest(paths, seconds) @ seconds)
 
 
-def longest(
+def stages(
     network: Network, call: Signature, algorithm: str, tuning: Tuning
-) -> NDArray[np.float64]:
-    """Return the terms of the longest path: what `price` multiplies by the network's `rates`.
+) -> list[NDArray[np.float64]]:
+    """Return the terms of the paths through each stage, of which the longest count.
 
     Returns
     -------
-    ndarray
-        float64 (8,), as `hpccomm.cost.path.Path.terms` gives them, in messages and bytes.
+    list of ndarray
+        float64 (paths, 8) for each stage, in messages and bytes: what `price` multiplies by `rates`.
 
     Raises
     ------
@@ -71,12 +75,10 @@ def longest(
             f"has {network.ranks} ranks on {network.nodes} nodes; give at most "
             f"{network.ranks_per_node} ranks, or another algorithm"
         )
-    seconds = rates(network)
-    total = np.zeros(len(seconds))
-    for stage in _stages(Case(network, call, tuning), formulas[algorithm]):
-        terms = np.array([path.terms(call.dtype.itemsize) for path in stage])
-        total += terms[np.argmax(terms @ seconds)]
-    return total
+    return [
+        np.array([path.terms(call.dtype.itemsize) for path in stage])
+        for stage in _stages(Case(network, call, tuning), formulas[algorithm])
+    ]
 
 
 def _stages(case: Case, formula: Formula) -> list[Stage]:
@@ -87,6 +89,29 @@ def _stages(case: Case, formula: Formula) -> list[Stage]:
     if not case.call.elements and collective != "barrier":
         return []  # messages without elements are not sent
     return formula(case)
+
+
+def longest(
+    paths: Sequence[NDArray[np.float64]], seconds: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the terms of the longest path through all stages.
+
+    Parameters
+    ----------
+    paths : sequence of ndarray
+        As `stages` gives them.
+    seconds : ndarray
+        As `rates` gives them.
+
+    Returns
+    -------
+    ndarray
+        float64 (8,).
+    """
+    total = np.zeros(len(seconds))
+    for terms in paths:
+        total += terms[np.argmax(terms @ seconds)]
+    return total
 
 
 def rates(network: Network) -> NDArray[np.float64]:

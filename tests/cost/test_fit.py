@@ -1,0 +1,132 @@
+"""Fitting parameters to times whose parameters are known."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cost.calls import call_of
+
+from hpccomm.contracts.schedule import Tuning, whole
+from hpccomm.cost.fit import Measurement, _non_negative, fit
+from hpccomm.cost.model import price
+from hpccomm.cost.network import Level, Network
+from hpccomm.errors import ResultsError
+
+TRUTH = Network(
+    "truth",
+    32,
+    8,
+    reduce=20e9,
+    inner=Level(1.5e-6, 80e9, 8),
+    across=Level(6e-6, 12e9, 8),
+    copy=30e9,
+    overhead=3e-6,
+)
+UNKNOWN = replace(
+    TRUTH,
+    reduce=math.inf,
+    copy=math.inf,
+    overhead=0.0,
+    inner=Level(1e-6, 5e9, 8),
+    across=Level(1e-6, 5e9, 8),
+)
+EVERYTHING = [
+    ("all_reduce", "ring"),
+    ("all_reduce", "recursive_doubling"),
+    ("all_gather", "ring"),
+    ("all_gather", "hierarchical"),
+    ("broadcast", "binomial"),
+    ("barrier", "dissemination"),
+]
+
+
+def measurements(network, algorithms, noise=0.0):
+    rng = np.random.default_rng(1)
+    found = []
+    for collective, algorithm in algorithms:
+        for size in (8,) if collective == "barrier" else (8, 4 << 10, 256 << 10, 16 << 20, 1 << 28):
+            call = call_of(collective, network.ranks, size)
+            tuning = Tuning(whole, 1, network.topology())
+            seconds = price(network, call, algorithm, tuning) * (1 + noise * rng.standard_normal())
+            found.append(Measurement(call, algorithm, tuning, seconds))
+    return found
+
+
+def values(found):
+    return {each.name: each.value for each in found.parameters if not each.blank}
+
+
+def close(tolerance):
+    return pytest.approx(
+        {
+            "inner latency": 1.5e-6,
+            "inner bandwidth": 80e9,
+            "across latency": 6e-6,
+            "across bandwidth": 12e9,
+            "reduce": 20e9,
+            "overhead": 3e-6,
+            "copy": 30e9,
+        },
+        rel=tolerance,
+    )
+
+
+def test_known_parameters_are_found():
+    found = fit(UNKNOWN, measurements(TRUTH, EVERYTHING))
+    assert values(found) == close(1e-6)
+    assert found.residuals == pytest.approx(0, abs=1e-9)
+    assert found.network.across == replace(TRUTH.across, **levels(found, "across"))
+
+
+def levels(found, kind):
+    shown = values(found)
+    return {"latency": shown[f"{kind} latency"], "bandwidth": shown[f"{kind} bandwidth"]}
+
+
+def test_noise_moves_them_by_about_their_errors():
+    found = fit(UNKNOWN, measurements(TRUTH, EVERYTHING, noise=0.02))
+    shown = values(found)
+    assert shown["across bandwidth"] == pytest.approx(12e9, rel=0.05)
+    assert shown["across latency"] == pytest.approx(6e-6, rel=0.2)
+    errors = {each.name: each.error for each in found.parameters}
+    assert 0.001 < errors["across bandwidth"] < 0.1
+
+
+def test_what_one_algorithm_does_not_tell_is_said():
+    node = replace(TRUTH, ranks=2, across=None)
+    known = replace(UNKNOWN, ranks=2, across=None)
+    found = fit(known, measurements(node, [("all_reduce", "ring")]))
+    blank = {each.name: each.blank for each in found.parameters}
+    # Two ranks: a call's overhead is as constant as two latencies, folds are as many as bytes.
+    assert blank["overhead"] == blank["reduce"] == "not told apart from those above"
+    assert blank["copy"] == "no row depends on it"
+    assert not blank["inner latency"]
+    assert not blank["inner bandwidth"]
+    assert "across latency" not in blank
+    assert found.residuals == pytest.approx(0, abs=1e-9)
+
+
+def test_what_is_not_told_stays_as_described():
+    node = replace(TRUTH, ranks=2, across=None)
+    known = replace(UNKNOWN, ranks=2, across=None, reduce=20e9, overhead=3e-6)
+    found = fit(known, measurements(node, [("all_reduce", "ring")]))
+    assert found.network.inner.latency == pytest.approx(1.5e-6)
+    assert found.network.inner.bandwidth == pytest.approx(80e9)
+
+
+def test_one_row_is_too_few():
+    with pytest.raises(ResultsError, match="at least 2"):
+        fit(UNKNOWN, measurements(TRUTH, [("barrier", "dissemination")]))
+
+
+def test_nothing_is_negative():
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        matrix, wanted = rng.standard_normal((12, 5)), rng.standard_normal(12)
+        found = _non_negative(matrix, wanted)
+        gradient = matrix.T @ (wanted - matrix @ found)
+        # The conditions of Kuhn and Tucker: the least there is.
+        assert (found >= 0).all()
+        assert (gradient <= 1e-8).all()
+        assert gradient[found > 0] == pytest.approx(0, abs=1e-8)
