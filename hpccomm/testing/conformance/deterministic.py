@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
 from hpccomm import ReduceOp
-from hpccomm.dtypes import NARROW
+from hpccomm.algorithms import ALGORITHMS
+from hpccomm.dtypes import BFLOAT16, NARROW
+from hpccomm.errors import UsageError
+from hpccomm.testing.conformance.algorithms import cut
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, same_bits
-from hpccomm.testing.conformance.inputs import reduction
+from hpccomm.testing.conformance.inputs import poison, reduction
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from hpccomm.communicator import Communicator
     from hpccomm.testing.conformance.check import Array
 
@@ -47,6 +53,108 @@ def rounded(size: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[Arr
         )
         for array in cancelling(size, shape, dtype)
     ]
+
+
+def order_matters(size: int, count: int) -> list[Array]:
+    """Return float32 contributions of which most orders, and groupings, have sums of their own.
+
+    Every element gets 1e8, -1e8 and small numbers, dealt to the ranks in another way each.
+    """
+    pattern = np.array([1e8, 1.0, -1e8, 3.0, 0.25, 1e8, -7.0, -1e8, 0.5], np.float32)
+    rank, element = np.arange(size)[:, None], np.arange(count)
+    turned = pattern[(rank * (1 + element // 9 % 2) + element) % len(pattern)]
+    return list(np.ascontiguousarray(turned + np.float32(0.125) * (element % 5 == rank)))
+
+
+ORDERED = tuple(
+    (collective, name)
+    for collective, algorithms in ALGORITHMS.items()
+    for name, algorithm in algorithms.items()
+    if algorithm.ordered is not None
+)
+"""Collectives and the algorithms for them that can keep the order."""
+
+SEGMENTS = (4, 12, 64, 1 << 20)
+"""Bytes: one element of float32, three, sixteen, and more than there are."""
+
+
+INPUTS: tuple[tuple[ReduceOp, Callable[[int, int], list[Array]]], ...] = (
+    (ReduceOp.SUM, order_matters),
+    (ReduceOp.AVG, order_matters),
+    (ReduceOp.PROD, lambda size, count: rounded(size, (count,), np.dtype(np.float32))),
+    (ReduceOp.SUM, lambda size, count: cancelling(size, (count,), BFLOAT16)),
+)
+"""Operations, with what makes each rank's contribution of a number of elements."""
+
+Asked = tuple[str, "Callable[..., object]", "Array | None"]
+"""What it is, a call, and what it is to return, or None where no order can change that."""
+
+
+def whole_arrays(comm: Communicator, arrays: list[Array], op: ReduceOp) -> Iterator[Asked]:
+    """Give the calls of all_reduce."""
+    mine, total = arrays[comm.rank], reduction(op, arrays)
+    yield "in place", partial(comm.all_reduce, mine.copy(), op), total
+    yield "apart", partial(comm.all_reduce, mine, op, out=poison(total)), total
+
+
+def at_roots(comm: Communicator, arrays: list[Array], op: ReduceOp) -> Iterator[Asked]:
+    """Give the calls of reduce."""
+    total = reduction(op, arrays)
+    for root in {0, comm.size // 2, comm.size - 1}:
+        mine = arrays[comm.rank].copy()
+        here = total if comm.rank == root else None
+        yield f"to {root}", partial(comm.reduce, mine, root, op), here
+
+
+def in_blocks(comm: Communicator, arrays: list[Array], op: ReduceOp) -> Iterator[Asked]:
+    """Give the calls of reduce_scatter, of even and of uneven blocks."""
+    mine, total = arrays[comm.rank], reduction(op, arrays)
+    even = len(mine) // comm.size
+    blocks = total[: even * comm.size].reshape(comm.size, even)
+    yield "even", partial(comm.reduce_scatter, mine[: blocks.size], op), blocks[comm.rank]
+    counts = [(5, 1)[rank % 2] for rank in range(comm.size - 1)]
+    counts.append(len(mine) - sum(counts))
+    block = np.split(total, np.cumsum(counts)[:-1])[comm.rank]
+    yield "uneven", partial(comm.reduce_scatter_v, mine, counts, op), block
+
+
+def prefixes(comm: Communicator, arrays: list[Array], op: ReduceOp) -> Iterator[Asked]:
+    """Give the calls of scan, which takes no average."""
+    if op is ReduceOp.AVG:
+        return
+    mine, rank = arrays[comm.rank], comm.rank
+    yield "inclusive", partial(comm.scan, mine, op), reduction(op, arrays[: rank + 1])
+    before = reduction(op, arrays[:rank]) if rank else None
+    yield "exclusive", partial(comm.scan, mine, op, exclusive=True), before
+
+
+CALLS = {
+    "all_reduce": whole_arrays,
+    "reduce": at_roots,
+    "reduce_scatter": in_blocks,
+    "scan": prefixes,
+}
+
+
+@DETERMINISTIC.behaviour(segment=SEGMENTS, way=ORDERED)
+def neither_algorithm_nor_segment_matters(
+    comm: Communicator, segment: int, way: tuple[str, str]
+) -> None:
+    """By each algorithm, in segments of any size, on any placement: the bits of NumPy's left fold."""
+    collective, algorithm = way
+    with cut(comm, segment) as small:
+        # Where a piece is cut does not depend on what is in it.
+        for op, make in INPUTS if segment == SEGMENTS[1] else INPUTS[:1]:
+            arrays = make(comm.size, 4 * comm.size + 3)
+            for what, call, expected in CALLS[collective](small, arrays, op):
+                try:
+                    result = call(algorithm=algorithm, deterministic=True)
+                except UsageError:
+                    assert ALGORITHMS[collective][algorithm].shared, f"{algorithm} is refused"
+                    continue
+                if expected is not None:
+                    assert isinstance(result, np.ndarray), what
+                    same_bits(result, expected, f"{op} of {arrays[0].dtype}, {what}")
 
 
 @DETERMINISTIC.behaviour(dtype=(*FLOATS, *NARROW), op=(ReduceOp.SUM, ReduceOp.PROD))
