@@ -7,13 +7,15 @@ follow, on the one engine that its channels share; then the barrier. A send does
 receiver.
 
 Channels run concurrently and share links and engines. Of what is next in each channel, a round's
-messages or its steps, that is taken, for all ranks at once, which is ready first, on average over
-ranks. So a link serves the messages of one channel round by round, as receivers ask for them, and those
-of one round in the order in which they came. Between channels the order is that of whole rounds: where
-a round's clocks lie far apart, some of its messages wait for others that came later.
+messages or its steps, that is taken, for all ranks at once, which is ready first, on average over its
+rows; and with it the messages of other channels that are ready before its last row. So a link serves
+the messages of one channel round by round, as receivers ask for them, and those that are taken
+together in the order in which they came. Where the clocks of a round lie far apart, some of its messages
+can wait for others that came later: against one message at a time, that is some percent where channels
+contend, and nothing where there is one channel and no contention.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +25,6 @@ from hpccomm.cost.network import Network
 from hpccomm.errors import UsageError
 from hpccomm.simulate.links import Links, Times, Ways
 from hpccomm.simulate.repeats import Part, Repeats, rows
-
-_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +80,23 @@ def simulate(
         )
     cluster = _Cluster(network, itemsize)
     channels = [
-        _Channel(cluster.acts(channel()), begin + network.overhead) for channel in schedule.channels
+        _Channel(number, cluster.acts(channel()), begin + network.overhead)
+        for number, channel in enumerate(schedule.channels)
     ]
-    clocks = [channel.clock for channel in channels]
-    for channel in channels:
-        channel.go_on()
     while under_way := [channel for channel in channels if channel.following is not None]:
-        channel = min(under_way, key=_Channel.readiness)
-        cluster.take(channel)
-        channel.go_on()
+        first = min(under_way, key=lambda channel: channel.ready)
+        latest = max(first.ready, first.latest)
+        together = [channel for channel in under_way if channel.ready <= latest]
+        # Steps first: the messages that follow them may be among those to be sent together.
+        working = [channel for channel in together if isinstance(channel.following, _Steps)]
+        if working:
+            together = [min(working, key=lambda channel: channel.ready)]
+            cluster.work(together[0])
+        else:
+            cluster.send(together)
+        for channel in together:
+            channel.go_on()
+    clocks = [channel.clock for channel in channels]
     ends = np.max([begin + network.overhead, *clocks], axis=0) - begin.min()
     return Outcome(ends, *cluster.bottleneck())
 
@@ -97,21 +105,9 @@ def simulate(
 class _Messages:
     """The messages of a round."""
 
-    ways: Ways
+    rank: Column
+    peer: Column
     nbytes: Column
-
-    @property
-    def ranks(self) -> Column:
-        """Whose clocks tell when it is ready."""
-        return self.ways.rank
-
-    def alike(self, other: "_Act | None") -> bool:
-        """Whether the other asks for the same."""
-        return (
-            isinstance(other, _Messages)
-            and self.ways is other.ways
-            and np.array_equal(self.nbytes, other.nbytes)
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,17 +118,14 @@ class _Steps:
     barrier: Group | None
 
     @property
-    def ranks(self) -> Column:
-        """Whose clocks tell when it is ready."""
-        if self.barrier is not None:
-            return self.barrier.rank
-        return self.steps[0].rank if self.steps else _NONE
+    def rank(self) -> Column:
+        """Ranks whose clocks tell when they are ready."""
+        return self.steps[0].rank if self.barrier is None else self.barrier.rank
 
-    def alike(self, other: "_Act | None") -> bool:
+    def alike(self, other: "_Steps") -> bool:
         """Whether the other asks for the same, and that on own memory alone."""
         return (
-            isinstance(other, _Steps)
-            and self.barrier is other.barrier is None
+            self.barrier is other.barrier is None
             and len(self.steps) == len(other.steps)
             and all(map(_alike, self.steps, other.steps))
         )
@@ -146,27 +139,30 @@ class _Channel:
 
     Attributes
     ----------
+    number : int
+        Its place in the schedule.
     clock : ndarray of float64, shape (ranks,)
         When each rank has ended what was taken so far.
     following : _Messages, _Steps or None
         What comes next; None at the end.
+    ready, latest : float
+        When that is ready, on average over rows, and for the last of them.
     """
 
-    def __init__(self, acts: Iterator[_Act], clock: Times) -> None:
+    def __init__(self, number: int, acts: Iterator[_Act], clock: Times) -> None:
+        self.number = number
         self.clock = clock
         self.following: _Act | None = None
+        self.ready = self.latest = 0.0
         self._acts = acts
-        self.last: dict[type[_Act], tuple[_Act, Repeats | None]] = {}
+        self.go_on()
 
     def go_on(self) -> None:
         """Look at what comes next."""
         self.following = next(self._acts, None)
-
-    def readiness(self) -> float:
-        """Return when what comes next is ready, on average."""
-        assert self.following is not None
-        ready = self.clock[self.following.ranks]
-        return float(ready.mean()) if len(ready) else 0.0
+        if self.following is not None:
+            times = self.clock[self.following.rank]
+            self.ready, self.latest = float(times.mean()), float(times.max())
 
 
 class _Cluster:
@@ -178,74 +174,97 @@ class _Cluster:
         self._links = Links(network)
         self._engine = np.zeros(network.ranks)
         self._worked = np.zeros(network.ranks)
+        # What was taken last of the same channels: it may come again.
+        self._sent: dict[tuple[int, ...], tuple[Ways, Column, Repeats | None]] = {}
+        self._done: dict[int, tuple[_Steps, Repeats | None]] = {}
 
     def acts(self, rounds: Rounds) -> Iterator[_Act]:
         """Yield what rounds ask for, one after the other."""
         for each in rounds:
             sends = [table for table in each.sends if len(table.rank)]
             if sends:
-                rank, peer, count = (
-                    columns[0] if len(columns) == 1 else np.concatenate(columns)
-                    for columns in (
-                        [table.rank for table in sends],
-                        [table.peer for table in sends],
-                        [table.count for table in sends],
-                    )
+                yield _Messages(
+                    _joined([table.rank for table in sends]),
+                    _joined([table.peer for table in sends]),
+                    _joined([table.count for table in sends]) * self._itemsize,
                 )
-                yield _Messages(self._links.ways(rank, peer), count * self._itemsize)
             steps = tuple(step for step in each.local if len(step.rank))
             if steps or each.barrier is not None:
                 yield _Steps(steps, each.barrier)
 
-    def take(self, channel: _Channel) -> None:
-        """Do what comes next in a channel."""
-        act, clock = channel.following, channel.clock
-        assert act is not None
+    def send(self, channels: Sequence[_Channel]) -> None:
+        """Send the messages that come next in some channels."""
+        together = [
+            (channel, channel.following)
+            for channel in channels
+            if isinstance(channel.following, _Messages)
+        ]
+        ways = self._links.ways(
+            _joined([messages.rank for _, messages in together]),
+            _joined([messages.peer for _, messages in together]),
+        )
+        nbytes = _joined([messages.nbytes for _, messages in together])
 
         def work_out() -> None:
-            self._work_out(act, clock)
+            ready = np.concatenate([channel.clock[each.rank] for channel, each in together])
+            passed = self._links.carry(ways, ready, nbytes)
+            there = passed + ways.latency
+            begin = 0
+            for channel, each in together:
+                own = slice(begin, begin + len(each.rank))
+                np.maximum.at(channel.clock, each.rank, passed[own])
+                np.maximum.at(channel.clock, each.peer, there[own])
+                begin = own.stop
 
-        last, repeats = channel.last.get(type(act), (None, None))
-        if act.alike(last):
-            repeats = repeats or Repeats(*self._touched(act, clock))
+        key = tuple(channel.number for channel, _ in together)
+        last = self._sent.get(key)
+        repeats = None
+        if last is not None and ways is last[0] and np.array_equal(nbytes, last[1]):
+            repeats = last[2] or self._repeats(together, ways)
             repeats.take(work_out)
         else:
-            repeats = None
             work_out()
-        channel.last[type(act)] = act, repeats
+        self._sent[key] = ways, nbytes, repeats
 
-    def _touched(self, act: _Act, clock: Times) -> tuple[list[Part], list[Part]]:
-        """Return what an act looks at and moves, and what it adds to."""
-        ranks = np.zeros_like(clock, np.bool_)
-        if isinstance(act, _Steps):
-            for step in act.steps:
-                ranks[step.rank] = True
-            working = rows(ranks)
-            return [Part(clock, working), Part(self._engine, working)], [
-                Part(self._worked, working)
-            ]
-        ranks[act.ways.rank] = True
-        ranks[act.ways.peer] = True
+    def _repeats(self, together: Sequence[tuple[_Channel, _Messages]], ways: Ways) -> Repeats:
         links = np.zeros_like(self._links.free, np.bool_)
-        for queues in act.ways.queues:
+        for queues in ways.queues:
             links[queues.link] = True
         passed = rows(links)
-        return [Part(clock, rows(ranks)), Part(self._links.free, passed)], [
-            Part(self._links.busy, passed)
-        ]
+        clocks = [Part(self._links.free, passed)]
+        for channel, each in together:
+            ranks = np.zeros_like(channel.clock, np.bool_)
+            ranks[each.rank] = True
+            ranks[each.peer] = True
+            clocks.append(Part(channel.clock, rows(ranks)))
+        return Repeats(clocks, [Part(self._links.busy, passed)])
 
-    def _work_out(self, act: _Act, clock: Times) -> None:
-        """Move the clocks on."""
-        if isinstance(act, _Messages):
-            ways = act.ways
-            passed = self._links.carry(ways, clock[ways.rank], act.nbytes)
-            np.maximum.at(clock, ways.rank, passed)
-            np.maximum.at(clock, ways.peer, passed + ways.latency)
-            return
-        for step in act.steps:
-            self._work(step, clock)
-        if act.barrier is not None:
-            self._meet(act.barrier, clock)
+    def work(self, channel: _Channel) -> None:
+        """Take the steps that come next in a channel."""
+        steps, clock = channel.following, channel.clock
+        assert isinstance(steps, _Steps)
+
+        def work_out() -> None:
+            for step in steps.steps:
+                self._work(step, clock)
+            if steps.barrier is not None:
+                self._meet(steps.barrier, clock)
+
+        last = self._done.get(channel.number)
+        repeats = None
+        if last is not None and steps.alike(last[0]):
+            repeats = last[1]
+            if repeats is None:
+                ranks = np.zeros_like(clock, np.bool_)
+                for step in steps.steps:
+                    ranks[step.rank] = True
+                index = rows(ranks)
+                clocks = [Part(clock, index), Part(self._engine, index)]
+                repeats = Repeats(clocks, [Part(self._worked, index)])
+            repeats.take(work_out)
+        else:
+            work_out()
+        self._done[channel.number] = steps, repeats
 
     def bottleneck(self) -> tuple[str, float]:
         """Return the name of what was taken for longest, and for how many seconds."""
@@ -320,3 +339,8 @@ def _alike(step: Copies | Folds, other: Copies | Folds) -> bool:
         and np.array_equal(step.rank, other.rank)
         and np.array_equal(step.count, other.count)
     )
+
+
+def _joined(columns: Sequence[Column]) -> Column:
+    """Put columns one after the other; one alone stays the same object, which is known again."""
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)

@@ -26,8 +26,8 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.cost.network import Level, Network
 from hpccomm.errors import UsageError
 from hpccomm.reductions import ReduceOp
-from hpccomm.simulate import simulate
-from hpccomm.simulate.events import _Cluster, _Messages, _Steps
+from hpccomm.simulate import repeats, simulate
+from hpccomm.simulate.links import Links
 
 LATENCY = 10.0
 FLAT = Level(latency=LATENCY, bandwidth=2.0, ports=1)
@@ -298,17 +298,16 @@ def test_rounds_that_are_not_worked_out_again_come_to_the_same(monkeypatch):
     schedule = ALGORITHMS["all_reduce"]["ring"].build(world(24), call, Tuning(4096, 3))
     starts = np.random.default_rng(1).random(24) * 1e-4
     taken = []
-    work_out = _Cluster._work_out
+    carry = Links.carry
 
     def counted(self, *given):
         taken.append(given)
-        work_out(self, *given)
+        return carry(self, *given)
 
-    monkeypatch.setattr(_Cluster, "_work_out", counted)
+    monkeypatch.setattr(Links, "carry", counted)
     quick = simulate(schedule, network, 4, starts)
     quick_number = len(taken)
-    for act in (_Messages, _Steps):
-        monkeypatch.setattr(act, "alike", lambda self, other: False)
+    monkeypatch.setattr(repeats, "_shift", lambda before, now: None)
     slow = simulate(schedule, network, 4, starts)
     assert quick_number < (len(taken) - quick_number) / 2
     assert quick.ends == pytest.approx(slow.ends, rel=1e-9)
