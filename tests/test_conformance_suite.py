@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpccomm import CommOptions, ReduceOp, UsageError, Work, execution, hooks, paths, reductions
-from hpccomm.algorithms import ALGORITHMS, linear, tree
+from hpccomm import CommOptions, ReduceOp, UsageError, Work, hooks, paths, reductions
+from hpccomm.algorithms import ALGORITHMS, Algorithm
 from hpccomm.communicator import core, messages
-from hpccomm.contracts.schedule import Fold
+from hpccomm.contracts.schedule import Channel, Copies, Folds, Round, Schedule, Transfers
+from hpccomm.execution import runner
+from hpccomm.reductions import Folder
 from hpccomm.testing import conformance, run_ranks
+from hpccomm.testing.conformance.algorithms import MOVES
 from hpccomm.testing.conformance.check import equal, raises, same_bits
+from hpccomm.testing.conformance.deterministic import order_matters
 from hpccomm.testing.conformance.inputs import MOVABLE, PAIRS, poison, reduced, reduction
 
 CASES = {case.name: case for case in conformance.cases()}
@@ -72,19 +76,38 @@ def a_nan_is_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_last_element_is_left_out(patch: pytest.MonkeyPatch) -> None:
-    original = reductions.fold
+    class Shorter(Folder):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.pair = None
 
-    def fold(op: Any, contributions: Any, out: Any, **keywords: Any) -> None:
-        original(op, [each[:-1] for each in contributions], out[:-1], **keywords)
+        def __call__(self, sources: Any, out: Any, final: bool = True) -> None:
+            super().__call__([each[:-1] for each in sources], out[:-1], final)
 
-    patch.setattr(execution, "fold", fold)
+    patch.setattr(paths, "Folder", Shorter)
+
+
+def each_fold_divides(patch: pytest.MonkeyPatch) -> None:
+    class Hasty(Folder):
+        def __call__(self, sources: Any, out: Any, final: bool = True) -> None:
+            super().__call__(sources, out, True)
+
+    patch.setattr(paths, "Folder", Hasty)
+
+
+def nothing_is_copied(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(runner, "_copy", lambda source, target: None)
 
 
 def averages_are_rounded_down(patch: pytest.MonkeyPatch) -> None:
-    def finish_average(total: Any, contributions: int) -> None:
-        total[:] = total // contributions
+    class Downwards:
+        def __init__(self, dtype: Any, contributions: int) -> None:
+            self._contributions = contributions
 
-    patch.setattr(reductions, "finish_average", finish_average)
+        def __call__(self, total: Any) -> None:
+            total[:] = total // self._contributions
+
+    patch.setattr(reductions, "Average", Downwards)
 
 
 def x_is_multiplied_itself(patch: pytest.MonkeyPatch) -> None:
@@ -98,22 +121,66 @@ def x_is_multiplied_itself(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_root_is_rank_0(patch: pytest.MonkeyPatch) -> None:
-    def broadcast(rank: int, size: int, call: Any) -> Any:
-        return tree.broadcast(rank, size, replace(call, root=0))
+    def misled(algorithm: Algorithm) -> Algorithm:
+        def build(group: Any, call: Any, tuning: Any) -> Schedule:
+            return algorithm.build(group, replace(call, root=0), tuning)
 
-    patch.setattr(paths, "ALGORITHMS", {**ALGORITHMS, "broadcast": {"tree": broadcast}})
+        return replace(algorithm, build=build)
+
+    each = {name: misled(algorithm) for name, algorithm in ALGORITHMS["broadcast"].items()}
+    patch.setattr(paths, "ALGORITHMS", {**ALGORITHMS, "broadcast": each})
 
 
 def contributions_are_folded_backwards(patch: pytest.MonkeyPatch) -> None:
-    def all_reduce(rank: int, size: int, call: Any) -> Any:
-        schedule = linear.all_reduce(rank, size, call)
-        (exchange,) = schedule.rounds
-        (fold,) = exchange.local
-        backwards = Fold(fold.sources[::-1], fold.target)
-        return replace(schedule, rounds=(exchange._replace(local=(backwards,)),))
+    def backwards(each: Round) -> Round:
+        local = [
+            replace(step, sources=step.sources[::-1]) if isinstance(step, Folds) else step
+            for step in each.local
+        ]
+        return each._replace(local=tuple(local))
 
-    own = dict.fromkeys(ALGORITHMS["all_reduce"], all_reduce)
-    patch.setattr(paths, "ALGORITHMS", {**ALGORITHMS, "all_reduce": own})
+    spoil(patch, "all_reduce", backwards)
+
+
+def spoil(patch: pytest.MonkeyPatch, collective: str, fault: Callable[[Round], Round]) -> None:
+    """Plant a fault in each round of every algorithm of a collective."""
+
+    def spoilt(build: Any) -> Any:
+        def channel(rounds: Channel) -> Channel:
+            return lambda: map(fault, rounds())
+
+        def build_spoilt(*arguments: Any) -> Schedule:
+            schedule = build(*arguments)
+            return replace(schedule, channels=tuple(map(channel, schedule.channels)))
+
+        return None if build is None else build_spoilt
+
+    each = {
+        name: replace(algorithm, build=spoilt(algorithm.build), ordered=spoilt(algorithm.ordered))
+        for name, algorithm in ALGORITHMS[collective].items()
+    }
+    patch.setattr(paths, "ALGORITHMS", {**ALGORITHMS, collective: each})
+
+
+def off_by_one(each: Round) -> Round:
+    """Let messages begin one element early where they can, and local steps end one early."""
+
+    def early(tables: tuple[Transfers, ...]) -> tuple[Transfers, ...]:
+        return tuple(replace(table, start=np.maximum(table.start - 1, 0)) for table in tables)
+
+    def short(step: Copies | Folds) -> Copies | Folds:
+        return replace(step, count=step.count - 1)
+
+    local = tuple(map(short, each.local))
+    return each._replace(receives=early(each.receives), sends=early(each.sends), local=local)
+
+
+def a_barrier_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
+    each = {
+        name: replace(algorithm, build=lambda *_: Schedule(()))
+        for name, algorithm in ALGORITHMS["barrier"].items()
+    }
+    patch.setattr(paths, "ALGORITHMS", {**ALGORITHMS, "barrier": each})
 
 
 def any_layout_is_taken(patch: pytest.MonkeyPatch) -> None:
@@ -135,6 +202,9 @@ def failures_are_kept_quiet(patch: pytest.MonkeyPatch) -> None:
         (a_nan_is_lost, "reductions.nan_spreads[MIN]"),
         (the_last_element_is_left_out, "reductions.all_reduce[SUM-float32]"),
         (averages_are_rounded_down, "reductions.average_of_integers_rounds_towards_zero"),
+        (each_fold_divides, "algorithms.reductions[all_reduce-ring]"),
+        (nothing_is_copied, "algorithms.counts[all_gather-ring]"),
+        (a_barrier_waits_for_nobody, "algorithms.barriers[dissemination-call]"),
         (x_is_multiplied_itself, "reductions.premultiplied_sum[all_reduce]"),
         (the_root_is_rank_0, "collectives.broadcast[float32]"),
         (contributions_are_folded_backwards, "deterministic.the_order_is_the_ranks[float32-SUM]"),
@@ -150,3 +220,50 @@ def test_a_planted_fault_is_found(plant: Plant, name: str, monkeypatch: pytest.M
     plant(monkeypatch)
     with pytest.raises(AssertionError):
         run_ranks(3, CASES[name].run, timeout=20, options=unchecked)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), MOVES)
+def test_a_fault_in_any_algorithm_is_found(
+    collective: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(monkeypatch, collective, off_by_one)
+    case = CASES[f"algorithms.counts[{collective}-{algorithm}]"]
+    with pytest.raises(AssertionError, match=collective):
+        run_ranks(3, case.run, timeout=20, options=CommOptions(self_check=False))
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [
+        ("all_reduce", "ring"),
+        ("all_reduce", "recursive_doubling"),
+        ("all_reduce", "halving_doubling"),
+        ("all_reduce", "tree"),
+        ("all_reduce", "binomial"),
+        ("reduce", "halving_doubling"),
+        ("reduce", "tree"),
+        ("reduce_scatter", "ring"),
+        ("reduce_scatter", "halving_doubling"),
+    ],
+)
+def test_an_algorithm_that_does_not_keep_the_order_is_found(
+    collective: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = ALGORITHMS[collective][algorithm]
+    own = {**ALGORITHMS[collective], algorithm: replace(known, ordered=known.build)}
+    monkeypatch.setattr(paths, "ALGORITHMS", {**ALGORITHMS, collective: own})
+    name = f"deterministic.neither_algorithm_nor_segment_matters[12-{collective}-{algorithm}]"
+    with pytest.raises(AssertionError, match="SUM of float32"):
+        run_ranks(5, CASES[name].run, timeout=20)
+
+
+@pytest.mark.parametrize("size", range(3, 9))
+def test_cancelling_numbers_tell_orders_apart(size: int) -> None:
+    arrays = order_matters(size, 60)
+    left = reduction(ReduceOp.SUM, arrays)
+    for first in range(1, size):
+        turned = reduction(ReduceOp.SUM, arrays[first:] + arrays[:first])
+        assert (turned != left).mean() > 0.1, f"from rank {first} on"
+    halves = [reduction(ReduceOp.SUM, half) for half in (arrays[:2], arrays[2:])]
+    if size > 3:
+        assert (reduction(ReduceOp.SUM, halves) != left).mean() > 0.1, "in two halves"
