@@ -1,5 +1,9 @@
 """Every algorithm is right for any number of ranks, root and count, and cannot deadlock."""
 
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import chain
 from typing import Any
 
@@ -7,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from proofs import EVERY, Which, batches, cases, topologies_of
+from proofs import EVERY, Which, cases, prove_sizes, topologies_of
 
 from hpccomm.contracts.schedule import whole
 from hpccomm.dtypes import BFLOAT16
@@ -18,11 +22,25 @@ from hpccomm.topology import arrange
 SIZES = [range(1, 17), range(17, 33), range(33, 49), range(49, 65)]
 
 
+@pytest.fixture(scope="module")
+def proofs(request: pytest.FixtureRequest) -> Iterator[dict[tuple[Which, range], Future[None]]]:
+    """The proofs that this run asks for, under way on all cores."""
+    context = multiprocessing.get_context("spawn")
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, mp_context=context) as pool:
+        asked = [
+            (item.callspec.params["which"], item.callspec.params["sizes"])
+            for item in request.session.items
+            if isinstance(item, pytest.Function) and item.originalname == "test_proof"
+        ]
+        yield {each: pool.submit(prove_sizes, *each) for each in asked}
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: f"{sizes[0]}-{sizes[-1]}")
 @pytest.mark.parametrize("which", EVERY, ids=str)
-def test_proof(which: Which, sizes: range) -> None:
-    for batch in batches(chain.from_iterable(cases(which, n) for n in sizes)):
-        prove_all(batch)
+def test_proof(which: Which, sizes: range, proofs: dict[tuple[Which, range], Future[None]]) -> None:
+    proofs[which, sizes].result()
 
 
 @pytest.mark.parametrize("which", EVERY, ids=str)

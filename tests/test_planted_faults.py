@@ -124,9 +124,12 @@ def a_wrong_peer(rounds: Rounds, _which: Which) -> Iterator[Rounds]:
         yield changed(replace(table, peer=peer))
 
 
-def a_dropped_round(rounds: Rounds, _which: Which) -> Iterator[Rounds]:
+def a_dropped_round(rounds: Rounds, which: Which) -> Iterator[Rounds]:
     for at, each in enumerate(rounds):
-        if any(len(table.rank) for table in (*each.receives, *each.sends, *each.local)):
+        # Hierarchical: the root deals a slice to a neighbour, and later sends it that with the rest.
+        again = str(which) == "broadcast-hierarchical" and sum(len(t.rank) for t in each.sends) == 1
+        tables = (*each.receives, *each.sends, *each.local)
+        if any(len(table.rank) for table in tables) and not again:
             yield [*rounds[:at], *rounds[at + 1 :]]
 
 

@@ -1,0 +1,287 @@
+"""Rounds, messages and elements of the algorithms are those that their pages state."""
+
+from collections.abc import Callable
+from itertools import chain
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from proofs import EVERY, Which
+
+from hpccomm.contracts.schedule import whole
+from hpccomm.testing.proof import ONE_COUNT, Case
+from hpccomm.topology import arrange
+
+BLOCK = 4
+"""Elements of the block of a rank."""
+
+
+class Cost(NamedTuple):
+    """What a schedule costs.
+
+    Attributes
+    ----------
+    rounds : int
+        Rounds of the longest channel that send anything.
+    path : int
+        Messages on the longest path: each waits for the one before.
+    messages, elements : ndarray of shape (ranks,)
+        Sent by each rank.
+    """
+
+    rounds: int
+    path: int
+    messages: np.ndarray
+    elements: np.ndarray
+
+
+def cost_of(case: Case) -> Cost:
+    (part,) = case.parts()
+    messages, elements = np.zeros((2, case.size), np.int64)
+    rounds = path = 0
+    for channel in part.schedule.channels:
+        depth = np.zeros(case.size, np.int64)
+        used = 0
+        for each in channel():
+            before = depth.copy()
+            for table in each.receives:
+                np.maximum.at(depth, table.rank, before[table.peer] + 1)
+            for table in each.sends:
+                np.add.at(messages, table.rank, 1)
+                np.add.at(elements, table.rank, table.count)
+            used += any(len(table.rank) for table in each.sends)
+        rounds, path = max(rounds, used), max(path, int(depth.max()))
+    return Cost(rounds, path, messages, elements)
+
+
+def cost(collective: str, name: str, n: int) -> Cost:
+    """The cost on `n` ranks, of which each has a block of `BLOCK`; the root is 0."""
+    count = n * BLOCK if collective in ONE_COUNT else BLOCK
+    return cost_of(Which(collective, name).case(n, count=count, channels=1))
+
+
+def pipelined(collective: str, name: str, n: int, segments: int) -> Cost:
+    """The cost where the array, or what a tree has of it, is cut into `segments`."""
+    count = segments * BLOCK * (2 if name == "tree" else 1)
+    return cost_of(Which(collective, name).case(n, count=count, segment=BLOCK, channels=1))
+
+
+def log2(n: int) -> int:
+    """The logarithm, rounded up."""
+    return (n - 1).bit_length()
+
+
+def doubling(n: int) -> int:
+    """Rounds of a recursive doubling: of the largest power of two, and two more if n is none."""
+    k = n.bit_length() - 1
+    return k if n == 1 << k else k + 2
+
+
+Formula = Callable[[int], float]
+
+ROUNDS: dict[tuple[str, str], Formula] = {
+    ("all_reduce", "ring"): lambda n: 2 * (n - 1),
+    ("reduce_scatter", "ring"): lambda n: n - 1,
+    ("all_gather", "ring"): lambda n: n - 1,
+    ("all_reduce", "binomial"): lambda n: 2 * log2(n),
+    ("broadcast", "binomial"): log2,
+    ("reduce", "binomial"): log2,
+    ("gather", "binomial"): log2,
+    ("scatter", "binomial"): log2,
+    ("barrier", "binomial"): lambda n: 2 * log2(n),
+    ("all_reduce", "tree"): lambda n: 2 * log2(n),
+    ("broadcast", "tree"): log2,
+    ("reduce", "tree"): log2,
+    ("all_reduce", "chain"): lambda n: 2 * (n - 1),
+    ("broadcast", "chain"): lambda n: n - 1,
+    ("reduce", "chain"): lambda n: n - 1,
+    ("all_reduce", "recursive_doubling"): doubling,
+    ("all_gather", "recursive_doubling"): doubling,
+    ("all_gather", "bruck"): log2,
+    ("all_to_all", "bruck"): log2,
+    ("all_to_all", "pairwise"): lambda n: n // 2,
+    ("reduce_scatter", "pairwise"): lambda n: n - 1,
+    ("all_gather", "pairwise"): lambda n: n - 1,
+    ("all_reduce", "pairwise"): lambda n: 2 * (n - 1),
+    ("reduce", "pairwise"): lambda n: n,
+    ("broadcast", "scatter_all_gather"): lambda n: log2(n) + n - 1,
+    ("barrier", "dissemination"): log2,
+    ("scan", "linear"): lambda n: n - 1,
+    ("scan", "binomial"): log2,
+    ("scan", "pairwise"): lambda n: 2 * (n - 1),
+    ("all_reduce", "linear"): lambda n: 1,
+    ("all_gather", "linear"): lambda n: 1,
+    ("all_to_all", "linear"): lambda n: 1,
+    ("gather", "linear"): lambda n: 1,
+    ("scatter", "linear"): lambda n: 1,
+}
+"""Rounds on n > 1 ranks, of an array that is not cut."""
+
+ELEMENTS: dict[tuple[str, str], Formula] = {
+    ("all_reduce", "ring"): lambda n: 2 * (n - 1) / n,
+    ("reduce_scatter", "ring"): lambda n: (n - 1) / n,
+    ("all_gather", "ring"): lambda n: (n - 1) / n,
+    ("reduce", "binomial"): lambda n: 1,
+    ("broadcast", "binomial"): log2,
+    ("broadcast", "chain"): lambda n: 1,
+    ("reduce", "chain"): lambda n: 1,
+    ("all_reduce", "chain"): lambda n: 2 if n > 2 else 1,
+    ("scatter", "binomial"): lambda n: (n - 1) / n,
+    ("all_gather", "bruck"): lambda n: (n - 1) / n,
+    ("all_to_all", "pairwise"): lambda n: (n - 1) / n,
+    ("reduce_scatter", "pairwise"): lambda n: (n - 1) / n,
+    ("all_gather", "pairwise"): lambda n: (n - 1) / n,
+    ("all_reduce", "pairwise"): lambda n: 2 * (n - 1) / n,
+    ("reduce", "pairwise"): lambda n: 1,
+    ("scan", "linear"): lambda n: 1,
+    ("scan", "binomial"): log2,
+    ("all_reduce", "linear"): lambda n: n - 1,
+    ("all_gather", "linear"): lambda n: (n - 1) / n,
+    ("all_to_all", "linear"): lambda n: (n - 1) / n,
+    ("gather", "linear"): lambda n: 1 / n,
+    ("scatter", "linear"): lambda n: (n - 1) / n,
+    ("barrier", "dissemination"): lambda n: 0,
+    ("barrier", "binomial"): lambda n: 0,
+}
+"""Elements that the busiest rank sends, in arrays (of a gather: in results)."""
+
+AT_MOST: dict[tuple[str, str], Formula] = {
+    ("broadcast", "tree"): lambda n: 1,
+    ("reduce", "tree"): lambda n: 1,
+    ("all_reduce", "tree"): lambda n: 2,
+    ("all_reduce", "binomial"): log2,
+    ("broadcast", "scatter_all_gather"): lambda n: 2 * (n - 1) / n,
+    ("scan", "pairwise"): lambda n: 2 * (n - 1) / n,
+    ("gather", "binomial"): lambda n: 1 / 2,
+    ("all_to_all", "bruck"): lambda n: log2(n) / 2,
+}
+"""The same, where it is a bound."""
+
+SIZES = (*range(2, 18), 31, 32, 33, 48, 63, 64)
+
+
+@pytest.mark.parametrize(("collective", "name"), ROUNDS, ids="-".join)
+def test_rounds(collective: str, name: str) -> None:
+    for n in SIZES:
+        found = cost(collective, name, n)
+        assert found.rounds == ROUNDS[collective, name](n), n
+        assert found.path <= found.rounds
+
+
+@pytest.mark.parametrize(("collective", "name"), ELEMENTS, ids="-".join)
+def test_elements(collective: str, name: str) -> None:
+    for n in SIZES:
+        found = cost(collective, name, n).elements.max()
+        assert found == pytest.approx(ELEMENTS[collective, name](n) * n * BLOCK), n
+
+
+@pytest.mark.parametrize(("collective", "name"), AT_MOST, ids="-".join)
+def test_bounds_of_elements(collective: str, name: str) -> None:
+    for n in SIZES:
+        assert cost(collective, name, n).elements.max() <= AT_MOST[collective, name](n) * n * BLOCK
+
+
+def test_every_algorithm_that_sends_has_its_cost_stated_and_held() -> None:
+    stated = {*ROUNDS, *((collective, "halving_doubling") for collective, _ in ROUNDS)}
+    for which in EVERY:
+        if not which.algorithm.shared and which.name != "hierarchical":
+            assert (which.collective, which.name) in stated
+
+
+def test_ring_sends_no_more_than_it_must() -> None:
+    for n in SIZES:
+        for count in (1, n - 1, n, 3 * n + 2):
+            found = cost_of(Which("all_reduce", "ring").case(n, count=count, channels=1))
+            assert found.elements.sum() == 2 * (n - 1) * count  # in the mean 2(n-1)/n of it
+            assert found.elements.max() <= 2 * (n - 1) * ceil(count / n)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 16, 32, 64])
+def test_halving_doubling_on_powers_of_two(n: int) -> None:
+    k, array = log2(n), n * BLOCK
+    scattered = cost("reduce_scatter", "halving_doubling", n)
+    assert (scattered.rounds, scattered.elements.max()) == (k, (n - 1) * BLOCK)
+    reduced = cost("all_reduce", "halving_doubling", n)
+    assert (reduced.rounds, reduced.elements.max()) == (2 * k, 2 * (n - 1) * BLOCK)
+    rooted = cost("reduce", "halving_doubling", n)
+    assert rooted.rounds == 2 * k
+    assert rooted.elements.max() <= (3 / 2 - 1 / n) * array
+    doubled = cost("all_reduce", "recursive_doubling", n)
+    assert (doubled.elements == k * array).all()
+    assert (doubled.messages == k).all()
+    assert (cost("all_gather", "recursive_doubling", n).elements == (n - 1) * BLOCK).all()
+
+
+@pytest.mark.parametrize("n", [n for n in SIZES if n & (n - 1)])
+def test_halving_doubling_on_other_sizes(n: int) -> None:
+    k = n.bit_length() - 1
+    for collective, phases in (("reduce_scatter", 1), ("all_reduce", 2), ("reduce", 2)):
+        assert cost(collective, "halving_doubling", n).rounds <= phases * k + 3
+
+
+@pytest.mark.parametrize("s", [1, 2, 5, 8])
+def test_pipelines_take_a_round_more_for_each_segment(s: int) -> None:
+    for n in (2, 3, 7, 8, 12, 13, 40, 64):
+        assert pipelined("broadcast", "chain", n, s).rounds == s + n - 2
+        assert pipelined("reduce", "chain", n, s).rounds == s + n - 2
+        assert pipelined("all_reduce", "chain", n, s).rounds == s + 2 * n - 3
+        assert pipelined("scan", "linear", n, s).rounds == s + n - 2
+        assert pipelined("broadcast", "tree", n, s).rounds == s + log2(n) - 1
+        assert pipelined("reduce", "tree", n, s).rounds == s + log2(n) - 1
+        assert pipelined("all_reduce", "tree", n, s).rounds == s + 2 * log2(n) - 1
+        assert pipelined("all_reduce", "tree", n, s).elements.max() <= 2 * 2 * s * BLOCK
+
+
+def test_messages_of_exchanges() -> None:
+    for n in SIZES:
+        for name in ("pairwise", "linear"):
+            assert (cost("all_to_all", name, n).messages == n - 1).all()
+            assert (cost("all_to_all", name, n).elements == (n - 1) * BLOCK).all()
+        assert (cost("all_to_all", "bruck", n).messages == log2(n)).all()
+        # What crosses the end of the result is two messages.
+        assert (cost("all_gather", "bruck", n).messages <= 2 * log2(n)).all()
+        assert (cost("barrier", "dissemination", n).messages == log2(n)).all()
+        assert cost("gather", "binomial", n).messages.sum() == n - 1
+        assert cost("broadcast", "binomial", n).messages.sum() == n - 1
+
+
+@pytest.mark.parametrize(
+    "which",
+    [
+        each
+        for each in EVERY
+        if each.deterministic and each.collective != "scan" and not each.algorithm.shared
+    ],
+    ids=str,
+)
+def test_the_fixed_order_takes_no_more_than_the_ring(which: Which) -> None:
+    phases = 2 if which.collective in ("all_reduce", "reduce") else 1
+    # Nodes of one size: the ranks that a larger node has beyond the slices cost more.
+    for n in (2, 4, 8, 32) if which.name == "hierarchical" else (2, 3, 4, 7, 8, 13, 32):
+        topology = arrange([rank // 4 for rank in range(n)])
+        for segment in (whole, 2):
+            count = n * BLOCK if which.collective in ONE_COUNT else BLOCK
+            case = which.case(n, count=count, segment=segment, channels=1, topology=topology)
+            found = cost_of(case)
+            assert found.elements.sum() <= phases * (n - 1) * n * BLOCK
+            (part,) = case.parts()
+            # Contributions to one segment of a slice, and the slice itself: never n arrays.
+            assert part.schedule.scratch <= (n + 1) * min(segment, BLOCK) + n * BLOCK
+
+
+def test_hierarchical_crosses_the_network_once_for_each_element() -> None:
+    for nodes, each in ((2, 2), (3, 4), (4, 3), (8, 8)):
+        n = nodes * each
+        topology = arrange([rank // each for rank in range(n)])
+        node = np.array(topology.node_of)
+        count = 2 * n
+        case = Which("all_reduce", "hierarchical").case(n, count=count, topology=topology)
+        (part,) = case.parts()
+        rounds = chain.from_iterable(channel() for channel in part.schedule.channels)
+        crossed = np.zeros(nodes, np.int64)
+        for table in chain.from_iterable(each.sends for each in rounds):
+            away = node[table.rank] != node[table.peer]
+            np.add.at(crossed, node[table.rank[away]], table.count[away])
+        # Halving and doubling of each slice across the nodes, as few elements as a ring's.
+        assert crossed.sum() <= 2 * (nodes - 1) * count + 2 * count * (nodes & (nodes - 1) != 0)
