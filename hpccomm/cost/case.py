@@ -24,12 +24,16 @@ class Case:
         What the algorithm is told.
     streams : int
         How many calls like this one the nodes run side by side.
+    crowded : bool
+        Whether messages queue where ranks share a port. Then a rank that waits for its turn does
+        not wait for latencies too: others' messages pass meanwhile.
     """
 
     network: Network
     call: Signature
     tuning: Tuning
     streams: int = 1
+    crowded: bool = True
 
     @property
     def ranks(self) -> int:
@@ -87,20 +91,31 @@ class Case:
         level = self.network.across if reach else self.network.inner
         if level is None:
             return Path()
-        flows *= self.streams
-        messages = -(-flows // level.ports)
-        if both_ways and level.duplex == "half":
-            messages, flows = 2 * messages, 2 * flows
-        # As elements that one port would take as long for.
-        held = elements * max(messages, self._shared(level, flows))
+        messages, elements = self._held(level, elements, flows, both_ways=both_ways)
         if reach:
-            return Path(across_messages=messages, across_elements=held)
-        return Path(inner_messages=messages, inner_elements=held)
+            return Path(across_messages=messages, across_elements=elements)
+        return Path(inner_messages=messages, inner_elements=elements)
 
     def hop(self, reach: Reach, elements: float, flows: int = 1, *, both_ways: bool = True) -> Path:
         """Return the time from the start of such messages until the last has arrived."""
-        waited = Path(across_latencies=1) if reach else Path(inner_latencies=1)
+        level = self.network.across if reach else self.network.inner
+        queued = level is not None and self._crowd(level, flows) > 1
+        waited = Path(across_latencies=not queued) if reach else Path(inner_latencies=not queued)
         return waited + self.inject(reach, elements, flows, both_ways=both_ways)
+
+    def _crowd(self, level: Level, flows: int) -> int:
+        """Return how many messages queue at a port."""
+        return -(-flows * self.streams // level.ports) if self.crowded else 1
+
+    def _held(
+        self, level: Level, elements: float, flows: int, *, both_ways: bool
+    ) -> tuple[int, float]:
+        """Return messages and elements that one port would take as long for."""
+        messages = self._crowd(level, flows)
+        flows *= self.streams
+        if both_ways and level.duplex == "half":
+            messages, flows = 2 * messages, 2 * flows
+        return messages, elements * max(messages, self._shared(level, flows))
 
     def step(
         self,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.schedule import Tuning
 from hpccomm.contracts.signature import Signature
-from hpccomm.cost.model import longest, rates, stages
+from hpccomm.cost.model import Ways, longest, rates, stages
 from hpccomm.cost.network import Level, Network
 from hpccomm.errors import ResultsError
 
@@ -182,7 +182,7 @@ def _descend(
     return best, nearest, told
 
 
-def _paths(network: Network, measurements: Sequence[Measurement]) -> list[list[Floats]]:
+def _paths(network: Network, measurements: Sequence[Measurement]) -> list[list[Ways]]:
     return [stages(network, each.call, each.algorithm, each.tuning) for each in measurements]
 
 
@@ -194,7 +194,7 @@ def _names(network: Network) -> list[str]:
 
 def _columns(
     network: Network,
-    paths: list[list[Floats]],
+    paths: list[list[Ways]],
     measurements: Sequence[Measurement],
     names: list[str],
 ) -> tuple[Floats, Floats]:

@@ -20,6 +20,9 @@ from hpccomm.cost.network import Level, Network
 from hpccomm.cost.path import Stage, copy
 from hpccomm.errors import UsageError
 
+Ways = list[NDArray[np.float64]]
+"""The terms of the paths through each stage."""
+
 
 def price(network: Network, call: Signature, algorithm: str, tuning: Tuning) -> float:
     """Return the seconds that a call takes.
@@ -47,15 +50,15 @@ def price(network: Network, call: Signature, algorithm: str, tuning: Tuning) -> 
     return network.overhead + float(longest(paths, seconds) @ seconds)
 
 
-def stages(
-    network: Network, call: Signature, algorithm: str, tuning: Tuning
-) -> list[NDArray[np.float64]]:
+def stages(network: Network, call: Signature, algorithm: str, tuning: Tuning) -> list[Ways]:
     """Return the terms of the paths through each stage, of which the longest count.
 
     Returns
     -------
-    list of ndarray
-        float64 (paths, 8) for each stage, in messages and bytes: what `price` multiplies by `rates`.
+    list of list of ndarray
+        One or two ways to look at it: as if each rank had its ports, and where they queue for them.
+        The longer counts. In each, float64 (paths, 8) for each stage, in messages and bytes: what
+        `price` multiplies by `rates`.
 
     Raises
     ------
@@ -75,10 +78,17 @@ def stages(
             f"has {network.ranks} ranks on {network.nodes} nodes; give at most "
             f"{network.ranks_per_node} ranks, or another algorithm"
         )
-    return [
-        np.array([path.terms(call.dtype.itemsize) for path in stage])
-        for stage in _stages(Case(network, call, tuning), formulas[algorithm])
-    ]
+    ways = []
+    for crowded in (False, True) if _shares(network) else (False,):
+        case = Case(network, call, tuning, crowded=crowded)
+        ways.append(_stages(case, formulas[algorithm]))
+    itemsize = call.dtype.itemsize
+    return [[np.array([path.terms(itemsize) for path in stage]) for stage in way] for way in ways]
+
+
+def _shares(network: Network) -> bool:
+    """Whether ranks of a node share a port."""
+    return any(level.ports < network.ranks_per_node for level in network.levels)
 
 
 def _stages(case: Case, formula: Formula) -> list[Stage]:
@@ -91,14 +101,12 @@ def _stages(case: Case, formula: Formula) -> list[Stage]:
     return formula(case)
 
 
-def longest(
-    paths: Sequence[NDArray[np.float64]], seconds: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def longest(ways: Sequence[Ways], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the terms of the longest path through all stages.
 
     Parameters
     ----------
-    paths : sequence of ndarray
+    ways : sequence of list of ndarray
         As `stages` gives them.
     seconds : ndarray
         As `rates` gives them.
@@ -108,10 +116,13 @@ def longest(
     ndarray
         float64 (8,).
     """
-    total = np.zeros(len(seconds))
-    for terms in paths:
-        total += terms[np.argmax(terms @ seconds)]
-    return total
+    found = []
+    for way in ways:
+        total = np.zeros(len(seconds))
+        for terms in way:
+            total += terms[np.argmax(terms @ seconds)]
+        found.append(total)
+    return max(found, key=lambda total: float(total @ seconds))
 
 
 def rates(network: Network) -> NDArray[np.float64]:

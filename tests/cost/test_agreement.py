@@ -1,6 +1,7 @@
 """The closed form against the simulation of the schedule itself, where nothing contends."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from cost.calls import call_of
@@ -149,14 +150,17 @@ def test_every_algorithm_has_a_price():
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
-def test_one_rank_and_nothing_to_move(collective, algorithm):
+def test_one_rank_copies(collective, algorithm):
     alone = network(1, 1, SLOW_FOLDS)
-    tuning = Tuning(whole, 1, alone.topology())
-    for nbytes in (0, 1 << 20):
-        call = call_of(collective, 1, nbytes)
-        assert price(alone, call, algorithm, tuning) == pytest.approx(
-            simulated(alone, call, algorithm, tuning), abs=1e-12
-        )
+    call = call_of(collective, 1, 1 << 20)
+    copied = 0 if collective in ("broadcast", "barrier") else (1 << 20) / alone.copy
+    assert price(alone, call, algorithm, Tuning(whole, 1, alone.topology())) == copied
+
+
+def test_nothing_to_move_costs_nothing():
+    net = load("nvlink8")
+    call = replace(call_of("all_reduce", 8, 8), counts=(0,))
+    assert price(net, call, "ring", Tuning(whole, 1)) == 0
 
 
 def test_overhead_is_added():

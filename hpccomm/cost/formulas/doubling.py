@@ -36,6 +36,15 @@ class _Core:
         """Return how many ranks `number` ranks speak for, at most."""
         return number + min(number, self.extra)
 
+    def collected(self, block: float) -> list[Step]:
+        """Return the messages along a binomial tree, at distance 1, 2, 4, ..., to the first."""
+        case, found = self._case, []
+        for step, bit in zip(self.exchanges(lambda d: d * block), range(self.bits), strict=True):
+            reach = Reach(step.hop.across_messages > 0)
+            flows = max(case.per_node >> bit + 1, 1)
+            found.append(case.step(reach, block * (1 << bit), flows, both_ways=False))
+        return found
+
     def exchanges(
         self, elements: Callable[[int], float], local: Callable[[float], Path] | None = None
     ) -> list[Step]:
@@ -119,7 +128,7 @@ def halving_reduce_ways(case: Case, elements: float) -> list[Steps]:
     core = _Core(case)
     block = max(elements / core.size, 1)
     folded = [*_begun(core, elements), *_halving(core, block)]
-    first, *collected = core.exchanges(lambda distance: distance * block)
+    first, *collected = core.collected(block)
     # While the first one comes in, the root moves its own.
     return [[*folded, first, *collected], [*folded, local_step(copy(block)), *collected]]
 

@@ -13,13 +13,13 @@ from hpccomm.cost.path import Path, Reach, Stage, after, copy, fold
 def _everyone(case: Case, elements: float, local: Path) -> list[Stage]:
     """Return the stages in which everyone sends `elements` to everyone, then does `local` steps."""
     width = case.per_node
+    others = {Reach.INNER: width - 1, Reach.ACROSS: case.ranks - width}
     paths = []
-    if width > 1:
-        inner = case.step(Reach.INNER, elements, width)
-        paths.append(inner.hop + (width - 2) * inner.port)
-    if not case.one_node:
-        across = case.step(Reach.ACROSS, elements, width)
-        paths.append(across.hop + (case.ranks - width - 1) * across.port)
+    for reach in case.reaches:
+        # The last one to have its turn at a port waits for its own latency too.
+        last = case.step(reach, elements)
+        ports = others[reach] * case.inject(reach, elements, width)
+        paths.append(ports + last.hop + -1 * last.port)
     return [after(local, tuple(paths))]
 
 

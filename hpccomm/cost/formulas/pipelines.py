@@ -111,7 +111,7 @@ def scan(case: Case) -> list[Stage]:
     # Rank 0 copies what it sends.
     reach = case.far if case.per_node == 1 else Reach.INNER
     start = case.inject(reach, shares.length, case.per_node) + copy(shares.length)
-    others = shares.channels * shares.segments - 1
+    others = shares.segments - 1
     return [
         (*_followed(case, shares, first, fold(1)), others * start + first, (others + 1) * start)
     ]

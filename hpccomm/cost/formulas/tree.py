@@ -114,7 +114,8 @@ def _following(case: Case, few: tuple[_Load, _Load], many: _Load) -> Stage:
             # nodes one less is on a port.
             sent = min(sent, 3) if case.network.nodes == 2 else sent
             waited = 0
-        flows = 1 if reach else case.per_node
+        # In each tree a rank of a node has messages to other nodes.
+        flows = 2 if reach else case.per_node
         step = case.step(reach, each, flows)
         turn = step.hop + (waited - 1) * step.port if waited else sent * step.port
         paths.append(later * (turn + load.folded * fold(each)))
