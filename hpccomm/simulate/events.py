@@ -12,7 +12,7 @@ rows; and with it the messages of other channels that are ready before its last 
 the messages of one channel round by round, as receivers ask for them, and those that are taken
 together in the order in which they came. Where the clocks of a round lie far apart, some of its messages
 can wait for others that came later: against one message at a time, that is some percent where channels
-contend, and nothing where there is one channel and no contention.
+contend. With one channel all is as it would be one by one.
 """
 
 from collections.abc import Iterator, Sequence

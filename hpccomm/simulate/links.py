@@ -20,6 +20,10 @@ RECENT = 16
 """Tables of senders and receivers whose ways are remembered: rounds repeat them."""
 
 
+TICK = 1e-15
+"""Seconds: times that differ by less are equal, so that no rounding decides which message goes first."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Queues:
     """Queues of one length in front of links, in one round.
@@ -127,8 +131,8 @@ class Links:
         for queues in ways.queues:
             message, link = queues.message, queues.link
             came, hold = ready[message], queues.gap + nbytes[message] * queues.per_byte
-            if (came[1:] < came[:-1]).any():
-                order = np.argsort(came, axis=0, kind="stable")
+            order = _order(came)
+            if order is not None:
                 came = np.take_along_axis(came, order, axis=0)
                 hold = np.take_along_axis(hold, order, axis=0)
                 message = np.take_along_axis(message, order, axis=0)
@@ -251,3 +255,13 @@ class Links:
             front = link[rows][::each].copy()
             queues.append(Queues(front, fronts, self._gap[front], self._per_byte[front]))
         return tuple(queues)
+
+
+def _order(came: Times) -> NDArray[np.int64] | None:
+    """Return in which order the messages of each queue, in columns, came; None if as they stand."""
+    if len(came) == 1:
+        return None
+    ticks = np.rint(came / TICK)
+    if not (ticks[1:] < ticks[:-1]).any():
+        return None
+    return np.argsort(ticks, axis=0, kind="stable")

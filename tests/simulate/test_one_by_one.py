@@ -1,0 +1,65 @@
+"""The simulator against the same rules, taken one message at a time."""
+
+import numpy as np
+import pytest
+from one_by_one import ends
+
+from hpccomm.algorithms import ALGORITHMS
+from hpccomm.contracts.schedule import Tuning, world
+from hpccomm.contracts.signature import Signature
+from hpccomm.cost.network import Level, Network
+from hpccomm.reductions import ReduceOp
+from hpccomm.simulate import simulate
+
+FLAT = Network("flat", 13, 1, 1e10, None, Level(5e-6, 1e10, 1, gap=1e-7), overhead=1e-6)
+NODES = Network(
+    "nodes",
+    13,
+    4,
+    3e9,
+    Level(1e-6, 8e9, 4, node_bandwidth=2e10),
+    Level(9e-6, 1e9, 2, gap=3e-7, total_bandwidth=3e9),
+    copy=5e9,
+)
+HALF = Network(
+    "half",
+    13,
+    4,
+    3e9,
+    Level(1e-6, 8e9, 4, duplex="half"),
+    Level(9e-6, 1e9, 1, duplex="half", node_bandwidth=1.5e9),
+)
+
+
+@pytest.mark.parametrize("skew", [0.0, 1e-4])
+@pytest.mark.parametrize("network", [FLAT, NODES, HALF], ids=lambda network: network.name)
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [
+        (collective, name)
+        for collective, named in ALGORITHMS.items()
+        for name, algorithm in named.items()
+        if not algorithm.shared
+    ],
+)
+def test_both_come_to_the_same(collective, algorithm, network, skew):
+    n, size = network.ranks, 200_000
+    blocks = collective in ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
+    counts = (size // n,) * n if blocks else (size,)
+    call = Signature(
+        collective,
+        np.dtype(np.float32),
+        counts,
+        counts if collective == "all_to_all" else (),
+        op=ReduceOp.SUM
+        if collective in ("all_reduce", "reduce", "reduce_scatter", "scan")
+        else None,
+        root=3 if collective in ("broadcast", "reduce", "gather", "scatter") else -1,
+    )
+    tuning = Tuning(8192, channels=1, topology=network.topology())
+    schedule = ALGORITHMS[collective][algorithm].build(world(n), call, tuning)
+    if len(schedule.channels) != 1:
+        pytest.skip("channels that share ports are taken together")
+    starts = np.random.default_rng(5).random(n) * skew
+    expected = ends(schedule, network, 4, starts + network.overhead) - starts.min()
+    assert simulate(schedule, network, 4, starts).ends == pytest.approx(expected, rel=1e-9)
