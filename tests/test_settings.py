@@ -20,6 +20,7 @@ def test_defaults() -> None:
     merged = merge("auto", None, None)
     assert (merged.backend, merged.algorithm, merged.self_check) == ("auto", "auto", True)
     assert (merged.timeout, merged.slow_call) == (1800.0, 60.0)
+    assert merged.segment == settings.DEFAULT_SEGMENT
     assert merged.hints == {}
 
 
@@ -28,8 +29,9 @@ def test_variables_come_before_defaults(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("HPCCOMM_TIMEOUT", "inf")
     monkeypatch.setenv("HPCCOMM_SLOW_CALL", "2.5")
     monkeypatch.setenv("HPCCOMM_ALGORITHM", "ring")
+    monkeypatch.setenv("HPCCOMM_SEGMENT", "4096")
     merged = merge("auto", None, None)
-    assert (merged.backend, merged.algorithm) == ("loopback", "ring")
+    assert (merged.backend, merged.algorithm, merged.segment) == ("loopback", "ring", 4096)
     assert (merged.timeout, merged.slow_call) == (math.inf, 2.5)
 
 
@@ -38,8 +40,12 @@ def test_options_and_keywords_come_before_variables(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HPCCOMM_TIMEOUT", "7")
     monkeypatch.setenv("HPCCOMM_SLOW_CALL", "2.5")
     monkeypatch.setenv("HPCCOMM_ALGORITHM", "ring")
-    options = CommOptions(slow_call=math.inf, algorithm="auto", self_check=False, hints={"a": "b"})
+    monkeypatch.setenv("HPCCOMM_SEGMENT", "4096")
+    options = CommOptions(
+        slow_call=math.inf, algorithm="auto", segment=64, self_check=False, hints={"a": "b"}
+    )
     merged = merge("mpi", 3, options)
+    assert merged.segment == 64
     assert (merged.backend, merged.algorithm, merged.self_check) == ("mpi", "auto", False)
     assert (merged.timeout, merged.slow_call) == (3.0, math.inf)
     assert merged.hints == {"a": "b"}
@@ -60,6 +66,8 @@ def test_what_is_asked_for_by_keyword_does_not_read_its_variable(
         ("HPCCOMM_TIMEOUT", "-1"),
         ("HPCCOMM_TIMEOUT", "nan"),
         ("HPCCOMM_SLOW_CALL", "1 s"),
+        ("HPCCOMM_SEGMENT", "0"),
+        ("HPCCOMM_SEGMENT", "1 MiB"),
         ("HPCCOMM_DEBUG", "maybe"),
         ("HPCCOMM_ABORT_ON_EXCEPTION", "2"),
     ],

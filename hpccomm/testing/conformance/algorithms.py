@@ -14,19 +14,12 @@ import numpy as np
 import hpccomm
 from hpccomm import CommOptions, ReduceOp, UsageError
 from hpccomm.algorithms import ALGORITHMS as KNOWN
+from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS, ROOTED
 from hpccomm.dtypes import BFLOAT16, REDUCIBLE
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.creation import another
 from hpccomm.testing.conformance.inputs import MOVABLE
-from hpccomm.testing.conformance.trials import (
-    BLOCKS,
-    FLOAT32,
-    FORMS,
-    REDUCING,
-    ROOTED,
-    Ask,
-    trial,
-)
+from hpccomm.testing.conformance.trials import FLOAT32, FORMS, Ask, trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +85,7 @@ def counts(comm: Communicator, way: Way) -> None:
     """Arrays of no element, fewer than ranks, and many segments; blocks even and uneven."""
     collective, algorithm = way
     last = comm.size - 1
-    in_blocks = collective in BLOCKS
+    in_blocks = collective in BLOCKWISE
     some: set[int | tuple[int, ...]] = {0, 1, 5} if in_blocks else {0, 1, last, 4 * comm.size + 3}
     if in_blocks:
         some.update(uneven_counts(comm.size))
@@ -109,7 +102,7 @@ def roots(comm: Communicator, way: Way) -> None:
     size = comm.size
     for root in range(size) if size <= FEW else (0, 1, size // 2, size - 1):
         attempt(comm, algorithm, Ask(collective, 2 * size + 1, root=root))
-        if collective in BLOCKS:
+        if collective in BLOCKWISE:
             attempt(comm, algorithm, Ask(collective, tuple(range(size)), root=root))
 
 
@@ -120,12 +113,12 @@ def dtypes(comm: Communicator, way: Way) -> None:
     if comm.size > FEW:
         some = [BFLOAT16, np.dtype(np.int16)]
     else:
-        some = list(REDUCIBLE if collective in REDUCING else MOVABLE)
+        some = list(REDUCIBLE if collective in REDUCTIONS else MOVABLE)
     for number, dtype in enumerate(some):
         attempt(comm, algorithm, Ask(collective, 5, dtype, in_place=number % 2 == 0))
 
 
-@ALGORITHMS.behaviour(way=tuple(way for way in MOVES if way[0] in REDUCING))
+@ALGORITHMS.behaviour(way=tuple(way for way in MOVES if way[0] in REDUCTIONS))
 def reductions(comm: Communicator, way: Way) -> None:
     """Each reduction, by name or by a function; averages are divided once, scans leave out self."""
     collective, algorithm = way
@@ -154,7 +147,7 @@ def forms(comm: Communicator, way: Way) -> None:
     for form in FORMS[1:]:
         ask = Ask(collective, 3 * comm.size + 1, in_place=form == "plan")
         attempt(comm, algorithm, ask, form)
-        if collective in BLOCKS:
+        if collective in BLOCKWISE:
             attempt(comm, algorithm, Ask(collective, tuple(range(comm.size))), form)
         if KNOWN[collective][algorithm].ordered is not None:
             attempt(comm, algorithm, ask, form, deterministic=True)

@@ -58,6 +58,8 @@ def settings_that_differ(comm: Communicator) -> None:
         another(comm, timeout=60.0 if last else 50.0)
     with raises(ConfigurationError, "self_check", "True", "False"):
         another(comm, options=CommOptions(self_check=last))
+    with raises(ConfigurationError, "segment", "64", "128"):
+        another(comm, options=CommOptions(segment=128 if last else 64))
     with raises(ConfigurationError, "algorithm", "auto", "linear"):
         another(comm, options=CommOptions(algorithm="linear" if last else "auto"))
     comm.barrier()
@@ -88,6 +90,9 @@ def misuse(comm: Communicator) -> None:
             another(comm, name=3)
         with raises(UsageError, "slow_call", "-1"):
             CommOptions(slow_call=-1.0)
+        for segment in (0, -8, 1.5, "1K"):
+            with raises(UsageError, "segment", repr(segment)):
+                CommOptions(segment=segment)  # type: ignore[arg-type]
         with raises(UsageError, "hints", "1"):
             CommOptions(hints={"key": 1})  # type: ignore[dict-item]
     comm.barrier()

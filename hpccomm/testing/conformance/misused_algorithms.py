@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpccomm.algorithms import ALGORITHMS
+from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS
 from hpccomm.errors import UsageError
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.misuse import refused
-from hpccomm.testing.conformance.trials import BLOCKS, REDUCING, Ask, trial
+from hpccomm.testing.conformance.trials import Ask, trial
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -53,10 +54,10 @@ def calls_of(comm: Communicator, collective: str) -> list[tuple[str, dict[str, A
     if collective == "barrier":
         return [("barrier", {})]
     asked = [Ask(collective, 2)]
-    if collective in BLOCKS:
+    if collective in BLOCKWISE:
         asked.append(Ask(collective, tuple(range(comm.size))))
     calls = [(ask.call, dict(trial(comm, ask).arguments)) for ask in asked]
-    if collective in REDUCING:
+    if collective in REDUCTIONS:
         calls += [(call, {**keywords, "deterministic": True}) for call, keywords in calls]
     return calls
 

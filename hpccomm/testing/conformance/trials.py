@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpccomm import ReduceOp
+from hpccomm.contracts.signature import REDUCTIONS, ROOTED
 from hpccomm.reductions import PremulSum
 from hpccomm.testing.conformance.check import equal
 from hpccomm.testing.conformance.inputs import moved, poison, reduced, reduction, tolerance
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
     from hpccomm.reductions import Op
     from hpccomm.testing.conformance.check import Array
-
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
-REDUCING = ("all_reduce", "reduce", "reduce_scatter", "scan")
-BLOCKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-"""Collectives that have an uneven form, whose name ends in ``_v``."""
 
 FORMS = ("call", "asynchronous", "plan")
 """Ways to make a call."""
@@ -307,7 +303,7 @@ _VALUES: dict[str, Callable[[Ask, int, int], Values]] = {
 def _arguments(ask: Ask, rank: int, size: int) -> dict[str, Any]:
     """Return the keyword arguments of a call, but for its arrays."""
     arguments: dict[str, Any] = {}
-    if ask.collective in REDUCING:
+    if ask.collective in REDUCTIONS:
         arguments["op"] = ask.op
     if ask.collective in ROOTED:
         arguments["root"] = ask.root
