@@ -246,10 +246,10 @@ class Links:
             order = np.argsort(queue * (int(message.max()) + 1) + message)
             message, link, length = message[order], link[order], length[order]
         queues = []
-        for each, first, number in zip(
-            *np.unique(length, return_index=True, return_counts=True), strict=True
-        ):
-            rows = slice(first, first + number)
+        number = np.bincount(length)
+        stop = np.cumsum(number)
+        for each in np.flatnonzero(number):
+            rows = slice(stop[each] - number[each], stop[each])
             # Queues side by side, so that the first messages of all lie together.
             fronts = np.ascontiguousarray(message[rows].reshape(-1, each).T)
             front = link[rows][::each].copy()
