@@ -21,18 +21,18 @@ not certain to be right raises `hpccomm.testing.Unproven`:
 No deadlock
 -----------
 That nobody waits for ever follows, even where a send is complete only once its receive is there.
-Look at one channel. Say that all ranks have completed, or will complete, its rounds below k. Then each
-rank comes to round k and begins all of its messages there before it waits for any. Both ends of each
-message are in round k, so both are begun, so it completes. So do the local steps, which wait for
-nobody, and then the barrier, since all its ranks come to it at the end of round k. So all complete
-round k; and there is a last round.
+Look at one channel. Say that all ranks have completed, or will complete, its rounds below k. Then
+each rank comes to round k and begins all of its messages there before it waits for any. Both ends
+of each message are in round k, so both are begun, so it completes. So do the local steps, which
+wait for nobody, and then the barrier, since all its ranks come to it at the end of round k. So all
+complete round k; and there is a last round.
 
-This rests on these points. Checked here: both ends of a message are in one round of one channel, with
-one count; all members of a barrier are in one round; the rounds end; the ends of several messages of
-one pair match in the order of their rows, and each pair's messages match round after round, so that
-matching in the order of sending gives the same pairs. The executor's part: a rank begins all messages
-of a round before it waits, its channels advance independently of each other, and the messages (and
-barriers) of one channel are never taken for those of another.
+This rests on these points. Checked here: both ends of a message are in one round of one channel,
+with one count; all members of a barrier are in one round; the rounds end; the ends of several
+messages of one pair match in the order of their rows, and each pair's messages match round after
+round, so that matching in the order of sending gives the same pairs. The executor's part: a rank
+begins all messages of a round before it waits, its channels advance independently of each other,
+and the messages (and barriers) of one channel are never taken for those of another.
 """
 
 from collections.abc import Sequence
@@ -119,8 +119,8 @@ def prove(
     op : ReduceOp, PremulSum or callable
         Of a reduction.
     solo : bool
-        Ask for each rank's program alone, as an executor does, instead of for all at once. Both must
-        be right, and the same (see `same_program`).
+        Ask for each rank's program alone, as an executor does, instead of for all at once. Both
+        must be right, and the same: see `hpccomm.testing.proof.check_same_program`.
 
     Raises
     ------

@@ -74,7 +74,7 @@ class Case:
         return len(self.calls)
 
     def parts(self) -> list[Part]:
-        """Build the schedules: one for all ranks with equal calls, or one for each rank if `solo`."""
+        """Build a schedule for all ranks with equal calls, or for each rank if `solo`."""
         return [
             Part(ranks, call, self.build(world(self.size, ranks), call, self.tuning))
             for ranks, call in self._alike()

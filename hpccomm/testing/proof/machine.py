@@ -1,32 +1,28 @@
 """Runs rounds on the symbolic memory, and refuses what is not certain to be right."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm import dtypes
 from hpccomm.contracts.schedule import (
     Column,
     Copies,
     Folds,
     Group,
-    Mask,
     Place,
     Round,
     Transfers,
 )
-from hpccomm.testing.proof.case import Case
+from hpccomm.testing.proof.checks import Checks
 from hpccomm.testing.proof.memory import (
     BITS,
     CODES,
     FINAL,
     FIRST,
     FLAGS,
-    NAMES,
     NUMBER,
     ORDERED,
     ORIGIN,
@@ -44,39 +40,23 @@ Stream = tuple[int, int, Iterator[Round]]
 """First rank and number of ranks of a case, and rounds of one channel of some of them."""
 
 
-def _nodes(case: Case) -> Column:
-    """Return the node of each rank; one where no topology is given."""
-    topology = case.tuning.topology
-    return np.array(topology.node_of if topology else [0] * case.size)
-
-
 class Machine:
     """Runs one channel of several cases at once, round by round."""
 
     def __init__(self, memory: Memory, channel: int) -> None:
         self._memory = memory
-        self._channel = channel
-        self._round = 0
-        sizes = np.diff(memory.offset)
+        self._checks = Checks(memory, channel)
         self._ranks = int(memory.offset[-1])
         self._accesses = Accesses() if any(case.shared for case in memory.cases) else None
         barriers = any(case.calls[0].collective == "barrier" for case in memory.cases)
-        self._heard = (
-            one_bit(local_ranks(memory.offset), memory.heard.shape[1]) if barriers else None
-        )
-        once = [
-            case.in_rank_order and dtypes.is_narrow(case.calls[0].dtype) for case in memory.cases
-        ]
-        self._rounds_once = np.repeat(once, sizes) if any(once) else None
-        self._folding = np.repeat([case.calls[0].op is not None for case in memory.cases], sizes)
-        self._shared = np.repeat([case.shared for case in memory.cases], sizes)
-        self._node = np.concatenate([_nodes(case) for case in memory.cases])
+        words = memory.heard.shape[1]
+        self._heard = one_bit(local_ranks(memory.offset), words) if barriers else None
 
     def run(self, streams: Sequence[Stream]) -> None:
         """Run the channel to its end."""
         firsts = [(first, size) for first, size, _ in streams]
         for number, rounds in enumerate(zip_longest(*(rounds for *_, rounds in streams))):
-            self._round = number
+            self._checks.round = number
             each = [
                 (first, size, it)
                 for (first, size), it in zip(firsts, rounds, strict=True)
@@ -116,15 +96,15 @@ class Machine:
         key, other = src * self._ranks + dst, sender * self._ranks + receiver
         order, other_order = np.argsort(key, kind="stable"), np.argsort(other, kind="stable")
         if not np.array_equal(key[order], other[other_order]):
-            self._fail_unmatched(key, other)
+            self._checks.matched(key, other)
         dst, src = dst[order], src[order]
         into, expects = into[order], expects[order]
         out, sent = out[other_order], sent[other_order]
-        self._demand(
+        self._checks.demand(
             expects == sent,
             dst,
             lambda i: (
-                f"expects {expects[i]} elements from rank {self._local(src[i])}, "
+                f"expects {expects[i]} elements from rank {self._checks.local(src[i])}, "
                 f"which sends {sent[i]}"
             ),
         )
@@ -133,18 +113,18 @@ class Machine:
             np.bitwise_or.at(self._heard, dst, before[src])
         target, source = spread(into, expects), spread(out, expects)
         reader, writer = np.repeat(src, expects), np.repeat(dst, expects)
-        self._check_written(source, reader, "sends")
+        self._checks.written(source, reader, "sends")
         mark = self._memory.mark
         index = np.arange(len(target))
         mark[target] = index
         alone, unsent = mark[target] == index, mark[source] == -1
         mark[target] = -1
-        self._demand(
+        self._checks.demand(
             alone,
             writer,
             lambda i: f"receives into {self._memory.name(target[i])} twice at once",
         )
-        self._demand(
+        self._checks.demand(
             unsent,
             reader,
             lambda i: f"sends {self._memory.name(source[i])} while it receives there",
@@ -168,25 +148,15 @@ class Machine:
         start = np.concatenate([t.start for *_, t in tables])
         count = np.concatenate([t.count for *_, t in tables])
         code = np.repeat([CODES[t.buffer] for *_, t in tables], rows)
-        self._check_ranks(rank, first, size)
+        self._checks.ranks(rank, first, size)
         rank = rank + first
-        self._demand(
+        self._checks.demand(
             (peer >= 0) & (peer < size) & (peer + first != rank),
             rank,
             lambda i: f"{verb} rank {peer[i]} of {size[i]}",
         )
-        self._check_bounds(rank, rank, code, start, count, verb.split()[0])
+        self._checks.bounds(rank, rank, code, start, count, verb.split()[0])
         return rank, peer + first, self._memory.base[code, rank] + start, count
-
-    def _fail_unmatched(self, expected: Column, sent: Column) -> None:
-        waiting = Counter(expected.tolist()), Counter(sent.tolist())
-        lost = sorted((waiting[0] - waiting[1]) | (waiting[1] - waiting[0]))
-        src, dst = divmod(lost[0], self._ranks)
-        if waiting[0][lost[0]] > waiting[1][lost[0]]:
-            what = f"waits for a message of rank {self._local(src)}, which sends none in this round"
-            raise self._unproven(dst, what)
-        what = f"sends to rank {self._local(dst)}, which receives nothing from it in this round"
-        raise self._unproven(src, what)
 
     # Local steps.
 
@@ -207,7 +177,7 @@ class Machine:
         first = np.repeat([first for first, *_ in tables], lengths)
         size = np.repeat([size for _, size, _ in tables], lengths)
         rank = np.concatenate([t.rank for *_, t in tables])
-        self._check_ranks(rank, first, size)
+        self._checks.ranks(rank, first, size)
         count = np.concatenate([t.count for *_, t in tables])
         rows = _Rows("folds" if folded else "copies", lengths, first, size, rank + first, count)
         sources = zip(
@@ -220,8 +190,8 @@ class Machine:
         source: Cells = out[:, row] + (target - into[row])
         actor = rows.rank[row]
         for cells in source:
-            self._check_written(cells, actor, rows.verb)
-        self._check_apart(source, target, actor, rows.verb)
+            self._checks.written(cells, actor, rows.verb)
+        self._checks.apart(source, target, actor, rows.verb)
         moved = source[0] != target
         if not folded and not moved.all():  # in place, a copy may be nothing to do
             source, target, actor = source[:, moved], target[moved], actor[moved]
@@ -249,17 +219,19 @@ class Machine:
                 holders.append(rows.rank[mine])
                 continue
             actor, size = rows.rank[mine], rows.size[mine]
-            self._check_neighbours(actor, place.peer, rows.first[mine], size)
+            self._checks.neighbours(actor, place.peer, rows.first[mine], size)
             holders.append(place.peer + rows.first[mine])
         start, holder = np.concatenate(starts), np.concatenate(holders)
         code = np.repeat([CODES[place.buffer] for place in places], rows.lengths)
-        self._check_bounds(rows.rank, holder, code, start, rows.counts, rows.verb)
+        self._checks.bounds(rows.rank, holder, code, start, rows.counts, rows.verb)
         cells: Column = self._memory.base[code, holder] + start
         return cells
 
     def _fold(self, parts: NDArray[np.int64], actor: Column, source: Cells) -> NDArray[np.int64]:
         """Return the fold of `parts`, of shape (sources, elements, state)."""
-        self._demand(self._folding[actor], actor, "folds in a collective that does not reduce")
+        self._checks.demand(
+            self._checks.folding[actor], actor, "folds in a collective that does not reduce"
+        )
 
         def told(i: int) -> str:
             held = " with ".join(self._memory.holding(int(cell)) for cell in source[:, i])
@@ -267,16 +239,17 @@ class Machine:
 
         flags, number = parts[..., FLAGS], parts[..., NUMBER]
         whole = ~((flags & FINAL) != 0).any(axis=0)
-        self._demand(whole, actor, lambda i: f"{told(i)}, of which one passed its final fold")
+        self._checks.demand(
+            whole, actor, lambda i: f"{told(i)}, of which one passed its final fold"
+        )
         same = (parts[..., ORIGIN] == parts[0, :, ORIGIN]).all(axis=0)
-        self._demand(same, actor, lambda i: f"{told(i)}: different elements")
+        self._checks.demand(same, actor, lambda i: f"{told(i)}: different elements")
         bits = parts[..., BITS:]
         so_far = np.bitwise_or.accumulate(bits, axis=0)
         twice = ((so_far[:-1] & bits[1:]) != 0).any(axis=(0, 2))
-        self._demand(~twice, actor, lambda i: f"{told(i)}: a contribution twice")
-        if self._rounds_once is not None:
-            once = (number == 1).all(axis=0) | ~self._rounds_once[actor]
-            self._demand(once, actor, lambda i: f"{told(i)}: a narrow float is rounded twice")
+        self._checks.demand(~twice, actor, lambda i: f"{told(i)}: a contribution twice")
+        once = (number == 1).all(axis=0) | ~self._checks.once[actor]
+        self._checks.demand(once, actor, lambda i: f"{told(i)}: a narrow float is rounded twice")
         follows = parts[0, :, FIRST] + parts[0, :, NUMBER] + np.arange(len(parts) - 1)[:, None]
         ordered = ((flags[0] & ORDERED) != 0) & (
             (number[1:] == 1) & (parts[1:, :, FIRST] == follows)
@@ -294,28 +267,32 @@ class Machine:
         for first, size, group in groups:
             if not len(group.rank):
                 continue
-            self._check_ranks(group.rank, first, size)
+            self._checks.ranks(group.rank, first, size)
             for met, came in arrivals(group):
-                self._check_ranks(met, first, size)
+                self._checks.ranks(met, first, size)
                 ranks = met + first
                 arrived.setdefault(ranks.tobytes(), (ranks, []))[1].append(came + first)
         label = np.full(self._ranks, -1)
         for number, (ranks, tables) in enumerate(arrived.values()):
             there = np.concatenate(tables)
-            self._demand(np.isin(there, ranks), there, "is in a barrier that is not its group's")
-            self._demand(np.isin(ranks, there), ranks, "does not come to its group's barrier")
-            self._demand(label[ranks] == -1, ranks, "is in two barriers at once")
+            self._checks.demand(
+                np.isin(there, ranks), there, "is in a barrier that is not its group's"
+            )
+            self._checks.demand(
+                np.isin(ranks, there), ranks, "does not come to its group's barrier"
+            )
+            self._checks.demand(label[ranks] == -1, ranks, "is in two barriers at once")
             label[ranks] = number
             if self._heard is not None:
                 self._heard[ranks] = np.bitwise_or.reduce(self._heard[ranks], axis=0)
         if self._accesses is not None:
-            self._accesses.meet(self._round, label)
+            self._accesses.meet(self._checks.round, label)
 
     # What has been touched.
 
     def _touch(self, source: Cells, target: Cells, reader: Column, writer: Column) -> None:
         memory = self._memory
-        self._demand(
+        self._checks.demand(
             ~memory.protected[target],
             writer,
             lambda i: f"overwrites what was given: {memory.name(target[i])}",
@@ -323,8 +300,8 @@ class Machine:
         memory.read[source] = True
         memory.wrote[target] = True
         if self._accesses is not None:
-            self._accesses.note(source, reader, self._round, writes=False)
-            self._accesses.note(target, writer, self._round, writes=True)
+            self._accesses.note(source, reader, self._checks.round, writes=False)
+            self._accesses.note(target, writer, self._checks.round, writes=True)
 
     def _end(self) -> None:
         """Compare what this channel touched with what those before it did."""
@@ -336,7 +313,7 @@ class Machine:
             cell = int(np.argmax(clash))
             case, _ = memory.local(int(memory.owner[cell]))
             raise Unproven(
-                f"{case.title}: channel {self._channel} and one before it touch "
+                f"{case.title}: channel {self._checks.channel} and one before it touch "
                 f"{memory.name(cell)}, and one of them writes it"
             )
         memory.others_read |= memory.read
@@ -349,88 +326,16 @@ class Machine:
             self._accesses.check(memory.owner, self._race)
 
     def _race(self, cell: int, rank: int, at: int, other: int, then: int) -> Unproven:
-        peer = f"rank {self._local(other)}"
+        peer = f"rank {self._checks.local(other)}"
         when = f"{peer} touches it in round {then}"
         if then == -1:
             when = f"{peer} may not have come to the call"
         elif then == NEVER:
             when = f"{peer} may have left the call"
-        self._round = at
-        return self._unproven(
+        self._checks.round = at
+        return self._checks.unproven(
             rank, f"touches {self._memory.name(cell)} with no barrier between: {when}"
         )
-
-    # Checks.
-
-    def _check_ranks(self, rank: Column, first: Column | int, size: Column | int) -> None:
-        good = (rank >= 0) & (rank < size)
-        if not good.all():
-            at = first if isinstance(first, int) else int(first[np.argmin(good)])
-            raise self._unproven(at, f"the schedule names rank {int(rank[np.argmin(good)])}")
-
-    def _check_neighbours(self, actor: Column, peer: Column, first: Column, size: Column) -> None:
-        self._demand(self._shared[actor], actor, "reaches into another rank's memory")
-        self._demand(
-            (peer >= 0) & (peer < size),
-            actor,
-            lambda i: f"reaches into the memory of rank {peer[i]} of {size[i]}",
-        )
-        self._demand(
-            self._node[actor] == self._node[peer + first],
-            actor,
-            lambda i: f"reaches into the memory of rank {peer[i]}, on another node",
-        )
-
-    def _check_bounds(
-        self, actor: Column, holder: Column, code: Column, start: Column, count: Column, verb: str
-    ) -> None:
-        length = self._memory.length[code, holder]
-        self._demand(
-            (start >= 0) & (count >= 0) & (start + count <= length),
-            actor,
-            lambda i: (
-                f"{verb} {count[i]} elements at {start[i]} of {NAMES[code[i]]}, "
-                f"which has {length[i]}"
-            ),
-        )
-
-    def _check_written(self, cells: Cells, actor: Column, verb: str) -> None:
-        self._demand(
-            self._memory.state[cells, FLAGS] != 0,
-            actor,
-            lambda i: f"{verb} {self._memory.name(cells[i])}, which was never written",
-        )
-
-    def _check_apart(self, source: Cells, target: Cells, actor: Column, verb: str) -> None:
-        """What is written may be read only for the element that goes there."""
-        mark = self._memory.mark
-        index = np.arange(len(target))
-        mark[target] = index
-        read = mark[source]
-        good = (mark[target] == index) & ((read == -1) | (read == index)).all(axis=0)
-        mark[target] = -1
-        self._demand(
-            good,
-            actor,
-            lambda i: (
-                f"{verb} into {self._memory.name(target[i])}, which another row of the same "
-                "step reads or writes"
-            ),
-        )
-
-    def _demand(self, good: Mask, ranks: Column, what: str | Callable[[int], str]) -> None:
-        """Raise with what the first row that is not good does; `ranks` has whose row it is."""
-        if not good.all():
-            row = int(np.argmin(good))
-            raise self._unproven(int(ranks[row]), what if isinstance(what, str) else what(row))
-
-    def _local(self, rank: int) -> int:
-        return self._memory.local(int(rank))[1]
-
-    def _unproven(self, rank: int, problem: str) -> Unproven:
-        case, local = self._memory.local(rank)
-        where = f"rank {local}, channel {self._channel}, round {self._round}"
-        return Unproven(f"{case.title}: {where}: {problem}")
 
 
 class _Rows(NamedTuple):

@@ -21,8 +21,8 @@ CODES = {SEND: 0, RECV: 1, SCRATCH: 2}
 NAMES = tuple(CODES)
 
 FIRST, NUMBER, ORIGIN, FLAGS, BITS = range(5)
-"""What a cell holds: the lowest rank whose contribution it has (of an ordered fold), how many it has,
-which element of them, flags, and from `BITS` on a bit for each rank, 64 to an integer."""
+"""What a cell holds: the lowest rank whose contribution it has (of an ordered fold), how many it
+has, which element of them, flags, and from `BITS` on a bit for each rank, 64 to an integer."""
 
 WRITTEN = 1
 """Set once the cell was written, or given."""
@@ -95,7 +95,7 @@ class Memory:
         return self.cases[which], rank - int(self.offset[which])
 
     def name(self, cell: int) -> str:
-        """Return whose cell it is, and where: an element of `recv` even where `send` is the same."""
+        """Return whose cell it is, and where; in place, where in `recv`."""
         rank = int(self.owner[cell])
         for code in (CODES[RECV], CODES[SEND], CODES[SCRATCH]):
             at = cell - int(self.base[code, rank])

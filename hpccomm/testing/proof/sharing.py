@@ -39,9 +39,9 @@ class Accesses:
     def check(self, owner: Column, refuse: Callable[[int, int, int, int, int], Exception]) -> None:
         """Raise unless barriers keep apart what ranks do with one cell.
 
-        Between two ranks' accesses of a cell, of which one writes it, both meet in a barrier. Before
-        a rank touches a peer's cell, and after that, they meet as well: the call may be new to the
-        peer, and must not be over for it. Two accesses of one round have no barrier between.
+        Between two ranks' accesses of a cell, of which one writes it, both meet in a barrier.
+        Before a rank touches a peer's cell, and after that, they meet as well: the call may be new
+        to the peer, and must not be over for it. Two accesses of one round have no barrier between.
 
         Parameters
         ----------

@@ -25,8 +25,9 @@ Row = tuple[object, ...]
 def check_same_program(case: Case) -> None:
     """Raise `hpccomm.testing.Unproven` unless both ways to ask for a rank's program give the same.
 
-    One build for all ranks with equal calls, which is what `hpccomm.testing.prove` proves, and one for each rank,
-    which is what an executor runs, must agree but for rounds in which the rank does nothing.
+    One build for all ranks with equal calls, which is what `hpccomm.testing.prove` proves, and one
+    for each rank, which is what an executor runs, must agree but for rounds in which the rank does
+    nothing.
 
     Parameters
     ----------
