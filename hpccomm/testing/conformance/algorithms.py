@@ -16,6 +16,7 @@ from hpccomm import CommOptions, ReduceOp, UsageError
 from hpccomm.algorithms import ALGORITHMS as KNOWN
 from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS, ROOTED
 from hpccomm.dtypes import BFLOAT16, REDUCIBLE
+from hpccomm.settings import DEFAULT_SEGMENT
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.creation import another
 from hpccomm.testing.conformance.inputs import MOVABLE
@@ -39,6 +40,9 @@ MOVES = tuple(way for way in WAYS if way[0] != "barrier")
 
 SEGMENT = 2 * FLOAT32.itemsize
 """Bytes: two elements of float32."""
+
+LARGE = 3 * DEFAULT_SEGMENT // FLOAT32.itemsize + 5
+"""Elements of float32."""
 
 FEW = 4
 """Ranks up to which each dtype is tried, and each root: what ranks do depends on their number, and
@@ -82,7 +86,10 @@ def uneven_counts(size: int) -> list[tuple[int, ...]]:
 
 @ALGORITHMS.behaviour(way=MOVES)
 def counts(comm: Communicator, way: Way) -> None:
-    """Arrays of no element, fewer than ranks, and many segments; blocks even and uneven."""
+    """Arrays of no element, fewer than ranks, and many segments; blocks even and uneven.
+
+    Whether a rank works in place is its own affair.
+    """
     collective, algorithm = way
     last = comm.size - 1
     in_blocks = collective in BLOCKWISE
@@ -91,8 +98,16 @@ def counts(comm: Communicator, way: Way) -> None:
         some.update(uneven_counts(comm.size))
     with cut(comm, SEGMENT) as small:
         for count in sorted(some, key=str):
-            for in_place in (False, True):
+            for in_place in (False, True, None):
                 attempt(small, algorithm, Ask(collective, count, root=last, in_place=in_place))
+
+
+@ALGORITHMS.behaviour(way=MOVES, min_size=2)
+def large_arrays(comm: Communicator, way: Way) -> None:
+    """Arrays of several segments as they are by default, which no transport sends at once."""
+    collective, algorithm = way
+    count = LARGE // comm.size if collective in BLOCKWISE else LARGE
+    attempt(comm, algorithm, Ask(collective, count, root=1))
 
 
 @ALGORITHMS.behaviour(way=tuple(way for way in MOVES if way[0] in ROOTED))

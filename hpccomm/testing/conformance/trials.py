@@ -47,8 +47,9 @@ class Ask:
         Where it has one.
     exclusive : bool
         Of a scan.
-    in_place : bool
-        Whether the result goes where the contribution lies, on the ranks that have both.
+    in_place : bool or None
+        Whether the result goes where the contribution lies, on the ranks that have both; None is on
+        every other one of them.
     """
 
     collective: str
@@ -57,7 +58,7 @@ class Ask:
     op: Op = ReduceOp.SUM
     root: int = 0
     exclusive: bool = False
-    in_place: bool = False
+    in_place: bool | None = False
 
     @property
     def call(self) -> str:
@@ -140,7 +141,8 @@ def trial(comm: Communicator, ask: Ask) -> Trial:
         x = np.empty_like(wanted)
         before = poison(wanted) if given is None else given
         return Trial(ask, {"x": x, **arguments}, ((x, before),), ((x, wanted),))
-    if given is None or wanted is None or not ask.in_place:
+    in_place = rank % 2 == 0 if ask.in_place is None else ask.in_place
+    if given is None or wanted is None or not in_place:
         return _apart(ask, arguments, given, wanted)
     counts = ask.counts(size)
     own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
@@ -223,7 +225,7 @@ def sent(ask: Ask, size: int) -> list[tuple[int, ...]]:
     """Return how many elements each rank (first index) sends to each (second) in all_to_all."""
     counts = ask.counts(size)
     # In place as many come as go: the table is symmetric. Else it is not.
-    turn = 1 if ask.in_place else 2
+    turn = 2 if ask.in_place is False else 1
     return [tuple(counts[(turn * i + j) % size] for j in range(size)) for i in range(size)]
 
 
