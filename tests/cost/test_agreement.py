@@ -16,7 +16,7 @@ from hpccomm.errors import UsageError
 from hpccomm.simulate import simulate
 
 REGISTERED = [(collective, name) for collective in ALGORITHMS for name in ALGORITHMS[collective]]
-SIZES = (8, 1 << 10, 32 << 10, 1 << 20, 32 << 20, 1 << 30)
+SIZES = (8, 32 << 10, 1 << 20, 1 << 30)
 
 FAST_WITHIN = (Level(2e-6, 100e9, 1, gap=1e-7), Level(5e-6, 25e9, 1, gap=2e-7), 200e9, math.inf)
 SLOW_FOLDS = (Level(1e-6, 10e9, 1), Level(1e-6, 10e9, 1), 5e9, 8e9)

@@ -13,7 +13,8 @@ from hpccomm.cost.path import Path, Reach, Stage, after, copy, fold
 def _everyone(case: Case, elements: float, local: Path) -> list[Stage]:
     """Return the stages in which everyone sends `elements` to everyone, then does `local` steps."""
     width = case.per_node
-    others = {Reach.INNER: width - 1, Reach.ACROSS: case.ranks - width}
+    smallest = case.ranks - (case.network.nodes - 1) * width
+    others = {Reach.INNER: width - 1, Reach.ACROSS: case.ranks - smallest}
     paths = []
     for reach in case.reaches:
         # The last one to have its turn at a port waits for its own latency too.

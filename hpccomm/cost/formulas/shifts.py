@@ -48,15 +48,23 @@ def _doubling(
     return near, edge, far
 
 
+def _crossings_of(case: Case, near: list[Step], edge: list[Step]) -> list[list[Step]]:
+    """Return the ways through rounds below a node's ranks that cross as often as can be."""
+    # All distances below a power of two together are less than it: they cross once. Else twice.
+    often = ((1 << len(near)) + case.per_node - 2) // case.per_node
+    if often > 1:
+        return [[*near[:-often], *edge[-often:]]]
+    return [[*near[:i], edge[i], *near[i + 1 :]] for i in range(len(near))]
+
+
 def _around(case: Case, elements: Sequence[float]) -> Stage:
     """Return the paths through rounds at distance 1, 2, 4, ..., round the end."""
     near, edge, far = _doubling(case, elements, Path())
     if case.one_node or not near:
         return (chained([*near, *far]),)
-    # All distances below a node's ranks together are less than its ranks: they cross once.
-    crossing = [[*near[:i], edge[i], *near[i + 1 :]] for i in range(len(near))]
     staying = [*(step.stay for step in edge[:-1]), edge[-1]]
-    return tuple(chained([*steps, *far]) for steps in (*crossing, staying))
+    ways = [*_crossings_of(case, near, edge), staying]
+    return tuple(chained([*steps, *far]) for steps in ways)
 
 
 def dissemination(case: Case) -> list[Stage]:
@@ -278,7 +286,9 @@ def _up_to_the_end(case: Case, elements: Sequence[float], local: Path, kept: Pat
     near, edge, far = _doubling(case, elements, local)
     everywhere = (1 << len(elements)) - 1
     left_out = [bit for bit in range(len(elements)) if everywhere - (1 << bit) < case.ranks]
-    steps = [*near, *far]
+    # From rank 0: over a node's ranks only if they are no power of two.
+    often = 0 if case.one_node or not near else ((1 << len(near)) - 1) // case.per_node
+    steps = [*near[: len(near) - often], *edge[len(near) - often :], *far]
     ways = [steps]
     if case.ranks <= everywhere:
         # It sends there, or folds what comes, or both if it has come from far enough.
@@ -290,6 +300,11 @@ def _up_to_the_end(case: Case, elements: Sequence[float], local: Path, kept: Pat
                 local_step(local),
             )
         ]
+        # Without the longest one there is room to begin where the others cross.
+        if far and near and case.per_node + everywhere // 2 <= case.ranks:
+            ways += [
+                [*steps, *far[:-1], local_step(local)] for steps in _crossings_of(case, near, edge)
+            ]
     if not case.one_node and edge:
         held = [step.stay for step in far[-1:]] if case.ranks <= everywhere else far[-1:]
         ways.append([*(step.stay for step in edge), *far[:-1], *held])
