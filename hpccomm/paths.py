@@ -86,6 +86,7 @@ class HostPath:
         decision = policy.decide(
             call,
             algorithm,
+            backend.size,
             native=native is not None,
             shared=self._shared,
             backend=backend.name,

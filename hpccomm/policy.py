@@ -13,26 +13,43 @@ NATIVE = "native"
 AUTO = "auto"
 
 SMALL_BYTES = 2048
-"""Up to here the number of messages counts, and beyond it the bytes."""
+"""Up to here the number of messages counts."""
 
-SMALL_AND_LARGE: Mapping[str, tuple[str, str]] = MappingProxyType(
+LARGE_BYTES = 16384
+"""From here on for each rank the bytes count: a ring's n messages one after the other are worth it."""
+
+
+class ByBytes(NamedTuple):
+    """What is taken for small arrays, for large ones, and between."""
+
+    small: str
+    middle: str
+    large: str
+
+
+BY_BYTES: Mapping[str, ByBytes] = MappingProxyType(
     {
-        "all_reduce": ("recursive_doubling", "ring"),
-        "broadcast": ("binomial", "scatter_all_gather"),
-        "reduce": ("binomial", "chain"),
-        "all_gather": ("bruck", "ring"),
-        "reduce_scatter": ("halving_doubling", "ring"),
-        "all_to_all": ("linear", "pairwise"),
-        "gather": ("linear", "linear"),
-        "scatter": ("linear", "linear"),
-        "scan": ("binomial", "binomial"),
-        "barrier": ("dissemination", "dissemination"),
+        "all_reduce": ByBytes("recursive_doubling", "halving_doubling", "ring"),
+        "broadcast": ByBytes("binomial", "binomial", "scatter_all_gather"),
+        "reduce": ByBytes("binomial", "binomial", "halving_doubling"),
+        "all_gather": ByBytes("bruck", "bruck", "ring"),
+        "reduce_scatter": ByBytes("halving_doubling", "halving_doubling", "ring"),
+        "all_to_all": ByBytes("linear", "pairwise", "pairwise"),
+        "gather": ByBytes("linear", "linear", "linear"),
+        "scatter": ByBytes("linear", "linear", "linear"),
+        "scan": ByBytes("binomial", "binomial", "binomial"),
+        "barrier": ByBytes("dissemination", "dissemination", "dissemination"),
     }
 )
-"""What is taken of hpccomm's own algorithms for small and for large arrays."""
+"""What is taken of hpccomm's own algorithms."""
 
 NAMES = (AUTO, NATIVE, *sorted({name for each in ALGORITHMS.values() for name in each}))
 """Every name that ``algorithm=`` may have in some call."""
+
+
+IN_ORDER = (
+    "contributions are folded in rank order, and the algorithm only moves them and the result"
+)
 
 
 class Decision(NamedTuple):
@@ -71,6 +88,7 @@ def applicable(
 def decide(
     call: Signature,
     algorithm: str,
+    size: int,
     *,
     native: bool,
     shared: bool,
@@ -85,6 +103,8 @@ def decide(
         What is asked for.
     algorithm : str
         A name, or ``"auto"``.
+    size : int
+        Ranks of the communicator.
     native, shared, deterministic : bool
         As for `applicable`.
     backend : str
@@ -103,21 +123,28 @@ def decide(
                 f"algorithm is {algorithm!r}, which does not apply to this {call.name} "
                 f"over {backend}; give one of {fits}"
             )
-        return Decision(algorithm, "as asked")
+        return Decision(algorithm, f"as asked; {IN_ORDER}" if deterministic else "as asked")
     if native and not deterministic:
-        return Decision(NATIVE, f"{backend} has {call.name} of {_what(call)} of its own")
+        return Decision(NATIVE, f"{backend} has {call.name}{_what(call)} of its own")
     why = (
-        "contributions are folded in rank order"
+        IN_ORDER
         if deterministic
-        else f"{backend} has none of its own that does {call.name} of {_what(call)} as it is meant here"
+        else f"{backend} has none of its own that does {call.name}{_what(call)} as it is meant here"
     )
-    small, large = SMALL_AND_LARGE[call.collective]
-    if call.nbytes <= SMALL_BYTES and small in names:
-        return Decision(small, f"{why}; at most {SMALL_BYTES} bytes")
-    return Decision(large if large in names else names[0], why)
+    if call.collective == "all_to_all" and not call.uniform:
+        # Each rank has its own number of bytes, and all must choose alike.
+        return Decision(BY_BYTES[call.collective].large, why)
+    chosen = BY_BYTES[call.collective]
+    if call.nbytes <= SMALL_BYTES:
+        return Decision(chosen.small, f"{why}; at most {SMALL_BYTES} bytes")
+    if call.nbytes <= LARGE_BYTES * size:
+        return Decision(chosen.middle, f"{why}; at most {LARGE_BYTES} bytes for each rank")
+    return Decision(chosen.large, why)
 
 
 def _what(call: Signature) -> str:
+    if call.collective == "barrier":
+        return ""
     if call.op is None:
-        return str(call.dtype)
-    return f"{name_of(call.op)} on {call.dtype}"
+        return f" of {call.dtype}"
+    return f" of {name_of(call.op)} on {call.dtype}"

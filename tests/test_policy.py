@@ -9,7 +9,8 @@ from hpccomm.contracts.signature import COLLECTIVES, REDUCTIONS, Signature
 from hpccomm.errors import UsageError
 from hpccomm.reductions import ReduceOp
 
-SIZES = (0, 1, 512, 513, 1 << 28)
+RANKS = 4
+SIZES = (0, 512, 513, 4 * 4096, 4 * 4096 + 1, 1 << 28)
 
 
 def ask(collective: str, count: int = 1, *, uniform: bool = True) -> Signature:
@@ -19,7 +20,7 @@ def ask(collective: str, count: int = 1, *, uniform: bool = True) -> Signature:
 
 def decide(call: Signature, name: str = "auto", **given: bool) -> policy.Decision:
     facts = {"native": False, "shared": False, "deterministic": False, **given}
-    return policy.decide(call, name, backend="mpi", **facts)
+    return policy.decide(call, name, RANKS, backend="mpi", **facts)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -34,8 +35,24 @@ def test_auto_takes_what_applies(
     names = policy.applicable(call, native=False, shared=False, deterministic=ordered)
     decision = decide(call, deterministic=ordered)
     assert decision.algorithm in names
-    wanted = policy.SMALL_AND_LARGE[collective][call.nbytes > policy.SMALL_BYTES]
+    named = policy.BY_BYTES[collective]
+    if collective == "all_to_all" and not uniform:
+        wanted = named.large
+    elif count <= 512:
+        wanted = named.small
+    else:
+        wanted = named.middle if count <= RANKS * 4096 else named.large
     assert decision.algorithm == wanted
+
+
+def test_ranks_with_their_own_counts_choose_alike() -> None:
+    counts = ((0, 1 << 20), (1, 0), (0, 0))
+    calls = [
+        Signature("all_to_all", np.dtype(np.uint8), mine, theirs, uniform=False)
+        for mine in counts
+        for theirs in counts
+    ]
+    assert len({decide(call).algorithm for call in calls}) == 1
 
 
 def test_the_backends_own_way_comes_first_and_folds_in_no_order() -> None:

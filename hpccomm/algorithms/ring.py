@@ -77,16 +77,23 @@ def reduce_scatter_rounds(
         )
 
 
-def all_gather_rounds(group: Group, blocks: Blocks, buffer: str = RECV) -> Rounds:
-    """Hand round the blocks of `buffer`, of which each rank has its own."""
+def all_gather_rounds(
+    group: Group, blocks: Blocks, buffer: str = RECV, but: Column | int | None = None
+) -> Rounds:
+    """Hand round the blocks of `buffer`, of which each rank has its own.
+
+    The position `but` has all of them, and receives none.
+    """
     n, at = group.size, group.at
     right, left = group.peer((at + 1) % n), group.peer((at - 1) % n)
+    takes = None if but is None else at != but
+    gives = None if but is None else (at + 1) % n != but
     for step in range(n - 1):
         out_start, out_count = blocks.at((at - step) % n)
         into_start, into_count = blocks.at((at - step - 1) % n)
         yield Round(
-            receives=(transfers(group.rank, left, buffer, into_start, into_count),),
-            sends=(transfers(group.rank, right, buffer, out_start, out_count),),
+            receives=(transfers(group.rank, left, buffer, into_start, into_count, takes),),
+            sends=(transfers(group.rank, right, buffer, out_start, out_count, gives),),
         )
 
 

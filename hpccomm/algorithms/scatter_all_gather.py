@@ -87,11 +87,11 @@ def broadcast_rounds(
     segment: int,  # noqa: ARG001 (all phases take the same)
     buffer: str = RECV,
 ) -> Rounds:
-    """Scatter blocks of `buffer`, then hand them round."""
+    """Scatter blocks of `buffer`, then hand them round to all but the root, which only reads."""
     n = group.size
     blocks = Even(start, count, n)
     yield from scatter_rounds(group, root, blocks, buffer)
-    yield from ring.all_gather_rounds(group, FromRoot(blocks, root, n), buffer)
+    yield from ring.all_gather_rounds(group, FromRoot(blocks, root, n), buffer, but=root)
 
 
 def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:

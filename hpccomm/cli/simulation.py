@@ -26,7 +26,7 @@ from hpccomm.perf.collectives import COLLECTIVES, Collective, Layout, Place
 from hpccomm.perf.names import NO_OP, NO_TYPE, OPS, TYPES
 from hpccomm.perf.options import Options, meaningless, pairs
 from hpccomm.perf.readers import ALL
-from hpccomm.policy import SMALL_AND_LARGE
+from hpccomm.policy import BY_BYTES
 from hpccomm.results.schema import (
     UNCHECKED,
     RankInfo,
@@ -268,7 +268,7 @@ def _algorithms(collective: Collective, asked: Asked) -> tuple[str, ...]:
     name = collective.name.removesuffix("_v")
     named = asked.options.algorithms
     if named is None:
-        return tuple(dict.fromkeys(SMALL_AND_LARGE[name]))
+        return tuple(dict.fromkeys(BY_BYTES[name]))
     if ALL in named:
         return tuple(ALGORITHMS[name])
     return named
