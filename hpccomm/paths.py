@@ -16,10 +16,13 @@ from hpccomm.contracts.backend import Backend, Buffer, Native
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.schedule import Schedule, Tuning, world
 from hpccomm.contracts.signature import Signature
-from hpccomm.dtypes import is_narrow
+from hpccomm.dtypes import DType, is_narrow
 from hpccomm.execution import Room, Runner, compiled, completed
-from hpccomm.reductions import Average, Folder, PremulSum, ReduceOp, identity, premultiply
+from hpccomm.reductions import Average, Folder, Op, PremulSum, ReduceOp, identity, premultiply
 from hpccomm.waiting import Steps
+
+MOST_SEGMENTS = 1 << 14
+"""An array is cut into about so many at most: their number is the length of a program."""
 
 Run = Callable[[Buffer, Buffer], None]
 Start = Callable[[Buffer, Buffer], Steps]
@@ -63,6 +66,8 @@ class HostPath:
         self._segment = segment
         self._runner = Runner(backend.collectives)
         self._products = Room()
+        self._averages: dict[DType, Average] = {}
+        self._folders: dict[tuple[ReduceOp, DType], Folder] = {}
         self._shared = backend.collectives.shared is not None and backend.topology.num_nodes == 1
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
@@ -92,7 +97,7 @@ class HostPath:
             backend=backend.name,
             deterministic=deterministic,
         )
-        before, after = self._before(call), _after(call, decision.algorithm, backend)
+        before, after = self._before(call), self._after(call, decision.algorithm)
         if decision.algorithm == policy.NATIVE:
             assert native is not None
             choice = self._choice(call, decision, None)
@@ -120,17 +125,27 @@ class HostPath:
         found = ALGORITHMS[call.collective][algorithm]
         build = found.ordered if deterministic and found.ordered else found.build
         backend = self._backend
-        tuning = Tuning(max(1, self._segment // call.dtype.itemsize), topology=backend.topology)
+        segment = max(1, self._segment // call.dtype.itemsize)
+        if call.collective != "all_to_all" or call.uniform:  # else ranks have their own elements
+            segment = max(segment, call.elements // MOST_SEGMENTS)
+        tuning = Tuning(segment, topology=backend.topology)
         return build(world(backend.size, np.array([backend.rank])), call, tuning)
 
     def _start(self, schedule: Schedule, call: Signature) -> Start:
         """Return what runs `schedule`."""
         program = compiled(schedule, call.lengths(self._backend.rank))
-        fold = None
-        if call.op is not None:
-            averaged = self._backend.size if call.op is ReduceOp.AVG else 0
-            fold = Folder(call.op, call.dtype, averaged)
+        fold = None if call.op is None else self._folder(call.op, call.dtype)
         return partial(self._runner.steps, program, call.dtype, fold)
+
+    def _folder(self, op: Op, dtype: DType) -> Folder:
+        """Return what folds; calls of one named reduction and dtype share it, and its memory."""
+        if not isinstance(op, ReduceOp):
+            return Folder(op, dtype)
+        averaged = self._backend.size if op is ReduceOp.AVG else 0
+        found = self._folders.get((op, dtype))
+        if found is None:
+            found = self._folders[op, dtype] = Folder(op, dtype, averaged)
+        return found
 
     def _widened(self, call: Signature, decision: policy.Decision) -> Way:
         """Scan narrow floats in float32, so that they are rounded once and not at each hop."""
@@ -148,7 +163,7 @@ class HostPath:
 
         segment = None if schedule.segment is None else schedule.segment * wide.dtype.itemsize
         choice = self._choice(call, decision, segment)
-        before, after = self._before(call), _after(call, decision.algorithm, self._backend)
+        before, after = self._before(call), self._after(call, decision.algorithm)
         return _way(choice, before, start_wide, None, after)
 
     def _before(self, call: Signature) -> Before | None:
@@ -165,6 +180,20 @@ class HostPath:
             return product
 
         return scaled
+
+    def _after(self, call: Signature, algorithm: str) -> After | None:
+        """Return what is left to do on `recv`, or None."""
+        if call.op is ReduceOp.AVG and algorithm == policy.NATIVE:
+            average = self._averages.get(call.dtype)
+            if average is None:
+                average = self._averages[call.dtype] = Average(call.dtype, self._backend.size)
+            divide = average
+            return lambda recv: None if recv is None else divide(recv)
+        if call.exclusive and self._backend.rank == 0:
+            assert call.op is not None
+            neutral = identity(call.op, call.dtype)
+            return lambda recv: None if recv is None else recv.fill(neutral)
+        return None
 
 
 def _rounds_narrow(call: Signature) -> bool:
@@ -183,18 +212,6 @@ def _carried_out(call: Signature) -> Signature:
     if isinstance(call.op, PremulSum):
         return replace(call, op=ReduceOp.SUM, in_place=False)
     return call
-
-
-def _after(call: Signature, algorithm: str, backend: Backend) -> After | None:
-    """Return what is left to do on `recv`, or None."""
-    if call.op is ReduceOp.AVG and algorithm == policy.NATIVE:
-        average = Average(call.dtype, backend.size)
-        return lambda recv: None if recv is None else average(recv)
-    if call.exclusive and backend.rank == 0:
-        assert call.op is not None
-        neutral = identity(call.op, call.dtype)
-        return lambda recv: None if recv is None else recv.fill(neutral)
-    return None
 
 
 def _way(

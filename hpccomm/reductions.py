@@ -231,11 +231,11 @@ class Average:
         if self._integers:
             # In 64 bits, since the divisor must not wrap: 200 ranks do not fit int8.
             wide = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
-            self._sums, self._rest = np.empty((2, BLOCK_BYTES // wide.itemsize), wide)
         else:
             # Parts of complex numbers apart: NumPy divides a complex number by way of a reciprocal.
             wide = np.empty(0, dtype).real.dtype
         self._part = wide
+        self._memory: Array | None = None
         self._divisor = wide.type(contributions)
 
     def __call__(self, total: Array) -> None:
@@ -244,9 +244,12 @@ class Average:
             parts = total.view(self._part)
             np.divide(parts, self._divisor, out=parts)
             return
-        for start in range(0, total.size, self._sums.size):
-            block = total[start : start + self._sums.size]
-            sums, rest = self._sums[: block.size], self._rest[: block.size]
+        memory = self._memory
+        if memory is None:
+            memory = self._memory = np.empty((2, BLOCK_BYTES // self._part.itemsize), self._part)
+        for start in range(0, total.size, memory.shape[1]):
+            block = total[start : start + memory.shape[1]]
+            sums, rest = memory[:, : block.size]
             np.copyto(sums, block)
             np.fmod(sums, self._divisor, out=rest)
             np.subtract(sums, rest, out=sums)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from hpccomm.errors import CommunicationError
 
 SPINS = 200
+MOVED_SPINS = 50
 YIELD_SECONDS = 0.5
 CROWDED_YIELD_SECONDS = 0.001
 NAP_SECONDS = 0.0002
@@ -118,12 +119,13 @@ def wait(
 def spun(steps: Steps) -> bool:
     """Move a polled operation on for as long as a wait spins; return whether it is done.
 
-    `drive` goes on with what is not.
+    `drive` goes on with what is not, and looks at the deadline: steps in which something moved may
+    take long.
     """
     left = SPINS
-    for _ in steps:
-        left -= 1
-        if not left:
+    for moved in steps:
+        left -= MOVED_SPINS if moved else 1
+        if left <= 0:
             return False
     return True
 

@@ -9,7 +9,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
@@ -186,8 +186,13 @@ class LoopbackTransport:
                 box.receives.append(receive)
         return receive.test
 
-    def look(self, src: int, tag: int, nbytes: int) -> None:
-        """Do nothing: a receive raises by itself."""
+    def look(self, src: int, tag: int, nbytes: int) -> bool:
+        """Tell that there is no need to: a receive raises by itself."""
+        return False
+
+    def refuse(self, src: int, nbytes: int) -> NoReturn:
+        """Never called, since `look` sees nothing."""
+        raise AssertionError((src, nbytes))
 
 
 class LoopbackBackend:

@@ -1,9 +1,15 @@
 """Point-to-point transfer of bytes, as every backend gives it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from numpy.typing import NDArray
+
+CHANNELS = 16
+"""Channels that tags tell apart, the control plane's among them."""
+
+CALLS = 8
+"""After so many calls their number in a tag begins anew."""
 
 Request = Callable[[], bool]
 """A transfer under way: tells whether it is complete; moves it on, never blocks.
@@ -71,15 +77,21 @@ class Transport(Protocol):
         """Begin to receive exactly ``data.nbytes`` bytes from rank `src`."""
         ...
 
-    def look(self, src: int, tag: int, nbytes: int) -> None:
-        """Look whether a receive of `nbytes` bytes that has waited long waits in vain.
+    def look(self, src: int, tag: int, nbytes: int) -> bool:
+        """Tell whether a receive of `nbytes` bytes that has waited long seems to wait in vain.
 
-        Called for the first of those that `irecv` began for `src` and `tag` and that are not
-        complete, now and then. Never blocks.
+        Asked now and then for the first of those that `irecv` began for `src` and `tag` and that are
+        not complete. It may err once, where the message that was awaited has come in the meantime.
+        Never blocks.
+        """
+        ...
+
+    def refuse(self, src: int, nbytes: int) -> NoReturn:
+        """Take what came instead, so that its sender can go on, and raise.
 
         Raises
         ------
         BufferMismatch
-            If the next message has another size.
+            Always.
         """
         ...

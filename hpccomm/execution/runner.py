@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hpccomm.buffers import address
 from hpccomm.contracts.backend import Buffer
-from hpccomm.contracts.transport import Exposure, Request, Transport
+from hpccomm.contracts.transport import CALLS, CHANNELS, Exposure, Request, Transport
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch
 from hpccomm.execution.program import OWN, Message, Program, Turn
@@ -16,8 +16,7 @@ from hpccomm.reductions import Folder
 from hpccomm.waiting import Steps
 
 FIRST_TAG = 2
-"""Tag of a schedule's first channel; each has its own. A pair's messages of one channel arrive in
-their order, and all ranks run the same calls. The control plane has the tags below."""
+"""Tag of the first channel of a communicator's first schedule. The control plane has those below."""
 
 KEPT_BYTES = 64 << 20
 """A larger scratch is given back after the call."""
@@ -58,6 +57,10 @@ class Room:
         return taken
 
 
+Suspects = frozenset[int]
+"""Identities of requests."""
+
+
 class Buffers(Protocol):
     """The buffers that a program numbers."""
 
@@ -91,6 +94,7 @@ class Runner:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._room = Room()
+        self._tag = FIRST_TAG
 
     def steps(
         self, program: Program, dtype: DType, fold: Folder | None, send: Buffer, recv: Buffer
@@ -108,6 +112,8 @@ class Runner:
         send, recv : ndarray or None, 1-D of `dtype`
             This rank's arrays.
         """
+        # Ranks come to the same number, since they run the same calls.
+        self._tag = (self._tag + CHANNELS) % (CHANNELS * CALLS)
         scratch = self._room.take(program.scratch, dtype)
         # Where a rank has no array its program names none: any will do.
         buffers = (scratch if send is None else send, scratch if recv is None else recv, scratch)
@@ -115,7 +121,7 @@ class Runner:
             return self._exposed(program, fold, buffers)
         channels = program.channels
         if len(channels) == 1:
-            return self._channel(channels[0], FIRST_TAG, fold, buffers, EAGER_POLLS)
+            return self._channel(channels[0], self._tag, fold, buffers, EAGER_POLLS)
         return self._at_once(channels, fold, buffers)
 
     def _exposed(self, program: Program, fold: Folder | None, own: Sequence[NDArray[Any]]) -> Steps:
@@ -130,24 +136,20 @@ class Runner:
     ) -> Steps:
         """Move all channels on at the same time, until all are done."""
         under_way = [
-            self._channel(channel, FIRST_TAG + number, fold, buffers)
+            self._channel(channel, self._tag + number, fold, buffers)
             for number, channel in enumerate(channels)
         ]
-        try:
-            while under_way:
-                moved = False
-                left = []
-                for channel in under_way:
-                    step = next(channel, None)
-                    if step is not None:
-                        left.append(channel)
-                    moved |= step is not False
-                under_way = left
-                if under_way:
-                    yield moved
-        except BaseException:  # one of them failed, or nobody goes on
-            _in_vain.append((under_way, buffers))
-            raise
+        while under_way:
+            moved = False
+            left = []
+            for channel in under_way:
+                step = next(channel, None)
+                if step is not None:
+                    left.append(channel)
+                moved |= step is not False
+            under_way = left
+            if under_way:
+                yield moved
 
     def _channel(
         self,
@@ -160,64 +162,73 @@ class Runner:
         # The latency of small arrays is made here: one function more is a tenth of it.
         isend, irecv = self._transport.isend, self._transport.irecv
         pair = None if fold is None else fold.pair
-        for receives, sends, local, meetings in turns:
-            requests: list[Request] = []
-            for peer, (number, where) in receives:
-                data = buffers[number] if where is None else buffers[number][where]
-                requests.append(irecv(data, peer, tag))
-            for peer, (number, where) in sends:
-                data = buffers[number] if where is None else buffers[number][where]
-                requests.append(isend(data, peer, tag))
-            lost: list[BufferMismatch] = []
-            left = _left(requests, lost)
-            idle = 0
-            while left:
-                if idle >= eager:
-                    yield not idle
-                before = len(left)
-                left = _left(left, lost)
-                idle = idle + 1 if len(left) == before else 0
-                if idle and idle % PATIENT_POLLS == 0:
-                    self._look(idle, receives, requests, left, tag, buffers)
-            if lost:
-                raise lost[0]
-            for sources, (number, where), final in local:
-                target = buffers[number] if where is None else buffers[number][where]
-                inputs = []
-                for number, where in sources:
-                    inputs.append(buffers[number] if where is None else buffers[number][where])
-                if final is None:
-                    _copy(inputs[0], target)
-                elif pair is not None and len(inputs) == 2:
-                    pair(*inputs, out=target)
-                else:
-                    fold(inputs, target, final)  # type: ignore[misc]  # a reduction has one
-            for ahead, behind in meetings:
-                yield from completed([irecv(_NOTHING, behind, tag), isend(_NOTHING, ahead, tag)])
+        requests: list[Request] = []
+        try:
+            for receives, sends, local, meetings in turns:
+                requests = []
+                for peer, (number, where) in receives:
+                    data = buffers[number] if where is None else buffers[number][where]
+                    requests.append(irecv(data, peer, tag))
+                for peer, (number, where) in sends:
+                    data = buffers[number] if where is None else buffers[number][where]
+                    requests.append(isend(data, peer, tag))
+                lost: list[BufferMismatch] = []
+                left = _left(requests, lost)
+                idle = 0
+                suspects: Suspects = frozenset()
+                while left:
+                    if idle >= eager:
+                        yield not idle
+                    before = len(left)
+                    left = _left(left, lost)
+                    idle = idle + 1 if len(left) == before else 0
+                    if idle and idle % PATIENT_POLLS == 0:
+                        suspects = self._look(suspects, receives, requests, left, tag, buffers)
+                if lost:
+                    raise lost[0]
+                for sources, (number, where), final in local:
+                    target = buffers[number] if where is None else buffers[number][where]
+                    inputs = []
+                    for number, where in sources:
+                        inputs.append(buffers[number] if where is None else buffers[number][where])
+                    if final is None:
+                        _copy(inputs[0], target)
+                    elif pair is not None and len(inputs) == 2:
+                        pair(*inputs, out=target)
+                    else:
+                        fold(inputs, target, final)  # type: ignore[misc]  # a reduction has one
+                for ahead, behind in meetings:
+                    requests = [irecv(_NOTHING, behind, tag), isend(_NOTHING, ahead, tag)]
+                    yield from completed(requests)
+        except BaseException:  # the call failed, or nobody goes on with it
+            _in_vain.append((requests, buffers))
+            raise
 
     def _look(
         self,
-        idle: int,
+        suspects: Suspects,
         receives: tuple[Message, ...],
         requests: list[Request],
         left: list[Request],
         tag: int,
         buffers: Buffers,
-    ) -> None:
-        """Look for receives that wait in vain."""
-        peers = set()
+    ) -> Suspects:
+        """Return which receives seem to wait in vain; raise if one of them did so before.
+
+        What is seen may be the next round's message, come with the one that is awaited: then that
+        receive is complete at its next poll.
+        """
+        waiting = {id(request) for request in left}
+        seen: dict[int, int] = {}
         for (peer, (number, where)), request in zip(receives, requests, strict=False):
-            if peer in peers or all(request is not each for each in left):
-                continue
-            peers.add(peer)
-            data = buffers[number] if where is None else buffers[number][where]
-            try:
-                self._transport.look(peer, tag, data.nbytes)
-            except BufferMismatch:
-                # What was seen may be the next round's, and this receive complete at its next poll.
-                if idle > PATIENT_POLLS:
-                    _in_vain.append((requests, buffers))
-                    raise
+            if id(request) in waiting and peer not in seen:
+                seen[peer] = id(request)
+                data = buffers[number] if where is None else buffers[number][where]
+                if not self._transport.look(peer, tag, data.nbytes):
+                    seen[peer] = 0
+                elif id(request) in suspects:
+                    self._transport.refuse(peer, data.nbytes)
+        return frozenset(seen.values())
 
 
 def completed(requests: list[Request]) -> Steps:

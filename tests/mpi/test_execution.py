@@ -11,7 +11,7 @@ import hpccomm
 from hpccomm.algorithms import ALGORITHMS
 
 SEGMENT = 1 << 16
-SMALL = 40_000
+SMALL = 60_000
 """Bytes that requests, views and other small objects may take at a time; less than a segment."""
 
 CALLS = [

@@ -5,18 +5,21 @@ is posted that another size could match.
 """
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpccomm.backends.mpi.types import INT_MAX, block
-from hpccomm.contracts.transport import Request, SharedMemory
+from hpccomm.contracts.transport import CALLS, CHANNELS, Request, SharedMemory
 from hpccomm.errors import BufferMismatch
 
-TAGS = 16
+TAGS = CHANNELS * CALLS
 """`SizedTransport` takes tags below this."""
+
+_refused: list[object] = []
+"""Messages that nobody asked for, and the memory that they come to."""
 
 
 class CheckedTransport:
@@ -74,8 +77,13 @@ class CheckedTransport:
 
         return test
 
-    def look(self, src: int, tag: int, nbytes: int) -> None:
-        """Do nothing: a receive raises by itself."""
+    def look(self, src: int, tag: int, nbytes: int) -> bool:
+        """Tell that there is no need to: a receive raises by itself."""
+        return False
+
+    def refuse(self, src: int, nbytes: int) -> NoReturn:
+        """Never called, since `look` sees nothing."""
+        raise AssertionError((src, nbytes))
 
 
 class SizedTransport:
@@ -93,8 +101,8 @@ class SizedTransport:
         self._isend = comm.Isend
         self._irecv = comm.Irecv
         self._checked = CheckedTransport(comm)
-        # Bytes that a tag can tell; more than a receive of MPI's plain counts takes there are not.
-        self._most = min(self._checked.largest_tag // TAGS - 1, INT_MAX)
+        # Bytes that a tag can tell; and no more than MPI's plain counts.
+        self._most = min((self._checked.largest_tag + 1) // TAGS - 2, INT_MAX)
         self.rank: int = comm.rank
         self.size: int = comm.size
 
@@ -115,17 +123,34 @@ class SizedTransport:
         test: Request = self._irecv([data, nbytes, MPI.BYTE], src, (nbytes + 1) * TAGS + tag).Test
         return test
 
-    def look(self, src: int, tag: int, nbytes: int) -> None:
-        """Raise if the next message from `src` under `tag` has another size."""
+    def look(self, src: int, tag: int, nbytes: int) -> bool:
+        """Tell whether the first message from `src` that no receive matches is another one.
+
+        It stands before that of `nbytes` bytes: of the same channel, but of another size or call.
+        """
         status = MPI.Status()
         if not self._comm.Iprobe(src, MPI.ANY_TAG, status):
-            return
+            return False
+        came = status.Get_tag() % TAGS
+        size = status.Get_elements(MPI.BYTE)
+        return came % CHANNELS == tag % CHANNELS and (came != tag or size != nbytes)
+
+    def refuse(self, src: int, nbytes: int) -> NoReturn:
+        """Take the message that `look` saw, so that its sender can go on, and raise."""
+        status = MPI.Status()
+        message = self._comm.Mprobe(src, MPI.ANY_TAG, status)
         arrived = status.Get_elements(MPI.BYTE)
-        if status.Get_tag() % TAGS == tag and arrived != nbytes:
-            raise _mismatch(src, arrived, nbytes)
+        lost = np.empty(arrived, np.uint8)
+        _refused.append((message.Irecv([lost, *block(arrived)]), lost))
+        raise _mismatch(src, arrived, nbytes)
 
 
 def _mismatch(src: int, arrived: int, expected: int) -> BufferMismatch:
+    if arrived == expected:
+        return BufferMismatch(
+            f"rank {src} sent {arrived} bytes of another call; "
+            "make the same calls in the same order on all ranks"
+        )
     return BufferMismatch(
         f"rank {src} sent {arrived} bytes, and the array takes {expected} bytes; "
         "give an array of the size that is sent"

@@ -1,0 +1,71 @@
+"""Messages whose size stands in their tag, and those for which it does not fit."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm.backends.mpi.transport import SizedTransport
+from hpccomm.errors import RankMismatch
+
+
+def receive(transport: SizedTransport, data: np.ndarray[Any, Any], src: int, tag: int) -> None:
+    test = transport.irecv(data, src, tag)
+    while not test():
+        pass
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("most", [0, 100, 1 << 20])
+def test_messages_of_all_sizes_keep_their_order(mpi_comm: Any, most: int) -> None:
+    transport = SizedTransport(mpi_comm)
+    transport._most = min(most, transport._most)
+    right, left = (mpi_comm.rank + 1) % mpi_comm.size, (mpi_comm.rank - 1) % mpi_comm.size
+    sizes = [0, 1, 100, 101, 100, 5000, 0, 100, 70_000, 1]
+    sent = [np.full(size, 10 * mpi_comm.rank + i, np.uint8) for i, size in enumerate(sizes)]
+    sends = [transport.isend(data, right, 3) for data in sent]
+    for i, size in enumerate(sizes):
+        data = np.zeros(size, np.uint8)
+        receive(transport, data, left, 3)
+        np.testing.assert_array_equal(data, 10 * left + i)
+    while sends:
+        sends = [test for test in sends if not test()]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_came_instead_is_seen_and_taken(mpi_comm: Any) -> None:
+    transport = SizedTransport(mpi_comm)
+    if mpi_comm.rank == 1:
+        large = np.ones(1 << 20, np.uint8)
+        first = transport.isend(large, 0, 3)
+        while not first():  # ends only once the message is taken
+            pass
+        transport.isend(large[:8], 0, 3)
+    if mpi_comm.rank == 0:
+        data = np.zeros(8, np.uint8)
+        late = transport.irecv(data, 1, 3)
+        assert not transport.look(1, 4, 8)
+        while not transport.look(1, 3, 8):
+            assert not late()
+        with pytest.raises(hpccomm.BufferMismatch, match="rank 1 sent 1048576 bytes"):
+            transport.refuse(1, 8)
+        while not late():
+            pass
+        assert data.all()
+        assert not transport.look(1, 3, 8)
+    mpi_comm.Barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_forgotten_call_does_not_pass_for_a_later_one(mpi_comm: Any) -> None:
+    comm = hpccomm.new_comm(mpi_comm=mpi_comm)
+    root = 0
+    counts = [1, 2, 1]
+    if comm.rank == root:
+        for count in counts:
+            comm.broadcast(np.ones(count), root, algorithm="binomial")
+    elif comm.rank == 1:
+        with pytest.raises(RankMismatch, match="rank 0 sent 8 bytes"):
+            comm.broadcast(np.zeros(2), root, algorithm="binomial")
+    mpi_comm.Barrier()
