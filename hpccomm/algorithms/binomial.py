@@ -1,8 +1,9 @@
 """Binomial tree: the ranks that have the data double in each round, or those that lack it halve.
 
-⌈log2 n⌉ messages on any path, which is the least there can be: for small arrays. Each message is the
-whole array (or, for gather and scatter, the blocks of a subtree). See R. Thakur, R. Rabenseifner, W.
-Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
+⌈log2 n⌉ messages on any path, which is the least there can be: for small arrays. Each message is a
+segment of the array (or, for gather and scatter, the blocks of a subtree); the rounds are those of one
+segment. See R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations
+in MPICH", 2005.
 
 ==============  ===============  =======================================
 collective      rounds           elements sent by a rank
