@@ -105,6 +105,15 @@ def broadcast(case: Case) -> list[Stage]:
     return [_one_by_one(pieces, longest, _ports(case, pieces.mean))]
 
 
+def root_ports(case: Case, elements: Elements) -> Path:
+    """Return for how long the root's messages to all of its children take its ports."""
+    ports = Path()
+    for bit in (1 << k for k in range((case.ranks - 1).bit_length())):
+        reach = Reach(bit >= case.per_node)
+        ports = ports + case.inject(reach, elements(0, bit), both_ways=False)
+    return ports
+
+
 def _ports(case: Case, elements: float) -> tuple[Path, Path]:
     """Return for how long a piece takes the root's ports, within its node and to others."""
     far = (case.network.nodes - 1).bit_length()

@@ -10,9 +10,8 @@ import numpy as np
 
 from hpccomm.cost.case import Case
 from hpccomm.cost.dealt import Dealt, deal
-from hpccomm.cost.formulas.binomial import subtrees, ways
+from hpccomm.cost.formulas.binomial import root_ports, subtrees
 from hpccomm.cost.path import Path, Reach, Stage, after, copy, fold
-from hpccomm.cost.step import chained
 
 
 def passing(case: Case, steps: int, elements: float, across: int | None = None) -> Stage:
@@ -91,20 +90,48 @@ def all_gather(case: Case) -> list[Stage]:
 
 
 def scatter_all_gather(case: Case) -> list[Stage]:
-    """A broadcast: scatter along a binomial tree, then hand round.
+    """A broadcast: scatter along a binomial tree, then hand the blocks on, from the root.
 
-    Whoever gets his block last is the left neighbour of the root; from there it goes round.
+    The root waits for nobody: once its messages of the scattering have left, it begins to hand on.
     """
     n, count = case.ranks, case.call.counts[0]
     blocks = deal(-(-count // n), case.tuning.segment, case.tuning.channels)
-    several = blocks.channels > 1
+    dealt = root_ports(case, subtrees(case, blocks.mean))
+    # The ring is open: nothing comes back to the root.
+    aligned = case.one_node or case.call.root % case.per_node == 0
+    crossings = case.network.nodes - 1 if aligned else case.network.nodes
+    steps = n - 1
+    if count < n:
+        # The root's own block is empty; the last one goes to all but its owner, the first owner's
+        # from there to the end.
+        steps = max(n - 2, n + 1 + -n // count)
+    first = case.inject(Reach.INNER if case.per_node > 1 else case.far, blocks.mean, case.per_node)
+    earlier = (blocks.all_pieces - 1) * steps * first
+    paths = [earlier + path for path in passing(case, steps, blocks.mean, min(crossings, steps))]
+    messages = steps * blocks.all_pieces
+    if case.per_node > 1:
+        inner = case.step(Reach.INNER, blocks.mean, case.per_node)
+        paths.append(inner.hop + (messages - 1) * inner.port)
+    if not case.one_node and count >= n:
+        paths += _from_later_nodes(case, messages, blocks.mean)
+    return [after(blocks.all_pieces * dealt, tuple(paths))]
 
-    def scattered(elements: float) -> Stage:
-        return tuple(chained(steps) for steps in ways(case, subtrees(case, elements), None))
 
-    if not several:
-        first = tuple(blocks.pieces * path for path in scattered(blocks.piece))
-        hops = (n - 1) * blocks.pieces
-        return [first, passing(case, hops, blocks.piece)]
-    first = tuple(blocks.all_pieces * path for path in scattered(blocks.mean))
-    return [first, *_phases(case, blocks, 0, 1, Path())]
+def _from_later_nodes(case: Case, messages: int, elements: float) -> list[Path]:
+    """Return the paths that wait at the end of a node for its port, and then go on to the last one.
+
+    The rank there has got its block by as many messages between nodes as the node's number has bits,
+    and by as many within as its place there has.
+    """
+    last = case.network.nodes - 1
+    far = case.step(Reach.ACROSS, elements)
+    inner = case.hop(Reach.INNER, elements, case.per_node)
+    paths = []
+    for node in {0, *(1 << k for k in range(last.bit_length())), max(last - 1, 0)}:
+        links = last - node
+        near = (links - 1) * (case.per_node - 1)
+        if links > 0 and links + near <= messages:
+            waiting = (messages - links - near) * far.port
+            got = Path((case.per_node - 1).bit_count(), across_latencies=node.bit_count())
+            paths.append(got + waiting + links * far.hop + near * inner)
+    return paths
