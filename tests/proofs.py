@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from hpccomm.algorithms import ALGORITHMS, Algorithm
 from hpccomm.contracts.schedule import whole
-from hpccomm.testing.proof import ONE_COUNT, ROOTED, Case, case, prove_all
+from hpccomm.contracts.signature import BLOCKWISE, ROOTED
+from hpccomm.testing.proof import Case, case, prove_all
 from hpccomm.topology import Topology, arrange
 
 
@@ -50,7 +51,7 @@ def sizes_of(which: Which, n: int) -> list[tuple[Any, int]]:
     """Counts and segments that are proven on `n` ranks: counts of the array, or of blocks."""
     if which.collective == "barrier":
         return [(0, whole)]
-    if which.collective in ONE_COUNT:
+    if which.collective not in BLOCKWISE:
         if which.name == "linear" and n > 16:  # n messages of n-fold memory, of all alike
             return [(5, 2), (0, 1), (2, whole)]
         if n <= 8:
@@ -89,25 +90,30 @@ def topologies_of(which: Which, n: int) -> list[Topology | None]:
 
 
 def cases(which: Which, n: int) -> Iterator[Case]:
-    """Every root; on few ranks all combinations of the rest, on many these in turn."""
+    """Every root; and counts, segments, channels, placements and being in place in turn."""
     roots = range(n) if which.collective in ROOTED else ()
     variants = list(
         product(
             sizes_of(which, n),
             (2, 1, 3),
-            (False, True) if n <= 3 else (False, True, False),  # in place
+            (False, True),  # in place
             (False, True) if which.collective == "scan" else (False,),
             topologies_of(which, n),
         )
     )
+    # Pieces, and calls that differ in being in place, take long on many ranks.
+    plain = [each for each in variants if each[0][1] >= n and each[1:4] == (2, False, False)]
     for root in roots or (0,):
         if n <= 3:
-            chosen = variants
+            wanted = 24 if roots else 96
         else:
-            # A stride that shares no factor with the number of variants comes by all of them.
-            wanted = min((1 if roots else 8) * (1 if n > 16 else 3), len(variants))
-            begin = 31 * n + 5 * root
-            chosen = [variants[(begin + i) * 1009 % len(variants)] for i in range(wanted)]
+            wanted = (3 if roots else 12) if n <= 8 else (1 if roots else 6)
+        begin = 31 * n + 5 * root
+        chosen = []
+        for i in range(begin, begin + wanted):
+            from_these = variants if n <= 16 or i % 6 == 0 else plain
+            # A stride that shares no factor with their number comes by all of them.
+            chosen.append(from_these[i * 1009 % len(from_these)])
         for (count, segment), channels, in_place, exclusive, topology in chosen:
             yield which.case(
                 n,

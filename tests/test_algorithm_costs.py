@@ -10,7 +10,8 @@ import pytest
 from proofs import EVERY, Which
 
 from hpccomm.contracts.schedule import whole
-from hpccomm.testing.proof import ONE_COUNT, Case
+from hpccomm.contracts.signature import BLOCKWISE
+from hpccomm.testing.proof import Case
 from hpccomm.topology import arrange
 
 BLOCK = 4
@@ -57,7 +58,7 @@ def cost_of(case: Case) -> Cost:
 
 def cost(collective: str, name: str, n: int) -> Cost:
     """The cost on `n` ranks, of which each has a block of `BLOCK`; the root is 0."""
-    count = n * BLOCK if collective in ONE_COUNT else BLOCK
+    count = n * BLOCK if collective not in BLOCKWISE else BLOCK
     return cost_of(Which(collective, name).case(n, count=count, channels=1))
 
 
@@ -261,7 +262,7 @@ def test_the_fixed_order_takes_no_more_than_the_ring(which: Which) -> None:
     for n in (2, 4, 8, 32) if which.name == "hierarchical" else (2, 3, 4, 7, 8, 13, 32):
         topology = arrange([rank // 4 for rank in range(n)])
         for segment in (whole, 2):
-            count = n * BLOCK if which.collective in ONE_COUNT else BLOCK
+            count = n * BLOCK if which.collective not in BLOCKWISE else BLOCK
             case = which.case(n, count=count, segment=segment, channels=1, topology=topology)
             found = cost_of(case)
             assert found.elements.sum() <= phases * (n - 1) * n * BLOCK

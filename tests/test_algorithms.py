@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from proofs import EVERY, Which, cases, prove_sizes, topologies_of
 
 from hpccomm.contracts.schedule import whole
+from hpccomm.contracts.signature import BLOCKWISE, ROOTED
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.reductions import ReduceOp
-from hpccomm.testing.proof import ONE_COUNT, ROOTED, check_same_program, prove_all
+from hpccomm.testing.proof import check_same_program, prove_all
 from hpccomm.topology import arrange
 
 SIZES = [range(1, 17), range(17, 33), range(33, 49), range(49, 65)]
@@ -76,9 +77,9 @@ def test_narrow_floats_round_once_where_the_order_is_fixed(which: Which) -> None
 def test_proof_of_odd_cases(which: Which, data: st.DataObject) -> None:
     heavy = which.collective == "all_to_all" or which.name in ("linear", "pairwise", "shm")
     n = data.draw(st.integers(1, 40 if heavy else 200), "ranks")
-    count: Any = data.draw(st.integers(0, 500 if which.collective in ONE_COUNT else 7), "count")
+    count: Any = data.draw(st.integers(0, 500 if which.collective not in BLOCKWISE else 7), "count")
     solo = n <= 12 and data.draw(st.booleans(), "solo")
-    if which.collective not in ONE_COUNT and not which.algorithm.uniform and n <= 60:
+    if which.collective in BLOCKWISE and not which.algorithm.uniform and n <= 60:
         few = st.integers(0, 9)
         row = st.lists(few, min_size=n, max_size=n)
         if which.collective != "all_to_all":

@@ -21,7 +21,8 @@ from hpccomm.contracts.schedule import (
     Transfers,
     copies,
 )
-from hpccomm.testing.proof import ONE_COUNT, REDUCING, Case, Unproven, prove_all
+from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS
+from hpccomm.testing.proof import Case, Unproven, prove_all
 from hpccomm.topology import arrange
 
 N = 6
@@ -37,7 +38,7 @@ Fault = Callable[[Rounds, Which], Iterator[Rounds]]
 def asked(which: Which) -> Case:
     # All slices and pieces of them are alike, so that no round moves only what is there anyhow.
     count: Any = 24
-    if which.collective not in ONE_COUNT:
+    if which.collective in BLOCKWISE:
         alike = which.algorithm.uniform or which.collective == "all_to_all"
         count = 3 if alike else [1, 2, 3, 4, 5, 6]
     topology = arrange([0, 1, 1, 0, 2, 2]) if which.name == "hierarchical" else None
@@ -213,7 +214,7 @@ FAULTS: list[Fault] = [
 
 def expected_in(fault: Fault, which: Which) -> bool:
     """Whether the fault can be planted in every schedule of this kind."""
-    folds = which.collective in REDUCING
+    folds = which.collective in REDUCTIONS
     if which.algorithm.shared and fault in (a_wrong_peer, sends_first):
         return False
     if fault in (a_dropped_row, a_moved_slice):

@@ -8,7 +8,7 @@ not certain to be right raises `hpccomm.testing.Unproven`:
   element, each exactly once; with ``deterministic=True`` from left to right in the order of ranks.
   With more than one rank it passed exactly one fold that is `final` (but in a scan).
 - No element is read before it was written; every slice lies in its buffer; what was given is not
-  overwritten, unless the result lies in the same memory.
+  overwritten, unless the result lies in the same memory, and the root's array of a broadcast never.
 - Each message has both ends in the same round of the same channel, with the same count. What is
   received overlaps nothing else that is sent or received in the round. The rows of a local step do
   not depend on each other.
@@ -41,7 +41,7 @@ from hpccomm.algorithms import Algorithm, Build
 from hpccomm.contracts.schedule import whole
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op, ReduceOp
-from hpccomm.testing.proof.case import ONE_COUNT, REDUCING, ROOTED, Case, Counts, case, signatures
+from hpccomm.testing.proof.case import Case, Counts, case, signatures
 from hpccomm.testing.proof.machine import Machine
 from hpccomm.testing.proof.memory import (
     Unproven,
@@ -53,18 +53,7 @@ from hpccomm.testing.proof.memory import (
 from hpccomm.testing.proof.views import check_same_program
 from hpccomm.topology import Topology
 
-__all__ = [
-    "ONE_COUNT",
-    "REDUCING",
-    "ROOTED",
-    "Case",
-    "Unproven",
-    "case",
-    "check_same_program",
-    "prove",
-    "prove_all",
-    "signatures",
-]
+__all__ = ["Case", "Unproven", "case", "check_same_program", "prove", "prove_all", "signatures"]
 
 
 def prove(

@@ -9,25 +9,16 @@ from numpy.typing import NDArray
 
 from hpccomm.algorithms import ALGORITHMS, Algorithm, Build
 from hpccomm.contracts.schedule import Column, Schedule, Tuning, whole, world
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS, ROOTED, Signature
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op, ReduceOp
 from hpccomm.topology import Topology
 
-ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
-"""Collectives with a root."""
-
-REDUCING = frozenset(("all_reduce", "reduce", "reduce_scatter", "scan"))
-"""Collectives that fold."""
-
-ONE_COUNT = frozenset(("all_reduce", "broadcast", "reduce", "scan", "barrier"))
-"""Collectives whose call has one count, not one for each rank."""
-
 _NEVER_IN_PLACE = frozenset(("broadcast", "barrier"))
 
 Counts = int | Sequence[int] | Sequence[Sequence[int]]
-"""Elements: the whole array of a collective of `ONE_COUNT`; else of every block, or of each rank's
-block; for all_to_all also a row for each rank, what it sends to each."""
+"""Elements: of the whole array; where the collective is one of `BLOCKWISE`, of every block, or of
+each rank's block; for all_to_all also a row for each rank, what it sends to each."""
 
 
 class Part(NamedTuple):
@@ -162,7 +153,7 @@ def signatures(
     all_to_all, where both have one size.
     """
     blocks = np.array(count, np.int64)
-    if collective in ONE_COUNT:
+    if collective not in BLOCKWISE:
         blocks = blocks.reshape(1)
     elif blocks.ndim < 2:
         blocks = np.broadcast_to(blocks, ranks)
@@ -188,7 +179,7 @@ def signatures(
                 tuple(sent.tolist()),
                 tuple(received.tolist()),
                 uniform=uniform,
-                op=op if collective in REDUCING else None,
+                op=op if collective in REDUCTIONS else None,
                 root=root if rooted else -1,
                 exclusive=exclusive,
                 in_place=same,

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.schedule import RECV, SCRATCH, SEND, Column
-from hpccomm.testing.proof.case import REDUCING, Case, Part, expected, lengths
+from hpccomm.contracts.signature import REDUCTIONS
+from hpccomm.testing.proof.case import Case, Part, expected, lengths
 
 Cells = NDArray[np.int64]
 """Numbers of cells."""
@@ -176,11 +177,13 @@ def fill(memory: Memory) -> None:
     local = local_ranks(memory.offset)
     given = memory.length[CODES[SEND]].copy()
     first = memory.base[CODES[SEND]].copy()
+    broadcast_roots = []
     for begins, case in zip(memory.offset.tolist(), memory.cases, strict=False):
         if case.calls[0].collective == "broadcast":
             root = begins + case.calls[0].root
             given[root] = memory.length[CODES[RECV], root]
             first[root] = memory.base[CODES[RECV], root]
+            broadcast_roots.append(root)
     cells = spread(first, given)
     rank = np.repeat(local, given)
     state = memory.state
@@ -189,8 +192,10 @@ def fill(memory: Memory) -> None:
     state[cells, ORIGIN] = spread(np.zeros_like(given), given)
     state[cells, FLAGS] = WRITTEN | ORDERED
     state[cells, BITS:] = one_bit(rank, state.shape[1] - BITS)
+    results = memory.length[CODES[RECV]].copy()
+    results[broadcast_roots] = 0  # what is broadcast is only read there
     memory.protected[cells] = True
-    memory.protected[spread(memory.base[CODES[RECV]], memory.length[CODES[RECV]])] = False
+    memory.protected[spread(memory.base[CODES[RECV]], results)] = False
 
 
 def check_results(memory: Memory, parts: Sequence[Sequence[Part]]) -> None:
@@ -203,7 +208,7 @@ def check_results(memory: Memory, parts: Sequence[Sequence[Part]]) -> None:
     for begins, case, its in zip(memory.offset.tolist(), memory.cases, parts, strict=False):
         for local, call, _ in its:
             want = expected(case, call, local)
-            folded = case.size > 1 and call.collective in REDUCING
+            folded = case.size > 1 and call.collective in REDUCTIONS
             demanded = WRITTEN
             demanded |= FINAL if folded and call.collective != "scan" else 0
             demanded |= ORDERED if folded and case.in_rank_order else 0
