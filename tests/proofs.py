@@ -57,10 +57,11 @@ def sizes_of(which: Which, n: int) -> list[tuple[Any, int]]:
         if n <= 8:
             return list(product([n + 1, 0, 1, 2 * n + 3, n - 1, n, 5], [whole, 1, 3, n]))
         # Few pieces: many on many ranks take long. Those that slice cut the slices.
-        segment = 1 if which.deterministic or which.name in SLICING else n
-        several = [(2 * n + 3, segment), (n + 1, segment), (3 * n, segment), (5, 2)]
-        one = [(0, 3), (1, 1), (n - 1, whole), (n, whole), (n + 1, whole), (2 * n + 3, whole)]
-        return several + one
+        slicing = which.deterministic or which.name in SLICING
+        segment = 1 if slicing else n
+        several = [(2 * n + 3, segment), (n + 1, segment), (3 * n, segment), (5, 2), (0, 3)]
+        one = [(n - 1, whole), (n, whole), (n + 1, whole)] if slicing else [(5, whole), (2, whole)]
+        return [*several, *one, (1, whole), (2 * n + 3, whole)]
     even = [(1, whole), (0, 1), (2, 1), (3, whole), (5, 2)]
     if which.algorithm.uniform:
         return even
@@ -101,17 +102,18 @@ def cases(which: Which, n: int) -> Iterator[Case]:
             topologies_of(which, n),
         )
     )
-    # Pieces, and calls that differ in being in place, take long on many ranks.
-    plain = [each for each in variants if each[0][1] >= n and each[1:4] == (2, False, False)]
+    # Many elements, pieces, and calls that differ in being in place take long on many ranks.
+    quick = [size for size in sizes_of(which, n) if size[1] == whole and size[0] != 2 * n + 3]
+    plain = [each for each in variants if each[0] in quick and each[1:4] == (2, False, False)]
     for root in roots or (0,):
         if n <= 3:
             wanted = 24 if roots else 96
         else:
             wanted = (3 if roots else 12) if n <= 8 else (1 if roots else 6)
-        begin = 31 * n + 5 * root
+        begin, every = 31 * n + 5 * root, 17 if roots else 3
         chosen = []
         for i in range(begin, begin + wanted):
-            from_these = variants if n <= 16 or i % 6 == 0 else plain
+            from_these = variants if n <= 16 or i % every == 0 else plain
             # A stride that shares no factor with their number comes by all of them.
             chosen.append(from_these[i * 1009 % len(from_these)])
         for (count, segment), channels, in_place, exclusive, topology in chosen:
