@@ -41,7 +41,8 @@ stage 60 "ruff check" "$python" -m ruff check
 stage 60 "ruff format" "$python" -m ruff format --check
 stage 300 "mypy" "$python" -m mypy
 stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
-stage 600 "tests without MPI" "$python" -m pytest --ignore=tests/mpi
+# Two at a time, file by file: a file's tests share what they start.
+stage 700 "tests without MPI" "$python" -m pytest -n 2 --dist loadfile --ignore=tests/mpi
 # Open MPI's launcher refuses to start where one of the same process id was killed and left its files.
 launcher_folder=$(mktemp -d)
 trap 'rm -rf "$launcher_folder"' EXIT

@@ -11,9 +11,9 @@ from hpccomm.algorithms.families import Family
 from hpccomm.algorithms.hierarchical import DEFAULT, hierarchical
 from hpccomm.algorithms.levels import placement
 from hpccomm.contracts.schedule import Tuning, whole, world
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import BLOCKWISE, ROOTED, Signature
 from hpccomm.reductions import ReduceOp
-from hpccomm.testing.proof import ONE_COUNT, ROOTED, Case, case, prove_all
+from hpccomm.testing.proof import Case, case, prove_all
 from hpccomm.topology import Topology, arrange
 
 FAMILIES = {name: each for name, each in vars(families).items() if isinstance(each, Family)}
@@ -35,7 +35,7 @@ def cases(inner: Family, across: Family) -> Iterator[Case]:
     for collective, topology in product(COLLECTIVES, NODES):
         n = topology.size
         uneven = [(3 * rank + 1) % 4 for rank in range(n)]
-        counts = (3 * n + 2, 1) if collective in ONE_COUNT else (uneven, 2)
+        counts = (uneven, 2) if collective in BLOCKWISE else (3 * n + 2, 1)
         for count, (solo, segment) in zip(counts, variants, strict=False):
             yield case(
                 collective,
