@@ -138,15 +138,23 @@ def trial(comm: Communicator, ask: Ask) -> Trial:
     arguments = _arguments(ask, rank, size)
     if ask.collective == "broadcast":
         assert wanted is not None
+        if given is not None:
+            return Trial(ask, {"x": frozen(given), **arguments}, (), ())
         x = np.empty_like(wanted)
-        before = poison(wanted) if given is None else given
-        return Trial(ask, {"x": x, **arguments}, ((x, before),), ((x, wanted),))
+        return Trial(ask, {"x": x, **arguments}, ((x, poison(wanted)),), ((x, wanted),))
     in_place = rank % 2 == 0 if ask.in_place is None else ask.in_place
     if given is None or wanted is None or not in_place:
         return _apart(ask, arguments, given, wanted)
     counts = ask.counts(size)
     own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
     return _in_place(ask, arguments, given, wanted, own)
+
+
+def frozen(values: Array) -> Array:
+    """Return a read-only array of `values`."""
+    array = values.copy()
+    array.flags.writeable = False
+    return array
 
 
 def _apart(
@@ -156,9 +164,7 @@ def _apart(
     x = out = None
     before, after = [], []
     if given is not None:
-        x = np.empty_like(given)
-        before.append((x, given))
-        after.append((x, given))
+        x = frozen(given)  # so that nobody writes there
     if wanted is not None:
         out = np.empty_like(wanted)
         before.append((out, poison(wanted)))

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import hpccomm
-from hpccomm import ReduceOp
+from hpccomm import CommOptions, ReduceOp
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.errors import BufferMismatch, RankMismatch
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.creation import another
 from hpccomm.testing.conformance.inputs import (
     MOVABLE,
     OPS,
@@ -250,6 +251,20 @@ def own_blocks(comm: Communicator, of: Callable[[int], Counts], asynchronous: bo
     equal(out, mine, "scatter_v")
     if comm.rank == root:
         equal(x, expected, "scatter_v, x")
+
+
+@UNEVEN.behaviour(min_size=3)
+def ranks_with_little_and_with_much(comm: Communicator) -> None:
+    """Ranks take the same way in all_to_all_v, however many elements each of them has."""
+    size = comm.size
+    table = np.ones((size, size), np.int64)
+    table[0, 1] = table[1, 0] = 1000
+    send, recv = (tuple(map(int, each)) for each in (table[comm.rank], table[:, comm.rank]))
+    x = np.repeat(np.arange(size, dtype=np.float32), send) + 100 * comm.rank
+    expected = np.repeat(100 * np.arange(size, dtype=np.float32), recv) + comm.rank
+    with another(comm, options=CommOptions(self_check=False, segment=64)) as small:
+        equal(small.all_to_all_v(x, send, recv), expected, "call")
+        equal(small.plan("all_to_all_v", x, send, recv)(), expected, "plan")
 
 
 @UNEVEN.behaviour()
