@@ -109,7 +109,7 @@ def cases(which: Which, n: int) -> Iterator[Case]:
         if n <= 3:
             wanted = 24 if roots else 96
         else:
-            wanted = (3 if roots else 12) if n <= 8 else (1 if roots else 6)
+            wanted = (3 if roots else 12) if n <= 8 else (1 if roots else 4)
         begin, every = 31 * n + 5 * root, 17 if roots else 3
         chosen = []
         for i in range(begin, begin + wanted):
