@@ -10,6 +10,7 @@ import pytest
 from hpccomm.algorithms import ALGORITHMS, Algorithm, ring
 from hpccomm.contracts.schedule import Schedule, Tuning, whole, world
 from hpccomm.contracts.signature import Signature
+from hpccomm.cost.model import price
 from hpccomm.cost.network_files import load
 from hpccomm.plots.subject import subject
 from hpccomm.simulate import simulate
@@ -72,6 +73,21 @@ def test_it_is_simulated(build: Callable[..., Schedule]) -> None:
         for each in (build, ring.all_gather)
     )
     assert 0 < mine < 0.7 * its
+
+
+def test_it_is_priced_as_it_is_simulated(
+    build: Callable[..., Schedule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ALGORITHMS["all_gather"], "two_way_ring", Algorithm(build))
+    for network in (load("nvlink8"), load("ib400x32")):
+        for count in (1, 1_000_000):
+            call = Signature("all_gather", np.dtype(np.float32), (count,) * network.ranks)
+            schedule = build(world(network.ranks), call, Tuning(whole))
+            wanted = simulate(schedule, network, 4).seconds
+            assert price(network, call, build, Tuning(whole)) == pytest.approx(wanted, rel=0.05)
+            assert price(network, call, "two_way_ring", Tuning(whole)) == pytest.approx(
+                wanted, rel=0.05
+            )
 
 
 def test_named_it_runs_and_is_drawn(

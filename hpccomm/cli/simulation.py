@@ -16,7 +16,6 @@ from hpccomm import dtypes
 from hpccomm.algorithms import ALGORITHMS
 from hpccomm.contracts.schedule import Schedule, Tuning, world
 from hpccomm.contracts.signature import Signature
-from hpccomm.cost.formulas import FORMULAS
 from hpccomm.cost.model import price
 from hpccomm.cost.network import Network
 from hpccomm.cost.network_files import dump
@@ -287,12 +286,8 @@ def _refusal(collective: Collective, algorithm: str, asked: Asked) -> str:
         )
     if own[algorithm].uniform and collective.name != name:
         return f"it takes blocks of one size, which {collective.name} does not have"
-    if asked.model == COST:
-        if collective.name != name:
-            return f"{collective.name} differs from rank to rank; only --model {EVENTS} does that"
-        if algorithm not in FORMULAS[name]:
-            fits = ", ".join(FORMULAS[name]) or "nothing"
-            return f"--model {COST} prices {fits} of {name}; give one of them, or --model {EVENTS}"
+    if asked.model == COST and collective.name != name:
+        return f"{collective.name} differs from rank to rank; only --model {EVENTS} does that"
     return ""
 
 

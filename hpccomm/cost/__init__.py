@@ -1,1 +1,1 @@
-"""What an algorithm costs on a described network, in closed form."""
+"""What an algorithm costs on a described network, in closed form or from its schedule."""

@@ -3,7 +3,8 @@
 Each algorithm has a formula, which gives a few `Path` for each of its stages: those that can be the
 longest. Some are chains of messages that wait for each other, others what the busiest port or the
 busiest rank has to do. A price is a sum over stages of the longest path; it does not depend on the
-number of ranks how long it takes to find.
+number of ranks how long it takes to find. An algorithm without a formula is priced by the rounds of its
+schedule.
 """
 
 from collections.abc import Sequence
@@ -11,23 +12,27 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.algorithms import ALGORITHMS
-from hpccomm.contracts.schedule import Tuning
+from hpccomm.algorithms import ALGORITHMS, Algorithm, Build
+from hpccomm.contracts.schedule import Tuning, world
 from hpccomm.contracts.signature import Signature
 from hpccomm.cost.case import Case
 from hpccomm.cost.formulas import FORMULAS, Formula
 from hpccomm.cost.network import Level, Network
 from hpccomm.cost.path import Stage, copy
+from hpccomm.cost.rounds import walked
 from hpccomm.errors import UsageError
 
 Ways = list[NDArray[np.float64]]
 """The terms of the paths through each stage."""
 
 
-def price(network: Network, call: Signature, algorithm: str, tuning: Tuning) -> float:
+def price(
+    network: Network, call: Signature, algorithm: str | Algorithm | Build, tuning: Tuning
+) -> float:
     """Return the seconds that a call takes.
 
-    Local: sends nothing.
+    Local: sends nothing. By a formula it takes milliseconds; by a schedule, a time that grows with
+    rounds times ranks.
 
     Parameters
     ----------
@@ -35,8 +40,9 @@ def price(network: Network, call: Signature, algorithm: str, tuning: Tuning) -> 
         On which its ranks are, one node after the other.
     call : Signature
         What is asked for.
-    algorithm : str
-        The name of an own algorithm.
+    algorithm : str, Algorithm or callable
+        The name of an own algorithm: priced by its formula, or by its schedule if it has none. Or the
+        algorithm, or its function ``build``: priced by its schedule.
     tuning : Tuning
         What it is told.
 
@@ -45,9 +51,38 @@ def price(network: Network, call: Signature, algorithm: str, tuning: Tuning) -> 
     UsageError
         If the collective has no such algorithm, or it does not apply to such a network.
     """
-    seconds = rates(network)
-    paths = stages(network, call, algorithm, tuning)
-    return network.overhead + float(longest(paths, seconds) @ seconds)
+    if isinstance(algorithm, str) and algorithm in FORMULAS[call.collective]:
+        seconds = rates(network)
+        paths = stages(network, call, algorithm, tuning)
+        return network.overhead + float(longest(paths, seconds) @ seconds)
+    name, found = _named(call.collective, algorithm)
+    _check_reach(network, name, found)
+    schedule = found.build(world(network.ranks), call, tuning)
+    return network.overhead + walked(schedule, network, call.dtype.itemsize)
+
+
+def _named(collective: str, algorithm: str | Algorithm | Build) -> tuple[str, Algorithm]:
+    """Return the name and the algorithm of what `price` was given."""
+    if isinstance(algorithm, str):
+        own = ALGORITHMS[collective]
+        if algorithm not in own:
+            raise UsageError(
+                f"algorithm is {algorithm!r}, which {collective} does not have; "
+                f"give one of {', '.join(map(repr, own))}, or the function that builds its schedule"
+            )
+        return algorithm, own[algorithm]
+    found = algorithm if isinstance(algorithm, Algorithm) else Algorithm(algorithm)
+    return getattr(found.build, "__name__", repr(found.build)), found
+
+
+def _check_reach(network: Network, name: str, algorithm: Algorithm) -> None:
+    """Refuse an algorithm whose ranks share memory where they do not."""
+    if algorithm.shared and network.nodes > 1:
+        raise UsageError(
+            f"algorithm is {name!r}, which takes ranks that share memory, and {network.name} "
+            f"has {network.ranks} ranks on {network.nodes} nodes; give at most "
+            f"{network.ranks_per_node} ranks, or another algorithm"
+        )
 
 
 def stages(network: Network, call: Signature, algorithm: str, tuning: Tuning) -> list[Ways]:
@@ -63,21 +98,16 @@ def stages(network: Network, call: Signature, algorithm: str, tuning: Tuning) ->
     Raises
     ------
     UsageError
-        If the collective has no such algorithm, or it does not apply to such a network.
+        If the collective has no such formula, or it does not apply to such a network.
     """
     formulas = FORMULAS[call.collective]
     if algorithm not in formulas:
         fits = ", ".join(repr(name) for name in formulas)
         raise UsageError(
-            f"algorithm is {algorithm!r}, which has no price for {call.collective}; "
+            f"algorithm is {algorithm!r}, which has no formula for {call.collective}; "
             f"give one of {fits}"
         )
-    if ALGORITHMS[call.collective][algorithm].shared and network.nodes > 1:
-        raise UsageError(
-            f"algorithm is {algorithm!r}, which takes ranks that share memory, and {network.name} "
-            f"has {network.ranks} ranks on {network.nodes} nodes; give at most "
-            f"{network.ranks_per_node} ranks, or another algorithm"
-        )
+    _check_reach(network, algorithm, ALGORITHMS[call.collective][algorithm])
     ways = []
     for crowded in (False, True) if _shares(network) else (False,):
         case = Case(network, call, tuning, crowded=crowded)

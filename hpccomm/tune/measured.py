@@ -84,7 +84,7 @@ def _unusable(row: Row, network: Network) -> str:
     if row.algorithm in ("native", "auto"):
         return f"{row.algorithm}: which algorithm ran is not known"
     if row.algorithm not in FORMULAS.get(row.collective, {}):
-        return f"{row.collective} by {row.algorithm}: has no price"
+        return f"{row.collective} by {row.algorithm}: has no formula"
     if row.algorithm == "shm" and network.nodes > 1:
         return "shm on several nodes"
     if row.wrong > 0:
