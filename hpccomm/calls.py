@@ -25,7 +25,7 @@ from hpccomm.errors import (
     UsageError,
 )
 from hpccomm.hooks import AbortHook, CallInfo, Hook, Hooks
-from hpccomm.paths import Run
+from hpccomm.paths import Run, Start
 from hpccomm.progress import Lane, Task, engine
 from hpccomm.settings import Settings
 from hpccomm.stats import Stats, Tally
@@ -208,13 +208,15 @@ class Calls:
         self,
         label: Label,
         tally: Tally,
-        start: Callable[[], Steps],
-        keep: tuple[object, ...],
+        start: Start,
+        send: Buffer,
+        recv: Buffer,
+        keep: object,
         timeout: float,
         *,
         ordered: bool = True,
     ) -> None:
-        """Run a polled operation and wait for it. Parameters are those of `Operation`.
+        """Run the polled ``start(send, recv)`` and wait for it.
 
         Small arrays come this way: what only a call that waits long needs is made only then.
         """
@@ -227,14 +229,14 @@ class Calls:
         begin = perf_counter()
         steps: Steps | None = None
         try:
-            steps = self._together(start())
+            steps = self._together(start(send, recv))
             if not spun(steps):
                 expired = self._expired(*label, sequence, timeout)
                 drive(steps, timeout=timeout, gate=self.gate, expired=expired)
         except BaseException as error:  # noqa: BLE001 (raised again)
             elapsed = perf_counter() - begin
             harmless = _harmless(error, ordered)
-            self._failed(error, *label, elapsed, (keep, steps), harmless=harmless)
+            self._failed(error, *label, elapsed, (start, keep, steps), harmless=harmless)
         elapsed = perf_counter() - begin
         tally.calls += 1
         tally.nbytes += label[1]
@@ -245,8 +247,12 @@ class Calls:
     def operate(self, operation: Operation, timeout: float) -> None:
         """Run a polled operation that is no call of a recipe, and wait for it."""
         label = (operation.name, operation.nbytes)
-        tally = self.stats.tally(*label)
-        self.run(label, tally, operation.start, operation.keep, timeout, ordered=operation.ordered)
+        tally, keep, ordered = self.stats.tally(*label), operation.keep, operation.ordered
+
+        def start(_send: Buffer, _recv: Buffer) -> Steps:
+            return operation.start()
+
+        self.run(label, tally, start, None, None, keep, timeout, ordered=ordered)
 
     def _together(self, steps: Steps) -> Steps:
         """Move asynchronous operations on as well, where no thread does."""

@@ -104,6 +104,17 @@ _UFUNC: dict[ReduceOp, np.ufunc] = {
 }
 
 
+def _minimum(a: Array, b: Array, out: Array) -> None:
+    np.minimum(a, b, out=out)
+
+
+def _maximum(a: Array, b: Array, out: Array) -> None:
+    np.maximum(a, b, out=out)
+
+
+_ORDERED_INTO: dict[object, Pair] = {ReduceOp.MIN: _minimum, ReduceOp.MAX: _maximum}
+
+
 def name_of(op: Op) -> str:
     """Return the name under which `op` is shown."""
     if isinstance(op, ReduceOp | PremulSum):
@@ -275,7 +286,7 @@ class Folder:
     Attributes
     ----------
     pair : callable or None
-        ``pair(a, b, out=out)`` folds two, where that is a single call: without an average, a wide
+        ``pair(a, b, out)`` folds two, where that is a single call: without an average, a wide
         accumulator or the user's function.
     """
 
@@ -304,7 +315,9 @@ class Folder:
         self._run = Context().run
         self._run(np.seterr, over="ignore", invalid="ignore")
         single = self._direct and self._average is None
-        self.pair: Pair | None = partial(self._run, self._combine) if single else None
+        # NumPy deprecates a third positional argument of these two alone.
+        combine = _ORDERED_INTO[op] if op in _ORDERED else self._combine
+        self.pair: Pair | None = partial(self._run, combine) if single else None
 
     def __call__(self, sources: Sequence[Array], out: Array, final: bool = True) -> None:
         """Fold `sources` into `out`.

@@ -180,11 +180,11 @@ class Core:
             return bound.result
         if async_op:
             return self._calls.start(bound.operation(), limit, bound.result)
-        run = recipe.way.run
-        if run is not None:
-            self._calls.block(recipe.label, recipe.tally, run, bound.send, bound.recv, limit)
+        way, send, recv = recipe.way, bound.send, bound.recv
+        if way.run is not None:
+            self._calls.block(recipe.label, recipe.tally, way.run, send, recv, limit)
         else:
-            self._calls.run(recipe.label, recipe.tally, bound.start, bound.keep, limit)
+            self._calls.run(recipe.label, recipe.tally, way.start, send, recv, bound.keep, limit)
         return bound.result
 
     def _collect(self, operation: Operation, async_op: bool) -> None:

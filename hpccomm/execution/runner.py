@@ -1,6 +1,7 @@
 """Runs programs over a transport."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +30,8 @@ PATIENT_POLLS = 1000
 """So often a receive is polled before a look at what came instead."""
 
 _NOTHING = np.empty(0, np.uint8)
+
+_NOBODY: frozenset[int] = frozenset()
 
 _in_vain: list[object] = []
 """What failed with receives under way, and their memory: a message to come may still match them."""
@@ -94,7 +97,8 @@ class Runner:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._room = Room()
-        self._tag = FIRST_TAG
+        # Ranks come to the same number of a call, since they run the same calls.
+        self._tags = cycle(range(FIRST_TAG, CHANNELS * CALLS, CHANNELS))
 
     def steps(
         self, program: Program, dtype: DType, fold: Folder | None, send: Buffer, recv: Buffer
@@ -112,31 +116,32 @@ class Runner:
         send, recv : ndarray or None, 1-D of `dtype`
             This rank's arrays.
         """
-        # Ranks come to the same number, since they run the same calls.
-        self._tag = (self._tag + CHANNELS) % (CHANNELS * CALLS)
+        tag = next(self._tags)
         scratch = self._room.take(program.scratch, dtype)
         # Where a rank has no array its program names none: any will do.
         buffers = (scratch if send is None else send, scratch if recv is None else recv, scratch)
         if program.shared:
-            return self._exposed(program, fold, buffers)
+            return self._exposed(program, tag, fold, buffers)
         channels = program.channels
         if len(channels) == 1:
-            return self._channel(channels[0], self._tag, fold, buffers, EAGER_POLLS)
-        return self._at_once(channels, fold, buffers)
+            return self._channel(channels[0], tag, fold, buffers, EAGER_POLLS)
+        return self._at_once(channels, tag, fold, buffers)
 
-    def _exposed(self, program: Program, fold: Folder | None, own: Sequence[NDArray[Any]]) -> Steps:
+    def _exposed(
+        self, program: Program, tag: int, fold: Folder | None, own: Sequence[NDArray[Any]]
+    ) -> Steps:
         """Run a program that reaches into its peers' memory."""
         assert self._transport.shared is not None
         exposure = self._transport.shared.expose(own)
-        yield from self._at_once(program.channels, fold, _Reached(own, exposure))
+        yield from self._at_once(program.channels, tag, fold, _Reached(own, exposure))
         exposure.withdraw()
 
     def _at_once(
-        self, channels: Sequence[tuple[Turn, ...]], fold: Folder | None, buffers: Buffers
+        self, channels: Sequence[tuple[Turn, ...]], tag: int, fold: Folder | None, buffers: Buffers
     ) -> Steps:
         """Move all channels on at the same time, until all are done."""
         under_way = [
-            self._channel(channel, self._tag + number, fold, buffers)
+            self._channel(channel, tag + number, fold, buffers)
             for number, channel in enumerate(channels)
         ]
         while under_way:
@@ -172,20 +177,17 @@ class Runner:
                 for peer, (number, where) in sends:
                     data = buffers[number] if where is None else buffers[number][where]
                     requests.append(isend(data, peer, tag))
-                lost: list[BufferMismatch] = []
-                left = _left(requests, lost)
+                left = [request for request in requests if not request()]
                 idle = 0
-                suspects: Suspects = frozenset()
+                suspects: Suspects = _NOBODY
                 while left:
                     if idle >= eager:
                         yield not idle
                     before = len(left)
-                    left = _left(left, lost)
+                    left = [request for request in left if not request()]
                     idle = idle + 1 if len(left) == before else 0
                     if idle and idle % PATIENT_POLLS == 0:
                         suspects = self._look(suspects, receives, requests, left, tag, buffers)
-                if lost:
-                    raise lost[0]
                 for sources, (number, where), final in local:
                     target = buffers[number] if where is None else buffers[number][where]
                     inputs = []
@@ -194,7 +196,7 @@ class Runner:
                     if final is None:
                         _copy(inputs[0], target)
                     elif pair is not None and len(inputs) == 2:
-                        pair(*inputs, out=target)
+                        pair(*inputs, target)
                     else:
                         fold(inputs, target, final)  # type: ignore[misc]  # a reduction has one
                 for ahead, behind in meetings:

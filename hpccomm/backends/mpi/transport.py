@@ -18,6 +18,8 @@ from hpccomm.errors import BufferMismatch
 TAGS = CHANNELS * CALLS
 """`SizedTransport` takes tags below this."""
 
+_BYTE = MPI.BYTE
+
 _refused: list[object] = []
 """Messages that nobody asked for, and the memory that they come to."""
 
@@ -112,7 +114,7 @@ class SizedTransport:
         if nbytes > self._most:
             return self._checked.isend(data, dst, tag)
         # The request keeps the memory, which must outlive the transfer.
-        test: Request = self._isend([data, nbytes, MPI.BYTE], dst, (nbytes + 1) * TAGS + tag).Test
+        test: Request = self._isend([data, nbytes, _BYTE], dst, (nbytes + 1) * TAGS + tag).Test
         return test
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
@@ -120,7 +122,7 @@ class SizedTransport:
         nbytes = data.nbytes
         if nbytes > self._most:
             return self._checked.irecv(data, src, tag)
-        test: Request = self._irecv([data, nbytes, MPI.BYTE], src, (nbytes + 1) * TAGS + tag).Test
+        test: Request = self._irecv([data, nbytes, _BYTE], src, (nbytes + 1) * TAGS + tag).Test
         return test
 
     def look(self, src: int, tag: int, nbytes: int) -> bool:
