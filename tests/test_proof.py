@@ -20,8 +20,9 @@ from hpccomm.contracts.schedule import (
     signals,
     transfers,
 )
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import COLLECTIVES, Signature
 from hpccomm.dtypes import BFLOAT16
+from hpccomm.errors import UsageError
 from hpccomm.testing import Unproven, prove
 from hpccomm.testing.proof import case, check_same_program
 from hpccomm.topology import arrange
@@ -361,3 +362,53 @@ def test_a_program_that_depends_on_who_else_is_asked_for() -> None:
 def test_an_algorithm_that_has_no_ordered_build() -> None:
     with pytest.raises(ValueError, match="has no build that folds in rank order"):
         case("broadcast", "binomial", 2, deterministic=True)
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize("collective", [each for each in COLLECTIVES if each != "barrier"])
+def test_doing_nothing_is_not_proven_unless_there_is_nothing_to_do(collective: str) -> None:
+    def nothing(_group: Group, _call: Signature, _tuning: Tuning) -> Schedule:
+        return Schedule(())
+
+    with pytest.raises(Unproven, match="holds nothing in the end"):
+        prove(collective, nothing, 3)
+    prove(collective, nothing, 3, count=0)
+
+
+def nobody(_group: Group, _call: Signature, _tuning: Tuning) -> None:
+    """Build no schedule."""
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "ranks", "asked", "said"),
+    [
+        ("gossip", "ring", 4, {}, "no collective is called 'gossip'; give one of all_reduce"),
+        ("all_reduce", "rnig", 4, {}, "has no algorithm 'rnig'; did you mean ring"),
+        ("all_reduce", 7, 4, {}, "algorithm is 7; give a name, an Algorithm, or a function"),
+        ("all_reduce", "ring", 0, {}, "ranks is 0; give an integer of at least 1"),
+        ("all_reduce", "ring", 2.5, {}, r"ranks is 2\.5; give an integer"),
+        ("all_reduce", "ring", 4, {"segment": 0}, "segment is 0; give an integer of at least 1"),
+        ("all_reduce", "ring", 4, {"channels": 0}, "channels is 0; give an integer of at least 1"),
+        ("broadcast", "tree", 4, {"root": 4}, "root is 4 of 4 ranks; give one from 0 to 3"),
+        ("broadcast", "tree", 4, {"root": -1}, "root is -1 of 4 ranks"),
+        ("all_reduce", "ring", 4, {"count": -1}, "count is -1, .*; give an integer of at least 0"),
+        ("all_reduce", "ring", 4, {"count": 2.5}, r"count is 2\.5, for all_reduce of 4 ranks"),
+        ("all_reduce", "ring", 4, {"count": True}, "count is True, for all_reduce"),
+        ("all_reduce", "ring", 4, {"count": [1, 2, 3, 4]}, "for all_reduce of 4 ranks"),
+        ("all_gather", "ring", 4, {"count": [1, 2]}, "or 4 of them, one for each rank's block"),
+        ("all_gather", "ring", 4, {"count": [1, 2, 3, -4]}, "integer of at least 0"),
+        ("all_to_all", "pairwise", 2, {"count": [[1], [2, 3]]}, "or 2 rows of 2, what each rank"),
+        ("barrier", "dissemination", 4, {"count": 3}, "a barrier moves no elements; leave it out"),
+        ("all_reduce", "ring", 4, {"topology": arrange([0, 1])}, "one of 2 ranks, and ranks is 4"),
+        ("all_gather", "ring", 4, {"in_place": [True]}, "in_place has 1 values for 4 ranks"),
+        ("broadcast", "binomial", 2, {"deterministic": True}, "leave deterministic out"),
+        ("all_reduce", nobody, 4, {}, "nobody all_reduce, 4 ranks, .* it returned None; let it"),
+    ],
+)
+def test_arguments_that_do_not_fit(
+    collective: str, algorithm: object, ranks: int, asked: dict[str, object], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        prove(collective, algorithm, ranks, **asked)

@@ -41,7 +41,8 @@ from hpccomm.algorithms import Algorithm, Build
 from hpccomm.contracts.schedule import whole
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op, ReduceOp
-from hpccomm.testing.proof.case import Case, Counts, case, signatures
+from hpccomm.testing.proof.arguments import Counts
+from hpccomm.testing.proof.case import Case, case, signatures
 from hpccomm.testing.proof.machine import Machine
 from hpccomm.testing.proof.memory import (
     Unproven,
@@ -61,7 +62,7 @@ def prove(
     algorithm: str | Algorithm | Build,
     ranks: int,
     *,
-    count: Counts = 0,
+    count: Counts | None = None,
     root: int = 0,
     segment: int = whole,
     channels: int = 2,
@@ -85,7 +86,8 @@ def prove(
     ranks : int
         Number of ranks, at least 1.
     count : int, sequence of int or sequence of sequences of int
-        Elements. For all_reduce, broadcast, reduce and scan: of the array. For the others: of every
+        Elements; by default ``2 * ranks + 1``, and none for a barrier. With 0 there is nothing to
+        prove but that ranks meet. For all_reduce, broadcast, reduce and scan: of the array. For the others: of every
         rank's block, or a sequence with that of each rank; for all_to_all also a sequence for each
         rank with what it sends to each.
     root : int
@@ -115,6 +117,10 @@ def prove(
     ------
     Unproven
         An AssertionError that says which rank does what wrong, in which round of which channel.
+    UsageError
+        If there is no such collective or algorithm, or it has no build that folds in rank order; if
+        `ranks`, `segment` or `channels` is no integer of at least 1, `root` is no rank, or `count`,
+        `topology` or `in_place` does not fit the ranks; if what the algorithm builds is no schedule.
 
     Examples
     --------

@@ -7,18 +7,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.algorithms import ALGORITHMS, Algorithm, Build
+from hpccomm.algorithms import Algorithm, Build
 from hpccomm.contracts.schedule import Column, Schedule, Tuning, whole, world
 from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS, ROOTED, Signature
 from hpccomm.dtypes import DType
+from hpccomm.errors import UsageError
 from hpccomm.reductions import Op, ReduceOp
+from hpccomm.testing.proof.arguments import Counts, check, chosen, elements
 from hpccomm.topology import Topology
 
 _NEVER_IN_PLACE = frozenset(("broadcast", "barrier"))
-
-Counts = int | Sequence[int] | Sequence[Sequence[int]]
-"""Elements: of the whole array; where the collective is one of `BLOCKWISE`, of every block, or of
-each rank's block; for all_to_all also a row for each rank, what it sends to each."""
 
 
 class Part(NamedTuple):
@@ -66,10 +64,23 @@ class Case:
 
     def parts(self) -> list[Part]:
         """Build a schedule for all ranks with equal calls, or for each rank if `solo`."""
-        return [
-            Part(ranks, call, self.build(world(self.size, ranks), call, self.tuning))
-            for ranks, call in self._alike()
-        ]
+        return [Part(ranks, call, self.schedule(ranks, call)) for ranks, call in self._alike()]
+
+    def schedule(self, ranks: Column, call: Signature) -> Schedule:
+        """Build the schedule of `ranks`, whose call is `call`.
+
+        Raises
+        ------
+        UsageError
+            If what is built is no schedule.
+        """
+        built: object = self.build(world(self.size, ranks), call, self.tuning)
+        if not isinstance(built, Schedule):
+            raise UsageError(
+                f"{self.title}: it returned {built!r}; let it return a "
+                "hpccomm.contracts.schedule.Schedule"
+            )
+        return built
 
     def _alike(self) -> list[tuple[Column, Signature]]:
         if self.solo:
@@ -88,7 +99,7 @@ def case(
     algorithm: str | Algorithm | Build,
     ranks: int,
     *,
-    count: Counts = 0,
+    count: Counts | None = None,
     root: int = 0,
     segment: int = whole,
     channels: int = 2,
@@ -100,15 +111,23 @@ def case(
     op: Op = ReduceOp.SUM,
     solo: bool = False,
 ) -> Case:
-    """Return what `hpccomm.testing.prove` proves; the parameters are described there."""
+    """Return what `hpccomm.testing.prove` proves; the parameters are described there.
+
+    Raises
+    ------
+    UsageError
+        As `hpccomm.testing.prove` does, before anything is built.
+    """
+    check(collective, ranks, root, segment, channels, topology, in_place)
+    known = chosen(collective, algorithm)
     given = algorithm
     name = given if isinstance(given, str) else getattr(given, "__name__", "an algorithm")
-    known = ALGORITHMS[collective][given] if isinstance(given, str) else given
-    if not isinstance(known, Algorithm):
-        known = Algorithm(known, ordered=known)
     build = known.ordered if deterministic else known.build
     if build is None:
-        raise ValueError(f"{name} {collective} has no build that folds in rank order")
+        raise UsageError(
+            f"{name} {collective} has no build that folds in rank order; leave deterministic out"
+        )
+    count = elements(collective, ranks, count)
     calls = signatures(
         collective,
         ranks,

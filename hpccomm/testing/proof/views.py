@@ -13,7 +13,6 @@ from hpccomm.contracts.schedule import (
     Place,
     Round,
     Transfers,
-    world,
 )
 from hpccomm.testing.proof.case import Case
 from hpccomm.testing.proof.memory import Unproven
@@ -37,7 +36,7 @@ def check_same_program(case: Case) -> None:
     for part in case.parts():
         together = [list(channel()) for channel in part.schedule.channels]
         for rank in part.ranks.tolist():
-            solo = case.build(world(case.size, np.array([rank])), part.call, case.tuning)
+            solo = case.schedule(np.array([rank]), part.call)
             where = f"{case.title}: rank {rank}, asked for alone,"
             if len(solo.channels) != len(together):
                 raise Unproven(
