@@ -91,7 +91,7 @@ class Case:
         level = self.network.across if reach else self.network.inner
         if level is None:
             return Path()
-        messages, elements = self._held(level, elements, flows, both_ways=both_ways)
+        messages, elements = self._held(level, reach, elements, flows, both_ways=both_ways)
         if reach:
             return Path(across_messages=messages, across_elements=elements)
         return Path(inner_messages=messages, inner_elements=elements)
@@ -108,14 +108,15 @@ class Case:
         return -(-flows * self.streams // level.ports) if self.crowded else 1
 
     def _held(
-        self, level: Level, elements: float, flows: int, *, both_ways: bool
+        self, level: Level, reach: Reach, elements: float, flows: int, *, both_ways: bool
     ) -> tuple[int, float]:
         """Return messages and elements that one port would take as long for."""
         messages = self._crowd(level, flows)
-        flows *= self.streams
-        if both_ways and level.duplex == "half":
-            messages, flows = 2 * messages, 2 * flows
-        return messages, elements * max(messages, self._shared(level, flows))
+        times = 2 if both_ways and level.duplex == "half" else 1
+        messages *= times
+        # What a node's ports share is passed at both ends between nodes, and once within a node.
+        shared = self._shared(level, flows * self.streams, times if reach else 1)
+        return messages, elements * max(messages, shared)
 
     def step(
         self,
@@ -143,11 +144,15 @@ class Case:
         flows = min(distance, self.per_node) if crosses and width % distance else self.per_node
         return self.step(Reach(crosses), elements, flows, local)
 
-    def _shared(self, level: Level, flows: int) -> float:
-        """Return how much longer `flows` messages of each node take than one on a port."""
+    def _shared(self, level: Level, flows: int, times: int) -> float:
+        """Return how much longer `flows` messages of each node take than one on a port.
+
+        All nodes are taken to send at once. What the ports of a node share takes as many messages
+        `times`.
+        """
         if level.node_bandwidth == level.total_bandwidth == math.inf:
             return 0.0
         everywhere = flows * self.network.nodes
         return level.bandwidth * max(
-            flows / level.node_bandwidth, everywhere / level.total_bandwidth
+            times * flows / level.node_bandwidth, everywhere / level.total_bandwidth
         )

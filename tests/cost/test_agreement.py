@@ -177,6 +177,31 @@ def test_many_ranks_share_a_port():
     assert found == pytest.approx(simulated(net, call, "recursive_doubling", tuning), rel=0.05)
 
 
+@pytest.mark.parametrize("duplex", ["full", "half"])
+@pytest.mark.parametrize(
+    ("inner", "across"),
+    [
+        ({"node_bandwidth": 6e9}, {}),
+        ({}, {"node_bandwidth": 2e9}),
+        ({}, {"total_bandwidth": 4e9}),
+    ],
+    ids=["inner node", "across node", "total"],
+)
+def test_what_ports_share_is_passed_as_often_as_in_a_simulation(inner, across, duplex):
+    levels = Level(1e-6, 10e9, 4, duplex, **inner), Level(5e-6, 2e9, 4, duplex, **across)
+    net = Network("shared", 16, 4, math.inf, *levels)
+    tuning = Tuning(whole, 1, net.topology())
+    for collective, algorithm in (
+        ("all_reduce", "recursive_doubling"),
+        ("all_reduce", "halving_doubling"),
+        ("all_gather", "recursive_doubling"),
+        ("all_to_all", "linear"),
+    ):
+        call = call_of(collective, 16, 64 << 20)
+        found = price(net, call, algorithm, tuning)
+        assert found == pytest.approx(simulated(net, call, algorithm, tuning), rel=TOLERANCE)
+
+
 def test_what_has_no_price_is_refused():
     net, tuning = load("ib400x32"), Tuning(whole, 1)
     with pytest.raises(UsageError, match="give one of 'ring'"):
