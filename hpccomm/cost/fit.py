@@ -137,8 +137,9 @@ def fit(network: Network, measurements: Sequence[Measurement]) -> Fit:
     columns, weighted = _columns(found, _paths(found, measurements), measurements, names)
     residuals = columns @ _values(found, names) - weighted
     errors = _errors(columns, residuals, names, told)
+    apart = _told_apart(columns, names)
     parameters = tuple(
-        _parameter(name, found, errors, told, seen=bool(columns[:, at].any()))
+        _parameter(name, found, errors, _blank(name, told, apart, seen=bool(columns[:, at].any())))
         for at, name in enumerate(names)
     )
     return Fit(found, parameters, residuals)
@@ -234,16 +235,24 @@ def _fitted(
     """Return the parameters with the least squares, and those that are told.
 
     What happens on a rank may take no time that a message needs to have any: such a fit tells only
-    that the two cannot be told apart.
+    that the two cannot be told apart. What does not take it, or leaves none when left out, is kept.
     """
-    told = _told_apart(columns, names)
-    while True:
+
+    def lost(told: list[str]) -> int:
+        """Return how many parameters of messages are zero."""
         fitted = _solve(columns, weighted, names, told, network)
-        missing = any(name in told and not fitted[names.index(name)] for name in _MESSAGES)
-        others = [name for name in told if name not in _MESSAGES]
-        if not missing or not others:
-            return fitted, told
-        told.remove(others[-1])
+        return sum(not fitted[names.index(name)] for name in told if name in _MESSAGES)
+
+    apart = _told_apart(columns, names)
+    told = [name for name in apart if name in _MESSAGES]
+    least = lost(told)
+    if lost(apart) <= least:
+        told = apart
+    else:
+        for name in apart[len(told) :]:
+            if lost([*told, name]) <= least:
+                told.append(name)
+    return _solve(columns, weighted, names, told, network), told
 
 
 def _solve(
@@ -328,13 +337,17 @@ def _errors(
     return dict(zip(told, spread.tolist(), strict=True))
 
 
-def _parameter(
-    name: str, network: Network, errors: dict[str, float], told: list[str], *, seen: bool
-) -> Parameter:
+def _blank(name: str, told: list[str], apart: list[str], *, seen: bool) -> str:
+    """Say why a parameter was not fitted; empty if it was."""
+    if name in told:
+        return ""
+    if name in apart:
+        return "with it, a message or its bytes would take no time"
+    return "not told apart from those above" if seen else "no row depends on it"
+
+
+def _parameter(name: str, network: Network, errors: dict[str, float], blank: str) -> Parameter:
     value = float(_values(network, [name])[0])
     error = errors.get(name, math.nan) / value if value else math.nan
-    blank = ""
-    if name not in told:
-        blank = "not told apart from those above" if seen else "no row depends on it"
     shown = (1 / value if value else math.inf) if name in SPEEDS else value
     return Parameter(name, shown, error, blank)

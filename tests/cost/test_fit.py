@@ -8,7 +8,7 @@ import pytest
 from cost.calls import call_of
 
 from hpccomm.contracts.schedule import Tuning, whole
-from hpccomm.cost.fit import Measurement, _non_negative, fit
+from hpccomm.cost.fit import Measurement, _fitted, _non_negative, fit
 from hpccomm.cost.model import price
 from hpccomm.cost.network import Level, Network
 from hpccomm.errors import ResultsError
@@ -113,6 +113,33 @@ def test_what_is_not_told_stays_as_described():
     found = fit(known, measurements(node, [("all_reduce", "ring")]))
     assert found.network.inner.latency == pytest.approx(1.5e-6)
     assert found.network.inner.bandwidth == pytest.approx(80e9)
+
+
+NODE = replace(TRUTH, ranks=8, across=None)
+NODE_UNKNOWN = replace(UNKNOWN, ranks=8, across=None)
+WOULD_TAKE_NO_TIME = "with it, a message or its bytes would take no time"
+
+
+def test_what_leaves_no_time_to_messages_is_not_fitted():
+    truth = replace(NODE, inner=replace(NODE.inner, latency=0.0))
+    # Rings send more messages than others, and are a little quicker.
+    rows = [
+        replace(row, seconds=row.seconds * (0.95 if row.algorithm == "ring" else 1.0))
+        for row in measurements(truth, EVERYTHING)
+    ]
+    found = fit(NODE_UNKNOWN, rows)
+    assert {each.name: each.blank for each in found.parameters if each.blank} == {
+        "overhead": WOULD_TAKE_NO_TIME
+    }
+    assert found.network.inner.latency > 0
+
+
+def test_nothing_is_left_out_where_that_does_not_help():
+    names = ["inner latency", "inner bandwidth", "reduce", "overhead"]
+    # Bytes would take less than no time, whatever folds and calls take.
+    found, told = _fitted(np.eye(5)[:, :4], np.array([1.0, -1.0, 2.0, 3.0, 0.0]), names, NODE)
+    assert told == names
+    assert found == pytest.approx([1, 0, 2, 3])
 
 
 def test_one_row_is_too_few():
