@@ -37,6 +37,9 @@ from hpccomm.errors import ConfigurationError
 _READY = resources.files("hpccomm.cost") / "networks"
 _SUFFIX = ".toml"
 
+MOST = 2**31 - 1
+"""The most that an integer of a description can be."""
+
 _LEVELS = ("inner", "across")
 _TOP = ("description", "nodes", "ranks_per_node", "reduce", "copy", "overhead", *_LEVELS)
 _ACROSS = tuple(field.name for field in dataclasses.fields(Level))
@@ -89,7 +92,7 @@ def parse(text: str, name: str, where: str) -> Network:
     """
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # an integer of thousands of digits is no TOMLDecodeError
         raise ConfigurationError(f"network {where} is not TOML: {error}") from None
     top = _Table(where, "", table, _TOP)
     nodes = top.integer("nodes", None)
@@ -140,10 +143,15 @@ def _spelled(value: object) -> str:
     if not isinstance(value, str):
         return repr(value)  # numbers, inf among them, are spelled alike in TOML and Python
     escaped = "".join(
-        f"\\u{ord(letter):04x}" if letter in '"\\' or not letter.isprintable() else letter
+        _escaped(letter) if letter in '"\\' or not letter.isprintable() else letter
         for letter in value
     )
     return f'"{escaped}"'
+
+
+def _escaped(letter: str) -> str:
+    # Names of files that are not UTF-8 have lone surrogates, which TOML cannot spell.
+    return f"\\U{0xFFFD if 0xD800 <= ord(letter) < 0xE000 else ord(letter):08x}"
 
 
 def _level(
@@ -151,7 +159,7 @@ def _level(
 ) -> Level | None:
     if key not in top:
         if needed:
-            of = "nodes has several ranks" if key == "inner" else "cluster has several nodes"
+            of = "nodes have several ranks" if key == "inner" else "cluster has several nodes"
             raise ConfigurationError(
                 f"network {where}: its {of} and nothing that connects them; add a table [{key}]"
             )
@@ -205,16 +213,20 @@ class _Table:
 
     def wrong(self, key: str, fits: str) -> ConfigurationError:
         """Return the error for a value that does not fit."""
-        given = f"is {self.values[key]!r}" if key in self.values else "is missing"
+        given = "is missing"
+        if key in self.values:
+            value = self.values[key]
+            huge = isinstance(value, int) and value.bit_length() > 64
+            given = "is a huge integer" if huge else f"is {value!r}"
         return ConfigurationError(
             f"network {self._where}: {self._prefix}{key} {given}; give {fits}"
         )
 
     def integer(self, key: str, default: int | None) -> int:
-        """Read an integer from 1 up."""
+        """Read an integer from 1 to `MOST`."""
         value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.wrong(key, "an integer from 1 up")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+            raise self.wrong(key, f"an integer from 1 to {MOST}")
         return value
 
     def seconds(self, key: str, default: float | None) -> float:
@@ -227,7 +239,8 @@ class _Table:
     def speed(self, key: str, default: float | None) -> float:
         """Read bytes a second."""
         value = self._number(key, default)
-        if value is None or not value > 0:
+        # The prices multiply by its inverse.
+        if value is None or not value > 0 or math.isinf(1 / value):
             raise self.wrong(key, "bytes a second, more than 0, such as 12.5e9")
         return value
 
@@ -235,4 +248,7 @@ class _Table:
         value = self.values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            return None
