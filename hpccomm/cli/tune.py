@@ -5,6 +5,7 @@ import argparse
 from hpccomm.cli import output
 from hpccomm.cli.show import add_run, path
 from hpccomm.cost.network_files import ready
+from hpccomm.errors import UsageError
 from hpccomm.perf import readers
 
 DESCRIPTION = """\
@@ -33,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument(
         "--output",
-        type=path,
+        type=readers.toml_file,
         metavar="FILE.toml",
         help="write the description there (default: print it after the report, whose lines are "
         "comments in it)",
@@ -55,8 +56,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--channels",
         type=readers.integer(1),
         metavar="N",
-        default=2,
-        help="pieces of an array that were under way at the same time (default 2)",
+        help="pieces of an array that were under way at the same time (default: as the run tells, or "
+        "2)",
     )
 
 
@@ -67,7 +68,11 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.results import reader, storage
     from hpccomm.tune import measured, report
 
+    if args.segment is not None and args.segment < 1:
+        raise UsageError(f"--segment {args.segment}: nothing would move; give 1 byte or more")
     chosen = reader.choose(reader.read(args.fit), args.run)
+    if args.output is not None and args.output.exists() and args.output.samefile(args.fit):
+        raise UsageError(f"--output {args.output} is the results file itself; give another name")
     network = measured.described(chosen, args.cluster)
     rows = measured.usable(chosen, network, segment=args.segment, channels=args.channels)
     found = fit(network, rows.measurements)

@@ -94,6 +94,15 @@ def json_file(text: str) -> Path:
     return Path(text)
 
 
+def toml_file(text: str) -> Path:
+    """Read the name of a TOML file, which no results file has."""
+    if not text.lower().endswith(".toml"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name of a description; give one ending in .toml"
+        )
+    return Path(text)
+
+
 def listed(text: str) -> tuple[str, ...]:
     """Read names with commas between them; one that comes again is dropped."""
     names = tuple(text.split(","))

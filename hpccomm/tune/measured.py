@@ -21,6 +21,9 @@ from hpccomm.settings import DEFAULT_SEGMENT
 WHOLE = ("all_reduce", "broadcast", "reduce", "scan")
 """Collectives whose count is that of the whole array."""
 
+CHANNELS = 2
+"""Pieces that are under way at the same time, unless a run says otherwise."""
+
 GUESS = 1e-6, 5e9
 """Latency and bandwidth from which a fit begins."""
 
@@ -44,7 +47,7 @@ class Usable:
     others: Counter[str]
 
 
-def usable(run: Run, network: Network, *, segment: int | None, channels: int) -> Usable:
+def usable(run: Run, network: Network, *, segment: int | None, channels: int | None) -> Usable:
     """Choose the rows of own algorithms.
 
     Parameters
@@ -55,19 +58,22 @@ def usable(run: Run, network: Network, *, segment: int | None, channels: int) ->
         Its ranks.
     segment : int or None
         Bytes that the algorithms moved at a time; None is what the run says, or the default.
-    channels : int
-        Pieces that were under way at the same time.
+    channels : int or None
+        Pieces that were under way at the same time; None is what the run says, or 2.
     """
     facts = run.info.simulation
     if segment is None:
         told = facts.get("segment") or run.info.environment.get("HPCCOMM_SEGMENT")
         segment = int(told.split()[0]) if told else DEFAULT_SEGMENT
-    if "channels" in facts:
-        channels = int(facts["channels"])
+    if channels is None:
+        channels = int(facts.get("channels", CHANNELS))
     rows, measurements = [], []
     others: Counter[str] = Counter()
     for index, row in enumerate(run.rows):
+        seconds = _seconds(run, index)
         why = _unusable(row, network)
+        if not why and not seconds > 0:
+            why = "took no time"
         if why:
             others[why] += 1
             continue
@@ -75,7 +81,7 @@ def usable(run: Run, network: Network, *, segment: int | None, channels: int) ->
         elements = max(1, segment // call.dtype.itemsize)
         tuning = Tuning(elements, channels, network.topology())
         rows.append(row)
-        measurements.append(Measurement(call, row.algorithm, tuning, _seconds(run, index)))
+        measurements.append(Measurement(call, row.algorithm, tuning, seconds))
     return Usable(tuple(rows), tuple(measurements), others)
 
 
@@ -164,7 +170,8 @@ def described(run: Run, cluster: str | None) -> Network:
         simulated = parse(run.info.simulation["network"], name, run.name)
         network = replace(
             network,
-            ranks_per_node=simulated.ranks_per_node,
+            # One rank has no [inner], which nodes of several need.
+            ranks_per_node=simulated.ranks_per_node if per_node > 1 else 1,
             inner=_guessed(simulated.inner) if network.inner else None,
             across=_guessed(simulated.across) if network.across else None,
         )
@@ -188,7 +195,6 @@ def _placed(network: Network, ranks: int, per_node: int, description: str) -> Ne
     return replace(
         placed,
         description=description,
-        inner=placed.inner if per_node > 1 else None,
         across=placed.across if ranks > per_node else None,
     )
 

@@ -44,6 +44,12 @@ def _lines(run: Run, usable: Usable, found: Fit) -> Iterator[str]:
         yield f"{'across':<18}{'':>14}   unknown: the run has one node"
     if network.inner is None:
         yield f"{'inner':<18}{'':>14}   unknown: the run has one rank a node"
+    for parameter in found.parameters:
+        if parameter.name.endswith("bandwidth") and math.isinf(parameter.value):
+            yield (
+                f"warning: bandwidth = inf is written for {parameter.name.split()[0]}: bytes take no "
+                "time there; measure larger arrays"
+            )
     yield ""
     yield f"{'table':<34}{'rows':>5}{'median error':>14}{'largest':>10}"
     tables = [f"{row.collective} {row.algorithm}" for row in usable.rows]

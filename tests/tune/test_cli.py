@@ -1,12 +1,16 @@
 """hpccomm tune --fit: from a stored run to a description that simulate reads."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hpccomm.cli.main import main
-from hpccomm.cost.network_files import load
+from hpccomm.cost.network_files import dump, load, parse, ready
+from hpccomm.errors import ConfigurationError
+from hpccomm.results import reader
+from hpccomm.tune import measured
 
 ALGORITHMS = "ring,recursive_doubling,binomial,hierarchical"
 
@@ -48,6 +52,93 @@ def test_without_output_the_description_is_printed(simulated, capsys):
 def test_a_description_of_other_nodes_is_refused(simulated, capsys):
     assert main(["tune", "--fit", str(simulated), "--cluster", "lab1g"]) == 2
     assert "2 ranks on a node, and the run 8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cluster", [[], ["--cluster", "ib400x32"]])
+def test_one_rank_gives_a_description_that_can_be_read(tmp_path, cluster, capsys):
+    run, mine = str(tmp_path / "run.h5"), str(tmp_path / "mine.toml")
+    command = ["simulate", "all_reduce", "--cluster", "ib400x32", "--ranks", "1"]
+    assert main([*command, "-b", "1M", "-e", "2M", "--output", run]) == 0
+    assert main(["tune", "--fit", run, "--output", mine, *cluster]) == 0
+    assert load(mine).resized(1).ranks == 1
+
+
+def test_rows_of_no_time_are_not_used(tmp_path, capsys):
+    free, run = tmp_path / "free.toml", str(tmp_path / "run.h5")
+    free.write_text(
+        "nodes = 1\nranks_per_node = 4\nreduce = 5e9\n[inner]\nlatency = 0\nbandwidth = inf\n"
+    )
+    command = ["simulate", "all_reduce,all_gather", "--cluster", str(free), "--algorithm", "ring"]
+    assert main([*command, "-b", "1K", "-e", "4K", "-f", "2", "--output", run]) == 0
+    capsys.readouterr()
+    assert main(["tune", "--fit", run]) == 0
+    said = capsys.readouterr().out
+    assert "not used: 3 rows, took no time" in said
+    assert "nan" not in said
+
+
+def test_a_bandwidth_without_end_is_warned_of(tmp_path, capsys):
+    free, run = tmp_path / "free.toml", str(tmp_path / "run.h5")
+    free.write_text(
+        "nodes = 1\nranks_per_node = 4\nreduce = inf\n[inner]\nlatency = 1e-6\nbandwidth = inf\n"
+    )
+    command = ["simulate", "all_gather", "--cluster", str(free), "--algorithm", "ring"]
+    assert main([*command, "-b", "1K", "-e", "4K", "-f", "2", "--output", run]) == 0
+    capsys.readouterr()
+    assert main(["tune", "--fit", run]) == 0
+    said = capsys.readouterr().out
+    assert tomllib.loads(said)["inner"]["bandwidth"] == float("inf")
+    assert "warning: bandwidth = inf is written for inner" in said
+
+
+def test_channels_are_the_run_s_unless_given(simulated):
+    run = reader.choose(reader.read(simulated), None)
+    network = measured.described(run, None)
+    for given, used in ((None, 1), (4, 4)):
+        rows = measured.usable(run, network, segment=None, channels=given)
+        assert {row.tuning.channels for row in rows.measurements} == {used}
+
+
+def test_a_segment_of_nothing_is_refused(simulated, capsys):
+    assert main(["tune", "--fit", str(simulated), "--segment", "0"]) == 2
+    assert "nothing would move" in capsys.readouterr().err
+
+
+def test_the_results_file_is_not_overwritten(simulated, capsys):
+    before = simulated.read_bytes()
+    assert main(["tune", "--fit", str(simulated), "--output", str(simulated)]) == 2
+    assert "ending in .toml" in capsys.readouterr().err
+    alias = simulated.with_name("run.toml")
+    alias.symlink_to(simulated)
+    assert main(["tune", "--fit", str(simulated), "--output", str(alias)]) == 2
+    assert "the results file itself" in capsys.readouterr().err
+    assert simulated.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ready())
+def test_what_is_dumped_can_be_parsed(name):
+    network = replace(load(name), description='"a" \\ \n \U000f0000 \udc80')
+    wanted = replace(network, description=network.description.replace("\udc80", "\ufffd"))
+    assert parse(dump(network), name, name) == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("reduce = 1" + "0" * 400, "reduce is a huge integer; give bytes a second"),
+        ("reduce = 1" + "0" * 5000, "is not TOML"),
+        ("reduce = 1e-320", "reduce is 1e-320; give bytes a second"),
+        ("reduce = 1\noverhead = 1" + "0" * 400, "overhead is a huge integer; give seconds"),
+    ],
+)
+def test_numbers_that_cannot_be_reckoned_with_are_refused(given, said):
+    with pytest.raises(ConfigurationError, match=said):
+        parse(f"nodes = 1\nranks_per_node = 1\n{given}\n", "odd", "odd")
+
+
+def test_nodes_without_end_are_refused():
+    with pytest.raises(ConfigurationError, match="nodes is a huge integer; give an integer"):
+        parse("nodes = 1" + "0" * 400 + "\nranks_per_node = 1\nreduce = 1\n", "odd", "odd")
 
 
 def test_a_real_run(mpiexec, tmp_path, capsys):
