@@ -2,10 +2,14 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpccomm.algorithms import ALGORITHMS
 from hpccomm.cli import output
 from hpccomm.cli.show import path
+
+if TYPE_CHECKING:
+    from hpccomm.plots.subject import Subject
 
 DESCRIPTION = """\
 Draw an algorithm from its schedule: ranks across, rounds down, an arrow for each message, labelled
@@ -37,7 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--collective",
         metavar="NAME",
-        help=f"the first that has this algorithm by default, of {', '.join(ALGORITHMS)}",
+        help="by default the first that has this algorithm (and a root, with --root), of "
+        f"{', '.join(ALGORITHMS)}",
     )
     parser.add_argument("--ranks", type=int, default=8, metavar="N", help="how many (default: 8)")
     parser.add_argument(
@@ -68,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="nodes that the ranks share evenly (default: 1)",
+        help="nodes that the ranks share as evenly as they can (default: 1)",
     )
     parser.add_argument(
         "--deterministic",
@@ -88,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.plots.subject import subject
 
     if args.output is not None:
-        drawing.file_format(args.output)  # before the work
+        drawing.check_place(args.output)  # before the work
     shown = subject(
         args.schedule,
         args.collective,
@@ -103,7 +108,18 @@ def run(args: argparse.Namespace) -> int:
     if args.text:
         output.write("".join(f"{line}\n" for line in text.lines(shown)))
         return 0
-    file = args.output or Path(f"{shown.algorithm}-{shown.collective}-{shown.size}.svg")
+    file = args.output or Path(f"{_name(shown, args)}.svg")
     drawing.save(schedule.draw(shown), file)
     output.write(f"{shown.title}: {shown.summary}\ndrawn in {file}\n")
     return 0
+
+
+def _name(shown: "Subject", args: argparse.Namespace) -> str:
+    """Return a name that tells apart the pictures of one folder: what is drawn, and what was given."""
+    words = [shown.algorithm, shown.collective, str(shown.size)]
+    usual = {"root": None, "count": None, "segment": None, "channels": 1, "nodes": 1}
+    for name, default in usual.items():
+        value = getattr(args, name)
+        if value != default:
+            words.append(f"{name}{value}")
+    return "-".join(words + ["deterministic"] * args.deterministic)

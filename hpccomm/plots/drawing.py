@@ -1,6 +1,7 @@
 """Figures and their files. matplotlib is loaded here, when a picture is asked for."""
 
 import io
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,31 @@ def file_format(path: Path) -> str:
     if ending not in FORMATS:
         raise UsageError(f"{path} does not say what to draw; let its name end in .svg or .png")
     return ending
+
+
+def check_place(path: Path) -> None:
+    """Raise what `save` would for this path, as far as that can be told before the work.
+
+    Raises
+    ------
+    UsageError
+        If the name ends in neither .svg nor .png, its folder does not exist, or it cannot be written
+        there.
+    """
+    file_format(path)
+    folder = path.parent
+    if not folder.is_dir():
+        what = "is not a directory" if folder.exists() else "does not exist"
+        raise UsageError(
+            f"cannot write {path}: {folder} {what}; make the directory, or choose another path for "
+            "the picture"
+        )
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a directory; name a file in it")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(
+            f"cannot write {path}: permission denied; choose another path for the picture"
+        )
 
 
 def rendered(figure: "Figure", ending: str, *, resolution: float = 150.0) -> bytes:

@@ -109,7 +109,7 @@ def subject(
     algorithm : str
         Its name.
     collective : str, optional
-        By default the first collective that has this algorithm.
+        By default the first collective that has this algorithm; with `root` the first rooted one.
     ranks : int
         Number of ranks, at most `hpccomm.plots.trace.MOST_RANKS`.
     root : int, optional
@@ -131,9 +131,12 @@ def subject(
     Raises
     ------
     UsageError
-        If there is no such algorithm, or a number does not fit it.
+        If there is no such algorithm, a number does not fit it, or it has more moves than can be
+        drawn.
     """
-    collective, chosen = _choose(algorithm, collective, ALGORITHMS if known is None else known)
+    collective, chosen = _choose(
+        algorithm, collective, ALGORITHMS if known is None else known, rooted=root is not None
+    )
     size = _within("ranks", ranks, 1, MOST_RANKS)
     _within("nodes", nodes, 1, size)
     elements = _within("count", size if count is None else count, 0, MOST_ELEMENTS)
@@ -180,12 +183,17 @@ def subject(
 
 
 def _choose(
-    algorithm: str, collective: str | None, known: Mapping[str, Mapping[str, Algorithm]]
+    algorithm: str,
+    collective: str | None,
+    known: Mapping[str, Mapping[str, Algorithm]],
+    *,
+    rooted: bool,
 ) -> tuple[str, Algorithm]:
     """Return the collective, and its algorithm of that name."""
     serves = [each for each, named in known.items() if algorithm in named]
     if collective is None and serves:
-        collective = serves[0]
+        fit = [each for each in serves if each in ROOTED] if rooted else serves
+        collective = (fit or serves)[0]
     if collective is None:
         every = sorted({name for named in known.values() for name in named})
         raise UsageError(f"no algorithm is called {algorithm!r}; give one of {', '.join(every)}")

@@ -25,6 +25,12 @@ from hpccomm.errors import UsageError
 MOST_RANKS = 64
 """Contributions are bits of a number. No picture of more ranks could be read either."""
 
+MOST_MOVES = 1 << 14
+"""Moves and local steps: as many are drawn in half a minute, and nobody could read more."""
+
+MOST_MOVED = 1 << 25
+"""Elements that these read together; those of moves are kept, at most 512 MiB."""
+
 Contributions = NDArray[np.uint64]
 
 
@@ -146,20 +152,45 @@ def follow(schedule: Schedule, call: Signature, size: int) -> tuple[tuple[Step, 
     Raises
     ------
     UsageError
-        If a message has only one end.
+        If a message has only one end, or there is more to follow than `MOST_MOVES` and `MOST_MOVED`.
     """
+    too_much = UsageError(
+        f"{size} ranks make more than {MOST_MOVES} moves and local steps, or these read more than "
+        f"{MOST_MOVED} elements; give a larger --segment, a smaller --count or fewer --ranks"
+    )
+    if size * schedule.scratch > MOST_MOVED:
+        raise too_much
     memory = _Memory()
     sent, received = _at_first(call, size)
     memory.add(SEND, sent)
     memory.add(RECV, received)
     memory.add(SCRATCH, np.full((size, schedule.scratch), -1, np.int64))
     # Channels touch no memory that another one writes: one after the other gives the same.
-    return tuple(
-        tuple(
-            step for number, each in enumerate(channel()) for step in _steps(each, memory, number)
-        )
-        for channel in schedule.channels
-    )
+    channels = []
+    moves = moved = 0
+    for channel in schedule.channels:
+        steps: list[Step] = []
+        for number, each in enumerate(channel()):
+            rows, elements = _extent(each)
+            moves += rows
+            moved += elements
+            if moves > MOST_MOVES or moved > MOST_MOVED:
+                raise too_much
+            steps += _steps(each, memory, number)
+        channels.append(tuple(steps))
+    return tuple(channels)
+
+
+def _extent(each: Round) -> tuple[int, int]:
+    """Return how many moves and local steps a round has, and the elements that they read."""
+    rows = sum(len(table.rank) for table in each.sends)
+    elements = sum(int(table.count.sum()) for table in each.sends)
+    for table in each.local:
+        sources = (table.source,) if isinstance(table, Copies) else table.sources
+        foreign = sum(place.peer is not None for place in (*sources, table.target))
+        rows += len(table.rank) * (1 + foreign)
+        elements += int(table.count.sum()) * len(sources)
+    return rows, elements
 
 
 def _at_first(call: Signature, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

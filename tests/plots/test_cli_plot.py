@@ -26,6 +26,25 @@ def test_the_picture_goes_where_it_is_told(
         assert (tmp_path / name).read_bytes().startswith(start)
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (
+            "ring --ranks 4 --count 8 --segment 2 --channels 2",
+            "ring-all_reduce-4-count8-segment2-channels2",
+        ),
+        ("linear --ranks 3 --root 0", "linear-gather-3-root0"),
+        ("linear --ranks 3 --nodes 2 --deterministic", "linear-all_reduce-3-nodes2-deterministic"),
+    ],
+)
+def test_the_name_of_the_picture_says_what_was_given(
+    given: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", "--schedule", *given.split()]) == 0
+    assert [file.name for file in tmp_path.iterdir()] == [f"{name}.svg"]
+
+
 def test_text_needs_no_matplotlib() -> None:
     program = (
         "import sys; from hpccomm.cli.main import main; "
@@ -49,6 +68,15 @@ def test_text_needs_no_matplotlib() -> None:
         (["--schedule", "ring", "--output", "x.pdf"], "let its name end in .svg or .png"),
         (["--schedule", "ring", "--output", "no/folder/x.svg"], "cannot write no/folder/x.svg"),
         (["--schedule", "ring", "--output", "x.svg", "--text"], "not allowed with"),
+        (["--schedule", "ring", "--root", "0"], "all_reduce has no root; leave it out"),
+        (
+            ["--schedule", "ring", "--count", "65536", "--segment", "1"],
+            "give a larger --segment, a smaller --count",
+        ),
+        (
+            ["--schedule", "linear", "--ranks", "64", "--count", "65536"],
+            "give a larger --segment, a smaller --count",
+        ),
         (["--schedule", "ring", "--output", ""], "the name is empty"),
         (["--schedule", "ring", "--ranks", "many"], "invalid int value: 'many'"),
         ([], "the following arguments are required: --schedule"),
