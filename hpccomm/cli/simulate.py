@@ -22,8 +22,8 @@ Time a collective on a cluster that need not exist. A description of its network
 costs and what messages share; an algorithm's schedule says who sends what to whom.
 
 The model `events` runs the schedule in virtual time: every rank has its clock, and messages queue in
-front of the ports and links that they share. The model `cost` is a formula: quicker, and blind to
-contention. One table is printed for each collective and algorithm, as perf prints it; then the
+front of the ports and links that they share. The model `cost` is a formula: quicker, and it
+estimates contention roughly. One table is printed for each collective and algorithm, as perf prints it; then the
 algorithms side by side, where one overtakes the other, and what bounds each at the largest size.
 """
 
@@ -34,6 +34,9 @@ examples:
   hpccomm simulate broadcast,all_gather --cluster mine.toml -b 1K -e 64M -f 4 --model cost
   hpccomm simulate all_to_all --cluster lab1g --algorithm all -b 1M -e 1M --skew 1e-3 --output s.h5
 """
+
+MOST_RANKS = 1 << 20
+"""Each takes memory and a line of the results file, whatever the model."""
 
 _SECONDS = "seconds, 0 or more, such as 1e-4"
 
@@ -121,7 +124,12 @@ def run(args: argparse.Namespace) -> int:
     tables, skipped = simulation.tables(asked)
     if args.plot is not None:
         # Before the work.
-        drawing.file_format(args.plot)
+        drawing.check_place(args.plot)
+        if args.output is not None and args.plot.resolve() == args.output.resolve():
+            raise UsageError(
+                f"--output and --plot are both {args.plot}, and one would overwrite the other; give "
+                "two paths"
+            )
         if not any(table.collective.moves for table in tables):
             raise UsageError(
                 "--plot draws times against sizes, and a barrier has none; leave it out"
@@ -172,6 +180,11 @@ def _asked(args: argparse.Namespace) -> simulation.Asked:
     network = load(args.cluster)
     if args.ranks is not None:
         network = network.resized(args.ranks)
+    if network.ranks > MOST_RANKS:
+        raise UsageError(
+            f"{network.name} has {network.ranks} ranks, and at most {MOST_RANKS} are simulated; give "
+            "fewer --ranks"
+        )
     config = Config(
         minimum_bytes=args.minbytes,
         maximum_bytes=args.maxbytes,

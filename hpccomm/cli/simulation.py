@@ -46,6 +46,9 @@ MODELS = (EVENTS, COST)
 BACKEND = "simulated"
 """Backend of the rows."""
 
+MOST_UNEVEN_RANKS = 512
+"""Of a call that has counts of its own for each pair of ranks; so many take seconds."""
+
 MESSAGE_BYTES = 256
 """Memory for one message of a round, its ways and queues included; measured."""
 
@@ -244,16 +247,21 @@ def tables(asked: Asked) -> tuple[tuple[Table, ...], tuple[str, ...]]:
         if algorithm not in used and (named or not found):
             raise UsageError(f"--algorithm {algorithm}: {why}")
     for table in found:
-        _check_memory(table, asked)
+        _check_size(table, asked)
     return tuple(found), tuple(skipped)
 
 
-def _check_memory(table: Table, asked: Asked) -> None:
-    """Refuse what the memory here does not hold: the messages of all ranks to all, at once."""
-    everybody = ("all_reduce", "all_gather", "all_to_all", "all_to_all_v")
+def _check_size(table: Table, asked: Asked) -> None:
+    """Refuse what takes the square of the ranks, where that is too much memory or time."""
+    everybody = ("all_reduce", "all_gather", "all_to_all")
+    ranks, left = asked.network.ranks, memory.available()
+    if table.collective.name == "all_to_all_v" and ranks > MOST_UNEVEN_RANKS:
+        raise UsageError(
+            f"all_to_all_v of {ranks} ranks has {ranks}² counts, which take long to simulate; give at "
+            f"most {MOST_UNEVEN_RANKS} --ranks, or all_to_all, which has blocks of one size"
+        )
     if asked.model != EVENTS or table.algorithm != "linear":
         return
-    ranks, left = asked.network.ranks, memory.available()
     if table.collective.name in everybody and (need := MESSAGE_BYTES * ranks**2) > left:
         raise UsageError(
             f"linear {table.collective.name} sends {ranks}² messages at once, which take about "
@@ -332,7 +340,8 @@ def found(asked: Asked, table: Table, simulated: Case) -> tuple[Row, NDArray[np.
         samples = outcome.ends[np.newaxis]
         bottleneck, busy = outcome.bottleneck, outcome.busy
     layout = simulated.layout
-    algbw = layout.nbytes / 1e9 / seconds if seconds > 0 else math.inf
+    # What takes no time has no bandwidth: an infinite one would be all of the average.
+    algbw = layout.nbytes / 1e9 / seconds if seconds > 0 else 0.0
     busbw = algbw * simulated.collective.factor(network.ranks)
     row = Row(
         collective=simulated.collective.name,

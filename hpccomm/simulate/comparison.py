@@ -146,8 +146,10 @@ def _limit(name: str, point: Point) -> str:
 
 def in_words(nbytes: float, digits: int = 4) -> str:
     """Return a size in words, rounded to so many digits."""
-    unit, name = next((each for each in _UNITS if nbytes >= each[0]), (1, "B"))
-    return f"{float(f'{nbytes / unit:.{digits}g}'):g} {name}"
+    # By the rounded value: just below a MiB is 1 MiB, not 1024 KiB.
+    rounded = (float(f"{nbytes / 1024**power:.{digits}g}") for power in range(len(_UNITS)))
+    found = zip(rounded, _UNITS, strict=True)
+    return next((f"{value:g} {unit}" for value, unit in found if value < 1024), f"{nbytes:g} B")
 
 
-_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from hpccomm.errors import UsageError
 from hpccomm.plots.drawing import new_figure
 from hpccomm.simulate.comparison import Curves, Point
 
@@ -24,13 +25,20 @@ def draw(groups: Mapping[str, Curves]) -> "Figure":
     ------
     ConfigurationError
         If matplotlib is missing.
+    UsageError
+        If nothing is left to draw.
     """
     shown = {
         title: drawn
         for title, curves in groups.items()
         if any((drawn := {name: _drawable(points) for name, points in curves.items()}).values())
     }
-    figure = new_figure(11.0, 4.2 * max(1, len(shown)))
+    if not shown:
+        raise UsageError(
+            "there is nothing to draw: all sizes or all times are 0; give a larger -e/--maxbytes, or "
+            "leave --plot out"
+        )
+    figure = new_figure(11.0, 4.2 * len(shown))
     for row, (title, curves) in enumerate(shown.items()):
         left: Axes = figure.add_subplot(len(shown), 2, 2 * row + 1)
         right: Axes = figure.add_subplot(len(shown), 2, 2 * row + 2)

@@ -206,6 +206,33 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_the_work(capsys, tmp_p
     assert "pip install 'hpccomm[plot]'" in answer
 
 
+def test_a_picture_of_nothing_is_not_written(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "picture.svg"
+    given = ("--cluster", "lab1g", "-b", "0", "-e", "0", "--plot", str(file))
+    assert main(["simulate", "all_reduce", *given]) == 2
+    assert "there is nothing to draw: all sizes or all times are 0" in capsys.readouterr().err
+    assert not file.exists()
+
+
+def test_what_takes_no_time_has_no_bandwidth(capsys):
+    for cluster, ranks in (("lab1g", 1), ("nvlink8", 1)):
+        given = ("--cluster", cluster, "--ranks", ranks, "-b", "8", "-e", "1K", "-f", "2")
+        lines = simulated(capsys, "broadcast,all_reduce", *given, "--algorithm", "all")
+        assert not re.search(r"\b(inf|nan)\b", "\n".join(lines))
+        averages = [line.split()[-1] for line in lines if "Avg bus bandwidth" in line]
+        assert averages
+        assert set(averages) == {"0"}
+
+
+def test_a_cluster_of_billions_of_ranks_is_refused(capsys, tmp_path):
+    file = tmp_path / "huge.toml"
+    described = "nodes = 2000000000\nranks_per_node = 1\nreduce = 1e9\n"
+    file.write_text(f"{described}[across]\nlatency = 1e-6\nbandwidth = 1e9\n")
+    assert "huge has 2000000000 ranks" in refused(capsys, "all_reduce", "--cluster", file)
+    simulated(capsys, "all_reduce", "--cluster", file, "--ranks", 4, *SMALL[2:])
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -228,7 +255,11 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_the_work(capsys, tmp_p
         (["all_reduce", *SMALL, "-o", "band"], "band means nothing on -d/--datatype float"),
         (["all_reduce", "--cluster", "lab1g", "-b", "2M", "-e", "1M"], "-b/--minbytes 2097152"),
         (["barrier", *SMALL, "--plot", "x.svg"], "a barrier has none"),
-        (["all_to_all", *SMALL, "--ranks", "9999999"], "sends 9999999² messages at once"),
+        (["all_to_all", *SMALL, "--ranks", "999999"], "sends 999999² messages at once"),
+        (["all_to_all_v", *SMALL, "--ranks", "513"], "give at most 512 --ranks, or all_to_all"),
+        (["all_reduce", *SMALL, "--ranks", "100000000"], "at most 1048576 are simulated"),
+        (["all_reduce", *SMALL, "--plot", "no/folder/x.svg"], "no/folder does not exist; make"),
+        (["all_reduce", *SMALL, "--plot", "x.svg", "--output", "./x.svg"], "are both x.svg"),
     ],
 )
 def test_misuse_is_one_line(arguments, said, capsys):
@@ -283,9 +314,10 @@ def test_what_ties_is_named_together():
 
 
 def test_sizes_in_words():
-    assert [in_words(value) for value in (7, 1500, 3 << 20, 1.5 * (1 << 30))] == [
+    assert [in_words(value) for value in (7, 1500, (1 << 20) - 1, 3 << 20, 1.5 * (1 << 30))] == [
         "7 B",
         "1.465 KiB",
+        "1 MiB",
         "3 MiB",
         "1.5 GiB",
     ]
