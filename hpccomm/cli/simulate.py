@@ -23,8 +23,9 @@ costs and what messages share; an algorithm's schedule says who sends what to wh
 
 The model `events` runs the schedule in virtual time: every rank has its clock, and messages queue in
 front of the ports and links that they share. The model `cost` is a formula: quicker, and it
-estimates contention roughly. One table is printed for each collective and algorithm, as perf prints it; then the
-algorithms side by side, where one overtakes the other, and what bounds each at the largest size.
+estimates contention roughly. One table is printed for each collective and algorithm, as perf prints
+it; then the algorithms side by side, where one overtakes the other, and what bounds each at the
+largest size.
 """
 
 EXAMPLES = """\
