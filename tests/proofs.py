@@ -26,6 +26,9 @@ class Which(NamedTuple):
         return ALGORITHMS[self.collective][self.name]
 
     def case(self, ranks: int, **asked: Any) -> Case:
+        """Make a case; of a barrier without the count that the others have."""
+        if self.collective == "barrier":
+            asked.pop("count", None)
         return case(self.collective, self.name, ranks, deterministic=self.deterministic, **asked)
 
 

@@ -81,7 +81,7 @@ def test_a_name_that_is_nothing_lists_the_ready_ones(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("nodes = 4", "nodes = 0", "nodes is 0; give an integer from 1 up"),
+        ("nodes = 4", "nodes = 0", "nodes is 0; give an integer from 1 to 2147483647"),
         ("nodes = 4", "nodes = true", "nodes is True; give an integer"),
         ("nodes = 4", "nodes = 4.0", "nodes is 4.0; give an integer"),
         ("nodes = 4", "", "nodes is missing"),
