@@ -133,7 +133,8 @@ class HostPath:
 
     def _start(self, schedule: Schedule, call: Signature) -> Start:
         """Return what runs `schedule`."""
-        program = compiled(schedule, call.lengths(self._backend.rank))
+        send, recv = call.lengths(np.array([self._backend.rank]))
+        program = compiled(schedule, (int(send[0]), int(recv[0])))
         fold = None if call.op is None else self._folder(call.op, call.dtype)
         return partial(self._runner.steps, program, call.dtype, fold)
 

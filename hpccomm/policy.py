@@ -131,10 +131,10 @@ def decide(
         if deterministic
         else f"{backend} has none of its own that does {call.name}{_what(call)} as it is meant here"
     )
+    chosen = BY_BYTES[call.collective]
     if call.collective == "all_to_all" and not call.uniform:
         # Each rank has its own number of bytes, and all must choose alike.
-        return Decision(BY_BYTES[call.collective].large, why)
-    chosen = BY_BYTES[call.collective]
+        return Decision(chosen.large, why)
     if call.nbytes <= SMALL_BYTES:
         return Decision(chosen.small, f"{why}; at most {SMALL_BYTES} bytes")
     if call.nbytes <= LARGE_BYTES * size:

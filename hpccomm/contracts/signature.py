@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op
 
@@ -98,19 +101,22 @@ class Signature:
         """Bytes of the larger array."""
         return self.elements * self.dtype.itemsize
 
-    def lengths(self, rank: int) -> tuple[int, int]:
-        """Return the elements of `send` and `recv` on `rank`, after the table above."""
-        total, own = sum(self.counts), self.counts[rank % len(self.counts)]
-        at_root = total if rank == self.root else 0
+    def lengths(self, ranks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the elements of `send` and `recv` on each of `ranks`, after the table above."""
+        counts = np.array(self.counts, np.int64)
+        none = np.zeros(len(ranks), np.int64)
+        total = none + counts.sum()
+        own = none + counts[ranks % len(counts)]
+        at_root = np.where(ranks == self.root, total, 0)
         return {
             "all_reduce": (total, total),
-            "broadcast": (0, total),
+            "broadcast": (none, total),
             "reduce": (total, at_root),
             "all_gather": (own, total),
             "reduce_scatter": (total, own),
-            "all_to_all": (total, sum(self.recv_counts)),
+            "all_to_all": (total, none + sum(self.recv_counts)),
             "gather": (own, at_root),
             "scatter": (at_root, own),
             "scan": (total, total),
-            "barrier": (0, 0),
+            "barrier": (none, none),
         }[self.collective]

@@ -1,7 +1,7 @@
 """Point-to-point transfer of bytes, as every backend gives it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -77,21 +77,25 @@ class Transport(Protocol):
         """Begin to receive exactly ``data.nbytes`` bytes from rank `src`."""
         ...
 
-    def look(self, src: int, tag: int, nbytes: int) -> bool:
+    def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
         """Tell whether a receive of `nbytes` bytes that has waited long seems to wait in vain.
 
         Asked now and then for the first of those that `irecv` began for `src` and `tag` and that are
         not complete. It may err once, where the message that was awaited has come in the meantime.
         Never blocks.
-        """
-        ...
 
-    def refuse(self, src: int, nbytes: int) -> NoReturn:
-        """Take what came instead, so that its sender can go on, and raise.
+        Parameters
+        ----------
+        src, tag : int
+            As of the receive.
+        nbytes : int
+            Bytes that it waits for.
+        take : bool
+            Take what came instead, so that its sender can go on, and raise.
 
         Raises
         ------
         BufferMismatch
-            Always.
+            With `take`, if another message came.
         """
         ...

@@ -226,10 +226,9 @@ class Runner:
             if id(request) in waiting and peer not in seen:
                 seen[peer] = id(request)
                 data = buffers[number] if where is None else buffers[number][where]
-                if not self._transport.look(peer, tag, data.nbytes):
+                again = id(request) in suspects
+                if not self._transport.look(peer, tag, data.nbytes, take=again):
                     seen[peer] = 0
-                elif id(request) in suspects:
-                    self._transport.refuse(peer, data.nbytes)
         return frozenset(seen.values())
 
 

@@ -49,7 +49,7 @@ def test_what_came_instead_is_seen_and_taken(mpi_comm: Any) -> None:
         while not transport.look(1, 3, 8):
             assert not late()
         with pytest.raises(hpccomm.BufferMismatch, match="rank 1 sent 1048576 bytes"):
-            transport.refuse(1, 8)
+            transport.look(1, 3, 8, take=True)
         while not late():
             pass
         assert data.all()

@@ -5,7 +5,7 @@ is posted that another size could match.
 """
 
 from collections import defaultdict
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -79,13 +79,9 @@ class CheckedTransport:
 
         return test
 
-    def look(self, src: int, tag: int, nbytes: int) -> bool:
+    def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
         """Tell that there is no need to: a receive raises by itself."""
         return False
-
-    def refuse(self, src: int, nbytes: int) -> NoReturn:
-        """Never called, since `look` sees nothing."""
-        raise AssertionError((src, nbytes))
 
 
 class SizedTransport:
@@ -125,23 +121,21 @@ class SizedTransport:
         test: Request = self._irecv([data, nbytes, _BYTE], src, (nbytes + 1) * TAGS + tag).Test
         return test
 
-    def look(self, src: int, tag: int, nbytes: int) -> bool:
+    def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
         """Tell whether the first message from `src` that no receive matches is another one.
 
         It stands before that of `nbytes` bytes: of the same channel, but of another size or call.
+        With `take` it is received apart, and that raises.
         """
         status = MPI.Status()
         if not self._comm.Iprobe(src, MPI.ANY_TAG, status):
             return False
         came = status.Get_tag() % TAGS
-        size = status.Get_elements(MPI.BYTE)
-        return came % CHANNELS == tag % CHANNELS and (came != tag or size != nbytes)
-
-    def refuse(self, src: int, nbytes: int) -> NoReturn:
-        """Take the message that `look` saw, so that its sender can go on, and raise."""
-        status = MPI.Status()
-        message = self._comm.Mprobe(src, MPI.ANY_TAG, status)
         arrived = status.Get_elements(MPI.BYTE)
+        another = came % CHANNELS == tag % CHANNELS and (came != tag or arrived != nbytes)
+        if not (another and take):
+            return another
+        message = self._comm.Mprobe(src, status.Get_tag())  # it is there
         lost = np.empty(arrived, np.uint8)
         _refused.append((message.Irecv([lost, *block(arrived)]), lost))
         raise _mismatch(src, arrived, nbytes)

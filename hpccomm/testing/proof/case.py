@@ -207,27 +207,6 @@ def signatures(
     return tuple(calls)
 
 
-def lengths(call: Signature, ranks: Column) -> tuple[Column, Column]:
-    """Return the elements of `send` and `recv` on `ranks`, after the table of `Signature`."""
-    counts = np.array(call.counts, np.int64)
-    none = np.zeros(len(ranks), np.int64)
-    total = none + counts.sum()
-    own = none + counts[ranks % len(counts)]
-    at_root = np.where(ranks == call.root, total, 0)
-    return {
-        "all_reduce": (total, total),
-        "broadcast": (none, total),
-        "reduce": (total, at_root),
-        "all_gather": (own, total),
-        "reduce_scatter": (total, own),
-        "all_to_all": (total, none + sum(call.recv_counts)),
-        "gather": (own, at_root),
-        "scatter": (at_root, own),
-        "scan": (total, total),
-        "barrier": (none, none),
-    }[call.collective]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
     """What the arrays `recv` of some ranks hold in the end, one after the other.
@@ -243,7 +222,7 @@ class Expected:
 
 def expected(case: Case, call: Signature, ranks: Column) -> Expected:
     """Return what `recv` must hold on `ranks`, whose call is `call`."""
-    received = lengths(call, ranks)[1]
+    received = call.lengths(ranks)[1]
     within = _within(received)
     rank = np.repeat(ranks, received)
     one = np.ones(len(rank), np.int64)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.schedule import RECV, SCRATCH, SEND, Column
 from hpccomm.contracts.signature import REDUCTIONS
-from hpccomm.testing.proof.case import Case, Part, expected, lengths
+from hpccomm.testing.proof.case import Case, Part, expected
 
 Cells = NDArray[np.int64]
 """Numbers of cells."""
@@ -138,7 +138,7 @@ def lay_out(cases: Sequence[Case], parts: Sequence[Sequence[Part]]) -> Memory:
     for first, part in ((int(o), p) for o, ps in zip(offset, parts, strict=False) for p in ps):
         local, call, schedule = part
         rank = local + first
-        send, recv = lengths(call, local)
+        send, recv = call.lengths(local)
         length[:, rank] = send, recv, np.full(len(local), schedule.scratch)
         user[rank] = np.maximum(send, recv) if call.in_place else send + recv
         counts = np.array(call.counts, np.int64)
