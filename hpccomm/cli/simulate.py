@@ -171,8 +171,7 @@ def _title(cluster: str, ranks: int, case: simulation.Case) -> str:
 
 def _asked(args: argparse.Namespace) -> simulation.Asked:
     sizes = flags.sizes(args)
-    if args.segment < 1:
-        raise UsageError(f"--segment {args.segment}: nothing would move; give 1 byte or more")
+    readers.check_segment(args.segment)
     if args.skew and args.model == simulation.COST:
         raise UsageError(
             f"--skew {args.skew:g}: --model {simulation.COST} has all ranks start at once; "

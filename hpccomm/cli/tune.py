@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.results import reader, storage
     from hpccomm.tune import measured, report
 
-    if args.segment is not None and args.segment < 1:
-        raise UsageError(f"--segment {args.segment}: nothing would move; give 1 byte or more")
+    if args.segment is not None:
+        readers.check_segment(args.segment)
     chosen = reader.choose(reader.read(args.fit), args.run)
     if args.output is not None and args.output.exists() and args.output.samefile(args.fit):
         raise UsageError(f"--output {args.output} is the results file itself; give another name")

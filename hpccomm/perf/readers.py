@@ -6,6 +6,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
+from hpccomm.errors import UsageError
 from hpccomm.perf.collectives import COLLECTIVES
 
 ALL = "all"
@@ -25,6 +26,18 @@ def size(text: str) -> int:
             f"{text!r} is no size; give bytes, or a number with K, M or G such as 64K"
         )
     return int(Decimal(match[1]) * _UNITS[match[2].upper()])
+
+
+def check_segment(nbytes: int) -> None:
+    """Raise unless something moves in a segment of so many bytes, as ``--segment`` gives them.
+
+    Raises
+    ------
+    UsageError
+        If nothing does.
+    """
+    if nbytes < 1:
+        raise UsageError(f"--segment {nbytes}: nothing would move; give 1 byte or more")
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
