@@ -39,19 +39,27 @@ class Algorithm:
     Attributes
     ----------
     build : callable
-        Makes its schedule.
+        Makes its schedule: of messages, or where it is `shared`, of steps on peers' arrays.
     ordered : callable or None
         The same with contributions folded in rank order, for ``deterministic=True``; for a reduction.
     uniform : bool
         Whether it takes only blocks of one size.
     shared : bool
-        Whether it takes ranks that reach each other's memory.
+        Whether it takes ranks that reach each other's memory, all of them.
+    direct : callable or None
+        Makes the schedule where the ranks of a node reach each other's arrays, of an algorithm that
+        can do without.
+    staged : callable or None
+        Makes the schedule where they reach only each other's scratch, of which there are
+        ``tuning.room`` elements at most. Contributions are folded in rank order.
     """
 
     build: Build
     ordered: Build | None = None
     uniform: bool = False
     shared: bool = False
+    direct: Build | None = None
+    staged: Build | None = None
 
 
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(

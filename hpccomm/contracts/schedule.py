@@ -186,11 +186,14 @@ class Tuning:
         Rounds that may be under way at the same time, at least 1.
     topology : Topology or None
         Which ranks share a node; None where it does not matter.
+    room : int
+        Elements that the scratch of a rank may have, where peers reach it.
     """
 
     segment: int
     channels: int = 2
     topology: Topology | None = None
+    room: int = 1 << 21
 
 
 whole = 1 << 62

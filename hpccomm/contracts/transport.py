@@ -1,9 +1,13 @@
 """Point-to-point transfer of bytes, as every backend gives it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
+
+from hpccomm.dtypes import DType
 
 CHANNELS = 16
 """Channels that tags tell apart, the control plane's among them."""
@@ -19,13 +23,84 @@ once it said True or raised.
 """
 
 
+RECORD = 13
+"""Integers that a rank publishes in a call in which ranks reach each other's memory."""
+
+Record = NDArray[np.int64]
+"""What a rank publishes: an array of `RECORD` integers. The first is the call's fingerprint, which
+differs where ranks make different calls; the rest say where its buffers lie, for its peers' eyes."""
+
+
+class Reach(Enum):
+    """What the ranks of a node reach of each other in one call."""
+
+    DIRECT = "direct"
+    """Each other's arrays."""
+    STAGED = "staged"
+    """Each other's scratch alone."""
+    APART = "apart"
+    """Nothing."""
+
+
+class Pages(Protocol):
+    """A peer's array that is not mapped here: the kernel copies from it and to it.
+
+    Attributes
+    ----------
+    size : int
+        Elements.
+    """
+
+    size: int
+
+    def part(self, where: slice) -> "Pages":
+        """Return those of its elements. Local; touches nothing."""
+        ...
+
+    def __getitem__(self, where: slice) -> NDArray[Any]:
+        """Read those elements, into memory that the next such read overwrites."""
+        ...
+
+    def read(self, into: NDArray[Any]) -> None:
+        """Read all its elements into a C-contiguous array of as many.
+
+        Raises
+        ------
+        PeerLost
+            If the peer's process has ended.
+        """
+        ...
+
+    def write(self, data: NDArray[Any]) -> None:
+        """Write a C-contiguous array of as many elements over it. Errors are those of `read`."""
+        ...
+
+
 class Exposure(Protocol):
-    """The buffers of one call that a rank lets its peers reach."""
+    """The buffers of one call that a rank lets its peers reach.
 
-    def reach(self, peer: int, buffer: int) -> NDArray[Any]:
-        """Return the peer's buffer of that number in the same call.
+    Attributes
+    ----------
+    record : Record
+        What this rank publishes.
+    scratch : ndarray of uint8, or None
+        Memory that peers reach in every case, as much as was asked for; None where there was none.
+    """
 
-        Only once both ranks have met after they exposed theirs, and until they meet to withdraw.
+    record: Record
+    scratch: NDArray[np.uint8] | None
+
+    def learn(self, records: Mapping[int, Record]) -> Reach:
+        """Take what each rank of the node published, this one too, and return what all reach.
+
+        The same on all of them. Local.
+        """
+        ...
+
+    def reach(self, peer: int, buffer: int, dtype: DType) -> "NDArray[Any] | Pages":
+        """Return the peer's buffer of that number in the same call, as elements of `dtype`.
+
+        Only after `learn`, of what it said, and until the ranks meet for the last time.
         """
         ...
 
@@ -38,12 +113,51 @@ class Exposure(Protocol):
 
 
 class SharedMemory(Protocol):
-    """Memory that the ranks of a transport reach of each other."""
+    """Memory that the ranks of a transport reach of each other, where they share a node.
 
-    def expose(self, buffers: Sequence[NDArray[Any]]) -> Exposure:
+    Attributes
+    ----------
+    plain : bool
+        Whether ranks of a node reach each other's plain arrays. The same on all ranks, as agreed
+        when the first communicator was made.
+    how : str
+        In words, how plain arrays are reached, or why they are not.
+    """
+
+    plain: bool
+    how: str
+
+    def empty(self, nbytes: int) -> NDArray[np.uint8]:
+        """Return registered memory, which peers map. Local. It is given back with the array.
+
+        Raises
+        ------
+        MemoryError
+            If there is none left.
+        """
+        ...
+
+    def holds(self, data: NDArray[Any]) -> bool:
+        """Tell whether an array lies in registered memory of this process."""
+        ...
+
+    def expose(
+        self, buffers: Sequence[NDArray[Any]], fingerprint: int, scratch: int, *, plain: bool
+    ) -> Exposure:
         """Let the peers reach this rank's buffers of one call.
 
         Local, never blocks. All ranks expose in the same order of calls.
+
+        Parameters
+        ----------
+        buffers : sequence of ndarray, 1-D
+            By number.
+        fingerprint : int
+            Of the call.
+        scratch : int
+            Bytes of memory wanted that peers reach in every case.
+        plain : bool
+            Whether plain arrays may be reached, where they can be; equal on all ranks.
         """
         ...
 
