@@ -4,21 +4,36 @@ The host path takes the backend's own collective where it has one that means the
 hpccomm's algorithms over the backend's point-to-point.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 
 from hpccomm import policy
-from hpccomm.algorithms import ALGORITHMS
+from hpccomm.algorithms import ALGORITHMS, Build
 from hpccomm.contracts.backend import Backend, Buffer, Native
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.schedule import Schedule, Tuning, world
 from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.transport import Reach
 from hpccomm.dtypes import DType, is_narrow
-from hpccomm.execution import Room, Runner, compiled, completed
-from hpccomm.reductions import Average, Folder, Op, PremulSum, ReduceOp, identity, premultiply
+from hpccomm.errors import ConfigurationError
+from hpccomm.execution import Forms, Program, Room, Runner, compiled, completed
+from hpccomm.reductions import (
+    Average,
+    Folder,
+    Op,
+    PremulSum,
+    ReduceOp,
+    identity,
+    name_of,
+    premultiply,
+)
+from hpccomm.settings import Settings
 from hpccomm.waiting import Steps
 
 MOST_SEGMENTS = 1 << 14
@@ -57,18 +72,19 @@ class HostPath:
     ----------
     backend : Backend
         Moves the data.
-    segment : int
-        Bytes that hpccomm's own algorithms move at a time.
+    settings : Settings
+        Of the communicator.
     """
 
-    def __init__(self, backend: Backend, segment: int) -> None:
+    def __init__(self, backend: Backend, settings: Settings) -> None:
         self._backend = backend
-        self._segment = segment
+        self._segment = settings.segment
         self._runner = Runner(backend.collectives)
         self._products = Room()
         self._averages: dict[DType, Average] = {}
         self._folders: dict[tuple[ReduceOp, DType], Folder] = {}
-        self._shared = backend.collectives.shared is not None and backend.topology.num_nodes == 1
+        self._sharing = sharing(backend, settings)
+        self._shared = self._sharing is not None and backend.topology.num_nodes == 1
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
@@ -104,9 +120,8 @@ class HostPath:
             return _way(choice, before, _polled(native), native.run, after)
         if deterministic and call.collective == "scan" and _rounds_narrow(call):
             return self._widened(call, decision)
-        schedule = self._schedule(inner, decision.algorithm, deterministic)
-        segment = None if schedule.segment is None else schedule.segment * call.dtype.itemsize
-        start = self._start(schedule, inner)
+        start, cut = self._start(inner, decision.algorithm, deterministic)
+        segment = None if cut is None else cut * call.dtype.itemsize
         return _way(self._choice(call, decision, segment), before, start, None, after)
 
     def _choice(self, call: Signature, decision: policy.Decision, segment: int | None) -> Choice:
@@ -120,23 +135,68 @@ class HostPath:
             reason=decision.reason,
         )
 
-    def _schedule(self, call: Signature, algorithm: str, deterministic: bool) -> Schedule:
-        """Return this rank's schedule of an algorithm."""
+    def _start(
+        self, call: Signature, algorithm: str, deterministic: bool
+    ) -> tuple[Start, int | None]:
+        """Return what runs an algorithm, and the elements of its segments."""
         found = ALGORITHMS[call.collective][algorithm]
+        fold = None if call.op is None else self._folder(call.op, call.dtype)
         build = found.ordered if deterministic and found.ordered else found.build
+        direct = found.build if found.shared else None if deterministic else found.direct
+        if direct is None or self._sharing is None:
+            schedule = self._schedule(build, call)
+            program = self._compiled(schedule, call)
+            return partial(self._runner.steps, program, call.dtype, fold), schedule.segment
+        apart = build
+        if found.shared:
+            # What the ranks find out in the call may leave messages alone.
+            other = ALGORITHMS[call.collective][policy.own(call, self._backend.size)]
+            apart = other.ordered if deterministic and other.ordered else other.build
+        schedules = {Reach.APART: apart, Reach.DIRECT: direct}
+        if found.staged is not None:
+            schedules[Reach.STAGED] = found.staged
+        forms, segment = self._forms(call, (algorithm, deterministic), schedules)
+        return partial(self._runner.formed, forms, call.dtype, fold), segment
+
+    def _forms(
+        self, call: Signature, how: tuple[str, bool], builds: Mapping[Reach, Build]
+    ) -> tuple[Forms, int | None]:
+        """Return the forms of a call, and the elements of the segments of the likeliest."""
+        sharing = self._sharing
+        assert sharing is not None
+        likely, scratch = Reach.DIRECT, 0
+        if not sharing.plain and Reach.STAGED in builds:
+            likely = Reach.STAGED
+            scratch = self._schedule(builds[likely], call).scratch * call.dtype.itemsize
+        topology, rank = self._backend.topology, self._backend.rank
+        forms = Forms(
+            rank,
+            tuple(topology.neighbours(rank)),
+            _fingerprint(call, how),
+            {reach: partial(self._built, build, call) for reach, build in builds.items()},
+            scratch=scratch,
+            plain=sharing.plain,
+            room=sharing.room,
+        )
+        return forms, self._schedule(builds[likely], call).segment
+
+    def _built(self, build: Build, call: Signature) -> Program:
+        return self._compiled(self._schedule(build, call), call)
+
+    def _schedule(self, build: Build, call: Signature) -> Schedule:
+        """Return this rank's schedule."""
         backend = self._backend
-        segment = max(1, self._segment // call.dtype.itemsize)
+        itemsize = call.dtype.itemsize
+        segment = max(1, self._segment // itemsize)
         if call.collective != "all_to_all" or call.uniform:  # else ranks have their own elements
             segment = max(segment, call.elements // MOST_SEGMENTS)
-        tuning = Tuning(segment, topology=backend.topology)
+        room = 0 if self._sharing is None else self._sharing.room // itemsize
+        tuning = Tuning(segment, topology=backend.topology, room=room)
         return build(world(backend.size, np.array([backend.rank])), call, tuning)
 
-    def _start(self, schedule: Schedule, call: Signature) -> Start:
-        """Return what runs `schedule`."""
+    def _compiled(self, schedule: Schedule, call: Signature) -> Program:
         send, recv = call.lengths(np.array([self._backend.rank]))
-        program = compiled(schedule, (int(send[0]), int(recv[0])))
-        fold = None if call.op is None else self._folder(call.op, call.dtype)
-        return partial(self._runner.steps, program, call.dtype, fold)
+        return compiled(schedule, (int(send[0]), int(recv[0])))
 
     def _folder(self, op: Op, dtype: DType) -> Folder:
         """Return what folds; calls of one named reduction and dtype share it, and its memory."""
@@ -151,8 +211,7 @@ class HostPath:
     def _widened(self, call: Signature, decision: policy.Decision) -> Way:
         """Scan narrow floats in float32, so that they are rounded once and not at each hop."""
         wide = replace(_carried_out(call), dtype=np.dtype(np.float32), in_place=False)
-        schedule = self._schedule(wide, decision.algorithm, True)
-        start = self._start(schedule, wide)
+        start, cut = self._start(wide, decision.algorithm, True)
 
         def start_wide(send: Buffer, recv: Buffer) -> Steps:
             assert send is not None
@@ -162,7 +221,7 @@ class HostPath:
             with np.errstate(over="ignore", invalid="ignore"):
                 np.copyto(recv, result, casting="unsafe")
 
-        segment = None if schedule.segment is None else schedule.segment * wide.dtype.itemsize
+        segment = None if cut is None else cut * wide.dtype.itemsize
         choice = self._choice(call, decision, segment)
         before, after = self._before(call), self._after(call, decision.algorithm)
         return _way(choice, before, start_wide, None, after)
@@ -195,6 +254,50 @@ class HostPath:
             neutral = identity(call.op, call.dtype)
             return lambda recv: None if recv is None else recv.fill(neutral)
         return None
+
+
+class Sharing(NamedTuple):
+    """How the ranks of a node reach each other's memory.
+
+    Attributes
+    ----------
+    plain : bool
+        Whether plain arrays are reached.
+    room : int
+        Bytes that a rank may have for staging.
+    """
+
+    plain: bool
+    room: int
+
+
+def sharing(backend: Backend, settings: Settings) -> Sharing | None:
+    """Return how the ranks of a node share memory; None if they do not. The same on all ranks.
+
+    Raises
+    ------
+    ConfigurationError
+        If the settings ask for what is not allowed here.
+    """
+    shared, asked = backend.collectives.shared, settings.shared_memory
+    if shared is None or asked == "off":
+        return None
+    if asked == "pages" and not shared.plain:
+        raise ConfigurationError(
+            f"shared_memory is 'pages', and ranks cannot reach each other's pages: {shared.how}; "
+            "allow it, or give 'auto' or 'staging'"
+        )
+    most = max(Counter(backend.topology.node_of).values())
+    return Sharing(shared.plain and asked != "staging", settings.shared_memory_room // most)
+
+
+def _fingerprint(call: Signature, how: tuple[str, bool]) -> int:
+    """Return a number that differs where calls do that must be equal on all ranks."""
+    # Each rank has its own counts of an uneven all-to-all.
+    counts = () if call.collective == "all_to_all" and not call.uniform else call.counts
+    op = None if call.op is None else (name_of(call.op), repr(getattr(call.op, "factor", None)))
+    terms = (call.collective, str(call.dtype), counts, op, call.root, call.exclusive, how)
+    return crc32(repr(terms).encode())
 
 
 def _rounds_narrow(call: Signature) -> bool:

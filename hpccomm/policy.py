@@ -131,15 +131,26 @@ def decide(
         if deterministic
         else f"{backend} has none of its own that does {call.name}{_what(call)} as it is meant here"
     )
+    name, detail = _by_bytes(call, size)
+    return Decision(name, f"{why}; {detail}" if detail else why)
+
+
+def own(call: Signature, size: int) -> str:
+    """Return which of hpccomm's own algorithms is taken that need nothing but messages."""
+    return _by_bytes(call, size)[0]
+
+
+def _by_bytes(call: Signature, size: int) -> tuple[str, str]:
+    """Return the name of an algorithm and up to which size it is taken."""
     chosen = BY_BYTES[call.collective]
     if call.collective == "all_to_all" and not call.uniform:
         # Each rank has its own number of bytes, and all must choose alike.
-        return Decision(chosen.large, why)
+        return chosen.large, ""
     if call.nbytes <= SMALL_BYTES:
-        return Decision(chosen.small, f"{why}; at most {SMALL_BYTES} bytes")
+        return chosen.small, f"at most {SMALL_BYTES} bytes"
     if call.nbytes <= LARGE_BYTES * size:
-        return Decision(chosen.middle, f"{why}; at most {LARGE_BYTES} bytes for each rank")
-    return Decision(chosen.large, why)
+        return chosen.middle, f"at most {LARGE_BYTES} bytes for each rank"
+    return chosen.large, ""
 
 
 def _what(call: Signature) -> str:

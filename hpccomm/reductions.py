@@ -10,7 +10,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -268,6 +268,14 @@ class Average:
             np.copyto(block, sums, casting="unsafe")
 
 
+class Source(Protocol):
+    """A contribution: an array, or what reads one piece by piece."""
+
+    def __getitem__(self, where: slice, /) -> Array:
+        """Return those elements; they are used before anything else is read."""
+        ...
+
+
 class Folder:
     """Folds contributions in their order.
 
@@ -319,20 +327,22 @@ class Folder:
         combine = _ORDERED_INTO[op] if op in _ORDERED else self._combine
         self.pair: Pair | None = partial(self._run, combine) if single else None
 
-    def __call__(self, sources: Sequence[Array], out: Array, final: bool = True) -> None:
+    def __call__(self, sources: Sequence[Source], out: Array, final: bool = True) -> None:
         """Fold `sources` into `out`.
 
         Parameters
         ----------
-        sources : sequence of ndarray, each 1-D of out's length
-            At least one. Any of them may be `out` itself, element for element.
+        sources : sequence of ndarray or Source, each 1-D of out's length
+            At least one; of two, one is an array. Any of them may be `out` itself, element for element.
         out : ndarray, 1-D
             Overwritten with the result.
         final : bool
             Whether nothing is left to be folded in, so that an average divides.
         """
         if self._direct and len(sources) == 2:
-            a, b = sources
+            a, b = (
+                each if isinstance(each, np.ndarray) else each[0 : out.size] for each in sources
+            )
             self._run(self._combine, a, b, out=out)
             if final and self._average is not None:
                 self._run(self._average, out)
@@ -341,7 +351,7 @@ class Folder:
         else:  # the user's own function sees the user's context
             self._by_blocks(sources, out, final)
 
-    def _by_blocks(self, sources: Sequence[Array], out: Array, final: bool) -> None:
+    def _by_blocks(self, sources: Sequence[Source], out: Array, final: bool) -> None:
         # The accumulator is apart from `out`, which may be a contribution that is still to be read.
         accumulators = self._accumulator
         if accumulators is None:

@@ -26,6 +26,12 @@ DEFAULT_SLOW_CALL = 60.0
 DEFAULT_SEGMENT = 512 * 1024
 """Bytes: what is received, folded and sent on stays in a core's cache."""
 
+DEFAULT_ROOM = 32 << 20
+"""Bytes a node: containers often have 64 MiB of shared memory in all."""
+
+SHARED_MEMORY = ("auto", "pages", "staging", "off")
+"""How the ranks of a node reach each other's plain arrays."""
+
 
 @dataclass(frozen=True, slots=True)
 class CommOptions:
@@ -44,6 +50,14 @@ class CommOptions:
     segment : int or None
         Bytes that hpccomm's own algorithms move at a time, where they cut the array; None takes
         ``HPCCOMM_SEGMENT`` or 524288.
+    shared_memory : str or None
+        How the ranks of a node reach each other's plain arrays: ``"pages"`` (the kernel copies from
+        and to the peer's memory), ``"staging"`` (through a shared buffer), ``"auto"`` (the first that
+        is allowed); ``"off"`` reaches no memory, not even that of ``comm.empty``. None takes
+        ``HPCCOMM_SHARED_MEMORY`` or ``"auto"``.
+    shared_memory_room : int or None
+        Bytes on a node that its ranks may have for staging, whatever the number of communicators;
+        None takes ``HPCCOMM_SHARED_MEMORY_ROOM`` or 33554432.
     hints : mapping of str to str
         For the backend. A key that it does not know is refused.
     """
@@ -52,6 +66,8 @@ class CommOptions:
     slow_call: float | None = None
     algorithm: str | None = None
     segment: int | None = None
+    shared_memory: str | None = None
+    shared_memory_room: int | None = None
     hints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
@@ -61,7 +77,14 @@ class CommOptions:
         if self.algorithm is not None and not isinstance(self.algorithm, str):
             raise UsageError(f"options.algorithm is {self.algorithm!r}; give a name or None")
         if self.segment is not None:
-            check_segment("options.segment", self.segment)
+            check_bytes("options.segment", self.segment)
+        if self.shared_memory is not None and self.shared_memory not in SHARED_MEMORY:
+            raise UsageError(
+                f"options.shared_memory is {self.shared_memory!r}; "
+                f"give one of {', '.join(map(repr, SHARED_MEMORY))}, or None"
+            )
+        if self.shared_memory_room is not None:
+            check_bytes("options.shared_memory_room", self.shared_memory_room)
         if not isinstance(self.hints, Mapping):
             raise UsageError(f"options.hints is {self.hints!r}; give a mapping of str to str")
         for key, value in self.hints.items():
@@ -110,8 +133,8 @@ def check_bool(name: str, value: object) -> bool:
     return bool(value)
 
 
-def check_segment(name: str, value: object) -> int:
-    """Return `value` as the bytes of a segment.
+def check_bytes(name: str, value: object) -> int:
+    """Return `value` as a number of bytes.
 
     Raises
     ------
@@ -148,6 +171,12 @@ def _at_least_one(text: str) -> int:
     if value < 1:
         raise ValueError(text)
     return value
+
+
+def _way(text: str) -> str:
+    if text not in SHARED_MEMORY:
+        raise ValueError(text)
+    return text
 
 
 def _switch(text: str) -> bool:
@@ -188,6 +217,20 @@ VARIABLES: tuple[Variable, ...] = (
         DEFAULT_SEGMENT,
         "bytes, at least 1",
         "bytes that hpccomm's own algorithms move at a time",
+    ),
+    Variable(
+        "HPCCOMM_SHARED_MEMORY",
+        _way,
+        "auto",
+        " or ".join(SHARED_MEMORY),
+        "how the ranks of a node reach each other's plain arrays",
+    ),
+    Variable(
+        "HPCCOMM_SHARED_MEMORY_ROOM",
+        _at_least_one,
+        DEFAULT_ROOM,
+        "bytes, at least 1",
+        "bytes on a node that its ranks may have for staging",
     ),
     Variable("HPCCOMM_DEBUG", _switch, False, "0 or 1", "log decisions to standard error"),
     Variable(
@@ -242,6 +285,8 @@ class Settings:
     slow_call: float
     algorithm: str
     segment: int
+    shared_memory: str
+    shared_memory_room: int
     self_check: bool
     hints: Mapping[str, str]
 
@@ -252,6 +297,8 @@ class Settings:
             "timeout": self.timeout,
             "algorithm": self.algorithm,
             "segment": self.segment,
+            "shared_memory": self.shared_memory,
+            "shared_memory_room": self.shared_memory_room,
             "self_check": self.self_check,
             "hints": dict(sorted(self.hints.items())),
         }
@@ -285,8 +332,15 @@ def merge(backend: str, timeout: float | None, options: CommOptions | None) -> S
             options.slow_call if options.slow_call is not None else read("HPCCOMM_SLOW_CALL"),
         ),
         algorithm=options.algorithm or str(read("HPCCOMM_ALGORITHM")),
-        segment=check_segment(
+        segment=check_bytes(
             "segment", options.segment if options.segment is not None else read("HPCCOMM_SEGMENT")
+        ),
+        shared_memory=options.shared_memory or str(read("HPCCOMM_SHARED_MEMORY")),
+        shared_memory_room=check_bytes(
+            "shared_memory_room",
+            options.shared_memory_room
+            if options.shared_memory_room is not None
+            else read("HPCCOMM_SHARED_MEMORY_ROOM"),
         ),
         self_check=options.self_check,
         hints=options.hints,

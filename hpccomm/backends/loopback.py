@@ -11,13 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends import refuse_hints
 from hpccomm.buffers import as_bytes
 from hpccomm.contracts.backend import Native
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.transport import Request, SharedMemory, Transport
+from hpccomm.contracts.transport import (
+    RECORD,
+    Reach,
+    Record,
+    Request,
+    SharedMemory,
+    Transport,
+)
+from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch, HpccommError, UsageError
 from hpccomm.topology import Topology, arrange
 
@@ -117,12 +126,24 @@ class LoopbackExposure:
     owners.
     """
 
-    def __init__(self, exposed: Exposed) -> None:
+    def __init__(
+        self, exposed: Exposed, fingerprint: int, scratch: NDArray[np.uint8] | None, plain: bool
+    ) -> None:
         self._exposed = exposed
+        self._plain = plain
+        self.record: Record = np.zeros(RECORD, np.int64)
+        self.record[:2] = fingerprint, scratch is not None
+        self.scratch = scratch
 
-    def reach(self, peer: int, buffer: int) -> NDArray[Any]:
+    def learn(self, records: Mapping[int, Record]) -> Reach:
+        """Return what threads reach of each other: all, where they are to."""
+        if self._plain:
+            return Reach.DIRECT
+        return Reach.STAGED if all(record[1] for record in records.values()) else Reach.APART
+
+    def reach(self, peer: int, buffer: int, dtype: DType) -> NDArray[Any]:
         """Return the peer's buffer of that number."""
-        return self._exposed.buffers[peer][buffer]
+        return self._exposed.buffers[peer][buffer].view(dtype)
 
     def withdraw(self) -> None:
         """Let go of the arrays."""
@@ -132,6 +153,9 @@ class LoopbackExposure:
 class LoopbackMemory:
     """The memory of the threads of one communicator."""
 
+    plain = True
+    how = "ranks are threads of one process"
+
     def __init__(self, world: World, context: Context, rank: int, size: int) -> None:
         self._world = world
         self._context = context
@@ -139,16 +163,29 @@ class LoopbackMemory:
         self._size = size
         self._calls = 0
 
-    def expose(self, buffers: Buffers) -> LoopbackExposure:
+    def empty(self, nbytes: int) -> NDArray[np.uint8]:
+        """Return ordinary memory, which threads share."""
+        return np.empty(nbytes, np.uint8)
+
+    def holds(self, data: NDArray[Any]) -> bool:
+        """Tell that no memory is special here."""
+        return False
+
+    def expose(
+        self, buffers: Buffers, fingerprint: int, scratch: int, *, plain: bool, room: int
+    ) -> LoopbackExposure:
         """Let the peers reach `buffers` in the call in which they have exposed as often."""
         self._calls += 1
         key = (self._context, self._calls)
+        staging = np.empty(scratch, np.uint8) if 0 < scratch <= room else None
+        if staging is not None:
+            buffers = (*buffers, staging)
         with self._world.lock:
             exposed = self._world.exposed[key]
             exposed.buffers[self._rank] = buffers
             if len(exposed.buffers) == self._size:  # all have found it
                 del self._world.exposed[key]
-        return LoopbackExposure(exposed)
+        return LoopbackExposure(exposed, fingerprint, staging, plain)
 
 
 class LoopbackTransport:

@@ -106,7 +106,7 @@ class Core:
         self._calls = calls
         self._control = control
         self._settings = settings
-        self._path = HostPath(backend, settings.segment)
+        self._path = HostPath(backend, settings)
         self._recipes: dict[object, Recipe] = {}
         self._device = device
         self._groups = 0  # how many were made of this one, by all its ranks

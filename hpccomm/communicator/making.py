@@ -36,13 +36,13 @@ def _over(
     control = Control(backend.collectives, calls.drive)
     comm = Communicator(backend, calls, control, settings, device, node_comm, make)
     if settings.self_check:
-        _check(backend, calls, settings.segment)
+        _check(backend, calls, settings)
     return comm
 
 
-def _check(backend: Backend, calls: Calls, segment: int) -> None:
+def _check(backend: Backend, calls: Calls, settings: Settings) -> None:
     """Reduce a few numbers by the backend's own way and by hpccomm's, and look at the result."""
-    path = HostPath(backend, segment)
+    path = HostPath(backend, settings)
     for algorithm in (AUTO, "recursive_doubling"):
         x = np.arange(4.0) + backend.rank
         expected = np.arange(4.0) * backend.size + sum(range(backend.size))

@@ -142,7 +142,13 @@ class SharedMemory(Protocol):
         ...
 
     def expose(
-        self, buffers: Sequence[NDArray[Any]], fingerprint: int, scratch: int, *, plain: bool
+        self,
+        buffers: Sequence[NDArray[Any]],
+        fingerprint: int,
+        scratch: int,
+        *,
+        plain: bool,
+        room: int,
     ) -> Exposure:
         """Let the peers reach this rank's buffers of one call.
 
@@ -158,6 +164,8 @@ class SharedMemory(Protocol):
             Bytes of memory wanted that peers reach in every case.
         plain : bool
             Whether plain arrays may be reached, where they can be; equal on all ranks.
+        room : int
+            Bytes of such memory that this process may have in use for all its calls.
         """
         ...
 

@@ -1,6 +1,12 @@
-"""Runs one rank's schedule over a transport: `program` makes it ready, `runner` runs it."""
+"""Runs one rank's schedule over a transport.
 
+`program` makes it ready and `runner` runs it; `forms` chooses among several, `reached` carries out
+steps on peers' memory.
+"""
+
+from hpccomm.execution.forms import Forms
 from hpccomm.execution.program import Program, compiled
-from hpccomm.execution.runner import Room, Runner, completed
+from hpccomm.execution.room import Room
+from hpccomm.execution.runner import Runner, completed
 
-__all__ = ["Program", "Room", "Runner", "compiled", "completed"]
+__all__ = ["Forms", "Program", "Room", "Runner", "compiled", "completed"]

@@ -75,13 +75,14 @@ class Program(NamedTuple):
         stays: a channel's place is its number on every rank.
     scratch : int
         Elements of its scratch.
-    shared : bool
-        Whether it reaches into its peers' memory.
+    members : tuple of int
+        The ranks that reach each other's memory, this one among them, as they stand in their group;
+        empty if it reaches into nobody's. They must have met before it begins.
     """
 
     channels: tuple[tuple[Turn, ...], ...]
     scratch: int
-    shared: bool
+    members: tuple[int, ...]
 
 
 def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
@@ -95,12 +96,28 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
         Elements of this rank's `SEND` and `RECV`.
     """
     sizes = (*lengths, schedule.scratch)
-    channels = tuple(
-        tuple(turn for each in channel() if any(turn := _turn(each, sizes)))
-        for channel in schedule.channels
-    )
-    shared = any(turn.meetings for channel in channels for turn in channel)
-    return Program(channels, schedule.scratch, shared)
+    members: tuple[int, ...] = ()
+    channels = []
+    for channel in schedule.channels:
+        turns: list[Turn] = []
+        for each in channel():
+            if each.barrier is not None and not turns and len(each.barrier.rank):
+                # Whoever runs the program has them meet: see `execution.forms`.
+                members = _everyone(each.barrier)
+                each = each._replace(barrier=None)
+            turn = _turn(each, sizes)
+            if any(turn):
+                turns.append(turn)
+        channels.append(tuple(turns))
+    return Program(tuple(channels), schedule.scratch, members)
+
+
+def _everyone(group: Group) -> tuple[int, ...]:
+    """Return the ranks of the one group that its only row belongs to."""
+    if group.members is None:
+        return tuple(range(group.size))
+    assert group.which is not None
+    return tuple(group.members[group.which[0]].tolist())
 
 
 def _turn(each: Round, sizes: Sequence[int]) -> Turn:

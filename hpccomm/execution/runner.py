@@ -2,25 +2,24 @@
 
 from collections.abc import Sequence
 from itertools import cycle
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.buffers import address
 from hpccomm.contracts.backend import Buffer
-from hpccomm.contracts.transport import CALLS, CHANNELS, Exposure, Request, Transport
+from hpccomm.contracts.transport import CALLS, CHANNELS, Exposure, Reach, Request, Transport
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch
-from hpccomm.execution.program import OWN, Message, Program, Turn
+from hpccomm.execution.forms import Forms
+from hpccomm.execution.program import Message, Program, Turn
+from hpccomm.execution.reached import Reached, copy
+from hpccomm.execution.room import Room
 from hpccomm.reductions import Folder
 from hpccomm.waiting import Steps
 
 FIRST_TAG = 2
 """Tag of the first channel of a communicator's first schedule. The control plane has those below."""
-
-KEPT_BYTES = 64 << 20
-"""A larger scratch is given back after the call."""
 
 EAGER_POLLS = 8
 """So often a channel that is alone polls before it lets others look at deadlines: a small message from
@@ -37,52 +36,11 @@ _in_vain: list[object] = []
 """What failed with receives under way, and their memory: a message to come may still match them."""
 
 
-class Room:
-    """Memory for what a call needs besides its arrays; calls have it one after the other."""
-
-    __slots__ = ("_bytes", "_taken")
-
-    def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
-        self._taken = self._bytes
-
-    def take(self, count: int, dtype: DType) -> NDArray[Any]:
-        """Return `count` elements, which the next call has as well."""
-        taken = self._taken
-        if taken.size == count and taken.dtype == dtype:
-            return taken
-        nbytes = count * dtype.itemsize
-        if nbytes > KEPT_BYTES:
-            return np.empty(count, dtype)
-        if nbytes > self._bytes.size:
-            self._bytes = np.empty(nbytes, np.uint8)
-        self._taken = taken = self._bytes[:nbytes].view(dtype)
-        return taken
-
-
 Suspects = frozenset[int]
 """Identities of requests."""
 
-
-class Buffers(Protocol):
-    """The buffers that a program numbers."""
-
-    def __getitem__(self, number: int, /) -> NDArray[Any]:
-        """Return the buffer of that number."""
-        ...
-
-
-class _Reached:
-    """The buffers of a rank, and those of its peers."""
-
-    def __init__(self, own: Sequence[NDArray[Any]], exposure: Exposure) -> None:
-        self._own = own
-        self._exposure = exposure
-
-    def __getitem__(self, number: int, /) -> NDArray[Any]:
-        if number < len(OWN):
-            return self._own[number]
-        return self._exposure.reach(number // len(OWN) - 1, number % len(OWN))
+Buffers = Sequence[NDArray[Any]] | Reached
+"""The buffers that a program numbers."""
 
 
 class Runner:
@@ -97,6 +55,7 @@ class Runner:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._room = Room()
+        self._results = Room()
         # Ranks come to the same number of a call, since they run the same calls.
         self._tags = cycle(range(FIRST_TAG, CHANNELS * CALLS, CHANNELS))
 
@@ -120,21 +79,77 @@ class Runner:
         scratch = self._room.take(program.scratch, dtype)
         # Where a rank has no array its program names none: any will do.
         buffers = (scratch if send is None else send, scratch if recv is None else recv, scratch)
-        if program.shared:
-            return self._exposed(program, tag, fold, buffers)
+        return self._program(program, tag, fold, buffers)
+
+    def formed(
+        self, forms: Forms, dtype: DType, fold: Folder | None, send: Buffer, recv: Buffer
+    ) -> Steps:
+        """Run the form that fits what the ranks of the node reach of each other, polled.
+
+        Parameters are those of `steps`.
+
+        Raises
+        ------
+        BufferMismatch
+            If they do not make the same call. On all of them, before memory is touched.
+        PeerLost
+            If a peer's process has ended.
+        """
+        return self._formed(next(self._tags), forms, dtype, fold, send, recv)
+
+    def _formed(
+        self,
+        tag: int,
+        forms: Forms,
+        dtype: DType,
+        fold: Folder | None,
+        send: Buffer,
+        recv: Buffer,
+    ) -> Steps:
+        shared = self._transport.shared
+        assert shared is not None
+        own = [_NOTHING if send is None else send, _NOTHING if recv is None else recv]
+        exposure = shared.expose(
+            own, forms.fingerprint, forms.scratch, plain=forms.plain, room=forms.room
+        )
+        try:
+            yield from self._exposed(tag, forms, dtype, fold, send, recv, exposure)
+        except BaseException:  # the call failed, or nobody goes on with it
+            _in_vain.append((exposure, own))
+            raise
+        exposure.withdraw()
+
+    def _exposed(
+        self,
+        tag: int,
+        forms: Forms,
+        dtype: DType,
+        fold: Folder | None,
+        send: Buffer,
+        recv: Buffer,
+        exposure: Exposure,
+    ) -> Steps:
+        """Meet the ranks of the node, and run the form that fits."""
+        table = forms.table
+        table[0] = exposure.record
+        yield from self._channel(forms.meeting, tag, None, (table.reshape(-1),), EAGER_POLLS)
+        forms.check(table)
+        reach = exposure.learn(dict(zip(forms.members, table, strict=True)))
+        program = forms.program(reach)
+        if reach is Reach.STAGED:
+            assert exposure.scratch is not None
+            scratch = exposure.scratch[: program.scratch * dtype.itemsize].view(dtype)
+        else:
+            scratch = self._room.take(program.scratch, dtype)
+        own = [scratch if send is None else send, scratch if recv is None else recv, scratch]
+        buffers = Reached(own, exposure, dtype, self._results)
+        yield from self._program(program, tag, fold, buffers)
+
+    def _program(self, program: Program, tag: int, fold: Folder | None, buffers: Buffers) -> Steps:
         channels = program.channels
         if len(channels) == 1:
             return self._channel(channels[0], tag, fold, buffers, EAGER_POLLS)
         return self._at_once(channels, tag, fold, buffers)
-
-    def _exposed(
-        self, program: Program, tag: int, fold: Folder | None, own: Sequence[NDArray[Any]]
-    ) -> Steps:
-        """Run a program that reaches into its peers' memory."""
-        assert self._transport.shared is not None
-        exposure = self._transport.shared.expose(own)
-        yield from self._at_once(program.channels, tag, fold, _Reached(own, exposure))
-        exposure.withdraw()
 
     def _at_once(
         self, channels: Sequence[tuple[Turn, ...]], tag: int, fold: Folder | None, buffers: Buffers
@@ -166,6 +181,7 @@ class Runner:
     ) -> Steps:
         # The latency of small arrays is made here: one function more is a tenth of it.
         isend, irecv = self._transport.isend, self._transport.irecv
+        near = buffers if isinstance(buffers, Reached) else None
         pair = None if fold is None else fold.pair
         requests: list[Request] = []
         try:
@@ -188,13 +204,17 @@ class Runner:
                     idle = idle + 1 if len(left) == before else 0
                     if idle and idle % PATIENT_POLLS == 0:
                         suspects = self._look(suspects, receives, requests, left, tag, buffers)
+                if near is not None:
+                    for step in local:
+                        near.carry_out(step, fold)
+                    local = ()
                 for sources, (number, where), final in local:
                     target = buffers[number] if where is None else buffers[number][where]
                     inputs = []
                     for number, where in sources:
                         inputs.append(buffers[number] if where is None else buffers[number][where])
                     if final is None:
-                        _copy(inputs[0], target)
+                        copy(inputs[0], target)
                     elif pair is not None and len(inputs) == 2:
                         pair(*inputs, target)
                     else:
@@ -258,9 +278,3 @@ def _left(requests: list[Request], lost: list[BufferMismatch]) -> list[Request]:
         except BufferMismatch as error:
             lost.append(error)
     return left
-
-
-def _copy(source: NDArray[Any], target: NDArray[Any]) -> None:
-    # In place the two may be the same memory; to copy that would take as long as any copy.
-    if not np.may_share_memory(source, target) or address(source) != address(target):
-        target[:] = source

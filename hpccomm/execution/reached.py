@@ -1,0 +1,86 @@
+"""Steps on the memory of peers: mapped here, or reached through the kernel."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.buffers import address
+from hpccomm.contracts.transport import Exposure, Pages
+from hpccomm.dtypes import DType
+from hpccomm.execution.program import OWN, Slice, Step
+from hpccomm.execution.room import Room
+from hpccomm.reductions import Folder
+
+Array = NDArray[Any]
+
+
+class Reached:
+    """The buffers of a rank, and those of its peers, by a program's numbers.
+
+    Parameters
+    ----------
+    own : sequence of ndarray
+        This rank's.
+    exposure : Exposure
+        Leads to the others'.
+    dtype : dtype
+        Of the elements.
+    results : Room
+        Where a result is made that a peer gets through the kernel.
+    """
+
+    def __init__(
+        self, own: Sequence[Array], exposure: Exposure, dtype: DType, results: Room
+    ) -> None:
+        self._own = own
+        self._exposure = exposure
+        self._dtype = dtype
+        self._results = results
+        self._peers: dict[int, Array | Pages] = {}
+
+    def __getitem__(self, number: int, /) -> Array:
+        """Return this rank's buffer of that number: transfers have no other."""
+        return self._own[number]
+
+    def _part(self, where: Slice) -> Array | Pages:
+        number, elements = where
+        if number < len(OWN):
+            own = self._own[number]
+            return own if elements is None else own[elements]
+        found = self._peers.get(number)
+        if found is None:
+            peer, buffer = divmod(number - len(OWN), len(OWN))
+            found = self._peers[number] = self._exposure.reach(peer, buffer, self._dtype)
+        if elements is None:
+            return found
+        return found[elements] if isinstance(found, np.ndarray) else found.part(elements)
+
+    def carry_out(self, step: Step, fold: Folder | None) -> None:
+        """Do one local step."""
+        sources = [self._part(source) for source in step.sources]
+        target = self._part(step.target)
+        if step.final is None:
+            source = sources[0]
+            if not isinstance(source, np.ndarray):
+                assert isinstance(target, np.ndarray)  # of the two, one is this rank's
+                source.read(target)
+            elif isinstance(target, np.ndarray):
+                copy(source, target)
+            else:
+                target.write(source)
+            return
+        assert fold is not None
+        if isinstance(target, np.ndarray):
+            fold(sources, target, step.final)
+        else:
+            result = self._results.take(target.size, self._dtype)
+            fold(sources, result, step.final)
+            target.write(result)
+
+
+def copy(source: Array, target: Array) -> None:
+    """Copy elements, unless the two are the same memory: to copy that would take as long as any."""
+    if not np.may_share_memory(source, target) or address(source) != address(target):
+        target[:] = source
