@@ -77,7 +77,8 @@ class Program(NamedTuple):
         Elements of its scratch.
     members : tuple of int
         The ranks that reach each other's memory, this one among them, as they stand in their group;
-        empty if it reaches into nobody's. They must have met before it begins.
+        empty if it reaches into nobody's. They must have met before it begins: barriers with which a
+        channel opens are left out.
     """
 
     channels: tuple[tuple[Turn, ...], ...]
@@ -100,11 +101,14 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
     channels = []
     for channel in schedule.channels:
         turns: list[Turn] = []
+        opening = True
         for each in channel():
-            if each.barrier is not None and not turns and len(each.barrier.rank):
-                # Whoever runs the program has them meet: see `execution.forms`.
-                members = _everyone(each.barrier)
-                each = each._replace(barrier=None)
+            barrier = each.barrier
+            if barrier is not None and len(barrier.rank):
+                members = _everyone(barrier)
+            opening = opening and not (each.receives or each.sends or each.local)
+            if opening:
+                continue  # whoever runs the program has them meet
             turn = _turn(each, sizes)
             if any(turn):
                 turns.append(turn)
