@@ -3,6 +3,9 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from hpccomm.errors import UsageError
+from hpccomm.settings import check_int
+
 
 @dataclass(frozen=True, slots=True)
 class Topology:
@@ -58,3 +61,20 @@ def arrange(keys: Sequence[Hashable]) -> Topology:
     """
     numbers: dict[Hashable, int] = {}
     return Topology(tuple(numbers.setdefault(key, len(numbers)) for key in keys))
+
+
+def check_rank(name: str, value: object, size: int) -> int:
+    """Return `value` as a rank.
+
+    Raises
+    ------
+    UsageError
+        If it is not one of this communicator's.
+    """
+    try:
+        rank = check_int(name, value)
+    except UsageError:
+        rank = -1
+    if not 0 <= rank < size:
+        raise UsageError(f"{name} is {value!r}; give a rank from 0 to {size - 1}")
+    return rank

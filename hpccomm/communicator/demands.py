@@ -15,6 +15,7 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.reductions import Op, ReduceOp
 from hpccomm.settings import check_bool, check_int
+from hpccomm.topology import check_rank
 
 Shape = tuple[int, ...]
 Role = Literal["x", "out", "new"]
@@ -63,23 +64,6 @@ class Demand:
 
 
 Rule = Callable[[Asked], Demand]
-
-
-def check_rank(name: str, value: object, size: int) -> int:
-    """Return `value` as a rank.
-
-    Raises
-    ------
-    UsageError
-        If it is not one of this communicator's.
-    """
-    try:
-        rank = check_int(name, value)
-    except UsageError:
-        rank = -1
-    if not 0 <= rank < size:
-        raise UsageError(f"{name} is {value!r}; give a rank from 0 to {size - 1}")
-    return rank
 
 
 def check_counts(name: str, counts: object, size: int) -> Shape:

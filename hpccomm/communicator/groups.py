@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpccomm.communicator.core import Core
-from hpccomm.communicator.demands import check_rank
 from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError
 from hpccomm.settings import check_int, check_name
+from hpccomm.topology import check_rank
 
 if TYPE_CHECKING:
     from hpccomm.communicator.communicator import Communicator

@@ -5,10 +5,10 @@ from typing import Any
 from hpccomm.buffers import address, check_dtype, check_layout, flat, overlap, view
 from hpccomm.calls import Operation
 from hpccomm.communicator.core import Core
-from hpccomm.communicator.demands import check_rank
 from hpccomm.errors import UsageError
 from hpccomm.execution import completed
 from hpccomm.settings import check_int
+from hpccomm.topology import check_rank
 from hpccomm.waiting import Steps
 
 # Arrays and objects share the transport; one bit of the tag keeps them apart.

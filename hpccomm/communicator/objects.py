@@ -10,10 +10,10 @@ from typing import Any
 from hpccomm import objects
 from hpccomm.calls import Operation
 from hpccomm.communicator.core import Core
-from hpccomm.communicator.demands import check_rank
 from hpccomm.communicator.messages import OBJECTS, Messages, wire_tag
 from hpccomm.errors import UsageError
 from hpccomm.objects import Frame, ObjectPaths
+from hpccomm.topology import check_rank
 
 
 class Objects(Messages, Core):

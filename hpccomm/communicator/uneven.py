@@ -14,6 +14,7 @@ from hpccomm.communicator.core import Core
 from hpccomm.communicator.demands import Rule, check_counts
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.reductions import Op, ReduceOp
+from hpccomm.topology import check_rank
 
 SUM = ReduceOp.SUM
 
@@ -377,7 +378,7 @@ class Uneven(Core):
     def _wanted(self, x: Any, out: Any, root: Any, **others: Any) -> tuple[int, ...]:
         """Return the rows that each rank's out has; a root without one gets those that are left."""
         rank, size = self._backend.rank, self._backend.size
-        at_root = rank == demands.check_rank("root", root, size)
+        at_root = rank == check_rank("root", root, size)
         if out is None and not at_root:
             raise UsageError(f"out is None on rank {rank}; scatter_v needs it but on the root")
         given = _rows("x", x) if at_root else 0
