@@ -29,14 +29,21 @@ if TYPE_CHECKING:
 
 ALGORITHMS = Behaviours("algorithms")
 
-Way = tuple[str, str]
-"""A collective and an algorithm for it."""
+Way = tuple[str, ...]
+"""A collective, an algorithm for it, and where it differs `CommOptions.shared_memory`."""
 
-WAYS: tuple[Way, ...] = tuple(
-    (collective, name) for collective in KNOWN for name in KNOWN[collective]
+MOVES: tuple[tuple[str, str], ...] = tuple(
+    (collective, name)
+    for collective in KNOWN
+    for name in KNOWN[collective]
+    if collective != "barrier"
 )
-MOVES = tuple(way for way in WAYS if way[0] != "barrier")
-"""Those that move data."""
+"""Collectives that move data, and each algorithm for them."""
+
+STAGED = tuple((*way, "staging") for way in MOVES if KNOWN[way[0]][way[1]].staged is not None)
+"""Those that can do with memory of their own that ranks share."""
+
+WAYS: tuple[Way, ...] = (*MOVES, *STAGED)
 
 SEGMENT = 2 * FLOAT32.itemsize
 """Bytes: two elements of float32."""
@@ -50,9 +57,18 @@ not on the dtype."""
 
 
 @contextmanager
-def cut(comm: Communicator, segment: int) -> Iterator[Communicator]:
-    """Give a communicator that moves `segment` bytes at a time; collective over `comm`."""
-    with another(comm, options=CommOptions(self_check=False, segment=segment)) as made:
+def cut(
+    comm: Communicator, segment: int | None, shared_memory: str | None = None
+) -> Iterator[Communicator]:
+    """Give a communicator that moves `segment` bytes at a time; collective over `comm`.
+
+    Where nothing is to differ from the defaults it is `comm`.
+    """
+    if segment is None and shared_memory is None:
+        yield comm
+        return
+    options = CommOptions(self_check=False, segment=segment, shared_memory=shared_memory)
+    with another(comm, options=options) as made:
         yield made
 
 
@@ -84,59 +100,62 @@ def uneven_counts(size: int) -> list[tuple[int, ...]]:
     return [tuple(range(size)), (*[0] * (size - 1), 7), (0,) * size]
 
 
-@ALGORITHMS.behaviour(way=MOVES)
+@ALGORITHMS.behaviour(way=WAYS)
 def counts(comm: Communicator, way: Way) -> None:
     """Arrays of no element, fewer than ranks, and many segments; blocks even and uneven.
 
     Whether a rank works in place is its own affair.
     """
-    collective, algorithm = way
+    collective, algorithm, *shared = way
     last = comm.size - 1
     in_blocks = collective in BLOCKWISE
     some: set[int | tuple[int, ...]] = {0, 1, 5} if in_blocks else {0, 1, last, 4 * comm.size + 3}
     if in_blocks:
         some.update(uneven_counts(comm.size))
-    with cut(comm, SEGMENT) as small:
+    with cut(comm, SEGMENT, *shared) as small:
         for count in sorted(some, key=str):
             for in_place in (False, True, None):
                 attempt(small, algorithm, Ask(collective, count, root=last, in_place=in_place))
 
 
-@ALGORITHMS.behaviour(way=MOVES, min_size=2)
+@ALGORITHMS.behaviour(way=WAYS, min_size=2)
 def large_arrays(comm: Communicator, way: Way) -> None:
     """Arrays of several segments as they are by default, which no transport sends at once."""
-    collective, algorithm = way
+    collective, algorithm, *shared = way
     count = LARGE // comm.size if collective in BLOCKWISE else LARGE
-    attempt(comm, algorithm, Ask(collective, count, root=1))
+    with cut(comm, None, *shared) as chosen:
+        attempt(chosen, algorithm, Ask(collective, count, root=1))
 
 
-@ALGORITHMS.behaviour(way=tuple(way for way in MOVES if way[0] in ROOTED))
+@ALGORITHMS.behaviour(way=tuple(way for way in WAYS if way[0] in ROOTED))
 def roots(comm: Communicator, way: Way) -> None:
     """Each rank may be the root, of even and uneven blocks."""
-    collective, algorithm = way
+    collective, algorithm, *shared = way
     size = comm.size
-    for root in range(size) if size <= FEW else (0, 1, size // 2, size - 1):
-        attempt(comm, algorithm, Ask(collective, 2 * size + 1, root=root))
-        if collective in BLOCKWISE:
-            attempt(comm, algorithm, Ask(collective, tuple(range(size)), root=root))
+    with cut(comm, None, *shared) as chosen:
+        for root in range(size) if size <= FEW else (0, 1, size // 2, size - 1):
+            attempt(chosen, algorithm, Ask(collective, 2 * size + 1, root=root))
+            if collective in BLOCKWISE:
+                attempt(chosen, algorithm, Ask(collective, tuple(range(size)), root=root))
 
 
-@ALGORITHMS.behaviour(way=MOVES)
+@ALGORITHMS.behaviour(way=WAYS)
 def dtypes(comm: Communicator, way: Way) -> None:
     """Each dtype is moved, and summed where the call reduces."""
-    collective, algorithm = way
+    collective, algorithm, *shared = way
     if comm.size > FEW:
         some = [BFLOAT16, np.dtype(np.int16)]
     else:
         some = list(REDUCIBLE if collective in REDUCTIONS else MOVABLE)
-    for number, dtype in enumerate(some):
-        attempt(comm, algorithm, Ask(collective, 5, dtype, in_place=number % 2 == 0))
+    with cut(comm, None, *shared) as chosen:
+        for number, dtype in enumerate(some):
+            attempt(chosen, algorithm, Ask(collective, 5, dtype, in_place=number % 2 == 0))
 
 
-@ALGORITHMS.behaviour(way=tuple(way for way in MOVES if way[0] in REDUCTIONS))
+@ALGORITHMS.behaviour(way=tuple(way for way in WAYS if way[0] in REDUCTIONS))
 def reductions(comm: Communicator, way: Way) -> None:
     """Each reduction, by name or by a function; averages are divided once, scans leave out self."""
-    collective, algorithm = way
+    collective, algorithm, *shared = way
     some: list[tuple[Any, Any]] = [
         (ReduceOp.PROD, np.float64),
         (ReduceOp.MAX, np.float32),
@@ -146,26 +165,29 @@ def reductions(comm: Communicator, way: Way) -> None:
     ]
     if collective != "scan":
         some += [(ReduceOp.AVG, np.float32), (ReduceOp.AVG, np.int64), (ReduceOp.AVG, BFLOAT16)]
-    for op, dtype in some:
-        ask = Ask(collective, 2 * comm.size + 1, np.dtype(dtype), op, in_place=op is ReduceOp.AVG)
-        attempt(comm, algorithm, ask)
-    if collective == "scan":
-        for in_place in (False, True):
-            ask = Ask(collective, 7, np.dtype(np.int32), exclusive=True, in_place=in_place)
-            attempt(comm, algorithm, ask)
+    with cut(comm, None, *shared) as chosen:
+        for op, dtype in some:
+            count, in_place = 2 * comm.size + 1, op is ReduceOp.AVG
+            ask = Ask(collective, count, np.dtype(dtype), op, in_place=in_place)
+            attempt(chosen, algorithm, ask)
+        if collective == "scan":
+            for in_place in (False, True):
+                ask = Ask(collective, 7, np.dtype(np.int32), exclusive=True, in_place=in_place)
+                attempt(chosen, algorithm, ask)
 
 
-@ALGORITHMS.behaviour(way=MOVES)
+@ALGORITHMS.behaviour(way=WAYS)
 def forms(comm: Communicator, way: Way) -> None:
     """A call may be asynchronous, or planned, also of uneven blocks and in rank order."""
-    collective, algorithm = way
-    for form in FORMS[1:]:
-        ask = Ask(collective, 3 * comm.size + 1, in_place=form == "plan")
-        attempt(comm, algorithm, ask, form)
-        if collective in BLOCKWISE:
-            attempt(comm, algorithm, Ask(collective, tuple(range(comm.size))), form)
-        if KNOWN[collective][algorithm].ordered is not None:
-            attempt(comm, algorithm, ask, form, deterministic=True)
+    collective, algorithm, *shared = way
+    with cut(comm, None, *shared) as chosen:
+        for form in FORMS[1:]:
+            ask = Ask(collective, 3 * comm.size + 1, in_place=form == "plan")
+            attempt(chosen, algorithm, ask, form)
+            if collective in BLOCKWISE:
+                attempt(chosen, algorithm, Ask(collective, tuple(range(comm.size))), form)
+            if KNOWN[collective][algorithm].ordered is not None:
+                attempt(chosen, algorithm, ask, form, deterministic=True)
 
 
 @ALGORITHMS.behaviour(collective=tuple(KNOWN), min_size=3)

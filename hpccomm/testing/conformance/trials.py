@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,14 @@ from hpccomm.testing.conformance.inputs import moved, poison, reduced, reduction
 from hpccomm.testing.conformance.reductions import identity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from hpccomm.communicator import Communicator
     from hpccomm.reductions import Op
     from hpccomm.testing.conformance.check import Array
+
+Place = Callable[[str, int, "np.dtype[Any]"], "Array"]
+"""Gives the memory of a call's array: its name (``"x"`` or ``"out"``), elements and dtype."""
 
 FORMS = ("call", "asynchronous", "plan")
 """Ways to make a call."""
@@ -123,7 +127,12 @@ class Trial:
             equal(array, values, f"{self.ask}, {what}", rtol=rtol)
 
 
-def trial(comm: Communicator, ask: Ask) -> Trial:
+def anywhere(_name: str, count: int, dtype: np.dtype[Any]) -> Array:
+    """Return memory of NumPy's."""
+    return np.empty(count, dtype)
+
+
+def trial(comm: Communicator, ask: Ask, place: Place = anywhere) -> Trial:
     """Return the trial of `ask` on this rank. Local.
 
     Parameters
@@ -132,6 +141,8 @@ def trial(comm: Communicator, ask: Ask) -> Trial:
         Gives rank and size.
     ask : Ask
         Equal on all ranks.
+    place : callable
+        Gives the arrays' memory; ranks may differ in it.
     """
     rank, size = comm.rank, comm.size
     given, wanted = _VALUES[ask.collective](ask, rank, size)
@@ -139,49 +150,59 @@ def trial(comm: Communicator, ask: Ask) -> Trial:
     if ask.collective == "broadcast":
         assert wanted is not None
         if given is not None:
-            return Trial(ask, {"x": frozen(given), **arguments}, (), ())
-        x = np.empty_like(wanted)
+            return Trial(ask, {"x": frozen(given, place), **arguments}, (), ())
+        x = place("x", wanted.size, wanted.dtype)
         return Trial(ask, {"x": x, **arguments}, ((x, poison(wanted)),), ((x, wanted),))
     in_place = rank % 2 == 0 if ask.in_place is None else ask.in_place
     if given is None or wanted is None or not in_place:
-        return _apart(ask, arguments, given, wanted)
+        return _apart(ask, arguments, given, wanted, place)
     counts = ask.counts(size)
     own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
-    return _in_place(ask, arguments, given, wanted, own)
+    return _in_place(ask, arguments, given, wanted, own, place)
 
 
-def frozen(values: Array) -> Array:
+def frozen(values: Array, place: Place = anywhere) -> Array:
     """Return a read-only array of `values`."""
-    array = values.copy()
+    array = place("x", values.size, values.dtype)
+    array[...] = values
     array.flags.writeable = False
     return array
 
 
 def _apart(
-    ask: Ask, arguments: Mapping[str, Any], given: Array | None, wanted: Array | None
+    ask: Ask,
+    arguments: Mapping[str, Any],
+    given: Array | None,
+    wanted: Array | None,
+    place: Place,
 ) -> Trial:
     """Return a trial in which the contribution stays, on ranks that may have only x or only out."""
     x = out = None
     before, after = [], []
     if given is not None:
-        x = frozen(given)  # so that nobody writes there
+        x = frozen(given, place)  # so that nobody writes there
     if wanted is not None:
-        out = np.empty_like(wanted)
+        out = place("out", wanted.size, wanted.dtype)
         before.append((out, poison(wanted)))
         after.append((out, wanted))
     return Trial(ask, {"x": x, "out": out, **arguments}, tuple(before), tuple(after))
 
 
 def _in_place(
-    ask: Ask, arguments: Mapping[str, Any], given: Array, wanted: Array, own: slice
+    ask: Ask,
+    arguments: Mapping[str, Any],
+    given: Array,
+    wanted: Array,
+    own: slice,
+    place: Place,
 ) -> Trial:
     """Return a trial in which x is out, or one of them the block `own` of the other."""
     if ask.collective in ("all_gather", "gather"):
-        out = np.empty_like(wanted)
+        out = place("out", wanted.size, wanted.dtype)
         arrays = {"x": out[own], "out": out}
         before = ((out, poison(wanted)), (out[own], given))
         return Trial(ask, {**arrays, **arguments}, before, ((out, wanted),))
-    x = np.empty_like(given)
+    x = place("x", given.size, given.dtype)
     if ask.collective in ("reduce_scatter", "scatter"):
         after = given.copy()  # the other blocks stay
         after[own] = wanted
