@@ -1,10 +1,12 @@
 """The ranks of an MPI communicator."""
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from hpccomm import sharedmemory
 from hpccomm.backends.mpi.collectives import native
 from hpccomm.backends.mpi.transport import CheckedTransport, SizedTransport
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
@@ -12,10 +14,13 @@ from hpccomm.bootstrap import mpi as bootstrap
 from hpccomm.contracts.backend import Native
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
+from hpccomm.sharedmemory import NodeMemory
 from hpccomm.topology import Topology, arrange
 
 if TYPE_CHECKING:
     from hpccomm.contracts.transport import Transport
+
+logger = logging.getLogger("hpccomm")
 
 
 class MpiBackend:
@@ -31,6 +36,7 @@ class MpiBackend:
         mpi_comm: object,
         reductions: Reductions,
         threaded: str,
+        memory: NodeMemory | None,
     ) -> None:
         self._comm = comm
         self._user = comm.Dup()
@@ -38,7 +44,8 @@ class MpiBackend:
         self.rank: int = comm.rank
         self.size: int = comm.size
         self.topology = topology
-        self.collectives: Transport = SizedTransport(comm)
+        self._memory = memory
+        self.collectives: Transport = SizedTransport(comm, memory)
         self.messages: Transport = CheckedTransport(self._user)
         self.threaded = threaded
         self.mpi_comm = mpi_comm
@@ -61,7 +68,10 @@ class MpiBackend:
         members.Free()
         everyone.Free()
         topology = self.topology.restrict(ranks)
-        return MpiBackend(comm, topology, comm, self._reductions, self.threaded)
+        memory = self._memory
+        if memory is not None:
+            memory = memory.group(ranks, comm.rank) if _crowded(topology) else None
+        return MpiBackend(comm, topology, comm, self._reductions, self.threaded, memory)
 
     def translate(self, error: Exception) -> HpccommError | None:
         """Return MPI's error as one of hpccomm's."""
@@ -107,4 +117,27 @@ def make(mpi_comm: object) -> MpiBackend:
     nodes, right, limits = zip(*told, strict=True)
     limited = [f"rank {rank}: {limit}" for rank, limit in enumerate(limits) if limit]
     threaded = limited[0] if limited else ""
-    return MpiBackend(own, arrange(nodes), mpi_comm, agreed(right), threaded)
+    topology = arrange(nodes)
+    memory = _shared_memory(own, topology) if _crowded(topology) else None
+    return MpiBackend(own, topology, mpi_comm, agreed(right), threaded, memory)
+
+
+def _crowded(topology: Topology) -> bool:
+    """Whether some ranks share a node."""
+    return topology.num_nodes < topology.size
+
+
+def _shared_memory(comm: Any, topology: Topology) -> NodeMemory | None:
+    """Return the way to the memory of the node's other ranks, if all ranks find one. Collective."""
+    rank: int = comm.rank
+    offers = comm.allgather(sharedmemory.offer())
+    near = {peer: offers[peer] for peer in topology.neighbours(rank)}
+    mapped, plain, how = sharedmemory.agreed(comm.allgather(sharedmemory.tried(near, rank)))
+    if mapped:
+        if rank == 0:
+            logger.warning("the ranks of a node share no memory and send messages: %s", mapped)
+        return None
+    if rank == 0:
+        logger.info("on a node %s", how)
+    pids = {peer: offered.pid for peer, offered in near.items()}
+    return NodeMemory(rank, pids, plain=not plain, how=how)

@@ -91,11 +91,11 @@ class SizedTransport:
     goes the other way.
     """
 
-    shared: SharedMemory | None = None
     largest_tag = TAGS - 1
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Any, shared: SharedMemory | None = None) -> None:
         self._comm = comm
+        self.shared = shared
         self._isend = comm.Isend
         self._irecv = comm.Irecv
         self._checked = CheckedTransport(comm)

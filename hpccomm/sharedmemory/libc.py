@@ -1,0 +1,97 @@
+"""The system calls on memory that Python's standard library lacks.
+
+Python's own `mmap` closes its mapping with the object and keeps a descriptor for each; what is
+mapped here stays until the process ends.
+"""
+
+import ctypes
+import errno
+import os
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+"""Bytes of a page of memory."""
+
+HUGE_PAGE = 2 << 20
+"""Bytes of a huge page, on most machines."""
+
+_PROT_READ_WRITE = 1 | 2
+_MAP_SHARED = 1
+_MADV_REMOVE = 9
+_MADV_HUGEPAGE = 14
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class Vector(ctypes.Structure):
+    """A stretch of memory: ``struct iovec``."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("nbytes", ctypes.c_size_t))
+
+
+@cache
+def libc() -> Any:
+    """Return the C library, whose functions release the interpreter's lock."""
+    found = ctypes.CDLL(None, use_errno=True)
+    word, size, integer = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    found.mmap.restype = word
+    found.mmap.argtypes = [word, size, integer, integer, integer, ctypes.c_int64]
+    found.munmap.argtypes = [word, size]
+    found.madvise.argtypes = [word, size, integer]
+    for name in ("process_vm_readv", "process_vm_writev"):
+        move = getattr(found, name, None)  # not in every C library
+        if move is not None:
+            move.restype = ctypes.c_ssize_t
+            move.argtypes = [integer, word, ctypes.c_ulong, word, ctypes.c_ulong, ctypes.c_ulong]
+    return found
+
+
+def failure() -> OSError:
+    """Return the error of the last call in this thread."""
+    code = ctypes.get_errno()
+    return OSError(code, os.strerror(code))
+
+
+def map_file(descriptor: int, nbytes: int) -> int:
+    """Return the address at which the first `nbytes` bytes of a file are mapped from now on.
+
+    Raises
+    ------
+    OSError
+        If they cannot be.
+    """
+    at: int | None = libc().mmap(None, nbytes, _PROT_READ_WRITE, _MAP_SHARED, descriptor, 0)
+    if at is None or at == _FAILED:
+        raise failure()
+    return at
+
+
+def unmap(at: int, nbytes: int) -> None:
+    """Take a mapping away again. Whatever saw it must be gone."""
+    libc().munmap(at, nbytes)
+
+
+def prefer_huge_pages(at: int, nbytes: int) -> None:
+    """Ask for huge pages, which are quicker to come by. Where there are none, nothing changes."""
+    libc().madvise(at, nbytes, _MADV_HUGEPAGE)
+
+
+def give_back(at: int, nbytes: int) -> None:
+    """Give the pages of a shared mapping back to the system; they read as zeros from then on.
+
+    Whole pages. Where the system cannot, they stay.
+    """
+    libc().madvise(at, nbytes, _MADV_REMOVE)
+
+
+def seen(at: int, nbytes: int) -> NDArray[np.uint8]:
+    """Return memory of this process as an array. It must stay where it is while that is in use."""
+    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(at), np.uint8)
+
+
+def interrupted(error: OSError) -> bool:
+    """Tell whether a call failed because a signal came."""
+    return error.errno == errno.EINTR
