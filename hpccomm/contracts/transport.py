@@ -137,6 +137,10 @@ class SharedMemory(Protocol):
         """
         ...
 
+    def share(self, room: int) -> int:
+        """Return a rank's part of the `room` bytes that those of a node have. Equal on all ranks."""
+        ...
+
     def holds(self, data: NDArray[Any]) -> bool:
         """Tell whether an array lies in registered memory of this process."""
         ...
