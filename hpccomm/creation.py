@@ -12,7 +12,7 @@ import hpccomm
 from hpccomm import backends, policy, settings
 from hpccomm.backends.loopback import seat
 from hpccomm.bootstrap import device as devices
-from hpccomm.bootstrap import mpi
+from hpccomm.bootstrap import machine, mpi
 from hpccomm.bootstrap.launch import launched
 from hpccomm.calls import Calls
 from hpccomm.communicator import Communicator
@@ -20,6 +20,8 @@ from hpccomm.communicator.making import make
 from hpccomm.contracts.backend import Backend
 from hpccomm.control import Control
 from hpccomm.errors import BackendUnavailable, ConfigurationError
+from hpccomm.paths import memory_way, sharing
+from hpccomm.policy import Machine, Tables, stored, text
 from hpccomm.settings import CommOptions, Settings
 from hpccomm.watch import Station, beside, watch
 
@@ -97,8 +99,9 @@ def new_comm(
         opened, why = _open(merged, mpi_comm)
         settings.start_logging(opened.rank)
         logger.info("host arrays go over %s: %s", opened.name, why)
-        _agree(opened, merged, called)
-        return make(opened, called, merged, device)
+        control = Control(opened.collectives, Calls(called, opened, merged).drive)
+        _agree(opened, control, merged)
+        return make(opened, called, merged, device, _tables(opened, control, merged))
 
 
 def _agree_backend(name: str, mpi_comm: Any) -> None:
@@ -142,7 +145,7 @@ def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:
         ), f"a single rank needs no MPI, and there is none ({error})"
 
 
-def _agree(backend: Backend, merged: Settings, name: str) -> None:
+def _agree(backend: Backend, control: Control, merged: Settings) -> None:
     """Raise on every rank unless all have the same settings and versions."""
     mine = {
         **merged.agreed(),
@@ -152,11 +155,44 @@ def _agree(backend: Backend, merged: Settings, name: str) -> None:
         "python": ".".join(map(str, sys.version_info[:2])),
         "byteorder": sys.byteorder,
     }
-    calls = Calls(name, backend, merged)
-    differing = Control(backend.collectives, calls.drive).differing(json.dumps(mine).encode())
+    differing = control.differing(json.dumps(mine).encode())
     if differing:
         backend.close()
     _raise_different({rank: json.loads(text) for rank, text in differing.items()})
+
+
+def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
+    """Return the tables that `auto` chooses from: rank 0's, on every rank. Collective; blocks.
+
+    Raises
+    ------
+    ConfigurationError
+        On every rank, if the tuning file cannot be used.
+    """
+    library = "" if backend.mpi_comm is None else mpi.vendor(mpi.start())
+    told = None
+    if backend.rank == 0:
+        found = machine.processor(), machine.cores()
+        try:
+            tuned = stored.read(merged.tuning_file) if merged.tuning_file else ()
+            told = found, [text.dump(table) for table in tuned], ""
+        except ConfigurationError as error:
+            told = found, [], str(error)
+    facts, written, failure = json.loads(control.bcast(json.dumps(told).encode()))
+    try:
+        if failure:
+            raise ConfigurationError(failure)
+        tables = Tables(
+            Machine(library, *facts),
+            tuple(text.parse(table) for table in written),
+            merged.tuning_file,
+        )
+        way = memory_way(sharing(backend, merged))
+        tables.check(tables.shape(backend.name, backend.topology, way))
+    except ConfigurationError:
+        backend.close()
+        raise
+    return tables
 
 
 def _raise_different(told: dict[int, dict[str, object]]) -> None:

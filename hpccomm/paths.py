@@ -4,7 +4,6 @@ The host path takes the backend's own collective where it has one that means the
 hpccomm's algorithms over the backend's point-to-point.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,8 +32,11 @@ from hpccomm.reductions import (
     name_of,
     premultiply,
 )
-from hpccomm.settings import Settings
+from hpccomm.settings import DEFAULT_SEGMENT, Settings
 from hpccomm.waiting import Steps
+
+DEFAULT_CHANNELS = 2
+"""Pieces of an array under way at the same time, where the policy does not say."""
 
 MOST_SEGMENTS = 1 << 14
 """An array is cut into about so many at most: their number is the length of a program."""
@@ -74,9 +76,16 @@ class HostPath:
         Moves the data.
     settings : Settings
         Of the communicator.
+    tables : policy.Tables
+        What `auto` goes by.
+
+    Attributes
+    ----------
+    policy : policy.Policy
+        Chooses the algorithms.
     """
 
-    def __init__(self, backend: Backend, settings: Settings) -> None:
+    def __init__(self, backend: Backend, settings: Settings, tables: policy.Tables) -> None:
         self._backend = backend
         self._segment = settings.segment
         self._runner = Runner(backend.collectives)
@@ -85,6 +94,8 @@ class HostPath:
         self._folders: dict[tuple[ReduceOp, DType], Folder] = {}
         self._sharing = sharing(backend, settings)
         self._shared = self._sharing is not None and backend.topology.num_nodes == 1
+        memory = memory_way(self._sharing)
+        self.policy = tables.policy(tables.shape(backend.name, backend.topology, memory))
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
@@ -104,13 +115,11 @@ class HostPath:
         backend = self._backend
         inner = _carried_out(call)
         native = backend.native(inner)
-        decision = policy.decide(
+        decision = self.policy.decide(
             call,
             algorithm,
-            backend.size,
             native=native is not None,
             shared=self._shared,
-            backend=backend.name,
             deterministic=deterministic,
         )
         before, after = self._before(call), self._after(call, decision.algorithm)
@@ -120,9 +129,20 @@ class HostPath:
             return _way(choice, before, _polled(native), native.run, after)
         if deterministic and call.collective == "scan" and _rounds_narrow(call):
             return self._widened(call, decision)
-        start, cut = self._start(inner, decision.algorithm, deterministic)
+        start, cut = self._start(inner, decision.pick, deterministic)
         segment = None if cut is None else cut * call.dtype.itemsize
-        return _way(self._choice(call, decision, segment), before, start, None, after)
+        choice = self._choice(call, decision, segment)
+        found = ALGORITHMS[call.collective][decision.algorithm]
+        if self._sharing is not None and (found.shared or (found.direct and not deterministic)):
+            choice = replace(choice, reason=f"{choice.reason}; {self._sharing.how}")
+        return _way(choice, before, start, None, after)
+
+    def registered(self, *arrays: Buffer) -> bool:
+        """Tell whether all of this rank's arrays lie in memory that its peers map. Local."""
+        shared = self._backend.collectives.shared
+        if self._sharing is None or shared is None:
+            return False
+        return all(shared.holds(each) for each in arrays if each is not None and each.size)
 
     def _choice(self, call: Signature, decision: policy.Decision, segment: int | None) -> Choice:
         return Choice(
@@ -136,15 +156,15 @@ class HostPath:
         )
 
     def _start(
-        self, call: Signature, algorithm: str, deterministic: bool
+        self, call: Signature, pick: policy.Pick, deterministic: bool
     ) -> tuple[Start, int | None]:
         """Return what runs an algorithm, and the elements of its segments."""
-        found = ALGORITHMS[call.collective][algorithm]
+        found = ALGORITHMS[call.collective][pick.algorithm]
         fold = None if call.op is None else self._folder(call.op, call.dtype)
         build = found.ordered if deterministic and found.ordered else found.build
         direct = found.build if found.shared else None if deterministic else found.direct
         if direct is None or self._sharing is None:
-            schedule = self._schedule(build, call)
+            schedule = self._schedule(build, call, pick)
             program = self._compiled(schedule, call)
             return partial(self._runner.steps, program, call.dtype, fold), schedule.segment
         apart = build
@@ -155,11 +175,15 @@ class HostPath:
         schedules = {Reach.APART: apart, Reach.DIRECT: direct}
         if found.staged is not None:
             schedules[Reach.STAGED] = found.staged
-        forms, segment = self._forms(call, (algorithm, deterministic), schedules)
+        forms, segment = self._forms(call, pick, deterministic, schedules)
         return partial(self._runner.formed, forms, call.dtype, fold), segment
 
     def _forms(
-        self, call: Signature, how: tuple[str, bool], builds: Mapping[Reach, Build]
+        self,
+        call: Signature,
+        pick: policy.Pick,
+        deterministic: bool,
+        builds: Mapping[Reach, Build],
     ) -> tuple[Forms, int | None]:
         """Return the forms of a call, and the elements of the segments of the likeliest."""
         sharing = self._sharing
@@ -167,31 +191,33 @@ class HostPath:
         likely, scratch = Reach.DIRECT, 0
         if not sharing.plain and Reach.STAGED in builds:
             likely = Reach.STAGED
-            scratch = self._schedule(builds[likely], call).scratch * call.dtype.itemsize
+            scratch = self._schedule(builds[likely], call, pick).scratch * call.dtype.itemsize
         topology, rank = self._backend.topology, self._backend.rank
         forms = Forms(
             rank,
             tuple(topology.neighbours(rank)),
-            _fingerprint(call, how),
-            {reach: partial(self._built, build, call) for reach, build in builds.items()},
+            _fingerprint(call, (pick.algorithm, deterministic)),
+            {reach: partial(self._built, build, call, pick) for reach, build in builds.items()},
             scratch=scratch,
             plain=sharing.plain,
             room=sharing.room,
         )
-        return forms, self._schedule(builds[likely], call).segment
+        return forms, self._schedule(builds[likely], call, pick).segment
 
-    def _built(self, build: Build, call: Signature) -> Program:
-        return self._compiled(self._schedule(build, call), call)
+    def _built(self, build: Build, call: Signature, pick: policy.Pick) -> Program:
+        return self._compiled(self._schedule(build, call, pick), call)
 
-    def _schedule(self, build: Build, call: Signature) -> Schedule:
+    def _schedule(self, build: Build, call: Signature, pick: policy.Pick) -> Schedule:
         """Return this rank's schedule."""
         backend = self._backend
         itemsize = call.dtype.itemsize
-        segment = max(1, self._segment // itemsize)
+        nbytes = self._segment or pick.segment or DEFAULT_SEGMENT
+        segment = max(1, nbytes // itemsize)
         if call.collective != "all_to_all" or call.uniform:  # else ranks have their own elements
             segment = max(segment, call.elements // MOST_SEGMENTS)
         room = 0 if self._sharing is None else self._sharing.room // itemsize
-        tuning = Tuning(segment, topology=backend.topology, room=room)
+        channels = pick.channels or DEFAULT_CHANNELS
+        tuning = Tuning(segment, channels, backend.topology, room)
         return build(world(backend.size, np.array([backend.rank])), call, tuning)
 
     def _compiled(self, schedule: Schedule, call: Signature) -> Program:
@@ -211,7 +237,7 @@ class HostPath:
     def _widened(self, call: Signature, decision: policy.Decision) -> Way:
         """Scan narrow floats in float32, so that they are rounded once and not at each hop."""
         wide = replace(_carried_out(call), dtype=np.dtype(np.float32), in_place=False)
-        start, cut = self._start(wide, decision.algorithm, True)
+        start, cut = self._start(wide, decision.pick, True)
 
         def start_wide(send: Buffer, recv: Buffer) -> Steps:
             assert send is not None
@@ -265,10 +291,13 @@ class Sharing(NamedTuple):
         Whether plain arrays are reached.
     room : int
         Bytes that a rank may have for staging.
+    how : str
+        The same in words.
     """
 
     plain: bool
     room: int
+    how: str
 
 
 def sharing(backend: Backend, settings: Settings) -> Sharing | None:
@@ -287,8 +316,20 @@ def sharing(backend: Backend, settings: Settings) -> Sharing | None:
             f"shared_memory is 'pages', and ranks cannot reach each other's pages: {shared.how}; "
             "allow it, or give 'auto' or 'staging'"
         )
-    most = max(Counter(backend.topology.node_of).values())
-    return Sharing(shared.plain and asked != "staging", settings.shared_memory_room // most)
+    plain = shared.plain and asked != "staging"
+    if plain:
+        others = shared.how
+    else:
+        others = f"through a staging buffer ({'as asked' if shared.plain else shared.how})"
+    how = f"ranks of a node map each other's arrays of comm.empty; others are reached: {others}"
+    return Sharing(plain, shared.share(settings.shared_memory_room), how)
+
+
+def memory_way(found: Sharing | None) -> str:
+    """Return how plain arrays are reached, as `policy.Shape` names it."""
+    if found is None:
+        return "off"
+    return "pages" if found.plain else "staging"
 
 
 def _fingerprint(call: Signature, how: tuple[str, bool]) -> int:

@@ -49,7 +49,10 @@ class CommOptions:
         ``HPCCOMM_ALGORITHM`` or ``"auto"``.
     segment : int or None
         Bytes that hpccomm's own algorithms move at a time, where they cut the array; None takes
-        ``HPCCOMM_SEGMENT`` or 524288.
+        ``HPCCOMM_SEGMENT``, or what the table of `auto` says, or 524288.
+    tuning_file : str or None
+        The results file of ``hpccomm tune`` whose table `auto` goes by; rank 0 reads it. None takes
+        ``HPCCOMM_TUNING_FILE`` or the tables that come with hpccomm.
     shared_memory : str or None
         How the ranks of a node reach each other's plain arrays: ``"pages"`` (the kernel copies from
         and to the peer's memory), ``"staging"`` (through a shared buffer), ``"auto"`` (the first that
@@ -66,6 +69,7 @@ class CommOptions:
     slow_call: float | None = None
     algorithm: str | None = None
     segment: int | None = None
+    tuning_file: str | None = None
     shared_memory: str | None = None
     shared_memory_room: int | None = None
     hints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -78,6 +82,12 @@ class CommOptions:
             raise UsageError(f"options.algorithm is {self.algorithm!r}; give a name or None")
         if self.segment is not None:
             check_bytes("options.segment", self.segment)
+        if self.tuning_file is not None and (
+            not isinstance(self.tuning_file, str) or not self.tuning_file
+        ):
+            raise UsageError(
+                f"options.tuning_file is {self.tuning_file!r}; give the name of a file, or None"
+            )
         if self.shared_memory is not None and self.shared_memory not in SHARED_MEMORY:
             raise UsageError(
                 f"options.shared_memory is {self.shared_memory!r}; "
@@ -214,9 +224,16 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "HPCCOMM_SEGMENT",
         _at_least_one,
-        DEFAULT_SEGMENT,
+        None,
         "bytes, at least 1",
-        "bytes that hpccomm's own algorithms move at a time",
+        "bytes that hpccomm's own algorithms move at a time, whatever the table of auto says",
+    ),
+    Variable(
+        "HPCCOMM_TUNING_FILE",
+        str,
+        None,
+        "a results file of hpccomm tune",
+        "the table that auto goes by",
     ),
     Variable(
         "HPCCOMM_SHARED_MEMORY",
@@ -284,7 +301,8 @@ class Settings:
     timeout: float
     slow_call: float
     algorithm: str
-    segment: int
+    segment: int | None
+    tuning_file: str
     shared_memory: str
     shared_memory_room: int
     self_check: bool
@@ -297,6 +315,7 @@ class Settings:
             "timeout": self.timeout,
             "algorithm": self.algorithm,
             "segment": self.segment,
+            "tuning_file": self.tuning_file,
             "shared_memory": self.shared_memory,
             "shared_memory_room": self.shared_memory_room,
             "self_check": self.self_check,
@@ -322,6 +341,7 @@ def merge(backend: str, timeout: float | None, options: CommOptions | None) -> S
         raise UsageError(f"backend is {backend!r}; give a backend's name, such as 'auto'")
     read("HPCCOMM_DEBUG")  # refused here, before ranks meet, if it does not fit
     chosen = backend if backend != "auto" else str(read("HPCCOMM_BACKEND"))
+    segment = options.segment if options.segment is not None else read("HPCCOMM_SEGMENT")
     return Settings(
         backend=chosen,
         timeout=check_seconds(
@@ -332,9 +352,8 @@ def merge(backend: str, timeout: float | None, options: CommOptions | None) -> S
             options.slow_call if options.slow_call is not None else read("HPCCOMM_SLOW_CALL"),
         ),
         algorithm=options.algorithm or str(read("HPCCOMM_ALGORITHM")),
-        segment=check_bytes(
-            "segment", options.segment if options.segment is not None else read("HPCCOMM_SEGMENT")
-        ),
+        segment=segment if segment is None else check_bytes("segment", segment),
+        tuning_file=options.tuning_file or str(read("HPCCOMM_TUNING_FILE") or ""),
         shared_memory=options.shared_memory or str(read("HPCCOMM_SHARED_MEMORY")),
         shared_memory_room=check_bytes(
             "shared_memory_room",

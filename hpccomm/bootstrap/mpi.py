@@ -112,6 +112,12 @@ def library_name(mpi: Any) -> str:
     return text.splitlines()[0].split(", package")[0].strip(" \0\t")
 
 
+def vendor(mpi: Any) -> str:
+    """Return the MPI library's name and version, such as ``"Open MPI 5.0.11"``."""
+    name, version = mpi.get_vendor()
+    return f"{name} {'.'.join(map(str, version))}"
+
+
 def _check_launch(mpi: Any) -> None:
     launch = launched()
     if launch is None or launch.size == 1 or mpi.COMM_WORLD.size != 1:

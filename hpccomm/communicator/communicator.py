@@ -1,5 +1,6 @@
 """The communicator, put together."""
 
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -11,15 +12,17 @@ from hpccomm.communicator.groups import Groups
 from hpccomm.communicator.objects import Objects
 from hpccomm.communicator.planning import Batch, Plan, check_planned, terms
 from hpccomm.communicator.uneven import Uneven
+from hpccomm.communicator.windows import Windows
 from hpccomm.contracts.choice import Choice
 from hpccomm.errors import HpccommError, UsageError
 from hpccomm.hooks import AbortHook, Handle, Hook
+from hpccomm.policy import Policy
 from hpccomm.settings import check_bool, check_seconds
 from hpccomm.stats import Key, Tally
 from hpccomm.work import Work
 
 
-class Communicator(Collectives, Uneven, Objects, Groups, Core):
+class Communicator(Collectives, Uneven, Objects, Windows, Groups, Core):
     """A group of ranks that communicate. Made by `hpccomm.new_comm`.
 
     One thread at a time may call it; `abort` and `set_timeout` may be called from any. It is a
@@ -81,6 +84,11 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
         """
         return self._backend.mpi_comm
 
+    @property
+    def policy(self) -> Policy:
+        """What chooses where a call says ``algorithm="auto"``: by which table, for which shape."""
+        return self._path.policy
+
     # Deciding.
 
     def explain(self, collective: str, *args: Any, **keywords: Any) -> Choice:
@@ -104,7 +112,9 @@ class Communicator(Collectives, Uneven, Objects, Groups, Core):
             If the call would raise it.
         """
         name = check_planned(collective)
-        return self._captured(name, args, keywords).recipe.way.choice
+        bound = self._captured(name, args, keywords)
+        registered = self._path.registered(bound.send, bound.recv)
+        return replace(bound.recipe.way.choice, registered=registered)
 
     def plan(self, collective: str, *args: Any, **keywords: Any) -> Plan:
         """Decide, check and agree a call once, to carry it out many times. Collective; blocks.

@@ -26,6 +26,7 @@ from hpccomm.waiting import Steps
 
 if TYPE_CHECKING:
     from hpccomm.communicator.communicator import Communicator
+    from hpccomm.windows import Window
 
 Array = NDArray[Any]
 
@@ -98,6 +99,7 @@ class Core:
         settings: Settings,
         device: int | None,
         node_comm: "Communicator | None",
+        path: HostPath,
         make: Make,
     ) -> None:
         self.rank = backend.rank
@@ -106,9 +108,10 @@ class Core:
         self._calls = calls
         self._control = control
         self._settings = settings
-        self._path = HostPath(backend, settings)
+        self._path = path
         self._recipes: dict[object, Recipe] = {}
         self._device = device
+        self._windows: list[Window] = []  # in the order in which all ranks made them
         self._groups = 0  # how many were made of this one, by all its ranks
         self._node_comm = node_comm
         self._make = make

@@ -1,5 +1,7 @@
 """Making a communicator over a backend: node group and self-check included."""
 
+from functools import partial
+
 import numpy as np
 
 from hpccomm.calls import Calls
@@ -9,21 +11,23 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.control import Control
 from hpccomm.errors import CommunicationError
 from hpccomm.paths import HostPath
-from hpccomm.policy import AUTO
+from hpccomm.policy import AUTO, Tables
 from hpccomm.reductions import ReduceOp
 from hpccomm.settings import Settings
 
 
-def make(backend: Backend, name: str, settings: Settings, device: int | None) -> Communicator:
+def make(
+    backend: Backend, name: str, settings: Settings, device: int | None, tables: Tables
+) -> Communicator:
     """Return the communicator over `backend`, with that of its node. Collective; blocks."""
     calls = Calls(name, backend, settings)
     if backend.size == 1:  # it is that of its node
-        return _over(backend, calls, settings, device, None)
+        return _over(backend, calls, settings, device, tables, None)
     with calls.beside_watchdog("making the node's communicator"):
         of_node = backend.group(backend.topology.neighbours(backend.rank), 0)
     node_calls = Calls(f"{name}.node", of_node, settings)
-    node_comm = _over(of_node, node_calls, settings, device, None)
-    return _over(backend, calls, settings, device, node_comm)
+    node_comm = _over(of_node, node_calls, settings, device, tables, None)
+    return _over(backend, calls, settings, device, tables, node_comm)
 
 
 def _over(
@@ -31,22 +35,31 @@ def _over(
     calls: Calls,
     settings: Settings,
     device: int | None,
+    tables: Tables,
     node_comm: Communicator | None,
 ) -> Communicator:
     control = Control(backend.collectives, calls.drive)
-    comm = Communicator(backend, calls, control, settings, device, node_comm, make)
+    path = HostPath(backend, settings, tables)
+    comm = Communicator(
+        backend, calls, control, settings, device, node_comm, path, partial(make, tables=tables)
+    )
     if settings.self_check:
-        _check(backend, calls, settings)
+        _check(backend, calls, path)
     return comm
 
 
-def _check(backend: Backend, calls: Calls, settings: Settings) -> None:
-    """Reduce a few numbers by the backend's own way and by hpccomm's, and look at the result."""
-    path = HostPath(backend, settings)
-    for algorithm in (AUTO, "recursive_doubling"):
+def _check(backend: Backend, calls: Calls, path: HostPath) -> None:
+    """Reduce a few numbers on each way that there is, and look at the results."""
+    expected = np.arange(4.0) * backend.size + sum(range(backend.size))
+    call = Signature("all_reduce", expected.dtype, (4,), op=ReduceOp.SUM, in_place=True)
+    # The library's, messages, and memory that is shared: of one node, or within several.
+    ways = {
+        AUTO,
+        "recursive_doubling",
+        "shm" if backend.topology.num_nodes == 1 else "hierarchical",
+    }
+    for algorithm in sorted(ways & {AUTO, *path.applicable(call, False)}):
         x = np.arange(4.0) + backend.rank
-        expected = np.arange(4.0) * backend.size + sum(range(backend.size))
-        call = Signature("all_reduce", x.dtype, (4,), op=ReduceOp.SUM, in_place=True)
         way = path.decide(call, algorithm, False)
         if way.run is None:
             calls.drive("self-check", way.start(x, x))

@@ -1,0 +1,23 @@
+"""What a node is, as far as measurements depend on it."""
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def processor() -> str:
+    """Return the processor's model, or its architecture where the kernel does not name one."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name" and value.strip():
+                return " ".join(value.split())
+    return platform.machine()
+
+
+def cores() -> int:
+    """Return the cores of this node, whichever of them this process may use."""
+    return os.cpu_count() or 1

@@ -1,0 +1,152 @@
+"""What `auto` goes by: for each collective, from which size on which algorithm is taken."""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from hpccomm.errors import UsageError
+
+NATIVE_CASE = "native"
+OWN_CASE = "own"
+ORDERED_CASE = "ordered"
+
+CASES: Mapping[str, str] = {
+    NATIVE_CASE: "calls that the backend can carry out by itself",
+    OWN_CASE: "calls that it cannot, such as a reduction that it lacks",
+    ORDERED_CASE: "reductions with deterministic=True",
+}
+"""What a row holds for, beside the collective."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What measurements hold for: the ranks of a communicator, and what they run on.
+
+    Attributes
+    ----------
+    backend : str
+        Its name.
+    library : str
+        The MPI library and its version; empty where there is none.
+    ranks, nodes : int
+        How many there are.
+    ranks_per_node : int
+        The most that a node has.
+    memory : str
+        How the ranks of a node reach each other's plain arrays: ``"pages"``, ``"staging"``, or
+        ``"off"`` if they do not.
+    processor : str
+        Its model.
+    cores : int
+        Of a node.
+    """
+
+    backend: str
+    library: str
+    ranks: int
+    nodes: int
+    ranks_per_node: int
+    memory: str
+    processor: str
+    cores: int
+
+    def differences(self, other: "Shape") -> tuple[str, ...]:
+        """Return in words what `other` has otherwise."""
+        return tuple(
+            f"{field.name} is {getattr(other, field.name)!r} here and "
+            f"{getattr(self, field.name)!r} in the table"
+            for field in fields(self)
+            if getattr(self, field.name) != getattr(other, field.name)
+        )
+
+    def __str__(self) -> str:
+        where = "one node" if self.nodes == 1 else f"{self.nodes} nodes"
+        how = "without shared memory" if self.memory == "off" else f"memory by {self.memory}"
+        by = f" with {self.library}" if self.library else ""
+        return f"{self.ranks} ranks on {where} over {self.backend}{by}, {how}, {self.processor}"
+
+
+class Pick(NamedTuple):
+    """What is taken.
+
+    Attributes
+    ----------
+    algorithm : str
+        Its name, or ``"native"``.
+    segment : int
+        Bytes that it moves at a time; 0 for the default.
+    channels : int
+        Pieces under way at the same time; 0 for the default.
+    """
+
+    algorithm: str
+    segment: int = 0
+    channels: int = 0
+
+
+class Row(NamedTuple):
+    """From `start` bytes of the larger array of a rank on, up to the next row, `pick` is taken."""
+
+    start: int
+    pick: Pick
+
+
+Rows = tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is taken, by collective, case and bytes.
+
+    Attributes
+    ----------
+    shape : Shape
+        What it was measured on.
+    measured : str
+        When, as an ISO 8601 date.
+    rows : mapping of (str, str) to tuple of Row
+        For a collective and one of `CASES`, rows that ascend from 0 bytes. It need not have all.
+
+    Raises
+    ------
+    UsageError
+        If rows do not ascend from 0.
+    """
+
+    shape: Shape
+    measured: str
+    rows: Mapping[tuple[str, str], Rows]
+
+    def __post_init__(self) -> None:
+        for (collective, case), rows in self.rows.items():
+            starts = [row.start for row in rows]
+            if case not in CASES:
+                raise UsageError(f"case is {case!r}; give one of {', '.join(map(repr, CASES))}")
+            if not starts or starts[0] != 0 or sorted(set(starts)) != starts:
+                raise UsageError(
+                    f"rows of {collective}, {case}, begin at {starts} bytes; "
+                    "give at least one row, the first from 0, each from more bytes on"
+                )
+
+    def find(self, collective: str, case: str, nbytes: int) -> Row | None:
+        """Return the row that `nbytes` fall into; None where the table has none for the case."""
+        rows = self.rows.get((collective, case))
+        if rows is None:
+            return None
+        return rows[bisect_right(rows, nbytes, key=lambda row: row.start) - 1]
+
+    def tuned(self, collective: str, algorithm: str, nbytes: int) -> Pick:
+        """Return how an algorithm that a call names is best run at a size, as far as is known."""
+        known = [
+            row
+            for (of, _), rows in self.rows.items()
+            if of == collective
+            for row in rows
+            if row.pick.algorithm == algorithm
+        ]
+        if not known:
+            return Pick(algorithm)
+        below = [row for row in known if row.start <= nbytes]
+        nearest = max(below) if below else min(known)
+        return nearest.pick
