@@ -62,6 +62,10 @@ def settings_that_differ(comm: Communicator) -> None:
         another(comm, options=CommOptions(segment=128 if last else 64))
     with raises(ConfigurationError, "algorithm", "auto", "linear"):
         another(comm, options=CommOptions(algorithm="linear" if last else "auto"))
+    with raises(ConfigurationError, "shared_memory", "staging", "off"):
+        another(comm, options=CommOptions(shared_memory="off" if last else "staging"))
+    with raises(ConfigurationError, "shared_memory_room", "4096", "8192"):
+        another(comm, options=CommOptions(shared_memory_room=8192 if last else 4096))
     comm.barrier()
 
 
@@ -93,6 +97,12 @@ def misuse(comm: Communicator) -> None:
         for segment in (0, -8, 1.5, "1K"):
             with raises(UsageError, "segment", repr(segment)):
                 CommOptions(segment=segment)  # type: ignore[arg-type]
+        for way in ("mapped", "", 1):
+            with raises(UsageError, "shared_memory", repr(way), "staging"):
+                CommOptions(shared_memory=way)  # type: ignore[arg-type]
+        for room in (0, 1.5, "1M"):
+            with raises(UsageError, "shared_memory_room", repr(room)):
+                CommOptions(shared_memory_room=room)  # type: ignore[arg-type]
         with raises(UsageError, "hints", "1"):
             CommOptions(hints={"key": 1})  # type: ignore[dict-item]
     comm.barrier()

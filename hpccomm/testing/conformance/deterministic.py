@@ -12,7 +12,7 @@ from hpccomm import ReduceOp
 from hpccomm.algorithms import ALGORITHMS
 from hpccomm.dtypes import BFLOAT16, NARROW
 from hpccomm.errors import UsageError
-from hpccomm.testing.conformance.algorithms import cut
+from hpccomm.testing.conformance.algorithms import STAGED, Way, cut
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, same_bits
 from hpccomm.testing.conformance.inputs import poison, reduction
@@ -73,6 +73,8 @@ ORDERED = tuple(
     if algorithm.ordered is not None
 )
 """Collectives and the algorithms for them that can keep the order."""
+
+WAYS = (*ORDERED, *(way for way in STAGED if way[:2] in ORDERED))
 
 SEGMENTS = (4, 12, 64, 1 << 20)
 """Bytes: one element of float32, three, sixteen, and more than there are."""
@@ -136,13 +138,11 @@ CALLS = {
 }
 
 
-@DETERMINISTIC.behaviour(segment=SEGMENTS, way=ORDERED)
-def neither_algorithm_nor_segment_matters(
-    comm: Communicator, segment: int, way: tuple[str, str]
-) -> None:
+@DETERMINISTIC.behaviour(segment=SEGMENTS, way=WAYS)
+def neither_algorithm_nor_segment_matters(comm: Communicator, segment: int, way: Way) -> None:
     """By each algorithm, in segments of any size, on any placement: the bits of NumPy's left fold."""
-    collective, algorithm = way
-    with cut(comm, segment) as small:
+    collective, algorithm, *shared = way
+    with cut(comm, segment, *shared) as small:
         # Where a piece is cut does not depend on what is in it.
         for op, make in INPUTS if segment == SEGMENTS[1] else INPUTS[:1]:
             arrays = make(comm.size, 4 * comm.size + 3)
