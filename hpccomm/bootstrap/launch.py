@@ -15,18 +15,31 @@ class Launch:
         Which launcher, for a reader.
     rank, size : int
         This process's number and the number of processes.
+    local_size : int or None
+        How many of them are on this node, if it says so.
     """
 
     launcher: str
     rank: int
     size: int
+    local_size: int | None = None
 
 
 # SLURM_NTASKS is no evidence: a plain script in a batch job has it too.
 _LAUNCHERS = (
-    ("Open MPI's mpiexec", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("a PMI launcher (MPICH's or Intel MPI's mpiexec)", "PMI_RANK", "PMI_SIZE"),
-    ("Slurm's srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    (
+        "Open MPI's mpiexec",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    (
+        "a PMI launcher (MPICH's or Intel MPI's mpiexec)",
+        "PMI_RANK",
+        "PMI_SIZE",
+        "MPI_LOCALNRANKS",
+    ),
+    ("Slurm's srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ""),
 )
 
 
@@ -36,9 +49,10 @@ def launched(environ: Mapping[str, str] | None = None) -> Launch | None:
     Nothing is started: the environment is all that is read.
     """
     values = os.environ if environ is None else environ
-    for launcher, rank, size in _LAUNCHERS:
+    for launcher, rank, size, local in _LAUNCHERS:
         try:
-            return Launch(launcher, int(values[rank]), int(values[size]))
+            on_node = int(values[local]) if local in values else None
+            return Launch(launcher, int(values[rank]), int(values[size]), on_node)
         except (KeyError, ValueError):
             continue
     return None

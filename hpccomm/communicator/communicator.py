@@ -9,6 +9,7 @@ from hpccomm.calls import Operation
 from hpccomm.communicator.collectives import Collectives
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.groups import Groups
+from hpccomm.communicator.memory import Memory
 from hpccomm.communicator.objects import Objects
 from hpccomm.communicator.planning import Batch, Plan, check_planned, terms
 from hpccomm.communicator.uneven import Uneven
@@ -22,7 +23,7 @@ from hpccomm.stats import Key, Tally
 from hpccomm.work import Work
 
 
-class Communicator(Collectives, Uneven, Objects, Windows, Groups, Core):
+class Communicator(Collectives, Uneven, Objects, Memory, Windows, Groups, Core):
     """A group of ranks that communicate. Made by `hpccomm.new_comm`.
 
     One thread at a time may call it; `abort` and `set_timeout` may be called from any. It is a

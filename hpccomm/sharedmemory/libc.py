@@ -89,7 +89,7 @@ def give_back(at: int, nbytes: int) -> None:
 
 def seen(at: int, nbytes: int) -> NDArray[np.uint8]:
     """Return memory of this process as an array. It must stay where it is while that is in use."""
-    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(at), np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(at))
 
 
 def interrupted(error: OSError) -> bool:

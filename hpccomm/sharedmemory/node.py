@@ -80,6 +80,8 @@ class NodeMemory:
         This rank.
     pids : mapping of int to int
         The process of each rank of the node, this one's included.
+    fullest : int
+        The most ranks that a node of the job has.
     plain : bool
         Whether plain arrays may be reached, on all nodes.
     how : str
@@ -91,11 +93,14 @@ class NodeMemory:
         This rank.
     """
 
-    def __init__(self, rank: int, pids: Mapping[int, int], *, plain: bool, how: str) -> None:
+    def __init__(
+        self, rank: int, pids: Mapping[int, int], fullest: int, *, plain: bool, how: str
+    ) -> None:
         self.plain = plain
         self.how = how
         self.rank = rank
         self._pids = dict(pids)
+        self._fullest = fullest
         self._peers = {peer: _Peer(peer, pid) for peer, pid in pids.items()}
         self._heap, self._leases, self._segments = process_memory()
         self._bounce = Bounce()
@@ -105,11 +110,15 @@ class NodeMemory:
     def group(self, ranks: Sequence[int], rank: int) -> "NodeMemory":
         """Return the same for a group of the communicator's ranks, in which this one is `rank`."""
         pids = {new: self._pids[old] for new, old in enumerate(ranks) if old in self._pids}
-        return NodeMemory(rank, pids, plain=self.plain, how=self.how)
+        return NodeMemory(rank, pids, self._fullest, plain=self.plain, how=self.how)
 
     def empty(self, nbytes: int) -> NDArray[np.uint8]:
         """Return registered memory."""
         return self._heap.empty(nbytes)
+
+    def share(self, room: int) -> int:
+        """Return a rank's part of the `room` bytes that those of a node have."""
+        return room // self._fullest
 
     def holds(self, data: Array) -> bool:
         """Tell whether an array lies in registered memory of this process."""

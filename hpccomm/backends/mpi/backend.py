@@ -11,6 +11,7 @@ from hpccomm.backends.mpi.collectives import native
 from hpccomm.backends.mpi.transport import CheckedTransport, SizedTransport
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
 from hpccomm.bootstrap import mpi as bootstrap
+from hpccomm.bootstrap.launch import launched
 from hpccomm.contracts.backend import Native
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
@@ -130,8 +131,12 @@ def _crowded(topology: Topology) -> bool:
 def _shared_memory(comm: Any, topology: Topology) -> NodeMemory | None:
     """Return the way to the memory of the node's other ranks, if all ranks find one. Collective."""
     rank: int = comm.rank
-    offers = comm.allgather(sharedmemory.offer())
-    near = {peer: offers[peer] for peer in topology.neighbours(rank)}
+    neighbours = topology.neighbours(rank)
+    launch = launched()
+    # The job may have ranks here that are not of this communicator.
+    here = max(len(neighbours), (launch and launch.local_size) or 1)
+    told = comm.allgather((sharedmemory.offer(), here))
+    near = {peer: told[peer][0] for peer in neighbours}
     mapped, plain, how = sharedmemory.agreed(comm.allgather(sharedmemory.tried(near, rank)))
     if mapped:
         if rank == 0:
@@ -140,4 +145,5 @@ def _shared_memory(comm: Any, topology: Topology) -> NodeMemory | None:
     if rank == 0:
         logger.info("on a node %s", how)
     pids = {peer: offered.pid for peer, offered in near.items()}
-    return NodeMemory(rank, pids, plain=not plain, how=how)
+    fullest = max(there for _, there in told)
+    return NodeMemory(rank, pids, fullest, plain=not plain, how=how)
