@@ -5,26 +5,18 @@ Run it on two ranks that have a core each::
     mpiexec -n 2 python benchmarks/overhead.py
 
 The three ways take turns, block by block, so that a change of the machine's speed meets all alike.
-Figures are medians over the blocks of the mean of a call, in microseconds.
+Figures are microseconds of a call on the slowest rank, medians over the blocks.
 """
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
 
 import hpccomm
+from contest.rounds import Call, Times, compete
 
-
-def block(call: Callable[[], object], calls: int) -> float:
-    """Return the mean microseconds of `calls` calls, one after the other."""
-    begin = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return (time.perf_counter() - begin) / calls * 1e6
+LIBRARY = "mpi4py Allreduce(MPI.IN_PLACE, x)"
 
 
 def main() -> None:
@@ -37,31 +29,28 @@ def main() -> None:
     bare = MPI.COMM_WORLD.Dup()
     with hpccomm.new_comm() as comm:
         x = np.zeros(2, np.float32)
-        ways: dict[str, Callable[[], object]] = {
-            "mpi4py Allreduce(MPI.IN_PLACE, x)": lambda: bare.Allreduce(MPI.IN_PLACE, x),
+        ways: dict[str, Call] = {
+            LIBRARY: lambda: bare.Allreduce(MPI.IN_PLACE, x),
             "comm.all_reduce(x)": lambda: comm.all_reduce(x),
             "plan()": comm.plan("all_reduce", x),
         }
-        times: dict[str, list[float]] = {name: [] for name in ways}
-        for turn in range(arguments.blocks + 1):
-            for name, call in ways.items():
-                bare.Barrier()
-                mean = block(call, arguments.calls)
-                if turn:  # the first turn warms up
-                    times[name].append(mean)
+        measured = compete(list(ways.values()), bare, arguments.blocks, arguments.calls)
         if comm.rank == 0:
             print(
                 f"# {x.nbytes} bytes, {comm.size} ranks, {arguments.blocks} blocks of "
                 f"{arguments.calls} calls each, microseconds a call"
             )
-            print(f"# {'':36s} {'median':>8s} {'min':>8s} {'over mpi4py':>12s}")
-            base = times["mpi4py Allreduce(MPI.IN_PLACE, x)"]
-            for name, samples in times.items():
-                over = statistics.median(a - b for a, b in zip(samples, base, strict=True))
-                print(
-                    f"  {name:36s} {statistics.median(samples):8.2f} {min(samples):8.2f} "
-                    f"{over:12.2f}"
-                )
+            show(dict(zip(ways, measured, strict=True)))
+
+
+def show(measured: dict[str, Times]) -> None:
+    """Print a line for each way."""
+    print(f"# {'':36s} {'median':>8s} {'min':>8s} {'over mpi4py':>12s}")
+    library = measured[LIBRARY].rounds
+    for name, times in measured.items():
+        over = float(np.median(times.rounds - library)) * 1e6
+        least = float(times.rounds.min()) * 1e6
+        print(f"  {name:36s} {times.seconds * 1e6:8.2f} {least:8.2f} {over:12.2f}")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import hpccomm
-from hpccomm.perf.options import Options
-from hpccomm.results.schema import RankInfo, RunInfo, recorded_environment, recorded_slurm
+from hpccomm.results.schema import Config, RankInfo, RunInfo, recorded_environment, recorded_slurm
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 def run_info(
     comm: "Communicator",
-    options: Options,
+    config: Config,
     skipped: tuple[str, ...],
     arguments: tuple[str, ...],
     launcher: str,
@@ -34,7 +33,7 @@ def run_info(
         launcher=launcher,
         arguments=arguments,
         skipped=skipped,
-        config=options.config,
+        config=config,
         ranks=tuple(ranks),
         versions=_versions(comm),
         environment=recorded_environment(os.environ),

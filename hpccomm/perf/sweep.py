@@ -67,7 +67,7 @@ def run(
     expected_rows = sum(block.expected_rows(options) for block in tables)
     slots = _slots(comm, options)
     usage.note("User-Allocated")
-    info = facts.run_info(comm, options, skipped, arguments, launcher)
+    info = facts.run_info(comm, options.config, skipped, arguments, launcher)
     with ExitStack() as stack:
 
         def open_report() -> Report:

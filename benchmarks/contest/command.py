@@ -1,0 +1,254 @@
+"""The arguments that the commands share, and a run from the first case to the last file."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contest import contenders as known
+from contest import picture, record, results, tables
+from contest.cases import COLLECTIVES, Case
+from contest.contenders import AUTO, COPY, GLOO, PLAN, REGISTERED, Contender, Entry
+from contest.gloo import gloo
+from contest.results import Line, Result
+from contest.rounds import compete
+from hpccomm import policy
+from hpccomm.bootstrap.launch import launched
+from hpccomm.perf import facts, readers
+from hpccomm.plots.drawing import check_place, save
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from hpccomm import Communicator
+
+SETTINGS = ("pages", "staging")
+"""How plain arrays are reached on shared memory, by the names of `CommOptions.shared_memory`."""
+
+Limit = Callable[[Case, dict[str, Result]], float]
+"""Gives the seconds that a case takes at least, knowing what was measured."""
+
+
+def add_arguments(
+    parser: argparse.ArgumentParser, *, collectives: str, names: str, sizes: str, rounds: int
+) -> None:
+    """Add the arguments that the commands share, with these defaults; `names` are contenders."""
+    parser.add_argument(
+        "--collectives",
+        type=_collectives,
+        default=collectives,
+        metavar="NAME[,NAME...]",
+        help=f"some of {', '.join(COLLECTIVES)} (default {collectives})",
+    )
+    parser.add_argument(
+        "--sizes",
+        type=lambda given: tuple(readers.size(part) for part in readers.listed(given)),
+        default=sizes,
+        metavar="SIZE[,SIZE...]",
+        help=f"bytes, with K, M or G (default {sizes})",
+    )
+    parser.add_argument(
+        "--contenders",
+        type=_contenders,
+        default=names,
+        metavar="NAME[,NAME...]",
+        help=f"beside mpi4py; the ways listed above, or hpccomm's algorithms (default {names})",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=readers.integer(1),
+        default=rounds,
+        metavar="N",
+        help=f"turns of each contender (default {rounds})",
+    )
+    parser.add_argument(
+        "--out-of-place",
+        action="store_true",
+        help="give all_reduce, reduce and scan an output of its own",
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE.h5", help="add the run to this file")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw it, as SVG or PNG")
+    parser.add_argument("--rst", type=Path, metavar="FILE", help="write it as reStructuredText")
+
+
+def _collectives(given: str) -> tuple[str, ...]:
+    names = readers.listed(given)
+    for name in names:
+        if name not in COLLECTIVES:
+            raise argparse.ArgumentTypeError(
+                f"{name!r} has no contenders; give some of {', '.join(COLLECTIVES)}"
+            )
+    return names
+
+
+def _contenders(given: str) -> tuple[str, ...]:
+    names = readers.listed(given)
+    ways = (GLOO, COPY, PLAN, REGISTERED, *SETTINGS, *policy.NAMES)
+    for name in names:
+        if name not in ways:
+            raise argparse.ArgumentTypeError(
+                f"{name!r} is no contender; give some of {', '.join(ways)}"
+            )
+    return names
+
+
+def ours(name: str, comm: "Communicator") -> Contender:
+    """Return hpccomm as the contender of that name: a way to call it, or one of its algorithms."""
+    if name == PLAN:
+        return known.planned(name, comm)
+    if name == REGISTERED:
+        algorithm = "shm" if comm.num_nodes == 1 else AUTO
+        return known.hpccomm(name, comm, algorithm, registered=True)
+    return known.hpccomm(name, comm, name, registered=False)
+
+
+def gloo_where_it_is(
+    stack: ExitStack, bare: "Intracomm", interface: str, skipped: dict[str, str]
+) -> list[Contender]:
+    """Return Gloo as a contender until the stack is left, or note why not. Collective."""
+    try:
+        return [stack.enter_context(gloo(bare, interface))]
+    except ImportError as error:
+        skipped[GLOO] = f"PyTorch cannot be loaded ({error})"
+    except LookupError as error:
+        skipped[GLOO] = str(error)
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """A run: who measures what, and where it is written. Every rank makes one.
+
+    Attributes
+    ----------
+    comm : Communicator
+        Names the ranks and nodes.
+    bare : MPI.Intracomm
+        For what is not measured.
+    contenders : sequence of Contender
+        The same on all ranks, the library's own calls among them.
+    limit : callable
+        ``limit(case, results)``.
+    limit_name : str
+        What that is.
+    arguments : Namespace
+        As a parser with `add_arguments` read them.
+    skipped : mapping of str to str
+        Contenders that are missing, and why.
+    """
+
+    comm: "Communicator"
+    bare: "Intracomm"
+    contenders: Sequence[Contender]
+    limit: Limit
+    limit_name: str
+    arguments: argparse.Namespace
+    skipped: dict[str, str]
+
+    def run(self) -> int:
+        """Measure everything, and write it. Collective; returns the exit status on every rank."""
+        given, root = self.arguments, self.comm.rank == 0
+        place = launched()
+        info = facts.run_info(
+            self.comm,
+            record.config(given.sizes, given.rounds),
+            tuple(f"{name}: {why}" for name, why in self.skipped.items()),
+            tuple(sys.argv),
+            "none" if place is None else place.launcher,
+        )
+        peers = {one.backend: one.algorithm for one in self.contenders if one.name == GLOO}
+        info = replace(info, versions={**info.versions, **peers})
+        with ExitStack() as stack:
+            writer: Any = None
+            if root:
+                if given.plot is not None:
+                    check_place(given.plot)
+                if given.output is not None:
+                    from hpccomm.results.writer import Writer
+
+                    writer = stack.enter_context(Writer(given.output, info))
+                print("".join(f"# {name}: {value}\n" for name, value in self._facts().items()))
+            done: list[list[Line]] = []
+            for name in given.collectives:
+                lines = [self._measure(name, nbytes) for nbytes in given.sizes]
+                done.append(lines)
+                if root:
+                    print(tables.text(lines, self.contenders), flush=True)
+                    if writer is not None:
+                        record.write(writer, lines, self.contenders)
+        every = [line for lines in done for line in lines]
+        if root:
+            for finding in results.findings(every):
+                print(f"# {finding}")
+            self._draw(done)
+        wrong = any(result.wrong for line in every for result in line.results.values())
+        return 1 if wrong else 0
+
+    def _facts(self) -> dict[str, str]:
+        """Return what the run is made with, in words."""
+        from mpi4py import MPI
+
+        comm = self.comm
+        library, version = MPI.get_vendor()
+        gloos = [one.algorithm for one in self.contenders if one.name == GLOO]
+        said = {
+            "library": f"{library} {'.'.join(map(str, version))} through mpi4py",
+            "ranks": f"{comm.size} on {comm.num_nodes} node{'s' * (comm.num_nodes > 1)}",
+            "machine": tables.machine(),
+            "date": f"{datetime.now().astimezone():%Y-%m-%d}",
+            "with": ", ".join([*(f"{n} {v}" for n, v in facts.versions().items()), *gloos]),
+            "figures": f"medians of {self.arguments.rounds} rounds, slowest rank; the limit is "
+            f"{self.limit_name}",
+        }
+        said |= {f"no {name}": why for name, why in self.skipped.items()}
+        return said
+
+    def _measure(self, collective: str, nbytes: int) -> Line:
+        """Check and measure every contender on one case. Collective."""
+        comm = self.comm
+        case = Case(collective, nbytes, comm.rank, comm.size, apart=self.arguments.out_of_place)
+        entries: dict[str, tuple[Contender, Entry]] = {}
+        for one in self.contenders:
+            entry = one.enter(case)
+            if entry is not None:
+                entries[one.name] = one, entry
+        wrong = {name: self._checked(case, entry) for name, (_, entry) in entries.items()}
+        case.rest()
+        calls = [entry.call for _, entry in entries.values()]
+        times = compete(calls, self.bare, self.arguments.rounds)
+        measured = {
+            name: Result(one, taken, wrong[name], entry.took)
+            for (name, (one, entry)), taken in zip(entries.items(), times, strict=True)
+        }
+        return Line(
+            collective,
+            case.in_place,
+            case.nbytes,
+            case.layout.count,
+            case.layout.root,
+            case.collective.reduces,
+            case.collective.factor(comm.size),
+            measured,
+            self.limit(case, measured),
+        )
+
+    def _checked(self, case: Case, entry: Entry) -> int:
+        """Make one call, and return the elements that it left wrong on all ranks."""
+        case.prepare(entry.arrays)
+        self.bare.Barrier()  # nobody's array may be reached before it is prepared
+        entry.call()
+        return int(self.bare.allreduce(case.wrong(entry.arrays)))
+
+    def _draw(self, done: Sequence[Sequence[Line]]) -> None:
+        """Write the page and the picture that were asked for. On rank 0."""
+        given, said = self.arguments, self._facts()
+        if given.rst is not None:
+            body = tables.restructured(done, self.contenders)
+            given.rst.write_text(f"{tables.fields(said)}\n{body}")
+        if given.plot is not None:
+            title = f"{said['library']}, {said['ranks']}, {said['machine']}, {said['date']}"
+            save(picture.draw(done, self.contenders, title), given.plot)

@@ -1,0 +1,172 @@
+"""Who makes a call: hpccomm in its ways, the MPI library through mpi4py, a copy of the array."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from mpi4py import MPI
+
+from contest.cases import DTYPE, Allocate, Array, Arrays, Case
+from contest.rounds import Call
+from hpccomm.errors import UsageError
+from hpccomm.perf.collectives import Given, bind
+
+if TYPE_CHECKING:
+    from hpccomm import Communicator
+
+LIBRARY = "mpi4py"
+AUTO = "auto"
+COPY = "memcpy"
+GLOO = "gloo"
+PLAN = "plan"
+REGISTERED = "registered"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A contender's entry for one case.
+
+    Attributes
+    ----------
+    call : callable
+        Makes the call once.
+    arrays : Arrays
+        On which.
+    took : str
+        The algorithm that it chose, where it says.
+    """
+
+    call: Call
+    arrays: Arrays
+    took: str = ""
+
+
+Enter = Callable[[Case], Entry | None]
+"""Enters for a case; None where the contender has no such call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Who makes calls.
+
+    Attributes
+    ----------
+    name : str
+        Heads its column.
+    backend, algorithm : str
+        Name it in a results file.
+    enter : callable
+        ``enter(case)``.
+    ours : bool
+        Whether it is hpccomm.
+    """
+
+    name: str
+    backend: str
+    algorithm: str
+    enter: Enter
+    ours: bool = False
+
+
+def plain(count: int) -> Array:
+    """Return an array as NumPy makes them."""
+    return np.empty(count, DTYPE)
+
+
+def hpccomm(name: str, comm: "Communicator", algorithm: str, *, registered: bool) -> Contender:
+    """Return hpccomm as a contender.
+
+    Parameters
+    ----------
+    name : str
+        Heads its column.
+    comm : Communicator
+        Makes the calls.
+    algorithm : str
+        Passed to them, where they take one.
+    registered : bool
+        Whether arrays are of `Communicator.empty`.
+    """
+
+    def in_segment(count: int) -> Array:
+        return np.asarray(comm.empty(count, DTYPE))
+
+    allocate: Allocate = in_segment if registered else plain
+
+    def enter(case: Case) -> Entry | None:
+        arrays = case.arrays(allocate)
+        given = Given(arrays.x, arrays.out, case.op, case.layout, case.place)
+        if not case.collective.algorithms:
+            if algorithm != AUTO:
+                return None
+            return Entry(bind(comm, case.collective, given, {}), arrays)
+        how = {"algorithm": algorithm}
+        args, keywords = case.collective.arguments(given)
+        try:
+            choice = comm.explain(case.collective.name, *args, **keywords, **how)
+        except UsageError:  # the collective has no such algorithm
+            return None
+        return Entry(bind(comm, case.collective, given, how), arrays, choice.algorithm)
+
+    memory = "registered" if registered else "plain"
+    return Contender(name, comm.backends["host"] or "", f"{algorithm}, {memory}", enter, ours=True)
+
+
+def planned(heading: str, comm: "Communicator") -> Contender:
+    """Return hpccomm's plans as a contender: each call is decided once, and then only made."""
+
+    def enter(case: Case) -> Entry | None:
+        if not case.collective.algorithms:
+            return None
+        arrays = case.arrays(plain)
+        given = Given(arrays.x, arrays.out, case.op, case.layout, case.place)
+        args, keywords = case.collective.arguments(given)
+        name = case.collective.name
+        choice = comm.explain(name, *args, **keywords)
+        return Entry(comm.plan(name, *args, **keywords), arrays, choice.algorithm)
+
+    return Contender(heading, comm.backends["host"] or "", "auto, plan", enter, ours=True)
+
+
+def library(bare: MPI.Intracomm) -> Contender:
+    """Return the MPI library's own calls, through mpi4py, as a contender."""
+
+    def enter(case: Case) -> Entry:
+        arrays = case.arrays(plain)
+        x, out, root = arrays.x, arrays.out, case.place.root
+        rank, ranks = case.place.rank, case.place.ranks
+        sent = MPI.IN_PLACE if x is not None and x is out else x
+        calls: dict[str, Call] = {
+            "all_reduce": partial(bare.Allreduce, sent, out),
+            "broadcast": partial(bare.Bcast, out, root),
+            "reduce": partial(bare.Reduce, sent, out, root=root),
+            "all_gather": partial(bare.Allgather, sent, out),
+            "reduce_scatter": partial(bare.Reduce_scatter_block, sent, out),
+            "all_to_all": partial(bare.Alltoall, sent, out),
+            "gather": partial(bare.Gather, sent, out, root=root),
+            "scatter": partial(bare.Scatter, sent, out, root=root),
+            "scan": partial(bare.Scan, sent, out),
+            "send_recv": partial(
+                bare.Sendrecv,
+                x,
+                (rank + 1) % ranks,
+                recvbuf=out,
+                source=(rank - 1) % ranks,
+            ),
+        }
+        return Entry(calls[case.collective.name], arrays)
+
+    return Contender(LIBRARY, "mpi4py", "native", enter)
+
+
+def copy() -> Contender:
+    """Return the limit of a node's memory: every rank copies an array of the case's size."""
+
+    def enter(case: Case) -> Entry:
+        source = np.ones(case.nbytes // DTYPE.itemsize, DTYPE)
+        target = np.zeros_like(source)
+        return Entry(partial(np.copyto, target, source), Arrays(None, None))
+
+    return Contender(COPY, "numpy", "copyto", enter)
