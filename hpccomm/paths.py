@@ -129,7 +129,8 @@ class HostPath:
             return _way(choice, before, _polled(native), native.run, after)
         if deterministic and call.collective == "scan" and _rounds_narrow(call):
             return self._widened(call, decision)
-        start, cut = self._start(inner, decision.pick, deterministic)
+        called = _fingerprint(call, (decision.algorithm, deterministic))
+        start, cut = self._start(inner, decision.pick, deterministic, called)
         segment = None if cut is None else cut * call.dtype.itemsize
         choice = self._choice(call, decision, segment)
         found = ALGORITHMS[call.collective][decision.algorithm]
@@ -156,7 +157,7 @@ class HostPath:
         )
 
     def _start(
-        self, call: Signature, pick: policy.Pick, deterministic: bool
+        self, call: Signature, pick: policy.Pick, deterministic: bool, fingerprint: int
     ) -> tuple[Start, int | None]:
         """Return what runs an algorithm, and the elements of its segments."""
         found = ALGORITHMS[call.collective][pick.algorithm]
@@ -175,15 +176,15 @@ class HostPath:
         schedules = {Reach.APART: apart, Reach.DIRECT: direct}
         if found.staged is not None:
             schedules[Reach.STAGED] = found.staged
-        forms, segment = self._forms(call, pick, deterministic, schedules)
+        forms, segment = self._forms(call, pick, schedules, fingerprint)
         return partial(self._runner.formed, forms, call.dtype, fold), segment
 
     def _forms(
         self,
         call: Signature,
         pick: policy.Pick,
-        deterministic: bool,
         builds: Mapping[Reach, Build],
+        fingerprint: int,
     ) -> tuple[Forms, int | None]:
         """Return the forms of a call, and the elements of the segments of the likeliest."""
         sharing = self._sharing
@@ -196,7 +197,7 @@ class HostPath:
         forms = Forms(
             rank,
             tuple(topology.neighbours(rank)),
-            _fingerprint(call, (pick.algorithm, deterministic)),
+            fingerprint,
             {reach: partial(self._built, build, call, pick) for reach, build in builds.items()},
             scratch=scratch,
             plain=sharing.plain,
@@ -237,7 +238,8 @@ class HostPath:
     def _widened(self, call: Signature, decision: policy.Decision) -> Way:
         """Scan narrow floats in float32, so that they are rounded once and not at each hop."""
         wide = replace(_carried_out(call), dtype=np.dtype(np.float32), in_place=False)
-        start, cut = self._start(wide, decision.pick, True)
+        called = _fingerprint(call, (decision.algorithm, True))
+        start, cut = self._start(wide, decision.pick, True, called)
 
         def start_wide(send: Buffer, recv: Buffer) -> Steps:
             assert send is not None
