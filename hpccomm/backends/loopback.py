@@ -6,7 +6,7 @@ Ranks reach each other's arrays as well: what they expose in a call is listed to
 """
 
 import threading
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +56,14 @@ class Exposed:
     buffers: dict[int, Buffers] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Shared:
+    """A window's memory and locks, by rank."""
+
+    memory: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
+    locks: dict[int, threading.Lock] = field(default_factory=dict)
+
+
 @dataclass(slots=True, eq=False)
 class World:
     """The ranks of one process.
@@ -71,6 +79,7 @@ class World:
     exposed: dict[tuple[Context, int], Exposed] = field(
         default_factory=lambda: defaultdict(Exposed)
     )
+    windows: dict[Context, "Shared"] = field(default_factory=lambda: defaultdict(Shared))
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -167,6 +176,10 @@ class LoopbackMemory:
         """Return ordinary memory, which threads share."""
         return np.empty(nbytes, np.uint8)
 
+    def share(self, room: int) -> int:
+        """Return a rank's part of a node's `room`."""
+        return room // max(Counter(self._world.topology.node_of).values())
+
     def holds(self, data: NDArray[Any]) -> bool:
         """Tell that no memory is special here."""
         return False
@@ -227,6 +240,55 @@ class LoopbackTransport:
         """Tell that there is no need to: a receive raises by itself."""
         return False
 
+    def forget(self) -> None:
+        """Forget what nobody received here."""
+        with self._world.lock:
+            boxes = self._world.mailboxes
+            for key in [k for k in boxes if k[0] == self._context and k[2] == self.rank]:
+                del boxes[key]
+
+
+class LoopbackOneSided:
+    """One window of the threads of one communicator, all of whose memory each reaches."""
+
+    def __init__(self, signals: LoopbackTransport, shared: Shared) -> None:
+        self.signals: Transport = signals
+        self._mailboxes = signals
+        self._shared = shared
+
+    def put(self, data: NDArray[Any], dst: int, start: int) -> Request:
+        """Write, which is complete at once."""
+        source = as_bytes(data)
+        self._shared.memory[dst][start : start + source.size] = source
+        return _sent
+
+    def get(self, into: NDArray[Any], src: int, start: int) -> Request:
+        """Read, which is complete at once."""
+        target = as_bytes(into)
+        target[:] = self._shared.memory[src][start : start + target.size]
+        return _sent
+
+    def flush(self, dst: int) -> None:
+        """Do nothing: what was put is there."""
+
+    def acquire(self, dst: int) -> Request:
+        """Begin to take the lock."""
+        lock = self._shared.locks[dst]
+        return lambda: lock.acquire(blocking=False)
+
+    def release(self, dst: int) -> Request:
+        """Give the lock back."""
+        self._shared.locks[dst].release()
+        return _sent
+
+    def order(self) -> None:
+        """Do nothing: the interpreter orders what its threads do."""
+
+    def free(self) -> None:
+        """Let go of the memory."""
+        self._shared = Shared()
+        self._mailboxes.forget()
+
 
 class LoopbackBackend:
     """Ranks that are threads. It has no collectives of its own: hpccomm's algorithms run."""
@@ -240,15 +302,16 @@ class LoopbackBackend:
         self.world = world
         self._context = context
         self._members = tuple(members)
+        self._windows = 0  # made so far, by all ranks
         self.rank = rank
         self.size = len(self._members)
         self.topology: Topology = world.topology.restrict(self._members)
-        self.collectives: Transport = LoopbackTransport(
-            world, (*context, "collectives"), self._members, rank
+        self._transports = tuple(
+            LoopbackTransport(world, (*context, use), self._members, rank)
+            for use in ("collectives", "messages")
         )
-        self.messages: Transport = LoopbackTransport(
-            world, (*context, "messages"), self._members, rank
-        )
+        self.collectives: Transport = self._transports[0]
+        self.messages: Transport = self._transports[1]
 
     def native(self, signature: Signature) -> Native | None:
         """Return None: there are none."""
@@ -260,6 +323,19 @@ class LoopbackBackend:
         # Every member makes the same context of what they all know, so nothing is exchanged.
         context = (*self._context, label, tuple(members))
         return LoopbackBackend(self.world, context, members, list(ranks).index(self.rank))
+
+    def window(self, memory: NDArray[np.uint8], *, remote: bool) -> LoopbackOneSided:
+        """Return a window. Does not block: a peer's memory is looked for when it is reached."""
+        self._windows += 1
+        context = (*self._context, "window", self._windows)
+        signals = LoopbackTransport(self.world, context, self._members, self.rank)
+        with self.world.lock:
+            shared = self.world.windows[context]
+            shared.memory[self.rank] = memory
+            shared.locks[self.rank] = threading.Lock()
+            if len(shared.memory) == self.size:  # all have found it
+                del self.world.windows[context]
+        return LoopbackOneSided(signals, shared)
 
     def translate(self, error: Exception) -> HpccommError | None:
         """Return None: there is no library whose errors could come."""
@@ -273,11 +349,8 @@ class LoopbackBackend:
 
     def close(self) -> None:
         """Forget this rank's mailboxes."""
-        own = {(*self._context, "collectives"), (*self._context, "messages")}
-        with self.world.lock:
-            boxes = self.world.mailboxes
-            for key in [k for k in boxes if k[0] in own and k[2] == self.rank]:
-                del boxes[key]
+        for transport in self._transports:
+            transport.forget()
 
 
 def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> LoopbackBackend:

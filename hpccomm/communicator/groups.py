@@ -163,6 +163,8 @@ class Groups(Core):
             return
         with self._one_call():
             calls.finish()
+        for window in self._windows:
+            window.close()
         if self._node_comm is not None:
             self._node_comm.finalize()
         calls.close("is finalized")

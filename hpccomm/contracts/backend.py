@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Request, Transport
+from hpccomm.contracts.window import OneSided
 from hpccomm.errors import HpccommError
 from hpccomm.topology import Topology
 
@@ -75,6 +77,21 @@ class Backend(Protocol):
         """Return the backend of the group of `ranks`, in that order. Called by all of them.
 
         Blocks until they have. `label` tells groups apart that are made at the same time.
+        """
+        ...
+
+    def window(self, memory: NDArray[np.uint8], *, remote: bool) -> OneSided | None:
+        """Return one-sided communication of all ranks, each with its `memory`; None without any.
+
+        Collective, in the same order on all ranks; blocks until all have called. None on all or on
+        no rank.
+
+        Parameters
+        ----------
+        memory : ndarray of uint8, 1-D
+            What peers reach; it may be empty. It lives as long as the window.
+        remote : bool
+            Whether ranks will `put` and `get`; the same on all.
         """
         ...
 

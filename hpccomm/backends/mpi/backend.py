@@ -4,12 +4,15 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from hpccomm import sharedmemory
 from hpccomm.backends.mpi.collectives import native
 from hpccomm.backends.mpi.transport import CheckedTransport, SizedTransport
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
+from hpccomm.backends.mpi.window import MpiOneSided
 from hpccomm.bootstrap import mpi as bootstrap
 from hpccomm.bootstrap.launch import launched
 from hpccomm.contracts.backend import Native
@@ -73,6 +76,10 @@ class MpiBackend:
         if memory is not None:
             memory = memory.group(ranks, comm.rank) if _crowded(topology) else None
         return MpiBackend(comm, topology, comm, self._reductions, self.threaded, memory)
+
+    def window(self, memory: NDArray[np.uint8], *, remote: bool) -> MpiOneSided:
+        """Make a window over a duplicate. Blocks until all ranks have called."""
+        return MpiOneSided(self._comm, memory, remote)
 
     def translate(self, error: Exception) -> HpccommError | None:
         """Return MPI's error as one of hpccomm's."""

@@ -1,0 +1,131 @@
+"""One-sided communication by MPI's own.
+
+All epochs are passive and last as long as the window. On one node an MPI library may need the
+target's help even so (Open MPI, MPICH and Intel MPI do, for memory that they did not allocate): a
+rank helps whenever it is in an MPI call.
+"""
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from hpccomm.backends.mpi.transport import CheckedTransport
+from hpccomm.backends.mpi.types import PIECE_BYTES
+from hpccomm.buffers import as_bytes
+from hpccomm.contracts.transport import Request, Transport
+
+NEXT, SERVED = 0, 1
+"""Of the two numbers that make a rank's lock: the next ticket, and the one whose turn it is."""
+
+_ONE = np.ones(1, np.int64)
+_INT64 = MPI.INT64_T
+
+
+class MpiOneSided:
+    """One window, over a communicator of its own.
+
+    Collective; blocks until all ranks have it.
+
+    Parameters
+    ----------
+    comm : MPI communicator
+        Is duplicated.
+    memory : ndarray of uint8, 1-D
+        This rank's.
+    remote : bool
+        Whether `put` and `get` are wanted. The same on all ranks.
+    """
+
+    def __init__(self, comm: Any, memory: NDArray[np.uint8], remote: bool) -> None:
+        self._comm = comm.Dup()
+        self.signals: Transport = CheckedTransport(self._comm)
+        # Memory of MPI's own: there its atomic operations need no help of the target on a node.
+        self._locks = MPI.Win.Allocate(2 * 8, 1, comm=self._comm)
+        np.asarray(self._locks.tomemory()).view(np.int64)[:] = 0
+        self._locks.Lock_all(MPI.MODE_NOCHECK)
+        self._locks.Sync()
+        self._data: Any = None
+        if remote:
+            self._data = MPI.Win.Create(memory if memory.size else None, 1, comm=self._comm)
+            self._data.Lock_all(MPI.MODE_NOCHECK)
+        self._comm.Barrier()  # all locks are as they are to begin
+
+    def put(self, data: NDArray[Any], dst: int, start: int) -> Request:
+        """Begin to write."""
+        return _begun(self._data.Rput, data, dst, start)
+
+    def get(self, into: NDArray[Any], src: int, start: int) -> Request:
+        """Begin to read."""
+        return _begun(self._data.Rget, into, src, start)
+
+    def flush(self, dst: int) -> None:
+        """Wait until it is there. MPI has no call for this that could be polled."""
+        self._data.Flush(dst)
+
+    def acquire(self, dst: int) -> Request:
+        """Draw a ticket, and look whether it is its turn, again and again.
+
+        J. M. Mellor-Crummey, M. L. Scott, "Algorithms for scalable synchronization on shared-memory
+        multiprocessors", 1991: the ticket lock, which is fair.
+        """
+        number = np.empty(1, np.int64)
+        request = self._fetch(number, dst, NEXT, MPI.SUM)
+        ticket: int | None = None
+
+        def test() -> bool:
+            nonlocal request, ticket
+            while request.Test():
+                if ticket is None:
+                    ticket = int(number[0])
+                elif ticket == number[0]:
+                    return True
+                else:
+                    # A look at memory of this node is complete at once, without MPI's moving
+                    # anything on: whoever has the lock may wait for just that.
+                    self._comm.Iprobe()
+                    request = self._fetch(number, dst, SERVED, MPI.NO_OP)
+                    return False
+                request = self._fetch(number, dst, SERVED, MPI.NO_OP)
+            return False
+
+        return test
+
+    def release(self, dst: int) -> Request:
+        """Begin to let the next ticket have its turn."""
+        test: Request = self._fetch(np.empty(1, np.int64), dst, SERVED, MPI.SUM).Test
+        return test
+
+    def _fetch(self, number: NDArray[np.int64], dst: int, which: int, op: MPI.Op) -> Any:
+        """Begin to read one of the numbers of rank `dst`'s lock, and with SUM to count it up."""
+        there = [8 * which, 1, _INT64]
+        return self._locks.Rget_accumulate([_ONE, 1, _INT64], [number, 1, _INT64], dst, there, op)
+
+    def order(self) -> None:
+        """Order reads and writes: ``MPI_Win_sync`` is a memory barrier."""
+        self._locks.Sync()
+        if self._data is not None:
+            self._data.Sync()
+
+    def free(self) -> None:
+        """Free the windows and the communicator."""
+        for window in (self._data, self._locks):
+            if window is not None:
+                window.Unlock_all()
+                window.Free()
+        self._comm.Free()
+
+
+def _begun(begin: Any, data: NDArray[Any], rank: int, start: int) -> Request:
+    """Begin a transfer of all of `data`, in pieces that MPI's counts hold."""
+    memory = as_bytes(data)
+    requests = []
+    for at in range(0, memory.size, PIECE_BYTES):
+        piece = memory[at : at + PIECE_BYTES]
+        mine, theirs = [piece, piece.size, MPI.BYTE], [start + at, piece.size, MPI.BYTE]
+        requests.append(begin(mine, rank, theirs))
+    if len(requests) == 1:
+        test: Request = requests[0].Test
+        return test
+    return lambda: bool(MPI.Request.Testall(requests))
