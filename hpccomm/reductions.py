@@ -21,8 +21,11 @@ from hpccomm.errors import UnsupportedDtype, UsageError
 
 Array = NDArray[Any]
 
-BLOCK_BYTES = 128 * 1024
+BLOCK_BYTES = 256 * 1024
 """Contributions are folded in blocks of about this size, so that the accumulator stays in cache."""
+
+FAR_BLOCK_BYTES = 512 * 1024
+"""Of those that are read piece by piece: each piece costs some microseconds besides its bytes."""
 
 
 class ReduceOp(Enum):
@@ -298,31 +301,21 @@ class Folder:
         accumulator or the user's function.
     """
 
-    __slots__ = (
-        "_accumulator",
-        "_average",
-        "_combine",
-        "_direct",
-        "_run",
-        "_step",
-        "_wide",
-        "pair",
-    )
+    __slots__ = ("_accumulator", "_average", "_combine", "_exact", "_run", "_wide", "pair")
 
     def __init__(self, op: Op, dtype: DType, average_over: int = 0) -> None:
         self._combine = _combine(op)
         named = isinstance(op, ReduceOp | PremulSum)
         self._wide = DType(np.float32) if named and dtypes.is_narrow(dtype) else dtype
-        # One call for two contributions, where nothing is to be rounded in between.
-        self._direct = named and self._wide == dtype
+        # Whether nothing is to be rounded in between.
+        self._exact = self._wide == dtype
         self._average = Average(self._wide, average_over) if average_over else None
-        self._step = max(1, BLOCK_BYTES // dtype.itemsize)
-        self._accumulator: Array | None = None
+        self._accumulator = np.empty(0, self._wide)
         # Floats overflow to infinity or NaN without a warning, as on every backend. A context that
         # says so once costs a call next to nothing, `np.errstate` a microsecond.
         self._run = Context().run
         self._run(np.seterr, over="ignore", invalid="ignore")
-        single = self._direct and self._average is None
+        single = named and self._exact and self._average is None
         # NumPy deprecates a third positional argument of these two alone.
         combine = _ORDERED_INTO[op] if op in _ORDERED else self._combine
         self.pair: Pair | None = partial(self._run, combine) if single else None
@@ -333,38 +326,61 @@ class Folder:
         Parameters
         ----------
         sources : sequence of ndarray or Source, each 1-D of out's length
-            At least one; of two, one is an array. Any of them may be `out` itself, element for element.
+            At least one. Any of them may be `out` itself, element for element.
         out : ndarray, 1-D
             Overwritten with the result.
         final : bool
             Whether nothing is left to be folded in, so that an average divides.
         """
-        if self._direct and len(sources) == 2:
-            a, b = (
-                each if isinstance(each, np.ndarray) else each[0 : out.size] for each in sources
-            )
-            self._run(self._combine, a, b, out=out)
-            if final and self._average is not None:
-                self._run(self._average, out)
+        arrays = all(isinstance(source, np.ndarray) for source in sources)
+        if self.pair is not None and len(sources) == 2 and arrays:
+            self.pair(*sources, out)
         elif isinstance(self._combine, np.ufunc):
-            self._run(self._by_blocks, sources, out, final)
+            self._run(self._by_blocks, sources, out, final, arrays)
         else:  # the user's own function sees the user's context
-            self._by_blocks(sources, out, final)
+            self._by_blocks(sources, out, final, arrays)
 
-    def _by_blocks(self, sources: Sequence[Source], out: Array, final: bool) -> None:
-        # The accumulator is apart from `out`, which may be a contribution that is still to be read.
-        accumulators = self._accumulator
-        if accumulators is None:
-            accumulators = self._accumulator = np.empty(self._step, self._wide)
-        for start in range(0, out.size, self._step):
-            stop = min(start + self._step, out.size)
-            accumulator = accumulators[: stop - start]
-            np.copyto(accumulator, sources[0][start:stop])
-            for source in sources[1:]:
-                self._combine(accumulator, source[start:stop], out=accumulator)
-            if final and self._average is not None:
-                self._average(accumulator)
-            np.copyto(out[start:stop], accumulator, casting="unsafe")
+    def _by_blocks(self, sources: Sequence[Source], out: Array, final: bool, arrays: bool) -> None:
+        """Fold block by block, so that each element passes through memory once."""
+        average = self._average if final else None
+        into = self._in_place if self._exact else self._widened
+        step = max(1, (BLOCK_BYTES if arrays else FAR_BLOCK_BYTES) // self._wide.itemsize)
+        if self._accumulator.size < min(step, out.size):
+            self._accumulator = np.empty(step, self._wide)
+        for start in range(0, out.size, step):
+            where = slice(start, min(start + step, out.size))
+            into(sources, where, out[where], average)
+
+    def _in_place(
+        self, sources: Sequence[Source], where: slice, out: Array, average: Average | None
+    ) -> None:
+        """Fold one block; the last contribution goes into `out`, which may be any of them."""
+        accumulator = self._accumulator[: out.size]
+        last = len(sources) - 1
+        left = sources[0][where]
+        if not last:
+            np.copyto(out, left)
+        elif not any(isinstance(source, np.ndarray) for source in sources[:2]):
+            np.copyto(accumulator, left)  # the other one is read to where this one was
+            left = accumulator
+        for number in range(1, last + 1):
+            target = out if number == last else accumulator
+            self._combine(left, sources[number][where], out=target)
+            left = target
+        if average is not None:
+            average(out)
+
+    def _widened(
+        self, sources: Sequence[Source], where: slice, out: Array, average: Average | None
+    ) -> None:
+        """Fold one block in the wide dtype, and round once."""
+        accumulator = self._accumulator[: out.size]
+        np.copyto(accumulator, sources[0][where])
+        for source in sources[1:]:
+            self._combine(accumulator, source[where], out=accumulator)
+        if average is not None:
+            average(accumulator)
+        np.copyto(out, accumulator, casting="unsafe")
 
 
 def _combine(op: Op) -> Callable[..., object]:

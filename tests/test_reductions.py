@@ -133,6 +133,39 @@ def test_fold_over_block_boundaries(dtype: DType) -> None:
         assert same(contributions[2], expected)
 
 
+class Pieces:
+    """A contribution that is read piece by piece, into memory that all of them share."""
+
+    shared = np.empty(reductions.FAR_BLOCK_BYTES, np.uint8)
+
+    def __init__(self, data: Array) -> None:
+        self.data = data
+
+    def __getitem__(self, where: slice, /) -> Array:
+        part = self.data[where]
+        read = self.shared[: part.nbytes].view(part.dtype)
+        read[:] = part
+        return read
+
+
+@pytest.mark.parametrize("dtype", [dtypes.BOOL, dtypes.BFLOAT16, np.dtype("f4"), np.dtype("i8")])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_fold_of_what_is_read_piece_by_piece(dtype: DType, ranks: int) -> None:
+    count = 2 * reductions.FAR_BLOCK_BYTES // dtype.itemsize + 5
+    op = ReduceOp.PROD if dtype == dtypes.BOOL else ReduceOp.AVG
+    divide = ranks if op is ReduceOp.AVG else 0
+    contributions = draw(dtype, count, ranks, ranks)
+    expected = truth(op, contributions, dtype)
+    for own in range(ranks):  # the one that is an array; the result goes there
+        sources = [Pieces(each) for each in contributions]
+        out = contributions[own].copy()
+        Folder(op, dtype, divide)([*sources[:own], out, *sources[own + 1 :]], out)
+        assert same(out, expected)
+    out = np.empty(count, dtype)
+    Folder(op, dtype, divide)([Pieces(each) for each in contributions], out)
+    assert same(out, expected)
+
+
 @pytest.mark.parametrize("dtype", [np.dtype(np.int8), np.dtype(np.uint8)], ids=name)
 @pytest.mark.parametrize("ranks", [127, 128, 200, 256, 1000])
 def test_average_over_more_ranks_than_the_dtype_counts(dtype: DType, ranks: int) -> None:
