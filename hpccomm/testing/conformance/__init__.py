@@ -43,6 +43,8 @@ from hpccomm.testing.conformance import (
     observers,
     plans,
     reductions,
+    registered,
+    shared_memory,
     uneven,
     works,
 )
@@ -61,6 +63,8 @@ SECTIONS = (
     groups.GROUPS,
     creation.CREATION,
     arrays.ARRAYS,
+    registered.REGISTERED,
+    shared_memory.SHARED_MEMORY,
     observers.OBSERVERS,
     misuse.MISUSE,
     misused_algorithms.MISUSED,

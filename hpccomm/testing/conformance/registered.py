@@ -1,0 +1,114 @@
+"""Registered memory: arrays that `Communicator.empty` gives."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm.errors import UsageError
+from hpccomm.testing.conformance.algorithms import cut
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.creation import another
+from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+    from hpccomm.testing.conformance.check import Array
+
+REGISTERED = Behaviours("registered")
+
+
+@REGISTERED.behaviour()
+def empty(comm: Communicator) -> None:
+    """`empty` gives an array of any shape and dtype, which behaves like NumPy's own."""
+    for dtype in MOVABLE:
+        for shape in SHAPES:
+            x = comm.empty(shape, dtype)
+            assert isinstance(x, np.ndarray), type(x)
+            assert (x.shape, x.dtype) == (shape, dtype), f"{x.shape}, {x.dtype}"
+            assert x.flags.c_contiguous, "C-contiguous"
+            assert x.flags.writeable, "writeable"
+            assert x.flags.aligned, "aligned"
+    assert comm.empty(3, "f4").shape == (3,), "one number for a shape, and any name of a dtype"
+
+
+@REGISTERED.behaviour()
+def empty_misused(comm: Communicator) -> None:
+    """What is no shape or no dtype, or cannot be had, is refused. Local."""
+    if comm.rank == comm.size - 1:
+        for shape in (-1, (2, -1), 1.5, "3", None):
+            with raises(UsageError, "shape", repr(shape)):
+                comm.empty(shape, np.float32)  # type: ignore[arg-type]
+        wrong: tuple[Any, ...] = (object, "no_such", np.dtype([("a", object)]), None)
+        for dtype in wrong:
+            with raises(UsageError, "dtype"):
+                comm.empty(3, dtype)
+        with raises(UsageError, "device", "0"):
+            comm.empty(3, np.float32, device=0)
+    comm.barrier()
+
+
+@REGISTERED.behaviour()
+def arrays_are_apart(comm: Communicator) -> None:
+    """Arrays that live at the same time share no byte; those that were given up are used again.
+
+    On each rank in another order.
+    """
+    random = np.random.default_rng(comm.rank)
+    kept: dict[int, Array] = {}
+    for number in range(200):
+        x = comm.empty(int(random.integers(1, 50_000)), np.int64)
+        x.fill(number)
+        kept[number] = x
+        if len(kept) > 10:
+            del kept[int(random.choice(list(kept)))]
+    for number, x in kept.items():
+        assert (x == number).all(), f"array {number} was written to"
+        del x
+    some = comm.empty(64, np.int64)
+    some.fill(comm.rank)
+    equal(comm.all_reduce(some), np.full(64, sum(range(comm.size))), "in one of them")
+
+
+@REGISTERED.behaviour()
+def a_view_keeps_its_array(comm: Communicator) -> None:
+    """Memory is given back with the last view of it."""
+    part = comm.empty(1000, np.int32)[500:]
+    part.fill(comm.rank)
+    gc.collect()
+    others = [comm.empty(1000, np.int32) for _ in range(8)]
+    for other in others:
+        other.fill(-1)
+    equal(part, np.full(500, comm.rank, np.int32), "before")
+    equal(comm.all_reduce(part), np.full(500, sum(range(comm.size)), np.int32), "after")
+
+
+@REGISTERED.behaviour()
+def arrays_outlive_their_communicator(comm: Communicator) -> None:
+    """An array may be used after `finalize`, in other communicators too."""
+    other = another(comm)
+    x = other.empty((3, 50), np.float32)
+    x.fill(1)
+    other.finalize()
+    equal(x, np.ones((3, 50), np.float32), "after finalize")
+    equal(comm.all_reduce(x), np.full((3, 50), comm.size, np.float32), "in another communicator")
+
+
+@REGISTERED.behaviour()
+def explained(comm: Communicator) -> None:
+    """`explain` knows registered arrays and views of them, and says how plain ones are reached."""
+    mine, plain = comm.empty(100, np.float32), np.zeros(100, np.float32)
+    assert not comm.explain("all_reduce", plain).registered, "a plain array"
+    registered = comm.explain("all_reduce", mine).registered
+    assert comm.explain("all_reduce", mine[7:19]).registered == registered, "a view"
+    both = comm.explain("all_reduce", mine, out=plain)
+    assert not both.registered, "one of two"
+    if 1 < comm.size == comm.local_size:
+        reasons = {}
+        for reached in ("auto", "staging"):
+            with cut(comm, None, reached) as chosen:
+                reasons[reached] = chosen.explain("all_reduce", plain, algorithm="shm").reason
+        assert reasons["auto"] != reasons["staging"], reasons

@@ -1,0 +1,333 @@
+"""Memory that ranks share: arrays may lie anywhere, on each rank elsewhere, and results are the same.
+
+Where ranks share no memory (on several nodes, or over a backend that has none) the calls go by
+messages: what is asked for here then holds as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import hpccomm
+from hpccomm import CommOptions, ReduceOp
+from hpccomm.algorithms import ALGORITHMS
+from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS
+from hpccomm.errors import (
+    CollectiveTimeout,
+    CommunicationError,
+    ConfigurationError,
+    RankMismatch,
+    UsageError,
+)
+from hpccomm.testing.conformance.algorithms import LARGE, cut, taken
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.creation import another
+from hpccomm.testing.conformance.failures import SHORT, SOON, has_failed
+from hpccomm.testing.conformance.groups import members
+from hpccomm.testing.conformance.inputs import OPS, PAIRS
+from hpccomm.testing.conformance.trials import FORMS, Ask, trial
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+    from hpccomm.testing.conformance.check import Array
+
+SHARED_MEMORY = Behaviours("shared_memory")
+
+PLAIN, REGISTERED, VIEW = "plain", "registered", "view"
+"""Where an array lies: in memory of NumPy's, in memory of ``comm.empty``, or somewhere in that."""
+
+AROUND = {PLAIN: 64, REGISTERED: 0, VIEW: 3}
+"""Bytes before and behind the array that nobody may write."""
+
+MIXTURES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "registered": ((REGISTERED, REGISTERED),),
+    "views": ((VIEW, VIEW),),
+    "every_other_rank": ((REGISTERED, REGISTERED), (PLAIN, PLAIN)),
+    "x_alone": ((REGISTERED, PLAIN),),
+    "out_alone": ((PLAIN, REGISTERED),),
+    "all_sorts": ((VIEW, PLAIN), (PLAIN, REGISTERED), (REGISTERED, VIEW)),
+}
+"""Where x and out lie: on rank 0, on rank 1, and so on, then from the beginning."""
+
+MIXED = tuple(
+    (collective, algorithm)
+    for collective, own in ALGORITHMS.items()
+    for algorithm in ("shm", "hierarchical", "auto")
+    if collective != "barrier" and (algorithm == "auto" or algorithm in own)
+)
+"""Collectives, and the algorithms that may reach into memory of peers."""
+
+SEGMENT = 64
+"""Bytes: sixteen elements of float32."""
+
+
+class Memory:
+    """Gives the arrays of one rank's call as a mixture wants them.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Gives registered memory.
+    mixture : str
+        One of `MIXTURES`.
+    """
+
+    def __init__(self, comm: Communicator, mixture: str) -> None:
+        self._comm = comm
+        self._mixture = mixture
+        self._watched: list[tuple[Array, int]] = []
+
+    def __call__(self, name: str, count: int, dtype: np.dtype[Any]) -> Array:
+        """Return an array of `count` elements."""
+        mixture = MIXTURES[self._mixture]
+        where = mixture[self._comm.rank % len(mixture)][name == "out"]
+        around, nbytes = AROUND[where], count * dtype.itemsize
+        make = np.empty if where == PLAIN else self._comm.empty
+        memory: Array = make(nbytes + 2 * around, np.uint8)
+        memory.fill(0xA5)
+        self._watched.append((memory, around))
+        return memory[around : around + nbytes].view(dtype)
+
+    def check(self, what: str) -> None:
+        """Assert that nothing was written before and behind the arrays."""
+        for memory, around in self._watched:
+            outside = (memory[:around], memory[len(memory) - around :])
+            assert all((part == 0xA5).all() for part in outside), f"{what}: written beside an array"
+
+
+def attempt(
+    comm: Communicator, algorithm: str, ask: Ask, mixture: str, form: str = "call", **how: Any
+) -> None:
+    """Make the call that is asked for, on arrays of a mixture, if `algorithm` takes it.
+
+    Collective over `comm`.
+    """
+    if algorithm == "auto" or taken(comm, algorithm, ask, **how):
+        memory = Memory(comm, mixture)
+        trial(comm, ask, memory).run(comm, form, algorithm=algorithm, **how)
+        memory.check(f"{ask} on {mixture}")
+
+
+def uneven(size: int) -> tuple[int, ...]:
+    """Return blocks of none, of few, and of several segments."""
+    return tuple((0, 5, 40)[rank % 3] for rank in range(size))
+
+
+@SHARED_MEMORY.behaviour(way=MIXED, reached=("auto", "staging"))
+def arrays_lie_anywhere(comm: Communicator, way: tuple[str, str], reached: str) -> None:
+    """On each rank where it likes; in place or not; of several segments and of hardly any element."""
+    collective, algorithm = way
+    some: list[int | tuple[int, ...]] = [50 if collective in BLOCKWISE else 50 * comm.size, 1]
+    if collective in BLOCKWISE:
+        some.append(uneven(comm.size))
+    places = cycle((False, None, True))
+    with cut(comm, SEGMENT, reached) as small:
+        for mixture in MIXTURES:
+            for count in some:
+                ask = Ask(collective, count, root=comm.size // 2, in_place=next(places))
+                attempt(small, algorithm, ask, mixture)
+
+
+@SHARED_MEMORY.behaviour(way=MIXED, reached=("auto", "staging"), min_size=2)
+def large_arrays(comm: Communicator, way: tuple[str, str], reached: str) -> None:
+    """Arrays of several segments as they are by default, and of more than are staged at a time."""
+    collective, algorithm = way
+    count = LARGE // comm.size if collective in BLOCKWISE else LARGE
+    options = CommOptions(
+        self_check=False, shared_memory=reached, shared_memory_room=(1 << 18) * comm.size
+    )
+    with another(comm, options=options) as chosen:
+        in_place = None if reached == "staging" else False
+        attempt(chosen, algorithm, Ask(collective, count, root=1, in_place=in_place), "all_sorts")
+
+
+@SHARED_MEMORY.behaviour(op=OPS, reached=("auto", "staging"))
+def reductions(comm: Communicator, op: ReduceOp, reached: str) -> None:
+    """Each reduction of each dtype, on arrays that lie anywhere."""
+    with cut(comm, SEGMENT, reached) as small:
+        for other, dtype in PAIRS:
+            if other is op:
+                in_place = dtype.itemsize % 4 == 0
+                ask = Ask("all_reduce", 20 * comm.size + 3, dtype, op, in_place=in_place)
+                attempt(small, "shm", ask, "all_sorts")
+
+
+@SHARED_MEMORY.behaviour(way=MIXED)
+def forms(comm: Communicator, way: tuple[str, str]) -> None:
+    """A call may be asynchronous, or planned and then made again and again."""
+    collective, algorithm = way
+    for form in FORMS[1:]:
+        ask = Ask(collective, 3 * comm.size + 1, in_place=form == "plan")
+        attempt(comm, algorithm, ask, "all_sorts", form)
+        if collective in REDUCTIONS:
+            attempt(comm, algorithm, ask, "x_alone", form, deterministic=True)
+
+
+@SHARED_MEMORY.behaviour()
+def ways_to_plain_arrays(comm: Communicator) -> None:
+    """Each way that the setting names gives the same; one that cannot be had says so everywhere."""
+    for reached in ("auto", "pages", "staging", "off"):
+        options = CommOptions(self_check=False, shared_memory=reached)
+        try:
+            made = another(comm, options=options)
+        except ConfigurationError as error:
+            assert reached == "pages", f"{reached} is refused: {error}"
+            assert "pages" in str(error), str(error)
+            continue
+        with made:
+            for collective, algorithm in MIXED:
+                ask = Ask(collective, 5, root=comm.size - 1, in_place=None)
+                attempt(made, algorithm, ask, "every_other_rank")
+
+
+@SHARED_MEMORY.behaviour()
+def no_memory_is_reached(comm: Communicator) -> None:
+    """Switched off, the algorithm that needs it is refused; registered arrays are as good as others."""
+    with cut(comm, None, "off") as apart:
+        x = apart.empty(4, np.float32)
+        x.fill(1)
+        with raises(UsageError, "'shm'", "auto"):
+            apart.all_reduce(x, algorithm="shm")
+        equal(apart.all_reduce(x), np.full(4, comm.size, np.float32))
+
+
+@SHARED_MEMORY.behaviour(way=MIXED)
+def little_room(comm: Communicator, way: tuple[str, str]) -> None:
+    """Whatever the room for staging, even if it holds no element: the same results."""
+    collective, algorithm = way
+    for room in (1, 8 * comm.size, 100 * comm.size):
+        options = CommOptions(self_check=False, shared_memory="staging", shared_memory_room=room)
+        with another(comm, options=options) as narrow:
+            for dtype in (np.float32, np.complex128):
+                ask = Ask(collective, 4 * comm.size + 1, np.dtype(dtype), in_place=None)
+                attempt(narrow, algorithm, ask, "all_sorts")
+
+
+@SHARED_MEMORY.behaviour(reached=("auto", "staging"))
+def many_communicators_at_once(comm: Communicator, reached: str) -> None:
+    """They share the memory that there is for staging; calls of all are under way at once."""
+    room = 4096 * comm.size  # not enough for all of them
+    options = CommOptions(
+        self_check=False, shared_memory=reached, shared_memory_room=room, segment=1024
+    )
+    made = [another(comm, options=options) for _ in range(4)]
+    works = []
+    for scale in (1, 2):
+        for number, each in enumerate(made):
+            x = np.empty(3000, np.float32) if number % 2 else each.empty(3000, np.float32)
+            x.fill(scale * (each.rank + number))
+            expected = scale * (sum(range(comm.size)) + number * comm.size)
+            works.append((each.all_reduce(x, async_op=True), expected))
+    for work, expected in reversed(works):
+        equal(work.wait(), np.full(3000, expected, np.float32))
+    for each in made:
+        each.finalize()
+
+
+@SHARED_MEMORY.behaviour()
+def a_batch(comm: Communicator) -> None:
+    """Calls of a batch, on arrays of all kinds."""
+    total = sum(range(1, comm.size + 1))
+    x, y = comm.empty(100, np.float64), np.full(100, comm.rank + 1.0)
+    every = comm.empty((comm.size, 100), np.float64)
+    x.fill(comm.rank + 1)
+    with comm.batch():
+        comm.all_reduce(x)
+        comm.all_gather(y, out=every)
+        comm.all_reduce(every)
+    equal(x, np.full(100, float(total)), "x")
+    rows = comm.size * (np.arange(comm.size) + 1.0)
+    equal(every, np.repeat(rows, 100).reshape(comm.size, 100), "every")
+
+
+@SHARED_MEMORY.behaviour(reached=("auto", "staging"))
+def groups(comm: Communicator, reached: str) -> None:
+    """Groups share memory as well, also with ranks in another order; arrays are of any of them."""
+    x = comm.empty(1000, np.float32)
+    with cut(comm, None, reached) as chosen:
+        turned = chosen.split(chosen.rank % 2, key=-chosen.rank)
+        assert turned is not None
+        for group in (turned, chosen.node_comm):
+            ranks = members(group, comm)
+            shared = "shm" if 1 < group.size == group.local_size else None
+            x.fill(comm.rank)
+            group.all_reduce(x, algorithm=shared)
+            equal(x, np.full(1000, sum(ranks), np.float32), f"group of {ranks}")
+            for root in {0, group.size - 1}:
+                x.fill(comm.rank)
+                group.broadcast(x, root, algorithm=shared)
+                equal(x, np.full(1000, ranks[root], np.float32), f"from {ranks[root]}")
+        turned.finalize()
+
+
+Differing = Callable[["Communicator", "Array", bool], object]
+"""A call on an array, which one rank makes in another way."""
+
+DIFFERENCES: Mapping[str, Differing] = {
+    "size": lambda comm, x, odd: comm.all_reduce(x[: len(x) - odd], algorithm="shm"),
+    "dtype": lambda comm, x, odd: comm.all_reduce(
+        x.view(np.int32 if odd else np.float32), algorithm="shm"
+    ),
+    "op": lambda comm, x, odd: comm.all_reduce(
+        x, ReduceOp.MAX if odd else ReduceOp.SUM, algorithm="shm"
+    ),
+    "factor": lambda comm, x, odd: comm.all_reduce(x, hpccomm.premul_sum(2 + odd), algorithm="shm"),
+    "root": lambda comm, x, odd: comm.broadcast(x, int(odd), algorithm="shm"),
+    "order": lambda comm, x, odd: comm.all_reduce(x, deterministic=odd, algorithm="shm"),
+    "collective": lambda comm, x, odd: (
+        comm.broadcast(x, algorithm="shm") if odd else comm.all_reduce(x, algorithm="shm")
+    ),
+    "counts": lambda comm, x, odd: comm.all_gather_v(
+        x[:4], [4 + odd, *[4] * (comm.size - 1)], algorithm="shm"
+    ),
+}
+
+
+@SHARED_MEMORY.behaviour(
+    difference=tuple(DIFFERENCES), reached=("auto", "staging"), min_size=2, fails=True
+)
+def calls_that_differ(comm: Communicator, difference: str, reached: str) -> None:
+    """All ranks of the node are told, at once; nobody's memory was touched."""
+    with cut(comm, None, reached) as chosen:
+        node = chosen.node_comm
+        if node.size > 1:
+            memory = Memory(node, "all_sorts")
+            x = memory("x", 1000, np.dtype(np.float32))
+            x.fill(node.rank)
+            before = time.monotonic()
+            with raises(RankMismatch, "rank", str(node.size - 1)):
+                DIFFERENCES[difference](node, x, node.rank == node.size - 1)
+            assert time.monotonic() - before < SOON, "told late"
+            equal(x, np.full(1000, node.rank, np.float32), "x")
+            memory.check(difference)
+            has_failed(node)
+        chosen.barrier()
+
+
+@SHARED_MEMORY.behaviour(mixture=("registered", "all_sorts"), min_size=2, fails=True)
+def a_rank_that_comes_late(comm: Communicator, mixture: str) -> None:
+    """When the others have given up it writes nowhere where something else lies by now."""
+    node, memory = comm.node_comm, Memory(comm, mixture)
+    late = node.rank == node.size - 1
+    x = memory("x", 10_000, np.dtype(np.float32))
+    x.fill(1)
+    others: list[Array] = []
+    if not late:
+        with raises(CollectiveTimeout, "all_reduce"):
+            node.all_reduce(x, algorithm="shm", timeout=SHORT)
+        del x, memory
+        others = [make(10_000, np.float32) for make in (comm.empty, np.empty) for _ in range(4)]
+        for other in others:
+            other.fill(7)
+    comm.barrier()
+    if late and node.size > 1:
+        with raises(CommunicationError):
+            node.all_reduce(x, algorithm="shm", timeout=SHORT)
+    comm.barrier()
+    assert all((other == 7).all() for other in others), "written by the late rank"
