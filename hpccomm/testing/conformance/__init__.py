@@ -46,6 +46,7 @@ from hpccomm.testing.conformance import (
     registered,
     shared_memory,
     uneven,
+    windows,
     works,
 )
 from hpccomm.testing.conformance.case import Case
@@ -57,6 +58,7 @@ SECTIONS = (
     deterministic.DETERMINISTIC,
     uneven.UNEVEN,
     messages.MESSAGES,
+    windows.WINDOWS,
     objects.OBJECTS,
     works.WORKS,
     plans.PLANS,
