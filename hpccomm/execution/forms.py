@@ -6,12 +6,36 @@ them know the same.
 """
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from hpccomm.contracts.transport import RECORD, Reach, Record
+from hpccomm.contracts.transport import RECORD, Exposure, Reach
+from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch
 from hpccomm.execution.program import Message, Program, Slice, Turn
+from hpccomm.execution.reached import Peers
+
+
+class Found(NamedTuple):
+    """What ranks know once they have met. In a loop they find the same.
+
+    Attributes
+    ----------
+    table : bytes
+        What they published.
+    reach : Reach
+        What they reach of each other.
+    program : Program
+        Of the form that fits.
+    peers : Peers
+        The buffers of the others.
+    """
+
+    table: bytes
+    reach: Reach
+    program: Program
+    peers: Peers
 
 
 class Forms:
@@ -40,6 +64,8 @@ class Forms:
         As given, but beginning with this rank.
     table : ndarray of int64, shape (ranks of the node, RECORD)
         What the members published, in that order.
+    found : Found or None
+        What came of the last table.
     meeting : tuple of Turn
         Fills it, but for the first row.
     """
@@ -63,25 +89,32 @@ class Forms:
         self.scratch = scratch
         self.plain = plain
         self.room = room
+        self.found: Found | None = None
         self._make = programs
         self._made: dict[Reach, Program] = {}
 
-    def program(self, reach: Reach) -> Program:
-        """Return the program for what the ranks reach of each other."""
-        found = self._made.get(reach)
-        if found is None:
-            found = self._made[reach] = self._make[reach]()
-        return found
-
-    def check(self, table: Record) -> None:
-        """Raise unless all members make the same call.
+    def learned(self, exposure: Exposure, dtype: DType) -> Found:
+        """Return what follows from the table.
 
         Raises
         ------
         BufferMismatch
-            On all of them alike, if they do not.
+            On all members alike, if they do not make the same call.
         """
-        theirs = table[:, 0]
+        told = self.table.tobytes()
+        found = self.found
+        if found is None or found.table != told:
+            self._check()
+            reach = exposure.learn(dict(zip(self.members, self.table, strict=True)))
+            program = self._made.get(reach)
+            if program is None:
+                program = self._made[reach] = self._make[reach]()
+            found = self.found = Found(told, reach, program, Peers(exposure, dtype))
+        return found
+
+    def _check(self) -> None:
+        """Raise unless all members make the same call."""
+        theirs = self.table[:, 0]
         if (theirs == self.fingerprint).all():
             return
         # Named against one of them that all take for the reference.
@@ -112,6 +145,6 @@ def _meeting(members: tuple[int, ...]) -> list[Turn]:
         old = Slice(0, slice(0, count * RECORD))
         receive = Message(members[known], new)
         send = Message(members[-known], old)
-        turns.append(Turn((receive,), (send,), (), ()))
+        turns.append(Turn((receive,), (send,)))
         known += count
     return turns

@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What this rank does in one round.
+    """What this rank does in one round, or in a step of the barrier at its end.
 
     Attributes
     ----------
@@ -55,14 +55,11 @@ class Turn(NamedTuple):
         Under way at once.
     local : tuple of Step
         In their order, once those are complete.
-    meetings : tuple of (int, int)
-        At the end, one after the other: whom it tells that it is here, and whom it hears from.
     """
 
     receives: tuple[Message, ...]
     sends: tuple[Message, ...]
-    local: tuple[Step, ...]
-    meetings: tuple[tuple[int, int], ...]
+    local: tuple[Step, ...] = ()
 
 
 class Program(NamedTuple):
@@ -112,6 +109,8 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
             turn = _turn(each, sizes)
             if any(turn):
                 turns.append(turn)
+            if barrier is not None:
+                turns.extend(_met(barrier))
         channels.append(tuple(turns))
     return Program(tuple(channels), schedule.scratch, members)
 
@@ -129,7 +128,6 @@ def _turn(each: Round, sizes: Sequence[int]) -> Turn:
         tuple(message for table in each.receives for message in _messages(table, sizes)),
         tuple(message for table in each.sends for message in _messages(table, sizes)),
         tuple(step for table in each.local for step in _steps(table, sizes)),
-        () if each.barrier is None else tuple(_meetings(each.barrier)),
     )
 
 
@@ -143,17 +141,19 @@ def _messages(table: Transfers, sizes: Sequence[int]) -> Iterator[Message]:
 def _steps(table: Folds | Copies, sizes: Sequence[int]) -> Iterator[Step]:
     sources = (table.source,) if isinstance(table, Copies) else table.sources
     final = None if isinstance(table, Copies) else table.final
-    for row, count in enumerate(table.count.tolist()):
-        at = tuple(_at(source, row, count, sizes) for source in sources)
-        yield Step(at, _at(table.target, row, count, sizes), final)
+    for row, (rank, count) in enumerate(
+        zip(table.rank.tolist(), table.count.tolist(), strict=True)
+    ):
+        at = tuple(_at(source, row, rank, count, sizes) for source in sources)
+        yield Step(at, _at(table.target, row, rank, count, sizes), final)
 
 
-def _at(place: Place, row: int, count: int, sizes: Sequence[int]) -> Slice:
+def _at(place: Place, row: int, rank: int, count: int, sizes: Sequence[int]) -> Slice:
     start = int(place.start[row]) if isinstance(place.start, np.ndarray) else place.start
     number = _NUMBER[place.buffer]
-    if place.peer is None:
+    peer = rank if place.peer is None else int(place.peer[row])
+    if peer == rank:
         return _slice(number, start, count, sizes)
-    peer = int(place.peer[row])
     return Slice(len(OWN) * (peer + 1) + number, slice(start, start + count))
 
 
@@ -162,13 +162,16 @@ def _slice(buffer: int, start: int, count: int, sizes: Sequence[int]) -> Slice:
     return Slice(buffer, None if whole else slice(start, start + count))
 
 
-def _meetings(group: Group) -> Iterator[tuple[int, int]]:
-    """Return the steps of a dissemination barrier: after ⌈log2 n⌉ all know of all.
+def _met(group: Group) -> Iterator[Turn]:
+    """Return the turns of a dissemination barrier: after ⌈log2 n⌉ all know of all.
 
     D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", 1988.
     """
+    nothing = Slice(0, slice(0, 0))
     distance = 1
     while len(group.rank) and distance < group.size:
         ahead, behind = ((group.at + step) % group.size for step in (distance, -distance))
-        yield int(group.peer(ahead)[0]), int(group.peer(behind)[0])
+        hears = Message(int(group.peer(behind)[0]), nothing)
+        tells = Message(int(group.peer(ahead)[0]), nothing)
+        yield Turn((hears,), (tells,))
         distance *= 2

@@ -16,6 +16,31 @@ from hpccomm.reductions import Folder
 Array = NDArray[Any]
 
 
+class Peers:
+    """The buffers of peers, by a program's numbers, as they lay when the ranks met.
+
+    Parameters
+    ----------
+    exposure : Exposure
+        Leads to them.
+    dtype : dtype
+        Of the elements.
+    """
+
+    def __init__(self, exposure: Exposure, dtype: DType) -> None:
+        self._exposure = exposure
+        self._dtype = dtype
+        self._found: dict[int, Array | Pages] = {}
+
+    def __getitem__(self, number: int, /) -> Array | Pages:
+        """Return the buffer of that number."""
+        found = self._found.get(number)
+        if found is None:
+            peer, buffer = divmod(number - len(OWN), len(OWN))
+            found = self._found[number] = self._exposure.reach(peer, buffer, self._dtype)
+        return found
+
+
 class Reached:
     """The buffers of a rank, and those of its peers, by a program's numbers.
 
@@ -23,22 +48,18 @@ class Reached:
     ----------
     own : sequence of ndarray
         This rank's.
-    exposure : Exposure
-        Leads to the others'.
-    dtype : dtype
-        Of the elements.
+    peers : Peers
+        The others'.
     results : Room
         Where a result is made that a peer gets through the kernel.
     """
 
-    def __init__(
-        self, own: Sequence[Array], exposure: Exposure, dtype: DType, results: Room
-    ) -> None:
+    __slots__ = ("_own", "_peers", "_results")
+
+    def __init__(self, own: Sequence[Array], peers: Peers, results: Room) -> None:
         self._own = own
-        self._exposure = exposure
-        self._dtype = dtype
+        self._peers = peers
         self._results = results
-        self._peers: dict[int, Array | Pages] = {}
 
     def __getitem__(self, number: int, /) -> Array:
         """Return this rank's buffer of that number: transfers have no other."""
@@ -49,10 +70,7 @@ class Reached:
         if number < len(OWN):
             own = self._own[number]
             return own if elements is None else own[elements]
-        found = self._peers.get(number)
-        if found is None:
-            peer, buffer = divmod(number - len(OWN), len(OWN))
-            found = self._peers[number] = self._exposure.reach(peer, buffer, self._dtype)
+        found = self._peers[number]
         if elements is None:
             return found
         return found[elements] if isinstance(found, np.ndarray) else found.part(elements)
@@ -75,7 +93,7 @@ class Reached:
         if isinstance(target, np.ndarray):
             fold(sources, target, step.final)
         else:
-            result = self._results.take(target.size, self._dtype)
+            result = self._results.take(target.size, self._own[-1].dtype)
             fold(sources, result, step.final)
             target.write(result)
 

@@ -133,16 +133,14 @@ class Runner:
         table = forms.table
         table[0] = exposure.record
         yield from self._channel(forms.meeting, tag, None, (table.reshape(-1),), EAGER_POLLS)
-        forms.check(table)
-        reach = exposure.learn(dict(zip(forms.members, table, strict=True)))
-        program = forms.program(reach)
+        _, reach, program, peers = forms.learned(exposure, dtype)
         if reach is Reach.STAGED:
             assert exposure.scratch is not None
             scratch = exposure.scratch[: program.scratch * dtype.itemsize].view(dtype)
         else:
             scratch = self._room.take(program.scratch, dtype)
         own = [scratch if send is None else send, scratch if recv is None else recv, scratch]
-        buffers = Reached(own, exposure, dtype, self._results)
+        buffers = Reached(own, peers, self._results)
         yield from self._program(program, tag, fold, buffers)
 
     def _program(self, program: Program, tag: int, fold: Folder | None, buffers: Buffers) -> Steps:
@@ -185,7 +183,7 @@ class Runner:
         pair = None if fold is None else fold.pair
         requests: list[Request] = []
         try:
-            for receives, sends, local, meetings in turns:
+            for receives, sends, local in turns:
                 requests = []
                 for peer, (number, where) in receives:
                     data = buffers[number] if where is None else buffers[number][where]
@@ -219,9 +217,6 @@ class Runner:
                         pair(*inputs, target)
                     else:
                         fold(inputs, target, final)  # type: ignore[misc]  # a reduction has one
-                for ahead, behind in meetings:
-                    requests = [irecv(_NOTHING, behind, tag), isend(_NOTHING, ahead, tag)]
-                    yield from completed(requests)
         except BaseException:  # the call failed, or nobody goes on with it
             _in_vain.append((requests, buffers))
             raise
