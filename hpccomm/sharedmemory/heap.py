@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.sharedmemory import libc
-from hpccomm.sharedmemory.ranges import FreeRanges
+from hpccomm.sharedmemory.ranges import FreeRanges, IdlePages
 
 SEGMENT: Final = 64 << 20
 """Bytes of a segment, if they are enough. It takes memory only where it is written."""
@@ -32,7 +32,7 @@ PATIENCE: Final = 10.0
 one of the size soon after does not pay for new pages, which take ten times as long to write."""
 
 WORTHWHILE: Final = 1 << 20
-"""Bytes: the pages of a smaller free range are kept."""
+"""Bytes: the pages of a smaller array are kept."""
 
 NAME: Final = "hpccomm-{}"
 """What a segment of a number is called where a system lists the files of a process."""
@@ -52,12 +52,15 @@ class Segment:
         Bytes.
     free : FreeRanges
         What no array has.
+    idle : IdlePages
+        What of that large arrays had.
     """
 
     key: int
     at: int
     size: int
     free: FreeRanges
+    idle: IdlePages
 
 
 class _Block:
@@ -114,6 +117,7 @@ class Heap:
         with self._lock:
             self._take_back()
             segment, start = self._find(size, alignment)
+            segment.idle.take(start, start + size)
         if self._commit:
             try:
                 os.posix_fallocate(segment.key & 0xFFFFFFFF, start, size)
@@ -166,18 +170,20 @@ class Heap:
         now = time.monotonic()
         while self._given:
             segment, start, size = self._given.popleft()
-            segment.free.give(start, size, now)
-            self._next_look = min(self._next_look, now + PATIENCE)
+            segment.free.give(start, size)
+            if size >= WORTHWHILE:
+                segment.idle.add(start, start + size, now)
+                self._next_look = min(self._next_look, now + PATIENCE)
         if now <= self._next_look:
             return
         self._next_look = inf
         for segment in self._segments:
-            for start, size in segment.free.unused(now - PATIENCE, WORTHWHILE):
+            for start, end in segment.idle.expired(now - PATIENCE):
                 first = -(-start // libc.PAGE) * libc.PAGE
-                last = (start + size) // libc.PAGE * libc.PAGE
-                libc.give_back(segment.at + first, last - first)
-            oldest = segment.free.oldest(WORTHWHILE)
-            self._next_look = min(self._next_look, oldest + PATIENCE)
+                last = end // libc.PAGE * libc.PAGE
+                if first < last:
+                    libc.give_back(segment.at + first, last - first)
+            self._next_look = min(self._next_look, segment.idle.oldest() + PATIENCE)
 
     def _find(self, size: int, alignment: int) -> tuple[Segment, int]:
         for segment in self._segments:
@@ -214,7 +220,7 @@ class Heap:
             os.close(descriptor)
             raise
         libc.prefer_huge_pages(at, size)
-        segment = Segment(self._serial << 32 | descriptor, at, size, FreeRanges(size))
+        segment = Segment(self._serial << 32 | descriptor, at, size, FreeRanges(size), IdlePages())
         self._serial += 1
         self._segments.append(segment)
         ascending = sorted(self._segments, key=lambda each: each.at)

@@ -1,0 +1,211 @@
+"""Registered memory of one process: arrays, their life, and the pages behind them."""
+
+import gc
+import multiprocessing
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpccomm.sharedmemory import heap as heaps
+from hpccomm.sharedmemory.heap import LINE, SEGMENT, Heap
+from hpccomm.sharedmemory.libc import PAGE
+from hpccomm.sharedmemory.process import process_memory
+
+MIB = 1 << 20
+
+
+def pages(heap: Heap, data: np.ndarray) -> int:
+    """Bytes that the segment of `data` takes of the machine's memory."""
+    segment = heap.where(data.ctypes.data)
+    assert segment is not None
+    return os.fstat(segment.key & 0xFFFFFFFF).st_blocks * 512
+
+
+@given(st.lists(st.tuples(st.integers(1, 3 * MIB), st.booleans()), max_size=25), st.randoms())
+def test_arrays_keep_what_is_written_while_others_come_and_go(requests, draw) -> None:
+    heap = process_memory().heap
+    live: list[tuple[int, np.ndarray]] = []
+    for number, (nbytes, drop) in enumerate(requests):
+        data = heap.empty(nbytes)
+        assert data.nbytes == nbytes
+        assert data.ctypes.data % (LINE if nbytes < MIB else PAGE) == 0
+        data[[0, -1]] = number % 251
+        data[nbytes // 2] = number % 251
+        live.append((number % 251, data))
+        if drop:
+            live.pop(draw.randrange(len(live)))
+        del data
+    for value, data in live:
+        assert data[0] == data[-1] == data[data.size // 2] == value
+
+
+def test_memory_is_used_again_once_the_last_view_is_gone() -> None:
+    heap = Heap()
+    data = heap.empty(MIB)
+    at = data.ctypes.data
+    view = data.view(np.float32)[5:].reshape(-1, 1)[::2]
+    gone = weakref.ref(data.base)
+    del data
+    gc.collect()
+    assert gone() is not None
+    other = heap.empty(MIB)
+    assert other.ctypes.data >= at + MIB
+    view[:] = 3  # it is still there
+    del view
+    assert gone() is None
+    assert heap.empty(MIB).ctypes.data == at
+    assert heap.segments == 1
+
+
+def test_free_in_a_cycle_and_while_the_heap_is_at_work_does_not_deadlock() -> None:
+    heap = Heap()
+    data = heap.empty(MIB)
+    at = data.ctypes.data
+    cycle: list[object] = [data]
+    cycle.append(cycle)
+    with heap._lock:  # as if the collector ran in the middle of an allocation
+        del data, cycle
+        gc.collect()
+    assert heap.empty(MIB).ctypes.data == at
+
+
+def test_threads_allocate_and_free_at_once() -> None:
+    heap = Heap()
+    wrong: list[int] = []
+
+    def work(value: int) -> None:
+        kept: list[np.ndarray] = []
+        for step in range(200):
+            data = heap.empty(1 + (step * 7919 + value) % 50_000)
+            data[:] = value
+            kept.append(data)
+            if len(kept) > 5:
+                first = kept.pop(step % 5)
+                if (first != value).any():
+                    wrong.append(value)
+
+    threads = [threading.Thread(target=work, args=(value,)) for value in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    assert not wrong
+    assert heap.segments == 1
+    whole = heap.empty(SEGMENT)  # all of it is free again, in one piece
+    assert heap.segments == 1
+    assert whole.nbytes == SEGMENT
+
+
+def test_pages_that_nobody_asks_for_are_given_back_and_read_as_zeros(monkeypatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(heaps.time, "monotonic", lambda: now)
+    heap = Heap()
+    anchor = heap.empty(LINE)
+    anchor[:] = 7
+    data = heap.empty(20 * MIB)
+    at = data.ctypes.data
+    data[:] = 1
+    small = pages(heap, anchor) - data.nbytes
+    for _ in range(3):  # a loop that frees and allocates keeps its pages
+        del data
+        now += heaps.PATIENCE - 1
+        data = heap.empty(20 * MIB)
+        assert data.ctypes.data == at
+        assert data[0] == data[-1] == 1
+    del data
+    heap.tend()
+    assert pages(heap, anchor) >= 20 * MIB
+    now += heaps.PATIENCE + 1
+    heap.tend()
+    assert pages(heap, anchor) == small
+    data = heap.empty(20 * MIB)
+    assert data.ctypes.data == at
+    assert not data.any()
+    assert (anchor == 7).all()
+
+
+def test_a_system_that_grants_only_what_it_has_is_asked_at_once() -> None:
+    heap = Heap(commit=True)
+    data = heap.empty(8 * MIB)
+    assert pages(heap, data) >= 8 * MIB
+    lazy = Heap()
+    assert pages(lazy, lazy.empty(8 * MIB)) == 0
+
+
+def test_more_than_the_machine_has_is_refused() -> None:
+    heap = process_memory().heap
+    with pytest.raises(MemoryError, match=r"more than the machine's memory \(\d+ bytes\)"):
+        heap.empty(1 << 50)
+    assert heap.empty(100).nbytes == 100
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [("RLIMIT_AS", "Cannot allocate memory"), ("RLIMIT_NOFILE", "Too many open files")],
+)
+def test_limits_of_the_process_are_errors(limit: str, reason: str) -> None:
+    script = f"""
+        import resource, os
+        from hpccomm.sharedmemory.process import process_memory
+        heap = process_memory().heap
+        if "{limit}" == "RLIMIT_AS":
+            used = int(open("/proc/self/statm").read().split()[0]) * {PAGE}
+            resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), -1))
+            first = heap.empty(1 << 20)  # a smaller segment is tried
+        else:
+            first = heap.empty(1 << 20)
+            open_files = len(os.listdir("/proc/self/fd")) - 1
+            resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+        first[:] = 1
+        try:
+            heap.empty(80 << 20)
+        except MemoryError as error:
+            print(error)
+        first[:] = 2
+        assert heap.empty(0).size == 0
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert reason in done.stdout
+    assert "ulimit" in done.stdout
+
+
+def _in_child(parents: np.ndarray, at: int) -> None:
+    mine = process_memory().heap.empty(MIB)
+    inside = at <= mine.ctypes.data < at + SEGMENT
+    mine[:] = 9
+    del parents  # must not go back to anybody, nor lose its pages
+    gc.collect()
+    os._exit(1 if inside else 0)
+
+
+def test_a_forked_process_hands_out_memory_of_its_own() -> None:
+    heap = process_memory().heap
+    data = heap.empty(4 * MIB)
+    data[:] = 5
+    segment = heap.where(data.ctypes.data)
+    assert segment is not None
+    child = multiprocessing.get_context("fork").Process(target=_in_child, args=(data, segment.at))
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+    assert (data == 5).all()
+    other = heap.empty(4 * MIB)
+    assert not np.may_share_memory(data, other)
+
+
+def test_nothing_has_a_name_in_a_file_system() -> None:
+    process_memory().heap.empty(MIB)[:] = 1
+    assert not [each for each in Path("/dev/shm").iterdir() if "hpccomm" in each.name]
