@@ -37,7 +37,7 @@ default_role = "autolink"
 autodoc_typehints = "none"
 nitpick_ignore = [
     # Attributes of slotted dataclasses: they stand in lists of attributes, which have no anchors.
-    *(("py:obj", name) for name in ("function", "min_size", "start")),
+    *(("py:obj", name) for name in ("function", "min_size", "start", "shared")),
     *(("py:obj", name) for name in ("rank", "peer", "buffer", "count", "members")),
     *(("py:obj", name) for name in ("source", "sources", "target")),
     # Names that a docstring finds in its own module, as the page that shows it does not.
