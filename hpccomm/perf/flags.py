@@ -165,6 +165,14 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
             readers.integer(0, 4096),
             "arrays begin so many elements off a page",
         ),
+        Flag(
+            "-R",
+            "local_register",
+            "0/1",
+            0,
+            readers.integer(0, 1),
+            "arrays in registered memory, which the ranks of a node reach directly",
+        ),
     ),
     "verification and output": (
         Flag(
@@ -208,14 +216,6 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
                 0, "a call on host arrays returns when it is done, so its time is the table's"
             ),
             "time until the call returns",
-        ),
-        Flag(
-            "-R",
-            "local_register",
-            "0",
-            0,
-            readers.only(0, "registration with NCCL is for device memory"),
-            "buffer registration",
         ),
         Flag("-x", "cta_policy", "-1", -1, readers.only(-1, "CTAs are the device's"), "CTA policy"),
         Flag(
@@ -361,6 +361,7 @@ def options(given: argparse.Namespace) -> Options:
             per_iter_skip=given.per_iter_skip,
             parallel_init=bool(given.parallel_init),
             unalign=given.unalign,
+            local_register=given.local_register,
             run_cycles=given.run_cycles,
             nthreads=given.nthreads,
             ngpus=given.ngpus,

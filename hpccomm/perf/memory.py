@@ -2,9 +2,10 @@
 
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +33,20 @@ def needed(largest: int, unalign: int) -> int:
     return (SLOTS + STAGING) * slot_bytes(largest, unalign)
 
 
-def allocate(largest: int, unalign: int) -> tuple[NDArray[np.uint8], ...]:
-    """Return `SLOTS` arrays of bytes that begin on a page, with all their pages there."""
+def allocate(
+    largest: int, unalign: int, empty: Callable[..., NDArray[Any]] = np.empty
+) -> tuple[NDArray[np.uint8], ...]:
+    """Return `SLOTS` arrays of bytes that begin on a page, with all their pages there.
+
+    Parameters
+    ----------
+    largest, unalign : int
+        ``-e`` and ``-u``.
+    empty : callable
+        ``empty(shape, dtype)`` gives memory: NumPy's, or a communicator's, which is registered.
+    """
     size = slot_bytes(largest, unalign)
-    arena = np.empty(SLOTS * size + PAGE, np.uint8)
+    arena: NDArray[np.uint8] = empty(SLOTS * size + PAGE, np.uint8)
     start = -arena.ctypes.data % PAGE
     arena[:] = 0
     return tuple(arena[start + k * size : start + (k + 1) * size] for k in range(SLOTS))

@@ -113,7 +113,8 @@ def _slots(comm: "Communicator", options: Options) -> tuple[NDArray[np.uint8], .
     largest, unalign = options.sizes.largest, options.config.unalign
     need = memory.Need(comm.node, facts.host(), memory.needed(largest, unalign), memory.available())
     memory.require(comm.all_gather_object(need), largest)
-    return memory.allocate(largest, unalign)
+    empty = comm.empty if options.config.local_register else np.empty
+    return memory.allocate(largest, unalign, empty)
 
 
 def _measure_block(

@@ -268,6 +268,8 @@ def read_info(run: h5py.Group) -> RunInfo:
             else config[field.name].item()
         )
         for field in dataclasses.fields(Config)
+        # A run of before there was a setting lacks it, and had its default.
+        if field.name in config or field.default is dataclasses.MISSING
     }
     return RunInfo(
         started=datetime.fromisoformat(run.attrs["started"]),

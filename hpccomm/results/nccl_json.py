@@ -105,6 +105,7 @@ def _config(config: Config) -> dict[str, Any]:
         "per_iter_timing": _truth(config.per_iter_timing),
         "per_iter_skip": config.per_iter_skip,
         "parallel_init": _truth(config.parallel_init),
+        "local_register": config.local_register,
     }
 
 

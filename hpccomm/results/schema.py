@@ -115,6 +115,9 @@ class Config:
     per_iter_skip: int = field(default=0, metadata=_stored("<i8", "-K"))
     parallel_init: bool = field(default=False, metadata=_stored("u1", "-p"))
     unalign: int = field(default=0, metadata=_stored("<i8", "-u", "elements"))
+    local_register: int = field(
+        default=0, metadata=_stored("<i8", "-R: 1 if arrays were in registered memory")
+    )
     run_cycles: int = field(default=1, metadata=_stored("<i8", "-N; 0 is without end"))
     nthreads: int = field(default=1, metadata=_stored("<i8", "ranks that are threads of a process"))
     ngpus: int = field(default=1, metadata=_stored("<i8", "devices a thread"))

@@ -134,6 +134,8 @@ def run_header(info: RunInfo, collective: str, backend: str, algorithm: str) -> 
     ]
     if config.blocking_collectives in _BLOCKING:
         lines.append(_BLOCKING[config.blocking_collectives])
+    if config.local_register:
+        lines.append("# Registered memory: the ranks of a node reach each other's arrays directly")
     if config.per_iter_timing:
         skipped = f"; summary skips first {config.per_iter_skip} iterations"
         lines.append(

@@ -5,15 +5,33 @@ import io
 
 import hpccomm
 from hpccomm.perf import flags, sweep
+from hpccomm.perf.collectives import COLLECTIVES
 
 
-def test_every_type_and_reduction_is_right(comm: hpccomm.Communicator) -> None:
+def perf(comm: hpccomm.Communicator, *arguments: str) -> tuple[int, str, str]:
+    """Return the wrong elements, what rank 0 printed, and what it complained of."""
     parser = argparse.ArgumentParser()
     flags.add_arguments(parser)
-    arguments = ["all", "-b", "1K", "-e", "1K", "-n", "2", "-d", "all", "-o", "all"]
     options = flags.options(parser.parse_args(arguments))
     out, err = io.StringIO(), io.StringIO()
     wrong = sweep.run([comm], options, ("hpccomm", "perf"), "mpiexec", out, err)
-    assert (wrong, err.getvalue()) == (0, "")
+    return wrong, out.getvalue(), err.getvalue()
+
+
+def test_every_type_and_reduction_is_right(comm: hpccomm.Communicator) -> None:
+    arguments = ["all", "-b", "1K", "-e", "1K", "-n", "2", "-d", "all", "-o", "all"]
+    wrong, printed, complaints = perf(comm, *arguments)
+    assert (wrong, complaints) == (0, "")
     if comm.rank == 0:
-        assert out.getvalue().count("Out of bounds values : 0 OK") == len(options.collectives)
+        assert printed.count("Out of bounds values : 0 OK") == len(COLLECTIVES)
+
+
+def test_every_collective_is_right_on_shared_memory(comm: hpccomm.Communicator) -> None:
+    sizes = ["-b", "64", "-e", "1M", "-f", "128", "-n", "2"]
+    for register in ("0", "1"):
+        algorithm = ["--algorithm", "all", "-R", register]
+        wrong, printed, complaints = perf(comm, "all", *sizes, *algorithm)
+        assert (wrong, complaints) == (0, "")
+        if comm.rank == 0:
+            assert ("# Registered memory" in printed) == (register == "1")
+            assert (" algorithm shm\n" in printed) == (comm.size > 1)

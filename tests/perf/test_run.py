@@ -231,6 +231,23 @@ def test_json_and_csv_are_written(tmp_path):
     assert lines[0].startswith("run,started,")
 
 
+@pytest.mark.parametrize("registered", [False, True])
+def test_arrays_are_of_the_communicator_where_registered_ones_are_asked_for(tmp_path, registered):
+    made = []
+
+    def listen(comm):
+        empty = comm.empty
+        comm.empty = lambda *shape: made.append(shape) or empty(*shape)
+
+    file = tmp_path / "run.h5"
+    asked = ["-b", 64, "-e", "64K", "-f", 32, "-n", 3, "-R", int(registered), "--output", file]
+    text, _, wrong = perf(2, "all_reduce", *asked, "--algorithm", "shm", disturb=listen)
+    assert wrong == 0
+    assert len(made) == 2 * registered
+    assert ("# Registered memory" in text) == registered
+    assert reader.read(file)[0].info.config.local_register == registered
+
+
 @pytest.mark.parametrize("flag", ["--output", "--csv", "-J"])
 def test_a_file_that_cannot_be_written_is_an_error_on_every_rank(tmp_path, flag):
     file = tmp_path / "nowhere" / "run.json"

@@ -37,6 +37,19 @@ def test_everything_comes_back(tmp_path, example):
             np.testing.assert_array_equal(run.samples(index), expected)
 
 
+def test_a_setting_that_an_older_run_lacks_had_its_default(tmp_path, example):
+    path = tmp_path / "run.h5"
+    with Writer(path, example.example_info()):
+        pass
+    with h5py.File(path, "a") as file:
+        del file["runs/run0001/config"].attrs["local_register"]
+    assert reader.read(path)[0].info.config.local_register == 0
+    with h5py.File(path, "a") as file:
+        del file["runs/run0001/config"].attrs["iterations"]  # always there
+    with pytest.raises(ResultsError, match="iterations"):
+        reader.read(path)
+
+
 def test_the_file_is_what_the_schema_says(tmp_path, example):
     path = tmp_path / "run.h5"
     with Writer(path, example.example_info()) as writer:
