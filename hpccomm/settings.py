@@ -52,7 +52,7 @@ class CommOptions:
         ``HPCCOMM_SEGMENT``, or what the table of `auto` says, or 524288.
     tuning_file : str or None
         The results file of ``hpccomm tune`` whose table `auto` goes by; rank 0 reads it. None takes
-        ``HPCCOMM_TUNING_FILE`` or the tables that come with hpccomm.
+        ``HPCCOMM_TUNING_FILE``; an empty name, or none, leaves the tables that come with hpccomm.
     shared_memory : str or None
         How the ranks of a node reach each other's plain arrays: ``"pages"`` (the kernel copies from
         and to the peer's memory), ``"staging"`` (through a shared buffer), ``"auto"`` (the first that
@@ -82,9 +82,7 @@ class CommOptions:
             raise UsageError(f"options.algorithm is {self.algorithm!r}; give a name or None")
         if self.segment is not None:
             check_bytes("options.segment", self.segment)
-        if self.tuning_file is not None and (
-            not isinstance(self.tuning_file, str) or not self.tuning_file
-        ):
+        if self.tuning_file is not None and not isinstance(self.tuning_file, str):
             raise UsageError(
                 f"options.tuning_file is {self.tuning_file!r}; give the name of a file, or None"
             )
@@ -231,7 +229,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "HPCCOMM_TUNING_FILE",
         str,
-        None,
+        "",
         "a results file of hpccomm tune",
         "the table that auto goes by",
     ),
@@ -353,7 +351,9 @@ def merge(backend: str, timeout: float | None, options: CommOptions | None) -> S
         ),
         algorithm=options.algorithm or str(read("HPCCOMM_ALGORITHM")),
         segment=segment if segment is None else check_bytes("segment", segment),
-        tuning_file=options.tuning_file or str(read("HPCCOMM_TUNING_FILE") or ""),
+        tuning_file=str(read("HPCCOMM_TUNING_FILE"))
+        if options.tuning_file is None
+        else options.tuning_file,
         shared_memory=options.shared_memory or str(read("HPCCOMM_SHARED_MEMORY")),
         shared_memory_room=check_bytes(
             "shared_memory_room",

@@ -31,7 +31,7 @@ def path(text: str) -> Path:
     return Path(text)
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
+def add_run(parser: "argparse._ActionsContainer") -> None:
     """Add the option that chooses a run of the file."""
     parser.add_argument(
         "--run",

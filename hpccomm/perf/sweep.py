@@ -3,22 +3,20 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.errors import HpccommError, ResultsError
 from hpccomm.perf import facts, lines, memory
 from hpccomm.perf.blocks import Block, Stretch, blocks
 from hpccomm.perf.measure import Bench, Measured
 from hpccomm.perf.options import Options
 from hpccomm.perf.report import Report
+from hpccomm.perf.root import on_root
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
-
-T = TypeVar("T")
 
 
 def run(
@@ -73,7 +71,7 @@ def run(
         def open_report() -> Report:
             return stack.enter_context(Report(info, options, expected_rows, out, err, terminal))
 
-        report = _on_root(comm, open_report)
+        report = on_root(comm, open_report)
         serials = itertools.count(1)
         for block in tables:
             _measure_block(block, options, slots, report, serials)
@@ -83,30 +81,13 @@ def run(
             _write(comm, report, lambda to: to.show(memory.report(usages)))
         wrong = int(comm.broadcast_object(None if report is None else report.wrong))
         # Closed here, so that a file that cannot be completed is an error on every rank.
-        _on_root(comm, stack.close)
+        on_root(comm, stack.close)
         return wrong
-
-
-def _on_root(comm: "Communicator", action: Callable[[], T]) -> T | None:
-    """Do what only rank 0 does; if it fails there, raise the error on every rank."""
-    value: T | None = None
-    failure: HpccommError | None = None
-    if comm.rank == 0:
-        try:
-            value = action()
-        except HpccommError as error:
-            failure = error
-        except OSError as error:
-            failure = ResultsError(f"the results cannot be written: {error}")
-    failure = comm.broadcast_object(failure)
-    if failure is not None:
-        raise failure
-    return value
 
 
 def _write(comm: "Communicator", report: Report | None, action: Callable[[Report], None]) -> None:
     """Write something down on rank 0, which alone has a report."""
-    _on_root(comm, lambda: None if report is None else action(report))
+    on_root(comm, lambda: None if report is None else action(report))
 
 
 def _slots(comm: "Communicator", options: Options) -> tuple[NDArray[np.uint8], ...]:

@@ -144,6 +144,34 @@ class Writer:
         self._write(struct.pack("<q", rows), self._room.state_at + _state_offset("rows"))
         self._rows, self._repetitions = rows, repetitions
 
+    def add_group(self, name: str, write: Callable[[h5py.Group], None]) -> None:
+        """Add a group to the run; it is in the file when this returns.
+
+        Parameters
+        ----------
+        name : str
+            Of the group.
+        write : callable
+            Fills the group that it is given.
+
+        Raises
+        ------
+        ResultsError
+            If it cannot be written. The rows stay.
+        """
+
+        def enlarge(source: h5py.Group, target: h5py.Group) -> layout.Room:
+            write(target.create_group(name))
+            room = self._room
+            same = layout.make_room(target, room.rows, room.repetitions, self._ranks)
+            layout.copy_measurements(source, target)
+            return same
+
+        room = self._room
+        extra = layout.room_bytes(room.rows, room.repetitions, self._ranks)
+        file, self._room = self._replaced(enlarge, extra)
+        self._take(file)
+
     def end(self, status: str) -> None:
         """Record how the run ended, and give the file its final, compressed form.
 
