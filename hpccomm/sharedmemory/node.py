@@ -1,5 +1,6 @@
 """What the ranks of a node let each other reach in a call."""
 
+import errno
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from hpccomm.buffers import address
 from hpccomm.contracts.transport import Pages, Reach, Record
 from hpccomm.dtypes import DType
 from hpccomm.errors import CommunicationError
-from hpccomm.sharedmemory.pages import Bounce, Door, PeerPages
+from hpccomm.sharedmemory.pages import Bounce, Door, PeerPages, ended
 from hpccomm.sharedmemory.process import process_memory
 
 logger = logging.getLogger("hpccomm")
@@ -177,6 +178,8 @@ class NodeMemory:
 
         Raises
         ------
+        PeerLost
+            If its process has ended.
         CommunicationError
             If it is in registered memory that this process cannot map.
         """
@@ -187,6 +190,8 @@ class NodeMemory:
             try:
                 segment = self._segments.find(self._peers[peer].pid, key)
             except OSError as error:
+                if error.errno == errno.ENOENT:
+                    raise ended(peer) from error
                 if not plain:
                     raise CommunicationError(
                         f"registered memory of rank {peer} cannot be mapped: {error.strerror}; "

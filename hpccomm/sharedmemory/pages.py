@@ -76,10 +76,15 @@ class Door:
     def _failed(self, error: OSError) -> CommunicationError:
         rank = self._rank
         if error.errno == errno.ESRCH:
-            return PeerLost(f"the process of rank {rank} has ended", ranks=(rank,))
+            return ended(rank)
         return CommunicationError(
             f"the memory of rank {rank} cannot be reached: {error.strerror}", ranks=(rank,)
         )
+
+
+def ended(rank: int) -> PeerLost:
+    """Return the error that says that the process of a rank is gone."""
+    return PeerLost(f"the process of rank {rank} has ended", ranks=(rank,))
 
 
 class Bounce:

@@ -1,0 +1,226 @@
+"""What ranks expose and reach in a call. Two ranks of one process: the way is that of two."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from hpccomm.contracts.transport import RECORD, Pages, Reach
+from hpccomm.errors import CommunicationError, PeerLost
+from hpccomm.sharedmemory import NodeMemory, process
+from hpccomm.sharedmemory.node import NodeExposure
+
+F4 = np.dtype(np.float32)
+ROOM = 1 << 16
+
+Ranks = Sequence[NodeMemory]
+
+
+@pytest.fixture
+def ranks(monkeypatch) -> Ranks:
+    monkeypatch.setattr(process, "_found", None)  # leases and segments of this test's own
+    return _ranks()
+
+
+def _ranks(plain: bool = True, pid: int | None = None) -> Ranks:
+    pids = {0: os.getpid(), 1: pid or os.getpid()}
+    return [NodeMemory(rank, pids, 2, plain=plain, how="as tested") for rank in range(2)]
+
+
+def exposed(
+    ranks: Ranks,
+    arrays: Sequence[Sequence[np.ndarray]],
+    scratch: int = 0,
+    plain: bool = True,
+    rooms: Sequence[int] = (ROOM, ROOM),
+) -> tuple[list[NodeExposure], list[Reach]]:
+    """Expose each rank's arrays; exchange the records as ranks do, in a table that is used again."""
+    both = [
+        rank.expose(own, 77, scratch, plain=plain, room=room)
+        for rank, own, room in zip(ranks, arrays, rooms, strict=True)
+    ]
+    table = np.array([each.record for each in both])
+    reach = [each.learn({0: table[0], 1: table[1]}) for each in both]
+    table[:] = -1
+    return both, reach
+
+
+def seen(view: "np.ndarray | Pages") -> np.ndarray:
+    return np.array(view if isinstance(view, np.ndarray) else view[0 : view.size])
+
+
+def written(view: "np.ndarray | Pages", data: np.ndarray) -> None:
+    if isinstance(view, np.ndarray):
+        view[:] = data
+    else:
+        view.write(data)
+
+
+def arrays_of(rank: NodeMemory, registered: Sequence[bool], n: int = 100) -> list[np.ndarray]:
+    made = []
+    for number, each in enumerate(registered):
+        data = rank.empty(n * 4).view(F4) if each else np.empty(n, F4)
+        data[:] = np.arange(n) + 1000 * rank.rank + 100_000 * number
+        made.append(data)
+    return made
+
+
+@pytest.mark.parametrize("first", [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("second", [(0, 0), (0, 1), (1, 1)])
+def test_arrays_of_any_kind_are_reached_where_they_lie(ranks, first, second) -> None:
+    own = [arrays_of(rank, kind) for rank, kind in zip(ranks, (first, second), strict=True)]
+    both, reach = exposed(ranks, own)
+    assert reach == [Reach.DIRECT] * 2
+    for rank, peer in ((0, 1), (1, 0), (0, 0)):
+        for buffer in (0, 1):
+            view = both[rank].reach(peer, buffer, F4)
+            assert view.size == 100
+            assert np.array_equal(seen(view), own[peer][buffer])
+            kind = (first, second)[peer][buffer]
+            if peer != rank:
+                assert isinstance(view, np.ndarray) == bool(kind)
+            written(view, np.full(100, 7, F4))
+            assert (own[peer][buffer] == 7).all()
+            own[peer][buffer][:] = np.arange(100) - buffer
+    for each in both:
+        each.withdraw()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "scratch", "plain", "reach"),
+    [
+        ((1, 1), (1, 1), 0, False, Reach.DIRECT),
+        ((1, 1), (1, 0), 64, False, Reach.STAGED),
+        ((0, 0), (1, 1), 64, False, Reach.STAGED),
+        ((0, 0), (1, 1), 64, True, Reach.DIRECT),
+        ((0, 0), (0, 0), 0, False, Reach.APART),
+        ((0, 0), (0, 0), ROOM + 1, False, Reach.APART),
+        ((1, 1), (1, 1), ROOM + 1, False, Reach.DIRECT),
+    ],
+)
+def test_all_ranks_find_the_same(ranks, first, second, scratch, plain, reach) -> None:
+    own = [arrays_of(rank, kind) for rank, kind in zip(ranks, (first, second), strict=True)]
+    _, found = exposed(ranks, own, scratch, plain)
+    assert found == [reach] * 2
+
+
+def test_plain_arrays_are_not_reached_where_that_was_not_agreed(ranks) -> None:
+    strict = _ranks(plain=False)
+    own = [arrays_of(rank, (False, False)) for rank in strict]
+    assert exposed(strict, own, 0)[1] == [Reach.APART] * 2
+
+
+def test_one_rank_without_scratch_sends_all_apart(ranks) -> None:
+    own = [arrays_of(rank, (False, False)) for rank in ranks]
+    both, reach = exposed(ranks, own, 128, plain=False, rooms=(ROOM, 100))
+    assert reach == [Reach.APART] * 2
+    assert both[0].scratch is not None
+    assert both[1].scratch is None
+
+
+def test_empty_arrays_are_reachable(ranks) -> None:
+    own = [[np.empty(0, F4), np.empty(0, F4)], arrays_of(ranks[1], (True, True))]
+    both, reach = exposed(ranks, own, plain=False)
+    assert reach == [Reach.DIRECT] * 2
+    assert both[1].reach(0, 0, F4).size == 0
+
+
+def test_scratch_is_reached_and_comes_again(ranks) -> None:
+    own = [arrays_of(rank, (False, False)) for rank in ranks]
+    both, reach = exposed(ranks, own, 400, plain=False)
+    assert reach == [Reach.STAGED] * 2
+    scratch = [each.scratch for each in both]
+    assert not np.may_share_memory(*scratch)
+    scratch[0].view(F4)[:] = np.arange(100)
+    assert np.array_equal(seen(both[1].reach(0, 2, F4)), np.arange(100))
+    written(both[1].reach(0, 2, F4), np.ones(100, F4))
+    assert (scratch[0].view(F4) == 1).all()
+    addresses = {each.ctypes.data for each in scratch}
+    for each in both:
+        each.withdraw()
+    again, _ = exposed(ranks, own, 400, plain=False)
+    assert {each.scratch.ctypes.data for each in again} == addresses
+
+
+def test_room_is_that_of_the_process_whatever_the_calls(ranks) -> None:
+    own = arrays_of(ranks[0], (False, False))
+
+    def ask(nbytes: int) -> NodeExposure:
+        return ranks[0].expose(own, 1, nbytes, plain=False, room=1000)
+
+    first, second = ask(600), ask(600)
+    assert first.scratch is not None
+    assert second.scratch is None
+    second.withdraw()
+    third = ask(400)
+    assert third.scratch is not None
+    assert ask(1).scratch is None
+    first.withdraw()
+    third.withdraw()
+    whole = ask(1000)  # what was kept makes room
+    assert whole.scratch is not None
+    assert ask(1).scratch is None
+    whole.withdraw()
+    # Another communicator of the process has the same room.
+    other = ranks[1].expose(own, 1, 700, plain=False, room=1000)
+    assert other.scratch is not None
+    assert ask(600).scratch is None
+    other.withdraw()
+    assert ask(600).scratch is not None
+
+
+def test_the_same_calls_publish_the_same_and_another_array_is_noticed(ranks) -> None:
+    own = arrays_of(ranks[0], (True, False))
+    record = ranks[0].expose(own, 5, 0, plain=True, room=ROOM).record
+    assert record.shape == (RECORD,)
+    assert record[0] == 5
+    assert ranks[0].expose(own, 5, 0, plain=True, room=ROOM).record is record
+    for other, number in (
+        ([own[1], own[0]], 5),
+        ([own[0][1:], own[1]], 5),
+        ([own[0][:-1], own[1]], 5),
+        (own, 6),
+    ):
+        again = ranks[0].expose(other, number, 0, plain=True, room=ROOM).record
+        assert not np.array_equal(again, record)
+
+
+def test_an_array_is_told_from_registered_memory_by_its_address(ranks) -> None:
+    data = ranks[0].empty(4096)
+    assert ranks[0].holds(data[100:].view(np.uint8)[::3])
+    assert ranks[1].holds(data)
+    assert not ranks[0].holds(np.empty(4096))
+    assert not ranks[0].holds(np.empty(0))
+
+
+def test_memory_that_cannot_be_mapped_goes_through_the_kernel_or_raises(ranks, monkeypatch) -> None:
+    own = [arrays_of(rank, (True, True)) for rank in ranks]
+
+    def refuse(pid: int, key: int) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(ranks[0]._segments, "find", refuse)
+    both, _ = exposed(ranks, own)
+    assert np.array_equal(seen(both[0].reach(1, 0, F4)), own[1][0])
+    both, _ = exposed(ranks, own, plain=False)
+    with pytest.raises(CommunicationError, match=r"rank 1 cannot be mapped: .*ulimit -v"):
+        both[0].reach(1, 1, F4)
+
+
+def test_a_process_that_ended_is_a_lost_peer(ranks) -> None:
+    apart = _ranks(pid=(1 << 22) + 1)  # no process has that number
+    own = [arrays_of(rank, (True, False)) for rank in apart]
+    both, _ = exposed(apart, own)
+    for buffer in (0, 1):
+        with pytest.raises(PeerLost) as caught:
+            seen(both[0].reach(1, buffer, F4))
+        assert caught.value.ranks == (1,)
+
+
+def test_a_group_numbers_its_ranks_anew() -> None:
+    memory = NodeMemory(3, {1: 101, 3: 103, 4: 104}, 4, plain=True, how="")
+    group = memory.group([0, 4, 3, 2], 2)
+    assert group._pids == {1: 104, 2: 103}
+    assert group.rank == 2
+    assert group.share(1000) == 250  # as on the fullest node of the job

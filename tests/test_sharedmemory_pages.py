@@ -1,0 +1,207 @@
+"""Memory of another process, mapped or through the kernel: two real processes."""
+
+import ctypes
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpccomm.errors import CommunicationError, PeerLost
+from hpccomm.sharedmemory import libc
+from hpccomm.sharedmemory.pages import Bounce, Door, PeerPages
+from hpccomm.sharedmemory.peers import PeerSegments
+from hpccomm.sharedmemory.probe import Findings, Offer, agreed, offer, tried
+
+ELEMENTS = 300_000
+
+CHILD = f"""
+import json, os, sys
+import numpy as np
+from hpccomm.sharedmemory.probe import offer
+from hpccomm.sharedmemory.process import process_memory
+
+heap = process_memory().heap
+plain = np.arange({ELEMENTS}, dtype=np.float32)
+heap.empty(4096)
+registered = heap.empty({ELEMENTS} * 4).view(np.float32)
+registered[:] = -plain
+segment = heap.where(registered.ctypes.data)
+print(json.dumps([os.getpid(), plain.ctypes.data, segment.key,
+                  registered.ctypes.data - segment.at, list(offer()[2:5]), offer()[1].hex()]))
+sys.stdout.flush()
+for line in sys.stdin:
+    if line == "sums\\n":
+        print(json.dumps([plain.sum(dtype=float), registered.sum(dtype=float)]))
+    else:
+        os.close(segment.key & 0xFFFFFFFF)  # as a program does that closes all it does not know
+        print(os.open("/dev/null", os.O_RDONLY) == segment.key & 0xFFFFFFFF)
+    sys.stdout.flush()
+"""
+
+
+@dataclass
+class Other:
+    """Another process with two arrays: 0, 1, 2, ... and 0, -1, -2, ..."""
+
+    process: subprocess.Popen[str]
+    pid: int
+    at: int
+    key: int
+    offset: int
+    offer: Offer
+
+    def ask(self, what: str) -> object:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(what, file=self.process.stdin, flush=True)
+        return json.loads(self.process.stdout.readline().lower())
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def other() -> Iterator[Other]:
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        pid, at, key, offset, (its_key, its_offset, its_at), token = json.loads(
+            process.stdout.readline()
+        )
+        offered = Offer(pid, bytes.fromhex(token), its_key, its_offset, its_at, "")
+        yield Other(process, pid, at, key, offset, offered)
+        process.kill()
+
+
+@pytest.fixture
+def pages(other: Other) -> PeerPages:
+    door, dtype = Door(other.pid, 1), np.dtype(np.float32)
+    return PeerPages(door, Bounce(), other.at, ELEMENTS, dtype)
+
+
+@pytest.mark.parametrize("most", [None, 4097], ids=["at once", "in parts"])
+def test_pages_are_read_and_written_where_they_lie(other, pages, most, monkeypatch) -> None:
+    if most:  # the kernel may copy less than it is asked for
+        for name in ("_from", "_to"):
+            monkeypatch.setattr(
+                pages._door, name, _stingy(getattr(pages._door, name), most), raising=False
+            )
+    expected = np.arange(ELEMENTS, dtype=np.float32)
+    into = np.empty(ELEMENTS, np.float32)
+    pages.read(into)
+    assert np.array_equal(into, expected)
+    part = pages.part(slice(1000, 250_000))
+    assert part.size == 249_000
+    assert np.array_equal(part[500:200_000], expected[1500:201_000])
+    assert np.array_equal(part.part(slice(7, 8))[0:1], [1007])
+    part.part(slice(10, 200_010)).write(np.ones(200_000, np.float32))
+    expected[1010:201_010] = 1
+    pages.read(into)
+    assert np.array_equal(into, expected)
+    assert other.ask("sums")[0] == expected.sum(dtype=float)
+
+
+def _stingy(move, most: int):
+    def moved(pid: int, near: int, _n: int, far: int, _f: int, _flags: int) -> int:
+        ends = [libc.Vector.from_address(at) for at in (near, far)]
+        for end in ends:
+            end.nbytes = min(end.nbytes, most)
+        return move(pid, near, 1, far, 1, 0)
+
+    return moved
+
+
+def test_a_read_overwrites_the_one_before_and_no_more(pages) -> None:
+    first = pages[0:1000]
+    second = pages[5:8]
+    assert np.array_equal(second, [5, 6, 7])
+    assert np.array_equal(first[:3], second)  # one bounce for all
+    assert pages[3:3].size == 0
+
+
+def test_a_process_that_ended_is_a_lost_peer(other, pages) -> None:
+    other.end()
+    into = np.empty(ELEMENTS, np.float32)
+    for reach in (lambda: pages.read(into), lambda: pages.write(into), lambda: pages[0:10]):
+        with pytest.raises(PeerLost, match="rank 1 has ended") as caught:
+            reach()
+        assert caught.value.ranks == (1,)
+
+
+def test_memory_that_is_not_there_is_an_error(other) -> None:
+    page = libc.PAGE
+    anywhere = PeerPages(Door(other.pid, 3), Bounce(), page, 8, np.dtype(np.int64))
+    with pytest.raises(CommunicationError, match="memory of rank 3 cannot be reached: Bad address"):
+        anywhere[0:8]
+
+
+def test_a_call_that_a_signal_interrupts_is_made_again(pages, monkeypatch) -> None:
+    real, calls = pages._door._from, []
+
+    def interrupted(*arguments: int) -> int:
+        calls.append(arguments)
+        if len(calls) < 3:
+            ctypes.set_errno(4)  # EINTR
+            return -1
+        return real(*arguments)
+
+    monkeypatch.setattr(pages._door, "_from", interrupted, raising=False)
+    assert np.array_equal(pages[7:9], [7, 8])
+    assert len(calls) == 3
+
+
+def test_segments_are_mapped_once_and_stay_when_their_process_is_gone(other) -> None:
+    segments = PeerSegments()
+    mapped = segments.find(other.pid, other.key)
+    data = mapped[other.offset : other.offset + 4 * ELEMENTS].view(np.float32)
+    assert np.array_equal(data, -np.arange(ELEMENTS, dtype=np.float32))
+    data[:] = 2
+    assert other.ask("sums")[1] == 2 * ELEMENTS
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    assert segments.find(other.pid, other.key) is mapped
+    other.end()
+    assert (data == 2).all()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
+
+
+def test_another_file_under_a_segments_number_is_not_mapped(other) -> None:
+    assert other.ask("close") is True
+    with pytest.raises(OSError, match="no longer a segment"):
+        PeerSegments().find(other.pid, other.key)
+    other.end()
+    with pytest.raises(FileNotFoundError):
+        PeerSegments().find(other.pid, other.key)
+
+
+def test_the_probe_finds_what_another_process_offers(other) -> None:
+    assert tried({0: offer(), 1: other.offer}, 0) == Findings("", "")
+    assert tried({1: offer()._replace(pid=-1)}, 1) == Findings("", "")  # itself, it does not try
+
+
+def test_the_probe_takes_no_process_for_another(other) -> None:
+    wrong = other.offer._replace(token=b"x" * 16)
+    mapped, plain = tried({0: offer(), 1: wrong}, 0)
+    assert "another process" in mapped
+    assert "another process" in plain
+    other.end()
+    mapped, plain = tried({0: offer(), 1: other.offer._replace(key=other.key | 99 << 32)}, 0)
+    assert "rank 1 cannot be mapped" in mapped
+    assert "rank 1 has ended" in plain
+
+
+def test_all_ranks_hear_of_the_first_that_cannot() -> None:
+    fine = Findings("", "")
+    assert agreed([fine, fine])[:2] == ("", "")
+    assert "process_vm_readv" in agreed([fine, fine])[2]
+    mapped, plain, how = agreed([fine, Findings("", "no"), Findings("never", "never")])
+    assert mapped == "on rank 2: never"
+    assert plain == "on rank 1: no"
+    assert "on rank 1: no" in how
+    assert "staging" in how
