@@ -167,7 +167,8 @@ def _met(group: Group) -> Iterator[Turn]:
 
     D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", 1988.
     """
-    nothing = Slice(0, slice(0, 0))
+    # Scratch, since that can be written.
+    nothing = Slice(_NUMBER[SCRATCH], slice(0, 0))
     distance = 1
     while len(group.rank) and distance < group.size:
         ahead, behind = ((group.at + step) % group.size for step in (distance, -distance))
