@@ -262,6 +262,10 @@ class LoopbackOneSided:
         self._mailboxes = signals
         self._shared = shared
 
+    def attach(self, memory: NDArray[np.uint8]) -> None:
+        """Let all threads reach the memory. Does not block."""
+        self._shared.memory[self.signals.rank] = memory
+
     def put(self, data: NDArray[Any], dst: int, start: int) -> Request:
         """Write, which is complete at once."""
         source = as_bytes(data)
@@ -330,16 +334,15 @@ class LoopbackBackend:
         context = (*self._context, label, tuple(members))
         return LoopbackBackend(self.world, context, members, list(ranks).index(self.rank))
 
-    def window(self, memory: NDArray[np.uint8], *, remote: bool) -> LoopbackOneSided:
-        """Return a window. Does not block: a peer's memory is looked for when it is reached."""
+    def window(self) -> LoopbackOneSided:
+        """Return one-sided communication. Does not block."""
         self._windows += 1
         context = (*self._context, "window", self._windows)
         signals = LoopbackTransport(self.world, context, self._members, self.rank)
         with self.world.lock:
             shared = self.world.windows[context]
-            shared.memory[self.rank] = memory
             shared.locks[self.rank] = threading.Lock()
-            if len(shared.memory) == self.size:  # all have found it
+            if len(shared.locks) == self.size:  # all have found it
                 del self.world.windows[context]
         return LoopbackOneSided(signals, shared)
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.signature import Signature
@@ -80,18 +79,10 @@ class Backend(Protocol):
         """
         ...
 
-    def window(self, memory: NDArray[np.uint8], *, remote: bool) -> OneSided | None:
-        """Return one-sided communication of all ranks, each with its `memory`; None without any.
+    def window(self) -> OneSided | None:
+        """Return one-sided communication between all ranks; None where the backend has none.
 
-        Collective, in the same order on all ranks; blocks until all have called. None on all or on
-        no rank.
-
-        Parameters
-        ----------
-        memory : ndarray of uint8, 1-D
-            What peers reach; it may be empty. It lives as long as the window.
-        remote : bool
-            Whether ranks will `put` and `get`; the same on all.
+        Collective, in the same order on all ranks; blocks until all have called.
         """
         ...
 

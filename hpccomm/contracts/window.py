@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.transport import Request, Transport
@@ -17,22 +18,33 @@ class OneSided(Protocol):
     Attributes
     ----------
     signals : Transport
-        Messages between these ranks that meet no others.
+        Messages between these ranks that meet no others. Its `shared` is the window's own too: calls
+        of the communicator that go on by themselves use theirs meanwhile.
     """
 
     signals: Transport
 
+    def attach(self, memory: NDArray[np.uint8]) -> None:
+        """Let all ranks put to this rank's memory, and get from it. Collective; blocks.
+
+        Parameters
+        ----------
+        memory : ndarray of uint8, 1-D
+            It may be empty. It lives as long as the window.
+        """
+        ...
+
     def put(self, data: NDArray[Any], dst: int, start: int) -> Request:
         """Begin to write a C-contiguous array to rank `dst`'s memory, from byte `start` on.
 
-        Complete once `data` may be changed. Only where the window was made with `remote`.
+        Complete once `data` may be changed. Only after `attach`.
         """
         ...
 
     def get(self, into: NDArray[Any], src: int, start: int) -> Request:
         """Begin to read from rank `src`'s memory, from byte `start` on, into a C-contiguous array.
 
-        Only where the window was made with `remote`.
+        Only after `attach`.
         """
         ...
 

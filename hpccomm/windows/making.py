@@ -7,6 +7,7 @@ import numpy as np
 from hpccomm.buffers import as_bytes
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.transport import Exposure, Pages, Reach
+from hpccomm.contracts.window import OneSided
 from hpccomm.control import Control
 from hpccomm.errors import UsageError
 from hpccomm.paths import Sharing
@@ -44,7 +45,14 @@ def make(
     UsageError
         If the backend has no one-sided communication.
     """
-    exposure = _exposed(array, backend, sharing)
+    with watched("making a window"):
+        onesided = backend.window()
+    if onesided is None:
+        raise UsageError(
+            f"backend {backend.name!r} has no one-sided communication, which a window needs; "
+            "use send and recv, or a communicator of backend 'mpi' or 'loopback'"
+        )
+    exposure = _exposed(array, onesided, sharing)
     mine = struct.pack("<q", array.size)
     told = control.all_gather(mine if exposure is None else mine + exposure.record.tobytes())
     sizes = tuple(struct.unpack_from("<q", each)[0] for each in told)
@@ -58,23 +66,19 @@ def make(
             for rank in neighbours:
                 if rank != backend.rank and sizes[rank]:
                     reached[rank] = exposure.reach(rank, 0, array.dtype)
-    # The same on all ranks: those of one node learn the same.
-    remote = backend.topology.num_nodes > 1 or not direct
-    with watched("making a window"):
-        onesided = backend.window(as_bytes(array), remote=remote)
-    if onesided is None:
-        raise UsageError(
-            f"backend {backend.name!r} has no one-sided communication, which a window needs; "
-            "use send and recv, or a communicator of backend 'mpi' or 'loopback'"
-        )
+    if (
+        backend.topology.num_nodes > 1 or not direct
+    ):  # the same on all ranks, as they learn the same
+        with watched("making a window"):
+            onesided.attach(as_bytes(array))
     access = Access(reached, onesided, array.dtype, watched)
     window = Window(array, sizes, backend.rank, access, onesided, caller, exposure)
     control.all_gather(b"")  # all have it
     return window
 
 
-def _exposed(array: Array, backend: Backend, sharing: Sharing | None) -> Exposure | None:
-    shared = backend.collectives.shared
+def _exposed(array: Array, onesided: OneSided, sharing: Sharing | None) -> Exposure | None:
+    shared = onesided.signals.shared
     if sharing is None or shared is None:
         return None
     return shared.expose([array], 0, 0, plain=sharing.plain, room=sharing.room)

@@ -4,9 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from hpccomm import sharedmemory
 from hpccomm.backends.mpi.collectives import native
@@ -77,9 +75,12 @@ class MpiBackend:
             memory = memory.group(ranks, comm.rank) if _crowded(topology) else None
         return MpiBackend(comm, topology, comm, self._reductions, self.threaded, memory)
 
-    def window(self, memory: NDArray[np.uint8], *, remote: bool) -> MpiOneSided:
-        """Make a window over a duplicate. Blocks until all ranks have called."""
-        return MpiOneSided(self._comm, memory, remote)
+    def window(self) -> MpiOneSided:
+        """Make one-sided communication over a duplicate. Blocks until all ranks have called."""
+        memory = self._memory
+        if memory is not None:
+            memory = memory.group(range(self.size), self.rank)
+        return MpiOneSided(self._comm, memory)
 
     def translate(self, error: Exception) -> HpccommError | None:
         """Return MPI's error as one of hpccomm's."""

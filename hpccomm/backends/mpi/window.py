@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hpccomm.backends.mpi.transport import CheckedTransport
 from hpccomm.backends.mpi.types import PIECE_BYTES
 from hpccomm.buffers import as_bytes
-from hpccomm.contracts.transport import Request, Transport
+from hpccomm.contracts.transport import Request, SharedMemory, Transport
 
 NEXT, SERVED = 0, 1
 """Of the two numbers that make a rank's lock: the next ticket, and the one whose turn it is."""
@@ -32,25 +32,26 @@ class MpiOneSided:
     ----------
     comm : MPI communicator
         Is duplicated.
-    memory : ndarray of uint8, 1-D
-        This rank's.
-    remote : bool
-        Whether `put` and `get` are wanted. The same on all ranks.
+    shared : SharedMemory or None
+        Where ranks reach each other's memory, the window's own way to it.
     """
 
-    def __init__(self, comm: Any, memory: NDArray[np.uint8], remote: bool) -> None:
+    def __init__(self, comm: Any, shared: SharedMemory | None) -> None:
         self._comm = comm.Dup()
         self.signals: Transport = CheckedTransport(self._comm)
+        self.signals.shared = shared
         # Memory of MPI's own: there its atomic operations need no help of the target on a node.
         self._locks = MPI.Win.Allocate(2 * 8, 1, comm=self._comm)
         np.asarray(self._locks.tomemory()).view(np.int64)[:] = 0
         self._locks.Lock_all(MPI.MODE_NOCHECK)
         self._locks.Sync()
-        self._data: Any = None
-        if remote:
-            self._data = MPI.Win.Create(memory if memory.size else None, 1, comm=self._comm)
-            self._data.Lock_all(MPI.MODE_NOCHECK)
         self._comm.Barrier()  # all locks are as they are to begin
+        self._data: Any = None
+
+    def attach(self, memory: NDArray[np.uint8]) -> None:
+        """Make the memory a window of MPI's."""
+        self._data = MPI.Win.Create(memory if memory.size else None, 1, comm=self._comm)
+        self._data.Lock_all(MPI.MODE_NOCHECK)
 
     def put(self, data: NDArray[Any], dst: int, start: int) -> Request:
         """Begin to write."""
