@@ -9,12 +9,13 @@ import pytest
 
 from hpccomm import CommOptions, ReduceOp, UsageError, Work, hooks, paths, reductions
 from hpccomm.algorithms import ALGORITHMS, Algorithm
+from hpccomm.backends.loopback import LoopbackExposure, LoopbackMemory
 from hpccomm.communicator import core, messages
 from hpccomm.contracts.schedule import Channel, Copies, Folds, Round, Schedule, Transfers
-from hpccomm.execution import runner
+from hpccomm.execution import Forms, reached, runner
 from hpccomm.reductions import Folder
 from hpccomm.testing import conformance, run_ranks
-from hpccomm.testing.conformance.algorithms import MOVES
+from hpccomm.testing.conformance.algorithms import WAYS, Way
 from hpccomm.testing.conformance.check import equal, raises, same_bits
 from hpccomm.testing.conformance.deterministic import order_matters
 from hpccomm.testing.conformance.inputs import MOVABLE, PAIRS, poison, reduced, reduction
@@ -96,7 +97,8 @@ def each_fold_divides(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_is_copied(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(runner, "_copy", lambda source, target: None)
+    for module in (runner, reached):
+        patch.setattr(module, "copy", lambda source, target: None)
 
 
 def averages_are_rounded_down(patch: pytest.MonkeyPatch) -> None:
@@ -156,7 +158,13 @@ def spoil(patch: pytest.MonkeyPatch, collective: str, fault: Callable[[Round], R
         return None if build is None else build_spoilt
 
     each = {
-        name: replace(algorithm, build=spoilt(algorithm.build), ordered=spoilt(algorithm.ordered))
+        name: replace(
+            algorithm,
+            build=spoilt(algorithm.build),
+            ordered=spoilt(algorithm.ordered),
+            direct=spoilt(algorithm.direct),
+            staged=spoilt(algorithm.staged),
+        )
         for name, algorithm in ALGORITHMS[collective].items()
     }
     patch.setattr(paths, "ALGORITHMS", {**ALGORITHMS, collective: each})
@@ -181,6 +189,25 @@ def a_barrier_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
         for name, algorithm in ALGORITHMS["barrier"].items()
     }
     patch.setattr(paths, "ALGORITHMS", {**ALGORITHMS, "barrier": each})
+
+
+def the_next_ones_array_is_reached(patch: pytest.MonkeyPatch) -> None:
+    original = LoopbackExposure.reach
+
+    def reach(self: Any, peer: int, buffer: int, dtype: Any) -> Any:
+        ranks = sorted(self._exposed.buffers)
+        return original(self, ranks[(ranks.index(peer) + 1) % len(ranks)], buffer, dtype)
+
+    patch.setattr(LoopbackExposure, "reach", reach)
+
+
+def calls_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Forms, "_check", lambda self: None)
+
+
+def all_arrays_have_the_same_memory(patch: pytest.MonkeyPatch) -> None:
+    memory = np.empty(1 << 22, np.uint8)
+    patch.setattr(LoopbackMemory, "empty", lambda self, nbytes: memory[:nbytes])
 
 
 def any_layout_is_taken(patch: pytest.MonkeyPatch) -> None:
@@ -208,6 +235,10 @@ def failures_are_kept_quiet(patch: pytest.MonkeyPatch) -> None:
         (x_is_multiplied_itself, "reductions.premultiplied_sum[all_reduce]"),
         (the_root_is_rank_0, "collectives.broadcast[float32]"),
         (contributions_are_folded_backwards, "deterministic.the_order_is_the_ranks[float32-SUM]"),
+        (the_next_ones_array_is_reached, "shared_memory.arrays_lie_anywhere[reduce-shm-auto]"),
+        (the_next_ones_array_is_reached, "shared_memory.groups[auto]"),
+        (calls_are_not_compared, "shared_memory.calls_that_differ[op-auto]"),
+        (all_arrays_have_the_same_memory, "registered.arrays_are_apart"),
         (any_layout_is_taken, "misused_arrays.outputs[read_only]"),
         (hooks_stay, "observers.hooks_come_off"),
         (failures_are_kept_quiet, "failures.asynchronous_recv_times_out"),
@@ -222,13 +253,11 @@ def test_a_planted_fault_is_found(plant: Plant, name: str, monkeypatch: pytest.M
         run_ranks(3, CASES[name].run, timeout=20, options=unchecked)
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), MOVES)
-def test_a_fault_in_any_algorithm_is_found(
-    collective: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spoil(monkeypatch, collective, off_by_one)
-    case = CASES[f"algorithms.counts[{collective}-{algorithm}]"]
-    with pytest.raises(AssertionError, match=collective):
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+def test_a_fault_in_any_algorithm_is_found(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, way[0], off_by_one)
+    case = CASES[f"algorithms.counts[{'-'.join(way)}]"]
+    with pytest.raises(AssertionError, match=way[0]):
         run_ranks(3, case.run, timeout=20, options=CommOptions(self_check=False))
 
 
