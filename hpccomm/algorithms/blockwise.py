@@ -135,8 +135,7 @@ def all_gather_rounds(
     """
     all_laps = laps(levels, blocks)
     yield _collected(levels, all_laps, blocks)
-    if levels.num_nodes > 1:
-        yield from side_by_side(*(_gather(across, levels, lap, segment) for lap in all_laps))
+    yield from gathered_across(across, levels, all_laps, segment)
     scattering = inner.scattering
     if levels.owners == 1 or scattering is None:
         first, last = np.array([0]), np.array([len(levels.place.node)])
@@ -153,6 +152,13 @@ def all_gather_rounds(
         )
 
     yield from levels.each_node(gathers)
+
+
+def gathered_across(across: Family, levels: Levels, all_laps: list[Lap], segment: int) -> Rounds:
+    """Hand the owners' blocks of `RECV` to the owners at their place on all nodes."""
+    if levels.num_nodes == 1:
+        return iter(())
+    return side_by_side(*(_gather(across, levels, lap, segment) for lap in all_laps))
 
 
 def _gather(across: Family, levels: Levels, lap: Lap, segment: int) -> Rounds:
@@ -234,11 +240,8 @@ def reduce_scatter(
                     )
                 )
             lying = all_laps
-        if not final:
-            source = SCRATCH if levels.largest > 1 else SEND
-            yield from side_by_side(
-                *(_fold(across, levels, lap, source, work, segment) for lap in lying)
-            )
+        source = SCRATCH if levels.largest > 1 else SEND
+        yield from folded_across(across, levels, lying, source, work, segment)
         yield _dealt(levels, lying, piece, own)
 
     within = (
@@ -246,13 +249,42 @@ def reduce_scatter(
         if scattering is not None
         else max(inner.reduce_scratch(size, total, segment) for size in levels.node_sizes)
     )
-    beyond = folded * (
-        across.scattering.scratch(largest)
-        if across.scattering is not None
-        else across.reduce_scratch(levels.num_nodes, largest, segment)
-    )
+    beyond = across_scratch(across, levels, largest, segment)
     schedule = dealt(cut, run, tuning, partials + max(within, beyond))
     return replace(schedule, scratch=room + schedule.scratch)
+
+
+def across_scratch(across: Family, levels: Levels, largest: int, segment: int) -> int:
+    """Return the elements that `folded_across` takes, of blocks of at most `largest`."""
+    every = -(-levels.largest // levels.owners)
+    if across.scattering is not None:
+        return every * across.scattering.scratch(largest)
+    return every * levels.num_nodes * across.reduce_scratch(levels.num_nodes, largest, segment)
+
+
+def folded_across(
+    across: Family, levels: Levels, lying: list[Lap], source: str, work: int, segment: int
+) -> Rounds:
+    """Fold what nodes have folded of blocks in `source`, into scratch of each block's owner.
+
+    Parameters
+    ----------
+    across : Family
+        Across the nodes.
+    levels : Levels
+        The ranks.
+    lying : list of Lap
+        Where the blocks lie, in `source` and in scratch.
+    source : str
+        The buffer.
+    work : int
+        Where in scratch `across_scratch` elements begin.
+    segment : int
+        As in the phases.
+    """
+    if levels.num_nodes == 1:
+        return iter(())
+    return side_by_side(*(_fold(across, levels, lap, source, work, segment) for lap in lying))
 
 
 def _fold(across: Family, levels: Levels, lap: Lap, source: str, work: int, segment: int) -> Rounds:

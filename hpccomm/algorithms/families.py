@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from hpccomm.algorithms import (
     binomial,
     chain,
@@ -240,3 +242,47 @@ RECURSIVE_DOUBLING = Family(
     scattering=_ROUND_A_RING,
 )
 """Recursive doubling; a root takes binomial trees, and blocks that lie anywhere a ring."""
+
+SHORT = 4096
+"""Elements for each rank below which messages one after the other count more than the array."""
+
+
+def _halves_evenly(size: int, count: Column | int) -> bool:
+    """Tell whether halving and doubling moves as little as a ring, or too little is left to move."""
+    return size & (size - 1) == 0 or int(np.max(count, initial=0)) < SHORT * size
+
+
+def _balanced_all_reduce(
+    group: Group,
+    start: Column | int,
+    count: Column | int,
+    slot: int,
+    *,
+    segment: int,
+    final: bool,
+    source: str = SEND,
+) -> Rounds:
+    """Halve and double, or go round a ring."""
+    family = HALVING_DOUBLING if _halves_evenly(group.size, count) else RING
+    return family.all_reduce(group, start, count, slot, segment=segment, final=final, source=source)
+
+
+def _balanced_all_reduce_scratch(size: int, count: int, segment: int) -> int:
+    """Return the elements of scratch that `_balanced_all_reduce` takes, of `count` and of fewer."""
+    if size & (size - 1) == 0:
+        return halving_doubling.all_reduce_scratch(size, count, segment)
+    short = halving_doubling.all_reduce_scratch(size, min(count, SHORT * size), segment)
+    return max(ring.all_reduce_scratch(size, count, segment), short)
+
+
+BALANCED = Family(
+    all_reduce=_balanced_all_reduce,
+    all_reduce_scratch=_balanced_all_reduce_scratch,
+    reduce=tree.reduce_rounds,
+    reduce_scratch=tree.reduce_scratch,
+    broadcast=tree.broadcast_rounds,
+    span=lambda size: _of_messages(size) if size & (size - 1) == 0 else size,
+    scattering=_ROUND_A_RING,
+)
+"""What keeps all links busy alike, and no link with more than the least: halving and doubling among a
+power of two of ranks, else a ring, unless the array is short; double trees from a root and to it."""

@@ -32,10 +32,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpccomm.algorithms import blockwise, ordered
+from hpccomm.algorithms import blockwise, ordered, pairwise
 from hpccomm.algorithms.channels import dealt, side_by_side
 from hpccomm.algorithms.dissemination import barrier_rounds
-from hpccomm.algorithms.families import HALVING_DOUBLING, RING, Family
+from hpccomm.algorithms.families import BALANCED, RING, Family
 from hpccomm.algorithms.levels import Levels
 from hpccomm.algorithms.linear import gather_rounds, with_others
 from hpccomm.algorithms.partition import Blocks, Range, ranges
@@ -71,54 +71,52 @@ class Hierarchical:
 
     def all_reduce(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Fold within the nodes, each slice across them, and gather the slices within them."""
-        levels, segment = self._levels(group, tuning), tuning.segment
-        pieces = self._pieces(levels, call.counts[0], segment)
-        source = RECV if levels.largest > 1 else SEND
+        levels, segment = self.levels(group, tuning), tuning.segment
+        pieces = self.pieces(levels, call.counts[0], segment)
 
         def run(piece: Range, slot: int) -> Rounds:
-            def across(slices: Group, start: Column, count: int) -> Rounds:
-                return self.across.all_reduce(
-                    slices, start, count, slot, segment=segment, final=True, source=source
-                )
-
             if levels.largest > 1 or levels.num_nodes == 1:
                 yield from self._fold(levels, piece, RECV, slot, segment)
-            if levels.num_nodes > 1:
-                yield from levels.each_slice(levels.cut(piece), across)
+            yield from self.all_reduced_across(levels, piece, slot, segment)
             yield from self._spread(levels, piece, segment)
 
         largest = pieces[0].count
         scratch = max(
             self._fold_scratch(levels, largest, segment),
-            self.across.all_reduce_scratch(levels.num_nodes, levels.slice(largest), segment),
+            self.all_reduced_across_scratch(levels, largest, segment),
         )
         return dealt(pieces, run, tuning, scratch)
+
+    def all_reduced_across(self, levels: Levels, piece: Range, slot: int, segment: int) -> Rounds:
+        """Fold what nodes have folded of slices, in `RECV`, to the same places of all owners.
+
+        With one rank a node, what each has in `SEND`.
+        """
+        source = RECV if levels.largest > 1 else SEND
+
+        def across(slices: Group, start: Column, count: int) -> Rounds:
+            return self.across.all_reduce(
+                slices, start, count, slot, segment=segment, final=True, source=source
+            )
+
+        return levels.each_slice(levels.cut(piece), across) if levels.num_nodes > 1 else iter(())
+
+    def all_reduced_across_scratch(self, levels: Levels, count: int, segment: int) -> int:
+        """Return the elements of scratch that `all_reduced_across` takes."""
+        return self.across.all_reduce_scratch(levels.num_nodes, levels.slice(count), segment)
 
     def reduce(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Fold within the nodes, each slice across them to the root's, where the root collects them.
 
         Until then a slice lies in scratch, at its own place.
         """
-        levels, segment = self._levels(group, tuning), tuning.segment
+        levels, segment = self.levels(group, tuning), tuning.segment
         total = call.counts[0]
-        pieces = self._pieces(levels, total, segment)
+        pieces = self.pieces(levels, total, segment)
         home, at = levels.of(call.root)
 
         def run(piece: Range, slot: int) -> Rounds:
             slices = levels.cut(piece)
-
-            def across(part: Group, start: Column, count: int) -> Rounds:
-                return self.across.reduce(
-                    part,
-                    home,
-                    start,
-                    count,
-                    total + slot,
-                    segment=segment,
-                    final=True,
-                    target=SCRATCH,
-                    source=SCRATCH,
-                )
 
             def collect(node: Group) -> Rounds:
                 own = Place(SCRATCH, slices.at(node.at)[0])
@@ -126,57 +124,95 @@ class Hierarchical:
 
             yield from self._fold(levels, piece, SCRATCH, total + slot, segment)
             if levels.num_nodes > 1:
-                yield from levels.each_slice(slices, across)
+                yield from self.reduced_across(levels, slices, home, None, total + slot, segment)
             yield from levels.each_node(collect, only=home)
 
         largest = pieces[0].count
         scratch = max(
             self._fold_scratch(levels, largest, segment),
-            self.across.reduce_scratch(levels.num_nodes, levels.slice(largest), segment),
+            self.reduced_across_scratch(levels, largest, segment),
         )
         schedule = dealt(pieces, run, tuning, scratch)
         return replace(schedule, scratch=total + schedule.scratch)
+
+    def reduced_across(
+        self,
+        levels: Levels,
+        slices: Blocks,
+        home: int,
+        lying: int | None,
+        slot: int,
+        segment: int,
+    ) -> Rounds:
+        """Fold what nodes have folded of slices, in scratch, to the same places on the node `home`.
+
+        A slice lies at its own place, or at element `lying`.
+        """
+
+        def across(part: Group, start: Column, count: int) -> Rounds:
+            return self.across.reduce(
+                part,
+                home,
+                start if lying is None else lying,
+                count,
+                slot,
+                segment=segment,
+                final=True,
+                target=SCRATCH,
+                source=SCRATCH,
+            )
+
+        return levels.each_slice(slices, across)
+
+    def reduced_across_scratch(self, levels: Levels, count: int, segment: int) -> int:
+        """Return the elements of scratch that `reduced_across` takes."""
+        return self.across.reduce_scratch(levels.num_nodes, levels.slice(count), segment)
 
     def broadcast(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Deal slices on the root's node, hand each one across the nodes, and gather within them.
 
         On its own node the root then hands out all: its array is only read.
         """
-        levels, segment = self._levels(group, tuning), tuning.segment
+        levels, segment = self.levels(group, tuning), tuning.segment
         home, at = levels.of(call.root)
 
         def run(piece: Range, _slot: int) -> Rounds:
             slices = levels.cut(piece)
-
-            def across(part: Group, start: Column, count: int) -> Rounds:
-                return self.across.broadcast(part, home, start, count, segment=segment)
 
             def at_home(node: Group) -> Rounds:
                 return self.inner.broadcast(node, at, piece.start, piece.count, segment=segment)
 
             if levels.num_nodes > 1:
                 yield from levels.each_node(lambda node: _deal(node, at, slices), only=home)
-                yield from levels.each_slice(slices, across)
+                yield from self.broadcast_across(levels, slices, home, segment)
             yield from side_by_side(
                 self._spread(levels, piece, segment, but=home),
                 levels.each_node(at_home, only=home),
             )
 
-        return dealt(self._pieces(levels, call.counts[0], segment), run, tuning, 0)
+        return dealt(self.pieces(levels, call.counts[0], segment), run, tuning, 0)
+
+    def broadcast_across(self, levels: Levels, slices: Blocks, home: int, segment: int) -> Rounds:
+        """Hand the slices of `RECV` on the node `home` to the owners on all nodes."""
+
+        def across(part: Group, start: Column, count: int) -> Rounds:
+            return self.across.broadcast(part, home, start, count, segment=segment)
+
+        return levels.each_slice(slices, across)
 
     def all_gather(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Hand each block across the nodes, and then round within them."""
-        levels = self._levels(group, tuning)
+        levels = self.levels(group, tuning)
         return blockwise.all_gather(self.inner, self.across, levels, call, tuning)
 
     def reduce_scatter(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Fold each block within the nodes, and then across them."""
-        levels = self._levels(group, tuning)
+        levels = self.levels(group, tuning)
         return blockwise.reduce_scatter(self.inner, self.across, levels, call, tuning)
 
     def barrier(self, group: Group, _call: Signature, tuning: Tuning) -> Schedule:
         """Hear of all of the node, then of all nodes, then tell all of the node."""
-        levels = self._levels(group, tuning)
+        levels = self.levels(group, tuning)
 
         def hear(node: Group) -> Rounds:
             firsts, others = with_others(node, node.at == 0)
@@ -200,7 +236,7 @@ class Hierarchical:
 
     def ordered_all_reduce(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Fold in rank order, each rank a block, and gather the blocks in two levels."""
-        levels = self._levels(group, tuning)
+        levels = self.levels(group, tuning)
 
         def gather(_group: Group, blocks: Blocks) -> Rounds:
             return blockwise.all_gather_rounds(
@@ -209,10 +245,16 @@ class Hierarchical:
 
         return ordered.all_reduce(gather)(group, call, tuning)
 
-    def _levels(self, group: Group, tuning: Tuning) -> Levels:
+    def all_to_all(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        """Exchange with one rank after the other, so that each node has to do with one at a time."""
+        levels = self.levels(group, tuning)
+        return pairwise.exchange(levels.interleaved(group), call, tuning)
+
+    def levels(self, group: Group, tuning: Tuning) -> Levels:
+        """Return the two levels of the ranks."""
         return Levels(group, tuning.topology, scattered=self.inner.scattering is not None)
 
-    def _pieces(self, levels: Levels, count: int, segment: int) -> list[Range]:
+    def pieces(self, levels: Levels, count: int, segment: int) -> list[Range]:
         """Cut the array so that each slice of a piece keeps the links busy."""
         span = self.across.span(levels.num_nodes)
         if levels.owners == 1:
@@ -282,5 +324,5 @@ def hierarchical(inner: Family, across: Family) -> Hierarchical:
     return Hierarchical(inner, across)
 
 
-DEFAULT = hierarchical(RING, HALVING_DOUBLING)
+DEFAULT = hierarchical(RING, BALANCED)
 """The algorithms that have the name ``"hierarchical"``."""

@@ -172,6 +172,19 @@ class Levels:
         locals_ = np.arange(owners, dtype=np.int64)[:, None]
         return self.place.across(self.rank, self.place.rank(nodes, locals_))
 
+    def interleaved(self, group: Group) -> Group:
+        """Return `group` with its ranks by place, and of one place by node.
+
+        Where nodes have one size, ranks at one distance are on one node, or on nodes at one distance:
+        each node then exchanges with one other one at a time.
+        """
+        place = self.place
+        order = np.lexsort((place.node, place.local)).astype(np.int64)
+        position = np.empty_like(order)
+        position[order] = np.arange(len(order), dtype=np.int64)
+        which = np.zeros(len(group.rank), np.int64)
+        return Group(group.rank, position[group.rank], len(order), order[np.newaxis], which)
+
     def of(self, rank: int) -> tuple[int, int]:
         """Return the node of `rank` and its place there."""
         return int(self.place.node[rank]), int(self.place.local[rank])

@@ -19,6 +19,8 @@ In all_to_all a rank exchanges in a round with the ranks at one distance on both
 
 from dataclasses import replace
 
+import numpy as np
+
 from hpccomm.algorithms.channels import dealt
 from hpccomm.algorithms.linear import gather_rounds
 from hpccomm.algorithms.partition import Blocks, Clipped, Even, Listed, Range, clipped, ranges
@@ -27,7 +29,9 @@ from hpccomm.contracts.schedule import (
     SCRATCH,
     SEND,
     Column,
+    Copies,
     Group,
+    Mask,
     Place,
     Round,
     Rounds,
@@ -201,11 +205,26 @@ def all_gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Exchange with the ranks at distance 1, at distance 2, ... on both sides.
+    """Exchange with the ranks at distance 1, at distance 2, ... on both sides."""
+    return exchange(group, call, tuning)
+
+
+def exchange(group: Group, call: Signature, tuning: Tuning, node: Column | None = None) -> Schedule:
+    """Carry out an all_to_all among the ranks of a group, which may stand in any order.
 
     In place, a block lands where one is sent from, of the same size if the blocks that are sent lie
     as those that are received: it waits in scratch until that one is gone. Otherwise the whole array
     is copied to scratch first.
+
+    Parameters
+    ----------
+    group : Group
+        All ranks. Those at one distance in it exchange at the same time.
+    call, tuning
+        As for any algorithm.
+    node : ndarray of int64, or None
+        For each rank its node, where the ranks of a node move their blocks in memory, which they
+        reach of each other; then blocks have one size.
     """
     n, at, rank = group.size, group.at, group.rank
     sent, received = Listed(call.counts), Listed(call.recv_counts)
@@ -225,20 +244,24 @@ def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
         if step == 0:
             everything = sum(call.counts) if saved and piece == 0 else 0
             save = copies(rank, Place(SEND, 0), Place(SCRATCH, 0), everything)
-            target, count = into.at(at)
-            own = copies(rank, Place(source, out.at(at)[0]), Place(RECV, target), count)
+            target, count = into.at(rank)
+            own = copies(rank, Place(source, out.at(rank)[0]), Place(RECV, target), count)
             yield Round(local=(save,) if through else (save, own))
             return
         receives, sends, local = [], [], []
         sides = ((at + step) % n, (at - step) % n)
         for side, position in enumerate(sides[:1] if 2 * step == n else sides):
             peer = group.peer(position)
-            sends.append(transfers(rank, peer, source, *out.at(position)))
-            target, count = into.at(position)
-            landing = Place(SCRATCH, slot + side * segment) if through else Place(RECV, target)
-            receives.append(transfers(rank, peer, *landing[:2], count))
+            far = None if node is None else node[rank] != node[peer]
+            sends.append(transfers(rank, peer, source, *out.at(peer), far))
+            target, count = into.at(peer)
+            aside = Place(SCRATCH, slot + side * segment)
+            landing = aside if through else Place(RECV, target)
+            receives.append(transfers(rank, peer, *landing[:2], count, far))
             if through:
-                local.append(copies(rank, landing, Place(RECV, target), count))
+                local.append(copies(rank, landing, Place(RECV, target), count, far))
+            if far is not None:
+                local += _moved(rank, peer, out, aside if through else None, ~far)
         yield Round(tuple(receives), tuple(sends), tuple(local))
 
     # Uneven: in one channel, since what must be saved must be so before anything comes in.
@@ -246,3 +269,24 @@ def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     scratch = 2 * segment if through else sum(call.counts) if saved else 0
     schedule = dealt(range(-(-largest // segment) * steps), run, under_way, scratch)
     return replace(schedule, segment=segment if segment < largest else None)
+
+
+def _moved(
+    rank: Column, peer: Column, blocks: Blocks, aside: Place | None, near: Mask
+) -> tuple[Copies, ...]:
+    """Move a half of what `rank` and `peer` owe each other, both ways; the peer moves the other one.
+
+    What a rank that is in place sends, it overwrites by what it receives: it waits `aside`. Another
+    rank reads before it writes, since the peer may be in place.
+    """
+    theirs, whole = blocks.at(peer)
+    mine, _ = blocks.at(rank)
+    first, count = Even(0, whole, 2).at((rank > peer).astype(np.int64))
+    out = Place(SEND, theirs + first)
+    come = Place(SEND, mine + first, peer)
+    read = copies(rank, come, Place(RECV, theirs + first), count, near)
+    target = Place(RECV, mine + first, peer)
+    if aside is None:
+        return read, copies(rank, out, target, count, near)
+    wait = copies(rank, out, aside, count, near)
+    return wait, read, copies(rank, aside, target, count, near)
