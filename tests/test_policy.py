@@ -1,12 +1,32 @@
 """Which algorithm a call takes, and which it may."""
 
+from dataclasses import fields, replace
+from pathlib import Path
+
+import h5py
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpccomm import policy
 from hpccomm.algorithms import ALGORITHMS
 from hpccomm.contracts.signature import COLLECTIVES, REDUCTIONS, Signature
-from hpccomm.errors import UsageError
+from hpccomm.errors import ConfigurationError, UsageError
+from hpccomm.policy import (
+    Decision,
+    Machine,
+    Pick,
+    Policy,
+    Row,
+    Rows,
+    Shape,
+    Table,
+    Tables,
+    builtin,
+    stored,
+    text,
+)
 from hpccomm.reductions import ReduceOp
 
 RANKS = 4
@@ -18,9 +38,26 @@ def ask(collective: str, count: int = 1, *, uniform: bool = True) -> Signature:
     return Signature(collective, np.dtype(np.float32), (count,), uniform=uniform, op=op)
 
 
-def decide(call: Signature, name: str = "auto", **given: bool) -> policy.Decision:
+def place(ranks: int = RANKS, nodes: int = 1, **given: object) -> Shape:
+    facts = {
+        "backend": "mpi",
+        "library": "Open MPI 5.0.11",
+        "memory": "pages",
+        "processor": "here",
+        "cores": 4,
+        **given,
+    }
+    return Shape(ranks=ranks, nodes=nodes, ranks_per_node=ranks // nodes, **facts)
+
+
+def policy_of(rows: dict[tuple[str, str], Rows], ranks: int = RANKS) -> Policy:
+    shape = place(ranks)
+    return Policy(shape, Table(shape, "2026-11-21", rows), "a table")
+
+
+def decide(call: Signature, name: str = "auto", ranks: int = RANKS, **given: bool) -> Decision:
     facts = {"native": False, "shared": False, "deterministic": False, **given}
-    return policy.decide(call, name, RANKS, backend="mpi", **facts)
+    return policy_of({}, ranks).decide(call, name, **facts)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -45,14 +82,109 @@ def test_auto_takes_what_applies(
     assert decision.algorithm == wanted
 
 
-def test_ranks_with_their_own_counts_choose_alike() -> None:
-    counts = ((0, 1 << 20), (1, 0), (0, 0))
-    calls = [
-        Signature("all_to_all", np.dtype(np.uint8), mine, theirs, uniform=False)
-        for mine in counts
-        for theirs in counts
-    ]
-    assert len({decide(call).algorithm for call in calls}) == 1
+shapes = st.builds(
+    place,
+    st.sampled_from((2, 4, 48)),
+    st.sampled_from((1, 2)),
+    backend=st.sampled_from(("mpi", "loopback", "somebody's")),
+    library=st.sampled_from(("Open MPI 5.0.11", "MPICH 5.0.2", "Intel MPI 2021.17.0", "")),
+    memory=st.sampled_from(("pages", "staging", "off")),
+)
+
+
+@given(shapes, st.sampled_from(COLLECTIVES), st.integers(0, 1 << 40), st.data())
+def test_built_in_tables_take_what_applies(
+    shape: Shape, collective: str, count: int, data: st.DataObject
+) -> None:
+    call = ask(collective, count, uniform=data.draw(st.booleans()))
+    chooses = Tables(Machine(shape.library, "any", 1)).policy(shape)
+    facts = {
+        "native": data.draw(st.booleans()),
+        "shared": shape.nodes == 1 and shape.memory != "off",
+        "deterministic": collective in REDUCTIONS and data.draw(st.booleans()),
+    }
+    decision = chooses.decide(call, "auto", **facts)
+    assert decision.algorithm in policy.applicable(call, **facts)
+    assert decision.pick.segment >= 0
+
+
+@given(st.lists(st.integers(1, 1 << 20), unique=True, max_size=6), st.integers(0, 1 << 21))
+def test_a_row_holds_up_to_the_next(starts: list[int], nbytes: int) -> None:
+    rows = tuple(Row(start, Pick(f"from {start}")) for start in sorted({0, *starts}))
+    table = Table(place(), "2026-11-21", {("all_reduce", "own"): rows})
+    wanted = [row for row in rows if row.start <= nbytes][-1]
+    assert table.find("all_reduce", "own", nbytes) == wanted
+    assert table.find("all_reduce", "native", nbytes) is None
+    assert table.find("broadcast", "own", nbytes) is None
+
+
+@pytest.mark.parametrize("starts", [[], [1], [0, 8, 4], [0, 4, 4]])
+def test_rows_ascend_from_nothing(starts: list[int]) -> None:
+    rows = tuple(Row(start, Pick("ring")) for start in starts)
+    with pytest.raises(UsageError, match="begin at"):
+        Table(place(), "2026-11-21", {("all_reduce", "own"): rows})
+
+
+def test_auto_follows_the_table_where_it_applies() -> None:
+    rows = {
+        ("all_reduce", "native"): (Row(0, Pick("native")), Row(4096, Pick("shm", 65536))),
+        ("all_reduce", "own"): (Row(0, Pick("ring", 1024, 3)),),
+        ("all_reduce", "ordered"): (Row(0, Pick("shm")),),
+    }
+    chooses = policy_of(rows)
+
+    def taken(count: int, *, native: bool, shared: bool, deterministic: bool = False) -> Pick:
+        call = ask("all_reduce", count)
+        how = {"native": native, "shared": shared, "deterministic": deterministic}
+        return chooses.decide(call, "auto", **how).pick
+
+    assert taken(1023, native=True, shared=True) == Pick("native")
+    assert taken(1024, native=True, shared=True) == Pick("shm", 65536)
+    assert taken(1024, native=True, shared=False) == Pick("native")  # shm does not apply
+    assert taken(1024, native=False, shared=True) == Pick("ring", 1024, 3)
+    assert taken(8, native=True, shared=True, deterministic=True) == Pick("shm")
+    apart = taken(8, native=True, shared=False, deterministic=True)
+    assert apart == Pick(policy.BY_BYTES["all_reduce"].small)
+    # An algorithm that a call names is run the way that the table has for it.
+    asked = {"native": True, "shared": True, "deterministic": False}
+    assert chooses.decide(ask("all_reduce", 1), "shm", **asked).pick == Pick("shm", 65536)
+    assert chooses.decide(ask("all_reduce", 1), "ring", **asked).pick == Pick("ring", 1024, 3)
+
+
+def test_the_reason_tells_the_size_and_the_table() -> None:
+    rows = {("broadcast", "native"): (Row(0, Pick("native")), Row(512, Pick("binomial")))}
+    call = ask("broadcast", 200)
+    facts = {"native": True, "shared": False, "deterministic": False}
+    said = policy_of(rows).decide(call, "auto", **facts).reason
+    assert said == "the fastest from 512 bytes on by a table"
+
+
+def test_one_rank_needs_no_algorithm() -> None:
+    call = ask("all_reduce", 1 << 24)
+    assert decide(call, ranks=1, native=True, shared=True).algorithm == "native"
+
+
+@given(st.sampled_from(COLLECTIVES), st.integers(0, 1 << 24), st.booleans(), st.booleans())
+def test_ranks_choose_alike_whatever_differs_between_them(
+    collective: str, count: int, native: bool, deterministic: bool
+) -> None:
+    # In place or not, and for an uneven all-to-all the counts, is each rank's own affair.
+    calls = [replace(ask(collective, count), in_place=in_place) for in_place in (False, True)]
+    if collective == "all_to_all":
+        counts = ((0, count), (count, 0), (0, 0), (1 << 24, 1 << 24))
+        calls = [
+            Signature(collective, np.dtype(np.uint8), mine, theirs, uniform=False)
+            for mine in counts
+            for theirs in counts
+        ]
+    shape = place()
+    chooses = Tables(Machine(shape.library, "any", 1)).policy(shape)
+    facts = {
+        "native": native,
+        "shared": True,
+        "deterministic": deterministic and collective in REDUCTIONS,
+    }
+    assert len({chooses.decide(call, "auto", **facts).pick for call in calls}) == 1
 
 
 def test_the_backends_own_way_comes_first_and_folds_in_no_order() -> None:
@@ -83,3 +215,128 @@ def test_memory_that_ranks_share_and_blocks_of_one_size_are_conditions() -> None
     assert decide(ask("all_to_all"), "shm", shared=True).algorithm == "shm"
     with pytest.raises(UsageError):
         decide(ask("all_to_all"), "shm")
+
+
+# Which table.
+
+
+def tuned(shape: Shape) -> Table:
+    return Table(shape, "2026-11-21", {("all_reduce", "own"): (Row(0, Pick("ring", 4096, 3)),)})
+
+
+def test_a_tuned_table_is_taken_for_its_shape_alone() -> None:
+    here, less = place(4), place(2)
+    older = Table(here, "2020-01-01", {})
+    tables = Tables(Machine(here.library, "here", 4), (older, tuned(here), tuned(less)), "t.h5")
+    tables.check(here)
+    assert tables.policy(here).table is tables.tuned[1]  # the last of the shape
+    assert tables.policy(less).table is tables.tuned[2]
+    other = tables.policy(place(8))
+    assert other.table in builtin.tables()
+    assert "built-in" in other.source
+
+
+OTHERS = {
+    "backend": "loopback",
+    "library": "MPICH 5.0.2",
+    "ranks": 8,
+    "nodes": 2,
+    "ranks_per_node": 8,
+    "memory": "staging",
+    "processor": "elsewhere",
+    "cores": 96,
+}
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(Shape)])
+def test_a_table_of_another_shape_is_refused_with_what_differs(field: str) -> None:
+    here = place()
+    there = replace(here, **{field: OTHERS[field]})
+    tables = Tables(Machine(here.library, "here", 4), (tuned(there),), "t.h5")
+    with pytest.raises(ConfigurationError, match="another machine shape") as caught:
+        tables.check(here)
+    said = str(caught.value)
+    assert f"{field} is {getattr(here, field)!r} here and {OTHERS[field]!r} in the table" in said
+    assert "hpccomm tune" in said
+    assert not any(f"{other.name} is" in said for other in fields(Shape) if other.name != field)
+
+
+def test_the_nearest_built_in_table_is_that_of_its_shape() -> None:
+    for table in builtin.tables():
+        assert builtin.nearest(table.shape) is table
+        assert text.parse(text.dump(table)) == table
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from(COLLECTIVES), st.sampled_from(list(policy.CASES))),
+        st.lists(st.integers(1, 1 << 62), unique=True, max_size=3),
+        max_size=5,
+    ),
+    st.integers(0, 1 << 40),
+)
+def test_tables_are_written_and_read_back(
+    starts: dict[tuple[str, str], list[int]], segment: int
+) -> None:
+    rows = {
+        (collective, case): tuple(
+            Row(start, Pick(list(ALGORITHMS[collective])[-1], segment, segment % 5))
+            for start in sorted({0, *given})
+        )
+        for (collective, case), given in starts.items()
+    }
+    table = Table(place(library="Mü 1", processor="a\tb"), "2026-11-21", rows)
+    assert text.parse(text.dump(table)) == table
+    with h5py.File("memory", "w", driver="core", backing_store=False) as file:
+        stored.write(file.create_group("policy"), table)
+        assert stored.load(file["policy"]) == table
+
+
+def spoiled(file: h5py.File) -> None:
+    file["runs/run0002/policy"].attrs["version"] = 99
+
+
+def foreign(file: h5py.File) -> None:
+    table = file["runs/run0002/policy/table"]
+    lines = table[()]
+    lines["algorithm"] = b"magic"
+    table[()] = lines
+
+
+def emptied(file: h5py.File) -> None:
+    del file["runs/run0001/policy"], file["runs/run0002/policy"]
+
+
+def torn(file: h5py.File) -> None:
+    del file["runs/run0002/policy/table"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (spoiled, "version 99"),
+        (foreign, "'magic' is no algorithm"),
+        (emptied, "no table"),
+        (torn, "damaged"),
+    ],
+)
+def test_a_file_with_no_table_that_can_be_used_is_refused(
+    tmp_path: Path, spoil: object, said: str
+) -> None:
+    file = tmp_path / "t.h5"
+    with h5py.File(file, "w") as new:
+        for number in (1, 2):
+            stored.write(new.create_group(f"runs/run000{number}/policy"), tuned(place(number)))
+    assert [table.shape.ranks for table in stored.read(str(file))] == [1, 2]
+    with h5py.File(file, "r+") as old:
+        spoil(old)
+    with pytest.raises(ConfigurationError, match=said):
+        stored.read(str(file))
+
+
+def test_what_is_no_results_file_is_refused(tmp_path: Path) -> None:
+    words = tmp_path / "words.h5"
+    words.write_text("no HDF5")
+    for name, said in ((words, "not an HDF5 file"), (tmp_path, "read"), ("nowhere.h5", "read")):
+        with pytest.raises(ConfigurationError, match=said):
+            stored.read(str(name))

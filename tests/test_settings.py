@@ -20,7 +20,7 @@ def test_defaults() -> None:
     merged = merge("auto", None, None)
     assert (merged.backend, merged.algorithm, merged.self_check) == ("auto", "auto", True)
     assert (merged.timeout, merged.slow_call) == (1800.0, 60.0)
-    assert merged.segment == settings.DEFAULT_SEGMENT
+    assert (merged.segment, merged.tuning_file) == (None, "")
     assert merged.hints == {}
 
 

@@ -140,7 +140,8 @@ class Policy:
             )
         pick = Pick(algorithm)
         if _sized(call):
-            pick = self.table.tuned(call.collective, algorithm, call.nbytes)
+            cases = (ORDERED_CASE,) if deterministic else (NATIVE_CASE, OWN_CASE)
+            pick = self.table.tuned(call.collective, cases, algorithm, call.nbytes)
         return Decision(pick, f"as asked; {IN_ORDER}" if deterministic else "as asked")
 
     def _automatic(self, call: Signature, names: tuple[str, ...], deterministic: bool) -> Decision:

@@ -76,7 +76,7 @@ def read(path: str) -> tuple[Table, ...]:
         with h5py.File(path, "r", locking=False) as file:
             runs = file.get(_RUNS, {})
             names = sorted(runs, key=lambda name: (len(name), name))
-            found = tuple(_table(runs[name][GROUP]) for name in names if GROUP in runs[name])
+            found = tuple(load(runs[name][GROUP]) for name in names if GROUP in runs[name])
     # Whatever may stand in an HDF5 file, h5py and NumPy answer to it with these.
     except (
         AttributeError,
@@ -100,8 +100,8 @@ def _refused(path: str, why: str) -> ConfigurationError:
     )
 
 
-def _table(group: Any) -> Table:
-    """Return the table of a group.
+def load(group: Any) -> Table:
+    """Return the table of an HDF5 group (h5py).
 
     Raises
     ------

@@ -136,17 +136,17 @@ class Table:
             return None
         return rows[bisect_right(rows, nbytes, key=lambda row: row.start) - 1]
 
-    def tuned(self, collective: str, algorithm: str, nbytes: int) -> Pick:
-        """Return how an algorithm that a call names is best run at a size, as far as is known."""
-        known = [
-            row
-            for (of, _), rows in self.rows.items()
-            if of == collective
-            for row in rows
-            if row.pick.algorithm == algorithm
-        ]
-        if not known:
-            return Pick(algorithm)
-        below = [row for row in known if row.start <= nbytes]
-        nearest = max(below) if below else min(known)
-        return nearest.pick
+    def tuned(self, collective: str, cases: tuple[str, ...], algorithm: str, nbytes: int) -> Pick:
+        """Return how an algorithm that a call names is best run at a size, as far as is known.
+
+        Of the first of `cases` that knows: by the nearest row below, else above.
+        """
+        for case in cases:
+            known = [
+                row
+                for row in self.rows.get((collective, case), ())
+                if row.pick.algorithm == algorithm
+            ]
+            if known:
+                return max((row for row in known if row.start <= nbytes), default=known[0]).pick
+        return Pick(algorithm)

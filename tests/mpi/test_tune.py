@@ -1,0 +1,49 @@
+"""Tune on MPI ranks: the file that it writes is what `auto` goes by."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+
+import hpccomm
+from hpccomm.perf.sizes import Sizes
+from hpccomm.policy import stored
+from hpccomm.results import reader
+from hpccomm.tune.measuring import Effort
+from hpccomm.tune.table import Asked, tune
+
+
+def test_auto_follows_what_was_tuned(comm: hpccomm.Communicator, tmp_path: Path) -> None:
+    file = Path(comm.broadcast_object(str(tmp_path / "t.h5")))
+    asked = Asked(
+        collectives=("all_reduce", "scatter", "barrier"),
+        sizes=Sizes(8, 8192, 32, 0),
+        effort=Effort(2, 1e-5),
+        segments=(),
+        deterministic=True,
+        every=False,
+        verify=True,
+        output=file,
+    )
+    out = io.StringIO()
+    verdicts = tune(comm, asked, ("hpccomm", "tune"), "mpiexec", out)
+    assert {each.collective for each in verdicts} == set(asked.collectives)
+    assert (out.getvalue() == "") == (comm.rank > 0)
+    (table,) = stored.read(str(file))
+    assert table.shape == comm.policy.shape
+    assert len(table.rows) == 2 * len(asked.collectives) + 1
+    if comm.rank == 0:
+        (run,) = reader.read(file)
+        assert run.status == "completed"
+        assert {row.collective for row in run.rows} == set(asked.collectives)
+        assert all(run.samples(index).shape == (2, comm.size) for index in range(len(run.rows)))
+    with hpccomm.new_comm(
+        mpi_comm=comm.mpi_comm, options=hpccomm.CommOptions(tuning_file=str(file))
+    ) as tuned:
+        for count in (1, 100, 5000):
+            x = np.ones(count, np.float32)
+            row = table.find("all_reduce", "native", x.nbytes)
+            choice = tuned.explain("all_reduce", x)
+            assert (choice.algorithm, str(file) in choice.reason) == (row.pick.algorithm, True)
+            tuned.all_reduce(x)
+            assert (x == comm.size).all()

@@ -1,0 +1,110 @@
+"""The table that a tuning file gives to `auto`, from the setting to the call."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm import CommOptions
+from hpccomm.policy import Pick, Row, Shape, Table, stored
+from hpccomm.testing import run_ranks
+
+RANKS = 3
+ROWS = {
+    ("all_reduce", "own"): (Row(0, Pick("pairwise")), Row(1000, Pick("ring", 4096, 3))),
+    ("broadcast", "own"): (Row(0, Pick("chain", 1 << 16)),),
+}
+
+
+def shape(ranks: int = RANKS) -> Shape:
+    return run_ranks(ranks, lambda comm: comm.policy.shape)[0]
+
+
+def write(file: Path, *shapes: Shape) -> str:
+    with h5py.File(file, "w") as new:
+        for number, each in enumerate(shapes):
+            table = Table(each, "2026-11-21", ROWS)
+            stored.write(new.create_group(f"runs/run{number:04d}/policy"), table)
+    return str(file)
+
+
+def chosen(comm: hpccomm.Communicator) -> list[tuple[str, int | None]]:
+    choices = [comm.explain("all_reduce", np.ones(count, np.uint8)) for count in (999, 1000)]
+    choices.append(comm.explain("broadcast", np.ones(1 << 20, np.uint8)))
+    x = np.full(5000, comm.rank + 1)
+    comm.all_reduce(x)
+    assert (x == sum(range(1, comm.size + 1))).all()
+    return [(choice.algorithm, choice.segment) for choice in choices]
+
+
+def test_auto_goes_by_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path / "t.h5", shape())
+    told = run_ranks(RANKS, chosen, options=CommOptions(tuning_file=file))
+    assert [name for name, _ in told[0]] == ["pairwise", "ring", "chain"]
+    assert told[0][2][1] == 1 << 16
+    assert told == [told[0]] * RANKS
+    monkeypatch.setenv("HPCCOMM_TUNING_FILE", file)
+    assert run_ranks(RANKS, chosen) == told
+    # What is said outright comes first.
+    segmented = run_ranks(RANKS, chosen, options=CommOptions(segment=8192))
+    assert segmented[0][2] == ("chain", 8192)
+    built_in = run_ranks(RANKS, chosen, options=CommOptions(tuning_file=""))
+    assert built_in != told
+
+
+def test_the_reason_names_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path / "t.h5", shape())
+
+    def reason(comm: hpccomm.Communicator) -> str:
+        return comm.explain("all_reduce", np.ones(4096, np.uint8)).reason
+
+    said = run_ranks(RANKS, reason, options=CommOptions(tuning_file=file))[0]
+    assert f"from 1000 bytes on by tuning file {file}, measured on 2026-11-21" in said
+
+
+def test_groups_go_by_the_table_of_their_size(tmp_path: Path) -> None:
+    def of_group(comm: hpccomm.Communicator) -> tuple[str, str] | None:
+        with_two = comm.split(0 if comm.rank < 2 else None)
+        if with_two is None:
+            return None
+        choice = with_two.explain("broadcast", np.ones(8, np.uint8))
+        with_two.finalize()
+        return choice.algorithm, choice.reason
+
+    both = write(tmp_path / "both.h5", shape(2), shape())
+    name, reason = run_ranks(RANKS, of_group, options=CommOptions(tuning_file=both))[0]
+    assert (name, "tuning file" in reason) == ("chain", True)
+    alone = write(tmp_path / "alone.h5", shape())
+    reason = run_ranks(RANKS, of_group, options=CommOptions(tuning_file=alone))[1][1]
+    assert "built-in table" in reason
+
+
+def everywhere(ranks: int, options: CommOptions) -> list[str]:
+    """What each rank's `new_comm` raises."""
+    said = []
+
+    def rank(open_again: Callable[[], object]) -> None:
+        with pytest.raises(hpccomm.ConfigurationError) as caught:
+            open_again()
+        said.append(str(caught.value))
+
+    run_ranks(ranks, lambda comm: rank(lambda: hpccomm.new_comm("loopback", options=options)))
+    return said
+
+
+def test_a_file_of_another_shape_is_refused_on_every_rank(tmp_path: Path) -> None:
+    file = write(tmp_path / "t.h5", replace(shape(), ranks=7, ranks_per_node=7))
+    said = everywhere(RANKS, CommOptions(tuning_file=file))
+    assert len(said) == RANKS
+    assert len(set(said)) == 1
+    assert "ranks is 3 here and 7 in the table" in said[0]
+
+
+def test_a_file_that_is_not_there_is_refused_on_every_rank(tmp_path: Path) -> None:
+    said = everywhere(RANKS, CommOptions(tuning_file=str(tmp_path / "none.h5")))
+    assert len(said) == RANKS
+    assert "cannot be read: No such file" in said[0]
