@@ -17,13 +17,18 @@ class Leases:
     ----------
     heap : Heap
         Where it comes from.
+
+    Attributes
+    ----------
+    total : int
+        Bytes that are in use or kept.
     """
 
     def __init__(self, heap: Heap) -> None:
         self._heap = heap
         self._lock = threading.Lock()
         self._kept: dict[int, list[NDArray[np.uint8]]] = {}
-        self._total = 0  # bytes, in use or kept
+        self.total = 0
 
     def take(self, nbytes: int, limit: int) -> NDArray[np.uint8] | None:
         """Return so many bytes; None where that would be beyond `limit` for the process.
@@ -37,14 +42,14 @@ class Leases:
             same = self._kept.get(nbytes)
             if same:
                 return same.pop()
-            if self._total + nbytes > limit:
+            if self.total + nbytes > limit:
                 # Others' sizes make room. Their memory goes back to the heap.
-                self._total -= sum(size * len(kept) for size, kept in self._kept.items())
+                self.total -= sum(size * len(kept) for size, kept in self._kept.items())
                 self._kept.clear()
-                if self._total + nbytes > limit:
+                if self.total + nbytes > limit:
                     return None
             found = self._heap.empty(nbytes)
-            self._total += nbytes
+            self.total += nbytes
             return found
 
     def give(self, lease: NDArray[np.uint8]) -> None:

@@ -77,8 +77,12 @@ class Door:
         rank = self._rank
         if error.errno == errno.ESRCH:
             return ended(rank)
+        forbids = ""
+        if error.errno == errno.EPERM:
+            forbids = " (Yama's ptrace_scope, or a container's seccomp profile, may forbid it)"
         return CommunicationError(
-            f"the memory of rank {rank} cannot be reached: {error.strerror}", ranks=(rank,)
+            f"the memory of rank {rank} cannot be reached: {error.strerror}{forbids}",
+            ranks=(rank,),
         )
 
 

@@ -157,11 +157,7 @@ def agreed(findings: Sequence[Findings]) -> tuple[str, str, str]:
     plain = _first([each.plain for each in findings])
     if not plain:
         return mapped, plain, "peers' pages are read and written (process_vm_readv)"
-    how = (
-        f"peers' pages are not read ({plain}); "
-        "arrays of comm.empty are reached all the same, others through a staging buffer"
-    )
-    return mapped, plain, how
+    return mapped, plain, f"peers' pages are not read: {plain}"
 
 
 def _first(problems: Sequence[str]) -> str:

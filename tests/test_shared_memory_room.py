@@ -1,0 +1,233 @@
+"""Shared memory where there is little room or permission, in whole jobs under a real launcher.
+
+The next best way is taken, results are right, and nothing stays behind.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Mpiexec, launch_environment
+
+MIB = 1 << 20
+
+# Whether a library's own shared memory gets along with these jobs is not the question here.
+LIBRARY = {"OMPI_MCA_smsc": "^cma", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_osc": "^ucx"}
+
+PRELUDE = """
+import ctypes, os, resource, sys
+import numpy as np
+from mpi4py import MPI
+import hpccomm
+import hpccomm.creation, hpccomm.backends.mpi.backend  # while this process may read them
+from hpccomm import CommOptions
+
+rank = MPI.COMM_WORLD.rank
+libc = ctypes.CDLL(None, use_errno=True)
+
+def try_all(comm, n=300_000, algorithm="shm"):
+    for made in (np.empty, comm.empty):
+        x, y = made(n, np.float32), made(n, np.float32)
+        x[:] = np.arange(n) % 1000 + comm.rank
+        comm.all_reduce(x, out=y, algorithm=algorithm)
+        sums = (np.arange(n) % 1000) * comm.size + sum(range(comm.size))
+        assert np.array_equal(y, sums.astype(np.float32)), made
+
+def tell(*words):
+    if rank == 0:
+        print(*words, flush=True)
+"""
+
+DENY = """
+def deny(*calls):
+    # A seccomp filter: those system calls are not permitted, all others are.
+    class Line(ctypes.Structure):
+        _fields_ = [("code", ctypes.c_ushort), ("yes", ctypes.c_ubyte), ("no", ctypes.c_ubyte),
+                    ("k", ctypes.c_uint)]
+    class Program(ctypes.Structure):
+        _fields_ = [("n", ctypes.c_ushort), ("lines", ctypes.POINTER(Line))]
+    lines = [Line(0x20, 0, 0, 0)]  # the call's number
+    lines += [Line(0x15, len(calls) - i, 0, call) for i, call in enumerate(calls)]
+    lines += [Line(0x06, 0, 0, 0x7FFF0000), Line(0x06, 0, 0, 0x00050001)]  # allow; EPERM
+    program = Program(len(lines), (Line * len(lines))(*lines))
+    assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    assert libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0, os.strerror(ctypes.get_errno())
+
+READV = {"x86_64": (310, 311), "aarch64": (270, 271)}[os.uname().machine]
+"""
+
+
+def told(job: subprocess.CompletedProcess[str]) -> str:
+    assert job.returncode == 0, job.stderr
+    assert "Traceback" not in job.stderr, job.stderr
+    return job.stdout
+
+
+def test_a_rank_that_may_not_read_its_peers_takes_the_staging_buffer(mpiexec: Mpiexec) -> None:
+    program = f"""
+{PRELUDE}{DENY}
+if rank == 1:
+    deny(*READV)
+with hpccomm.new_comm() as comm:
+    tell(comm.explain("all_reduce", np.empty(10), algorithm="shm"))
+    try_all(comm)
+try:
+    hpccomm.new_comm(options=CommOptions(shared_memory="pages"))
+except hpccomm.ConfigurationError as error:
+    tell(error)
+"""
+    text = told(mpiexec(2, "-c", program, env=LIBRARY))
+    choice, error = text.splitlines()
+    assert "staging" in choice
+    assert "on rank 1: the memory of rank 0 cannot be reached: Operation not permitted" in choice
+    assert "'pages'" in error
+    assert "on rank 1" in error
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_rank_that_nobody_may_open_sends_messages(mpiexec: Mpiexec) -> None:
+    program = f"""
+{PRELUDE}
+MPI.COMM_WORLD.allgather(rank)
+os.setresuid(65534, 65534, 65534)
+libc.prctl(4, 0 if rank == 1 else 1, 0, 0, 0)  # PR_SET_DUMPABLE
+with hpccomm.new_comm() as comm:
+    try_all(comm, algorithm=None)
+    try:
+        comm.all_reduce(np.zeros(3), algorithm="shm")
+    except hpccomm.UsageError as error:
+        tell(error)
+"""
+    job = mpiexec(2, "-c", program, env=LIBRARY)
+    assert "'shm'" in told(job)
+    reason = "that of rank 1 cannot be mapped: Permission denied"
+    assert job.stderr.count(reason) == 1, job.stderr
+
+
+@pytest.mark.parametrize("spare", [8 * MIB, 80 * MIB], ids=["none", "one segment"])
+def test_little_address_space_is_no_failure(mpiexec: Mpiexec, spare: int) -> None:
+    program = f"""
+{PRELUDE}
+MPI.COMM_WORLD.allgather(rank)
+if rank == 1:
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + {spare}, -1))
+with hpccomm.new_comm(options=CommOptions(self_check=False)) as comm:
+    try_all(comm, 1000, algorithm=None)
+    try:
+        comm.empty(100 << 20, np.uint8)
+    except MemoryError as error:
+        assert rank == 1
+        print(error)
+    comm.barrier()
+"""
+    job = mpiexec(2, "-c", program, env=LIBRARY)
+    told(job)
+    assert "share no memory" in job.stderr
+
+
+def _mounting() -> list[str]:
+    """Start of a command that gives its job a /dev/shm of its own, of 64 KiB."""
+    script = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh"]
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("only root can give a job a /dev/shm of its own")
+    if subprocess.run([*command, "true"], capture_output=True).returncode:
+        pytest.skip("this system lets not even root mount a /dev/shm")
+    return command
+
+
+@pytest.mark.parametrize("way", ["auto", "staging"])
+def test_a_small_dev_shm_does_not_matter(launcher: str, way: str) -> None:
+    program = f"""
+{PRELUDE}
+with hpccomm.new_comm(options=CommOptions(shared_memory={way!r})) as comm:
+    try_all(comm, 5_000_000)
+    tell(os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize)
+"""
+    job = subprocess.run(
+        [*_mounting(), launcher, "-n", "2", sys.executable, "-c", program],
+        env=launch_environment() | LIBRARY,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert told(job) == "65536\n"
+
+
+def test_many_communicators_share_the_room(mpiexec: Mpiexec) -> None:
+    program = f"""
+{PRELUDE}
+from hpccomm.sharedmemory.process import process_memory
+options = CommOptions(shared_memory="staging", shared_memory_room=1 << 20, self_check=False)
+comms = [hpccomm.new_comm(options=options)]
+for _ in range(20):
+    comms.append(comms[-1].dup())
+for turn in range(2):
+    for comm in comms:
+        try_all(comm, 200_000)
+arrays = [np.ones(200_000, np.float32) for _ in comms]
+works = [comm.all_reduce(x, algorithm="shm", async_op=True) for comm, x in zip(comms, arrays)]
+for work, x in zip(works, arrays):
+    work.wait()
+    assert (x == 2).all()
+memory = process_memory()
+assert 0 < memory.leases.total <= 1 << 19, memory.leases.total
+assert memory.heap.segments == 1
+descriptors = [os.readlink(f"/proc/self/fd/{{each}}") for each in os.listdir("/proc/self/fd")
+               if os.path.islink(f"/proc/self/fd/{{each}}")]
+assert sum("hpccomm" in each for each in descriptors) == 1, descriptors
+for comm in comms:
+    comm.finalize()
+"""
+    told(mpiexec(2, "-c", program, env=LIBRARY, timeout=100))
+
+
+@pytest.mark.parametrize("end", ["normal", "exception", "SIGKILL"])
+def test_nothing_is_left_behind(launcher: str, end: str, tmp_path: Path) -> None:
+    program = f"""
+{PRELUDE}
+import threading, time
+comm = hpccomm.new_comm()
+with open(sys.argv[1] + f"/{{rank}}", "w") as file:
+    file.write(str(os.getpid()))
+arrays = [made(1 << 20, np.float32) for made in (np.empty, comm.empty)]
+end = time.monotonic() + float(sys.argv[2])
+while True:
+    for x in arrays:
+        x[:] = 1
+        comm.all_reduce(x, algorithm="shm")
+    if sys.argv[3] == "exception" and rank == 1 and time.monotonic() > end:
+        raise ZeroDivisionError
+    enough = comm.broadcast_object(time.monotonic() > end)
+    if sys.argv[3] == "normal" and enough:
+        break
+"""
+    before = set(Path("/dev/shm").iterdir())
+    wait = random.random() * 0.5
+    with subprocess.Popen(
+        [launcher, "-n", "2", sys.executable, "-c", program, str(tmp_path), str(wait), end],
+        env=launch_environment() | LIBRARY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as job:
+        if end == "SIGKILL":
+            deadline = time.monotonic() + 30
+            while not (found := tmp_path / "1").exists() or not found.read_text():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            time.sleep(wait)
+            os.kill(int(found.read_text()), signal.SIGKILL)
+        output, _ = job.communicate(timeout=60)
+    assert (job.returncode == 0) == (end == "normal"), output
+    left = {each.name for each in set(Path("/dev/shm").iterdir()) - before}
+    # Other jobs of this machine, and MPI libraries themselves, may leave theirs.
+    assert not {name for name in left if "hpccomm" in name}
+    for pid in tmp_path.iterdir():
+        assert not Path(f"/proc/{pid.read_text()}").exists()
