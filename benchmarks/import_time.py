@@ -7,11 +7,10 @@ Run it as it is::
 The two take turns in fresh interpreters; the best of each counts.
 """
 
+import argparse
 import subprocess
 import sys
 import time
-
-TURNS = 5
 
 
 def seconds(statement: str) -> float:
@@ -25,6 +24,9 @@ def seconds(statement: str) -> float:
 
 def main() -> None:
     """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--turns", type=int, default=5)
+    turns: int = parser.parse_args().turns
     begin = time.perf_counter()
     pairs = [
         (
@@ -32,10 +34,10 @@ def main() -> None:
             seconds("import numpy, hpccomm"),
             seconds("import numpy, hpccomm; hpccomm.new_comm"),
         )
-        for _ in range(TURNS)
+        for _ in range(turns)
     ]
     numpy, hpccomm, used = (min(column) * 1e3 for column in zip(*pairs, strict=True))
-    print(f"# best of {TURNS}, milliseconds ({time.perf_counter() - begin:.1f} s in all)")
+    print(f"# best of {turns}, milliseconds ({time.perf_counter() - begin:.1f} s in all)")
     print(f"  import numpy                        {numpy:8.1f}")
     print(f"  import hpccomm beyond it            {hpccomm - numpy:8.1f}")
     print(f"  with new_comm looked up, beyond it  {used - numpy:8.1f}")

@@ -62,7 +62,7 @@ def main() -> int:
             elif name in command.SETTINGS:
                 options = hpccomm.CommOptions(shared_memory=name)
                 forced = stack.enter_context(hpccomm.new_comm(options=options))
-                entered.append(contenders.hpccomm(name, forced, "shm", registered=False))
+                entered.append(contenders.hpccomm(name, forced, "shm", name))
             else:
                 entered.append(command.ours(name, comm))
         return command.Contest(comm, bare, entered, memcpy, "memcpy", given, skipped).run()

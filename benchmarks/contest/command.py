@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
     from hpccomm import Communicator
+    from hpccomm.results.schema import RunInfo
 
 SETTINGS = ("pages", "staging")
 """How plain arrays are reached on shared memory, by the names of `CommOptions.shared_memory`."""
@@ -102,8 +103,8 @@ def ours(name: str, comm: "Communicator") -> Contender:
         return known.planned(name, comm)
     if name == REGISTERED:
         algorithm = "shm" if comm.num_nodes == 1 else AUTO
-        return known.hpccomm(name, comm, algorithm, registered=True)
-    return known.hpccomm(name, comm, name, registered=False)
+        return known.hpccomm(name, comm, algorithm, REGISTERED)
+    return known.hpccomm(name, comm, name)
 
 
 def gloo_where_it_is(
@@ -152,16 +153,7 @@ class Contest:
     def run(self) -> int:
         """Measure everything, and write it. Collective; returns the exit status on every rank."""
         given, root = self.arguments, self.comm.rank == 0
-        place = launched()
-        info = facts.run_info(
-            self.comm,
-            record.config(given.sizes, given.rounds),
-            tuple(f"{name}: {why}" for name, why in self.skipped.items()),
-            tuple(sys.argv),
-            "none" if place is None else place.launcher,
-        )
-        peers = {one.backend: one.algorithm for one in self.contenders if one.name == GLOO}
-        info = replace(info, versions={**info.versions, **peers})
+        info = self._info()
         with ExitStack() as stack:
             writer: Any = None
             if root:
@@ -188,6 +180,19 @@ class Contest:
         wrong = any(result.wrong for line in every for result in line.results.values())
         return 1 if wrong else 0
 
+    def _info(self) -> "RunInfo":
+        """Return what a results file says of the run. Collective."""
+        place = launched()
+        info = facts.run_info(
+            self.comm,
+            record.config(self.arguments.sizes, self.arguments.rounds),
+            tuple(f"{name}: {why}" for name, why in self.skipped.items()),
+            tuple(sys.argv),
+            "none" if place is None else place.launcher,
+        )
+        peers = {one.backend: one.algorithm for one in self.contenders if one.name == GLOO}
+        return replace(info, versions={**info.versions, **peers})
+
     def _facts(self) -> dict[str, str]:
         """Return what the run is made with, in words."""
         from mpi4py import MPI
@@ -197,7 +202,7 @@ class Contest:
         gloos = [one.algorithm for one in self.contenders if one.name == GLOO]
         said = {
             "library": f"{library} {'.'.join(map(str, version))} through mpi4py",
-            "ranks": f"{comm.size} on {comm.num_nodes} node{'s' * (comm.num_nodes > 1)}",
+            "ranks": f"{comm.size} ranks on {comm.num_nodes} node{'s' * (comm.num_nodes > 1)}",
             "machine": tables.machine(),
             "date": f"{datetime.now().astimezone():%Y-%m-%d}",
             "with": ", ".join([*(f"{n} {v}" for n, v in facts.versions().items()), *gloos]),
@@ -250,5 +255,5 @@ class Contest:
             body = tables.restructured(done, self.contenders)
             given.rst.write_text(f"{tables.fields(said)}\n{body}")
         if given.plot is not None:
-            title = f"{said['library']}, {said['ranks']}, {said['machine']}, {said['date']}"
+            title = ", ".join(said[name] for name in ("library", "ranks", "machine", "date"))
             save(picture.draw(done, self.contenders, title), given.plot)

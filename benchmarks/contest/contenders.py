@@ -75,7 +75,7 @@ def plain(count: int) -> Array:
     return np.empty(count, DTYPE)
 
 
-def hpccomm(name: str, comm: "Communicator", algorithm: str, *, registered: bool) -> Contender:
+def hpccomm(name: str, comm: "Communicator", algorithm: str, memory: str = "plain") -> Contender:
     """Return hpccomm as a contender.
 
     Parameters
@@ -86,14 +86,14 @@ def hpccomm(name: str, comm: "Communicator", algorithm: str, *, registered: bool
         Makes the calls.
     algorithm : str
         Passed to them, where they take one.
-    registered : bool
-        Whether arrays are of `Communicator.empty`.
+    memory : str
+        `REGISTERED`, where arrays are of `Communicator.empty`; else how plain ones are reached.
     """
 
     def in_segment(count: int) -> Array:
         return np.asarray(comm.empty(count, DTYPE))
 
-    allocate: Allocate = in_segment if registered else plain
+    allocate: Allocate = in_segment if memory == REGISTERED else plain
 
     def enter(case: Case) -> Entry | None:
         arrays = case.arrays(allocate)
@@ -110,7 +110,6 @@ def hpccomm(name: str, comm: "Communicator", algorithm: str, *, registered: bool
             return None
         return Entry(bind(comm, case.collective, given, how), arrays, choice.algorithm)
 
-    memory = "registered" if registered else "plain"
     return Contender(name, comm.backends["host"] or "", f"{algorithm}, {memory}", enter, ours=True)
 
 

@@ -48,6 +48,8 @@ def gloo(bare: "Intracomm", interface: str) -> Iterator[Contender]:
     LookupError
         On every rank, if one has no such interface.
     """
+    # Else it warns where addresses have no names, as on a virtual cluster.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     torch: Any = importlib.import_module("torch")
     group: Any = importlib.import_module("torch.distributed")
     hosts = bare.allgather(address(interface))

@@ -1,4 +1,4 @@
-"""A run as a picture: the speed of each contender over the library's own call, against size."""
+"""A run as a picture: the speed of each contender over the library's own call, by size."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,34 +12,42 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 2
+SHOWN = range(-4, 6)
+"""Powers of two of the ratios that are shown: what is far slower or faster leaves the picture."""
 
 
 def draw(tables: Sequence[Sequence[Line]], contenders: Sequence[Contender], title: str) -> "Figure":
     """Return a figure with a panel for each collective."""
     rows = -(-len(tables) // COLUMNS)
-    figure = new_figure(11.0, 3.0 * rows + 0.5)
+    figure: Figure = new_figure(11.0, 2.8 * rows + 0.8)
     for number, lines in enumerate(tables, 1):
         axes = figure.add_subplot(rows, COLUMNS, number)
         for place, one in enumerate(contenders):
-            with_it = [line for line in lines if one.name in line.results]
+            drawn = {
+                position: line.faster(line.results[one.name])
+                for position, line in enumerate(lines)
+                if one.name in line.results
+            }
             axes.plot(
-                [line.nbytes for line in with_it],
-                [line.faster(line.results[one.name]) for line in with_it],
+                list(drawn),
+                list(drawn.values()),
                 marker="o" if one.ours else "",
                 linestyle="-" if one.ours else "--",
                 color="black" if one.name == LIBRARY else f"C{place}",
-                label=one.name,
+                label=one.name if number == 1 else None,
             )
-        axes.set_xscale("log", base=2)
+        axes.set_xticks(range(len(lines)), [size(line.nbytes) for line in lines], fontsize="small")
         axes.set_yscale("log", base=2)
-        ticks = [line.nbytes for line in lines]
-        axes.set_xticks(ticks, [size(tick) for tick in ticks], rotation=30, fontsize="small")
-        axes.yaxis.set_major_formatter(lambda value, _position: f"{value:g}{TIMES}")
+        axes.set_ylim(2.0 ** SHOWN[0], 2.0 ** SHOWN[-1])
+        axes.set_yticks([2.0**power for power in SHOWN], [_spelled(power) for power in SHOWN])
         axes.set_title(lines[0].collective, loc="left", fontsize="medium")
         axes.set_ylabel(f"speed over {LIBRARY}")
         axes.grid(visible=True, alpha=0.3)
-        if number == 1:
-            axes.legend(fontsize="small")
     figure.suptitle(title, fontsize="medium")
-    figure.set_layout_engine("tight")
+    figure.legend(loc="outside lower center", ncols=len(contenders), fontsize="small")
+    figure.set_layout_engine("constrained")
     return figure
+
+
+def _spelled(power: int) -> str:
+    return f"{1 << power}{TIMES}" if power >= 0 else f"1/{1 << -power}"
