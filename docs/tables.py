@@ -12,6 +12,7 @@ from hpccomm.dtypes import REDUCIBLE
 from hpccomm.perf.collectives import COLLECTIVES
 from hpccomm.perf.flags import FLAGS
 from hpccomm.perf.names import OPS, TYPES
+from hpccomm.policy import CASES
 from hpccomm.reductions import ReduceOp, meaningful
 from hpccomm.settings import VARIABLES
 
@@ -83,6 +84,13 @@ def types() -> Iterator[Line]:
     yield "``-o``", _listed(OPS)
 
 
+def cases() -> Iterator[Line]:
+    """What rows of a tuning table hold for."""
+    yield "case", "holds for"
+    for name, meaning in CASES.items():
+        yield f"``{name}``", meaning
+
+
 def verbs() -> Iterator[Line]:
     """Verbs of the command line."""
     yield "command", "does"
@@ -101,6 +109,7 @@ TABLES = {
         neutral_flags,
         factors,
         types,
+        cases,
         verbs,
     )
 }

@@ -86,7 +86,7 @@ class Pick(NamedTuple):
 
 
 class Row(NamedTuple):
-    """From `start` bytes of the larger array of a rank on, up to the next row, `pick` is taken."""
+    """From `start` bytes of the larger array of a rank on, up to the next row, this pick is taken."""
 
     start: int
     pick: Pick
@@ -106,7 +106,7 @@ class Table:
     measured : str
         When, as an ISO 8601 date.
     rows : mapping of (str, str) to tuple of Row
-        For a collective and one of `CASES`, rows that ascend from 0 bytes. It need not have all.
+        For a collective and one of ``CASES``, rows that ascend from 0 bytes. It need not have all.
 
     Raises
     ------
