@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import hpccomm
-from hpccomm import ReduceOp
+from hpccomm import CommOptions, ReduceOp
 from hpccomm.dtypes import REDUCIBLE
 from hpccomm.errors import (
     BufferMismatch,
@@ -20,6 +21,7 @@ from hpccomm.errors import (
 from hpccomm.reductions import meaningful
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.creation import another
 from hpccomm.testing.conformance.inputs import RECORD, moved, poison, reduced, reduction
 
 if TYPE_CHECKING:
@@ -195,9 +197,11 @@ def signals_are_counted(comm: Communicator) -> None:
         for turn in range(3):
             window.put(np.array([turn + 1]), right, turn)
             window.signal(right, index=7)
+        time.sleep(0.02)  # the signals so far have come
+        window.put(np.array([4]), right, 3)
         window.signal(right)
         window.wait_signal(left)
-        equal(memory, np.array([1, 2, 3, 0]))
+        equal(memory, np.array([1, 2, 3, 4]))
         for _ in range(3):
             window.wait_signal(left, index=7)
         # Neither messages nor another window's signals are taken for them.
@@ -230,6 +234,48 @@ def empty_memory_and_parts(comm: Communicator) -> None:
         expected = np.zeros(memory.size)
         expected[-1:] = comm.size
         equal(memory, expected)
+
+
+@WINDOWS.behaviour()
+def windows_by_messages_alone(comm: Communicator) -> None:
+    """The same where ranks of a node do not reach each other's memory."""
+    with another(comm, options=CommOptions(shared_memory="off")) as apart:
+        put_round_a_ring(apart, np.dtype(np.float32))
+        get_from_every_rank(apart)
+        large_parts(apart, 1_300_001)
+        accumulate_from_all_at_once(apart, np.dtype(np.float16))
+        accumulate_large_parts(apart)
+        fences_part_epochs(apart)
+        empty_memory_and_parts(apart)
+        if apart.size > 1:
+            accumulate_many_times(apart)
+
+
+@WINDOWS.behaviour()
+def registered_and_plain_memory(comm: Communicator) -> None:
+    """Some ranks' memory is registered, or a part of such, and others' is plain."""
+    length = 70_001
+    source = moved(comm.size, (length,), np.float64)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for turn in range(3):
+        kind = (comm.rank + turn) % 3
+        memory = np.empty(length) if kind == 0 else comm.empty(length + kind - 1, np.float64)
+        memory = memory[kind - 1 :] if kind else memory
+        memory[:] = 1.0
+        x = comm.empty(length, np.float64) if turn % 2 else np.empty(length)
+        x[:] = source[comm.rank]
+        with comm.window(memory) as window:
+            window.accumulate(x, right)
+            window.fence()
+            equal(memory, source[left] + 1.0, f"accumulate, turn {turn}")
+            window.fence()
+            window.put(x[5:], right, 5)
+            window.signal(right)
+            window.wait_signal(left)
+            equal(memory[5:], source[left][5:], f"put, turn {turn}")
+            window.fence()
+            window.get(x, left)
+            equal(x[5:], source[(left - 1) % comm.size][5:], f"get, turn {turn}")
 
 
 @WINDOWS.behaviour()
