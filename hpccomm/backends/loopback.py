@@ -135,19 +135,19 @@ class LoopbackExposure:
     owners.
     """
 
+    lasting = False
+
     def __init__(
         self,
         exposed: Exposed,
         fingerprint: int,
-        call: int,
         scratch: NDArray[np.uint8] | None,
         plain: bool,
     ) -> None:
         self._exposed = exposed
         self._plain = plain
         self.record: Record = np.zeros(RECORD, np.int64)
-        # Where arrays lie is another in each call.
-        self.record[:3] = fingerprint, scratch is not None, call
+        self.record[:2] = fingerprint, scratch is not None
         self.scratch = scratch
 
     def learn(self, records: Mapping[int, Record]) -> Reach:
@@ -204,7 +204,7 @@ class LoopbackMemory:
             exposed.buffers[self._rank] = buffers
             if len(exposed.buffers) == self._size:  # all have found it
                 del self._world.exposed[key]
-        return LoopbackExposure(exposed, fingerprint, self._calls, staging, plain)
+        return LoopbackExposure(exposed, fingerprint, staging, plain)
 
 
 class LoopbackTransport:

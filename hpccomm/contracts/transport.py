@@ -85,10 +85,13 @@ class Exposure(Protocol):
         What this rank publishes.
     scratch : ndarray of uint8, or None
         Memory that peers reach in every case, as much as was asked for; None where there was none.
+    lasting : bool
+        Whether the same records lead to the same memory in a later call.
     """
 
     record: Record
     scratch: NDArray[np.uint8] | None
+    lasting: bool
 
     def learn(self, records: Mapping[int, Record]) -> Reach:
         """Take what each rank of the node published, this one too, and return what all reach.

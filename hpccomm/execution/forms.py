@@ -109,7 +109,8 @@ class Forms:
             program = self._made.get(reach)
             if program is None:
                 program = self._made[reach] = self._make[reach]()
-            found = self.found = Found(told, reach, program, Peers(exposure, dtype))
+            found = Found(told, reach, program, Peers(exposure, dtype))
+            self.found = found if exposure.lasting else None
         return found
 
     def _check(self) -> None:

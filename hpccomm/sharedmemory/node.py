@@ -232,6 +232,8 @@ class NodeExposure:
 
     __slots__ = ("_buffers", "_memory", "_plain", "_sights", "record", "scratch")
 
+    lasting = True
+
     def __init__(
         self,
         memory: NodeMemory,
