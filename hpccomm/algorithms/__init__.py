@@ -16,6 +16,7 @@ from hpccomm.algorithms import (
     dissemination,
     halving_doubling,
     hierarchical,
+    hierarchical_direct,
     linear,
     ordered,
     pairwise,
@@ -87,7 +88,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             ),
             "shm": Algorithm(shm.all_reduce, ordered=shm.all_reduce, shared=True),
             "hierarchical": Algorithm(
-                hierarchical.DEFAULT.all_reduce, ordered=hierarchical.DEFAULT.ordered_all_reduce
+                hierarchical.DEFAULT.all_reduce,
+                ordered=hierarchical.DEFAULT.ordered_all_reduce,
+                direct=hierarchical_direct.DEFAULT_DIRECT.all_reduce,
             ),
         },
         "broadcast": {
@@ -96,7 +99,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "chain": Algorithm(chain.broadcast),
             "scatter_all_gather": Algorithm(scatter_all_gather.broadcast),
             "shm": Algorithm(shm.broadcast, shared=True),
-            "hierarchical": Algorithm(hierarchical.DEFAULT.broadcast),
+            "hierarchical": Algorithm(
+                hierarchical.DEFAULT.broadcast, direct=hierarchical_direct.DEFAULT_DIRECT.broadcast
+            ),
         },
         "reduce": {
             "tree": Algorithm(tree.reduce, ordered=ordered.reduce(binomial.gather_rounds)),
@@ -108,7 +113,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "pairwise": Algorithm(pairwise.reduce, ordered=ordered.reduce(linear.gather_rounds)),
             "shm": Algorithm(shm.reduce, ordered=shm.reduce, shared=True),
             "hierarchical": Algorithm(
-                hierarchical.DEFAULT.reduce, ordered=ordered.reduce(linear.gather_rounds)
+                hierarchical.DEFAULT.reduce,
+                ordered=ordered.reduce(linear.gather_rounds),
+                direct=hierarchical_direct.DEFAULT_DIRECT.reduce,
             ),
         },
         "all_gather": {
@@ -118,7 +125,10 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "pairwise": Algorithm(pairwise.all_gather),
             "linear": Algorithm(linear.all_gather),
             "shm": Algorithm(shm.all_gather, shared=True),
-            "hierarchical": Algorithm(hierarchical.DEFAULT.all_gather),
+            "hierarchical": Algorithm(
+                hierarchical.DEFAULT.all_gather,
+                direct=hierarchical_direct.DEFAULT_DIRECT.all_gather,
+            ),
         },
         "reduce_scatter": {
             "ring": Algorithm(ring.reduce_scatter, ordered=ordered.reduce_scatter),
@@ -128,7 +138,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "pairwise": Algorithm(pairwise.reduce_scatter, ordered=ordered.reduce_scatter),
             "shm": Algorithm(shm.reduce_scatter, ordered=shm.reduce_scatter, shared=True),
             "hierarchical": Algorithm(
-                hierarchical.DEFAULT.reduce_scatter, ordered=ordered.reduce_scatter
+                hierarchical.DEFAULT.reduce_scatter,
+                ordered=ordered.reduce_scatter,
+                direct=hierarchical_direct.DEFAULT_DIRECT.reduce_scatter,
             ),
         },
         "all_to_all": {
@@ -136,6 +148,10 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "bruck": Algorithm(bruck.all_to_all, uniform=True),
             "linear": Algorithm(linear.all_to_all),
             "shm": Algorithm(shm.all_to_all, uniform=True, shared=True),
+            "hierarchical": Algorithm(
+                hierarchical.DEFAULT.all_to_all,
+                direct=hierarchical_direct.DEFAULT_DIRECT.all_to_all,
+            ),
         },
         "gather": {
             "linear": Algorithm(linear.gather),

@@ -247,7 +247,7 @@ SHORT = 4096
 """Elements for each rank below which messages one after the other count more than the array."""
 
 
-def _halves_evenly(size: int, count: Column | int) -> bool:
+def halves_evenly(size: int, count: Column | int) -> bool:
     """Tell whether halving and doubling moves as little as a ring, or too little is left to move."""
     return size & (size - 1) == 0 or int(np.max(count, initial=0)) < SHORT * size
 
@@ -263,7 +263,7 @@ def _balanced_all_reduce(
     source: str = SEND,
 ) -> Rounds:
     """Halve and double, or go round a ring."""
-    family = HALVING_DOUBLING if _halves_evenly(group.size, count) else RING
+    family = HALVING_DOUBLING if halves_evenly(group.size, count) else RING
     return family.all_reduce(group, start, count, slot, segment=segment, final=final, source=source)
 
 

@@ -70,6 +70,7 @@ FORMULAS: Mapping[str, Mapping[str, Formula]] = MappingProxyType(
             "pairwise": shifts.all_to_all,
             "bruck": shifts.bruck_all_to_all,
             "linear": linear.all_to_all,
+            "hierarchical": hierarchical.all_to_all,
             "shm": shm.all_to_all,
         },
         "gather": {

@@ -1,19 +1,22 @@
-"""Two levels: a ring within each node, and across the nodes halving and doubling, a tree or a ring.
+"""Two levels: a ring within each node, and across the nodes halving and doubling, trees or a ring.
 
 The price is the sum over the phases of the two levels: within a node those of L ranks, across the
 nodes those of N ranks with 1/L of the array, L of them side by side. All-reduce of S bytes:
-2 (L-1) (α + S/(L β)) + (L-1) S/(L γ) within, and what the halving and doubling of S/L costs across.
+2 (L-1) (α + S/(L β)) + (L-1) S/(L γ) within, and what the halving and doubling of S/L costs across, or
+the ring where N is no power of two and S not small.
 See A. R. Mamidala, R. Kumar, D. De, D. K. Panda, "MPI collectives on modern multicore clusters:
 performance optimizations and communication characteristics", 2008.
 """
 
+import math
 from dataclasses import replace
 
+from hpccomm.algorithms.families import halves_evenly
 from hpccomm.algorithms.hierarchical import DEFAULT
 from hpccomm.cost.case import Case
 from hpccomm.cost.dealt import Dealt, deal
 from hpccomm.cost.formulas import shifts, tree
-from hpccomm.cost.formulas.doubling import halving_doubling_steps, halving_reduce_ways
+from hpccomm.cost.formulas.doubling import halving_doubling_steps
 from hpccomm.cost.path import Path, Reach, Stage, copy, fold
 from hpccomm.cost.step import Step, Steps, chained, in_turn, local_step
 
@@ -44,30 +47,54 @@ def _first(case: Case, elements: float) -> list[Step]:
     return [Step(step.hop + (others - 1) * step.port, others * step.port)]
 
 
+def _between(case: Case, elements: float) -> Case:
+    """Return the case of slices of `elements` across the nodes, from or to the root in one pipeline."""
+    call = replace(case.call, counts=(math.ceil(elements),), root=0)
+    return replace(case.between, call=call, tuning=replace(case.tuning, channels=1))
+
+
 def all_reduce(case: Case) -> list[Stage]:
     """Fold within the nodes, each slice across them, and gather within them."""
+    nodes = case.network.nodes
+
+    def across(part: float) -> list[Step]:
+        if case.one_node:
+            return []
+        if halves_evenly(nodes, math.ceil(part)):
+            return halving_doubling_steps(case.between, part)
+        return [
+            *_round(case, part / nodes, fold(part / nodes)),
+            *_round(case, part / nodes, Path()),
+        ]
 
     def ways(elements: float) -> list[Steps]:
         part = max(elements / case.per_node, 1)
-        across = [] if case.one_node else halving_doubling_steps(case.between, part)
-        return [[*_ring(case, part, fold(1)), *across, *_ring(case, part, Path())]]
+        return [[*_ring(case, part, fold(1)), *across(part), *_ring(case, part, Path())]]
 
     return in_turn(_pieces(case), ways)
 
 
 def reduce(case: Case) -> list[Stage]:
-    """Fold within the nodes, each slice across them, and collect the slices at the root."""
-
-    def ways(elements: float) -> list[Steps]:
-        part = max(elements / case.per_node, 1)
-        across = [[]] if case.one_node else halving_reduce_ways(case.between, part)
-        # A rank alone on its node copies what others fold.
-        alone = case.per_node == 1
-        start = [local_step(copy(part))] if alone else _ring(case, part, fold(1))
-        end = [*_first(case, part), local_step(copy(part))]
-        return [[*start, *steps, *end] for steps in across]
-
-    return in_turn(_pieces(case), ways)
+    """Fold within the nodes, each slice up trees across them, and collect the slices at the root."""
+    pieces = _pieces(case)
+    part = max(pieces.mean / case.per_node, 1)
+    # A rank alone on its node copies what others fold.
+    alone = case.per_node == 1
+    within = [local_step(copy(part))] if alone else _ring(case, part, fold(1))
+    collected = [*_first(case, part), local_step(copy(part))]
+    if case.one_node:
+        return in_turn(pieces, lambda _: [[*within, *collected]])
+    others = pieces.all_pieces - 1
+    around = chained(within) + chained(collected)
+    first, following = tree.reduce(_between(case, part))
+    ways = [around + one + other for one in first for other in following]
+    # While pieces follow each other, each port and each rank has to do with all of them.
+    ports = sum(
+        (step.port for step in [*within, *collected]),
+        2 * case.between.inject(Reach.ACROSS, part / 2),
+    )
+    worked = sum((step.local for step in [*within, *collected]), 2 * fold(part / 2))
+    return [tuple(others * busy + way for way in ways for busy in (ports, worked))]
 
 
 def broadcast(case: Case) -> list[Stage]:
@@ -87,8 +114,7 @@ def broadcast(case: Case) -> list[Stage]:
     if case.one_node:
         return [(others * segments * step.port + along,)]
     dealt = chained(_first(case, part))
-    call = replace(case.call, counts=(-(-int(elements) // width),), root=0)
-    between = replace(case.between, call=call, tuning=replace(case.tuning, channels=1))
+    between = _between(case, elements / width)
     ports = 2 * between.inject(Reach.ACROSS, part / 2)
     ways = [dealt.without_latency + ports + along]
     first, following = tree.broadcast(between)
@@ -138,6 +164,33 @@ def reduce_scatter(case: Case) -> list[Stage]:
         return [[*_many(case, elements, folded), *across, local_step(copy(elements))]]
 
     return in_turn(_blocks(case), ways)
+
+
+def all_to_all(case: Case) -> list[Stage]:
+    """Exchange with the ranks at distance 1 on both sides, by place and then by node, at distance 2, ..."""
+    n, width, nodes = case.ranks, case.per_node, case.network.nodes
+    if case.one_node:
+        return shifts.all_to_all(case)
+    block = max(max(case.call.counts), 1)
+    segment = min(case.tuning.segment, block)
+    pieces = -(-block // segment)
+    channels = min(case.tuning.channels, pieces * (n // 2 + 1)) if case.call.uniform else 1
+    each = block / pieces
+    inner, across = case.step(Reach.INNER, each, width), case.step(Reach.ACROSS, each, width)
+    near = n // 2 // nodes
+    far = n // 2 - near
+    # In the last round both sides are one rank where n is even.
+    alone, alone_far = int(n % 2 == 0 and width % 2 == 0), int(n % 2 == 0 and width % 2 == 1)
+    own = (
+        far * across.hop
+        + (far - alone_far) * across.port
+        + near * inner.hop
+        + (near - alone) * inner.port
+    )
+    busy = across.hop + (pieces * (n - width) - 1) * across.port
+    within = inner.hop + (pieces * (width - 1) - 1) * inner.port if width > 1 else Path()
+    before = copy(block)
+    return [(before + pieces / channels * own, before + busy, before + within)]
 
 
 def barrier(case: Case) -> list[Stage]:
