@@ -115,7 +115,9 @@ case $("$mpiexec" --version 2>&1) in
     launch=("$mpiexec" --prtemca plm_ssh_agent /run/agent --prtemca prte_if_include "$network.0/24"
         --mca pml ob1 --mca btl "tcp,sm,self" --mca btl_tcp_if_include "$network.0/24"
         --mca osc "^ucx" --mca mpi_yield_when_idle 1
-        --host "$hosts" --map-by "slot:OVERSUBSCRIBE" --bind-to none -n "$total")
+        --host "$hosts" --map-by "slot:OVERSUBSCRIBE" --bind-to none -n "$total"
+        # It hangs where ranks end before each host has reported that its own are started.
+        sh -c 'sleep 0.5; exec "$@"' sh)
     ;;
 *HYDRA* | *"Intel(R) MPI"*)
     launch=("$mpiexec" -launcher ssh -launcher-exec /run/agent -hosts "$hosts" -n "$total")
@@ -142,6 +144,7 @@ raise_hosts() {
     local host
     # All that the run writes for itself is in this /run, which nobody else sees and nobody cleans up.
     mount -t tmpfs -o mode=755 run /run || fail_inside "this machine does not allow to mount."
+    mkdir /run/tmp
     hostname launcher
     echo 127.0.0.1 localhost >/run/hosts
     ip link set lo up
@@ -151,7 +154,6 @@ raise_hosts() {
     ip link set bridge up
     echo "$network.254 launcher" >>/run/hosts
     for ((host = 0; host < nodes; host++)); do
-        mkdir "/run/tmp-host$host"
         ip netns add "host$host" || fail_inside "this machine does not allow network namespaces."
         ip link add "port$host" type veth peer name eth0 netns "host$host" ||
             fail_inside "this kernel has no veth devices."
@@ -164,16 +166,22 @@ raise_hosts() {
         echo "$network.$((host + 1)) host$host" >>/run/hosts
     done
     [[ ! -e /etc/hosts ]] || mount --bind /run/hosts /etc/hosts
-    # What a launcher calls in place of ssh: [OPTION...] HOST WORD...
+    # What a launcher calls in place of ssh: [OPTION...] HOST WORD... Open MPI's daemon leaves its
+    # first process; a host must stay up until all that runs on it has ended.
     cat >/run/agent <<'END'
 #!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
 host=$1
 shift
-exec ip netns exec "$host" unshare --uts sh -c '
-    hostname "$0" && mount -t tmpfs -o mode=1777 shm /dev/shm || exit
-    export TMPDIR="/run/tmp-$0"
-    exec sh -c "$*"' "$host" "$@"
+exec ip netns exec "$host" \
+    unshare --uts --ipc --pid --mount-proc --fork --kill-child=KILL sh -c '
+    hostname "$0" && mount -t tmpfs -o mode=1777 shm /dev/shm && mount -t tmpfs tmp /run/tmp || exit
+    sh -c "$*" || exit
+    set -- /proc/[0-9]*
+    while [ $# -gt 1 ]; do
+        sleep 0.1
+        set -- /proc/[0-9]*
+    done' "$host" "$@"
 END
     chmod +x /run/agent
 }
@@ -181,7 +189,6 @@ END
 inside() {
     local status=0
     raise_hosts
-    mkdir /run/tmp
     # The first process of a namespace gets only the signals that it handles.
     trap 'kill -TERM "$launcher" 2>/dev/null' TERM
     TMPDIR=/run/tmp "${launch[@]}" &
