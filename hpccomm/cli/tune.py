@@ -111,8 +111,8 @@ def _add_measuring(group: "argparse._ArgumentGroup") -> None:
         "--segments",
         type=_segments,
         metavar="SIZE,...",
-        help="bytes that algorithms move at a time, each a way of its own (default: 512K; on several "
-        "nodes 64K,128K,256K,512K)",
+        help="bytes that algorithms move at a time, each a way of its own beside that of the built-in "
+        "table (default: none)",
     )
     group.add_argument(
         "--deterministic",

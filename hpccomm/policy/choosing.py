@@ -140,9 +140,15 @@ class Policy:
             )
         pick = Pick(algorithm)
         if _sized(call):
-            cases = (ORDERED_CASE,) if deterministic else (NATIVE_CASE, OWN_CASE)
-            pick = self.table.tuned(call.collective, cases, algorithm, call.nbytes)
+            pick = self.named(call.collective, algorithm, call.nbytes, deterministic=deterministic)
         return Decision(pick, f"as asked; {IN_ORDER}" if deterministic else "as asked")
+
+    def named(
+        self, collective: str, algorithm: str, nbytes: int, *, deterministic: bool = False
+    ) -> Pick:
+        """Return how an algorithm that a call names is run: as the table has it near that size."""
+        cases = (ORDERED_CASE,) if deterministic else (NATIVE_CASE, OWN_CASE)
+        return self.table.tuned(collective, cases, algorithm, nbytes)
 
     def _automatic(self, call: Signature, names: tuple[str, ...], deterministic: bool) -> Decision:
         native = NATIVE in names

@@ -75,7 +75,7 @@ class Bench:
     Parameters
     ----------
     comms : mapping of int to Communicator
-        One for each segment in bytes; 0 is the default.
+        One for each segment in bytes; 0 leaves segments and channels to the built-in table.
     memory : tuple of two ndarray
         For the calls.
     effort : Effort
@@ -155,7 +155,10 @@ class Bench:
                     choice = comm.explain(collective, *args, **asked)
                 except UsageError:  # it does not apply
                     continue
-                pick = Pick(name, 0 if choice.segment is None else segment)
+                pick = Pick(name)
+                if choice.segment is not None:
+                    known = comm.policy.named(collective, name, nbytes, deterministic=deterministic)
+                    pick = known._replace(segment=segment or known.segment)
                 if pick not in found:
                     found[pick] = partial(getattr(comm, collective), *args, **asked)
         return found
@@ -226,5 +229,8 @@ def stored(
 
 
 def spelled(pick: Pick) -> str:
-    """Return a pick as it is printed."""
-    return f"{pick.algorithm}/{pick.segment}" if pick.segment else pick.algorithm
+    """Return a pick as it is printed: its algorithm, segment and channels, but for defaults."""
+    name, segment, channels = pick
+    return (
+        f"{name}/{segment or ''}/{channels}" if channels else f"{name}/{segment}".removesuffix("/0")
+    )

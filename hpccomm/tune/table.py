@@ -18,16 +18,10 @@ from hpccomm.policy import Rows, Table, stored
 from hpccomm.policy.table import Shape
 from hpccomm.results.schema import Config
 from hpccomm.results.writer import Writer
-from hpccomm.settings import DEFAULT_SEGMENT, CommOptions
+from hpccomm.settings import CommOptions
 from hpccomm.tune import calls, listing, measuring
 from hpccomm.tune.measuring import Bench, Effort, Finding
 from hpccomm.tune.verifying import Verdict, verify
-
-SEGMENTS = (DEFAULT_SEGMENT,)
-"""Bytes that are tried on one node: what a core's cache takes."""
-
-SEGMENTS_ACROSS = (DEFAULT_SEGMENT, 64 << 10, 128 << 10, 256 << 10)
-"""Bytes that are tried on several: short enough to keep a link full both ways."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +37,7 @@ class Asked:
     effort : Effort
         How long each time.
     segments : tuple of int
-        Bytes that algorithms move at a time; empty for the usual ones.
+        Bytes that algorithms move at a time, tried beside those of the built-in table.
     deterministic : bool
         Whether reductions are measured with contributions in rank order as well.
     every : bool
@@ -108,7 +102,6 @@ def tune(
     need = memory.Need(comm.node, facts.host(), 4 * largest, memory.available())
     memory.require(comm.all_gather_object(need), largest)
     arrays = calls.arrays(largest)
-    segments = asked.segments or (SEGMENTS if comm.num_nodes == 1 else SEGMENTS_ACROSS)
     config = Config(
         minimum_bytes=asked.sizes.smallest,
         maximum_bytes=asked.sizes.largest,
@@ -125,8 +118,7 @@ def tune(
         say = partial(_say, out) if comm.rank == 0 else _silent
         say(listing.heading(comm.policy.shape))
         fixed = {
-            0 if segment == DEFAULT_SEGMENT else segment: stack.enter_context(_fixed(comm, segment))
-            for segment in segments
+            segment: stack.enter_context(_fixed(comm, segment)) for segment in (0, *asked.segments)
         }
         bench = Bench(fixed, arrays, asked.effort, every=asked.every)
         found = {
@@ -167,8 +159,11 @@ def tune(
 
 
 def _fixed(comm: Communicator, segment: int) -> Communicator:
-    """Return a communicator of the same ranks whose algorithms move `segment` bytes at a time."""
-    options = CommOptions(segment=segment, tuning_file="", self_check=False)
+    """Return a communicator of the same ranks whose algorithms move `segment` bytes at a time.
+
+    With 0 it moves what the built-in table says.
+    """
+    options = CommOptions(segment=segment or None, tuning_file="", self_check=False)
     name = f"tune-{segment}"
     return new_comm(comm.backends["host"] or "", mpi_comm=comm.mpi_comm, name=name, options=options)
 
