@@ -87,3 +87,12 @@ def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch, collective: str
     assert case.wrong(arrays) == 0
     arrays.out[-1] = 0.5
     assert case.wrong(arrays) == 1
+
+
+def test_auto_beside_every_algorithm(mpiexec: Mpiexec) -> None:
+    asked = ["--collectives", "broadcast,barrier", "-b", "8", "-e", "512", "-f", "8"]
+    done = mpiexec(2, FOLDER / "auto.py", *asked, "--blocks", "2", "--seconds", "1e-5")
+    assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: slower, on a busy machine
+    assert done.stdout.count("best fixed choice") == 2
+    assert done.stdout.count(" native ") >= 4
+    assert "10% of the best at" in done.stdout

@@ -48,7 +48,7 @@ def verdict(verdicts: Sequence[Verdict]) -> str:
     lines += [
         f"#   slower: {each.collective}{' in rank order' if each.deterministic else ''}, "
         f"{each.nbytes} bytes: {each.seconds * 1e6:.2f} us, {spelled(each.best)} "
-        f"{each.best_seconds * 1e6:.2f} us, {each.ratio:.2f} times as long"
+        f"{each.fixed[each.best] * 1e6:.2f} us, {each.ratio:.2f} times as long"
         for each in slow
     ]
     if slow:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 from hpccomm.algorithms import ALGORITHMS
 from hpccomm.communicator import Communicator
@@ -29,6 +30,9 @@ SETTLED = 1 << 20
 
 FAR = 3.0
 """How many times slower that is."""
+
+ALSO = MappingProxyType({"scan": ("linear",)})
+"""What is good somewhere, beside what `BY_BYTES` has: a scan by two ranks is but one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,7 @@ class Bench:
 
     def _names(self, collective: str) -> list[str]:
         """Return the algorithms that are tried."""
-        sensible = {*BY_BYTES[collective], "shm"}
+        sensible = {*BY_BYTES[collective], *ALSO.get(collective, ()), "shm"}
         if self.comm.num_nodes > 1:
             sensible.add("hierarchical")
         own = [name for name in ALGORITHMS[collective] if self._every or name in sensible]

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from hpccomm.communicator import Communicator
-from hpccomm.policy import AUTO, Pick
+from hpccomm.policy import AUTO, NATIVE, Pick
 from hpccomm.tune import timing
 from hpccomm.tune.calls import Array, Call, arguments, how
 from hpccomm.tune.measuring import Bench, Effort, Finding
@@ -36,23 +36,25 @@ class Verdict:
         The size.
     seconds : float
         Of a call by `auto`.
-    best : Pick
-        The fastest fixed choice.
-    best_seconds : float
-        Of a call by that.
+    fixed : dict of Pick to float
+        Of a call by fixed choices: the fastest, and the backend's own.
     """
 
     collective: str
     deterministic: bool
     nbytes: int
     seconds: float
-    best: Pick
-    best_seconds: float
+    fixed: dict[Pick, float]
+
+    @property
+    def best(self) -> Pick:
+        """The fastest fixed choice."""
+        return min(self.fixed, key=lambda pick: self.fixed[pick])
 
     @property
     def ratio(self) -> float:
         """How many times slower `auto` is."""
-        return self.seconds / self.best_seconds
+        return self.seconds / self.fixed[self.best]
 
 
 def verify(
@@ -89,10 +91,11 @@ def verify(
         ways = bench.ways(collective, finding.nbytes, deterministic)
         ideas = {pick: seconds for pick, seconds in finding.seconds.items() if pick in ways}
         fastest = sorted(ideas, key=lambda pick: ideas[pick])[:RIVALS]
+        rivals = dict.fromkeys([*fastest, *(pick for pick in ideas if pick.algorithm == NATIVE)])
         args, keywords = arguments(tuned, collective, finding.nbytes, memory)
         asked = keywords | how(collective, AUTO, deterministic=deterministic)
         automatic = Pick(AUTO)
-        calls: dict[Pick, Call] = {pick: ways[pick] for pick in fastest}
+        calls: dict[Pick, Call] = {pick: ways[pick] for pick in rivals}
         calls[automatic] = partial(getattr(tuned, collective), *args, **asked)
         ideas[automatic] = ideas[fastest[0]]
         timing.first(bench.comm, calls)
@@ -104,10 +107,8 @@ def verify(
             for pick, samples in more.items():
                 collected[pick].append(samples)
             took = {pick: timing.typical(np.concatenate(all_)) for pick, all_ in collected.items()}
-            best = min(fastest, key=lambda pick: took[pick])
-            verdict = Verdict(
-                collective, deterministic, finding.nbytes, took[automatic], best, took[best]
-            )
+            seconds = took.pop(automatic)
+            verdict = Verdict(collective, deterministic, finding.nbytes, seconds, took)
             if verdict.ratio <= SLOWER:
                 break
         verdicts.append(verdict)

@@ -1,0 +1,86 @@
+"""Whether ``auto`` is as fast as the best fixed choice: against every algorithm, over sizes.
+
+Run it on ranks that have a core each::
+
+    mpiexec -n 2 python benchmarks/auto.py
+    mpiexec -n 2 python benchmarks/auto.py --collectives all_reduce -b 1K -e 256M -f 2
+    HPCCOMM_TUNING_FILE=tuning.h5 mpiexec -n 2 python benchmarks/auto.py
+
+At each size every algorithm that applies is looked at; the fastest and the backend's own are then timed in turns
+with ``auto``, and timed again where ``auto`` is slower. The exit status is 1 if it stays more than 10 % slower than
+the best fixed choice somewhere. Where two calls take microseconds, 10 % is less than what a busy machine adds.
+"""
+
+import argparse
+import sys
+
+import hpccomm
+from hpccomm.contracts.signature import COLLECTIVES
+from hpccomm.perf import readers
+from hpccomm.perf.sizes import Sizes
+from hpccomm.policy import Pick
+from hpccomm.tune import calls
+from hpccomm.tune.measuring import Bench, Effort, spelled
+from hpccomm.tune.verifying import SLOWER, Verdict, verify
+
+HEADING = (
+    f"#{'bytes':>11}  {'auto takes':<24}{'us':>11}{'native us':>11}{'ratio':>7}"
+    f"   {'best fixed choice':<24}{'us':>11}{'ratio':>7}"
+)
+
+
+def line(verdict: Verdict, takes: str) -> str:
+    """Return the line of a size; ratios are of times, ``auto`` over the other."""
+    native = verdict.fixed.get(Pick("native"))
+    own = f"{'':>11}{'':>7}"
+    if native is not None:
+        own = f"{native * 1e6:>11.2f}{verdict.seconds / native:>7.2f}"
+    best = verdict.fixed[verdict.best]
+    return (
+        f"{verdict.nbytes:>12}  {takes:<24}{verdict.seconds * 1e6:>11.2f}{own}"
+        f"   {spelled(verdict.best):<24}{best * 1e6:>11.2f}{verdict.ratio:>7.2f}"
+        f"{'  slower' if verdict.ratio > SLOWER else ''}"
+    )
+
+
+def main() -> int:
+    """Measure and print; return the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--collectives", type=readers.listed, default=COLLECTIVES)
+    parser.add_argument("-b", "--minbytes", type=readers.size, default=8)
+    parser.add_argument("-e", "--maxbytes", type=readers.size, default=64 << 20)
+    parser.add_argument("-f", "--stepfactor", type=int, default=4)
+    parser.add_argument("--blocks", type=int, default=11, help="how often each is timed")
+    parser.add_argument("--seconds", type=float, default=0.004, help="about how long each time")
+    given = parser.parse_args()
+    sizes = list(Sizes(given.minbytes, given.maxbytes, given.stepfactor, 0).measured(4))
+    effort = Effort(given.blocks, given.seconds)
+    slow = total = 0
+    with hpccomm.new_comm() as comm:
+        memory = calls.arrays(calls.even("all_gather", given.maxbytes, comm.size))
+        bench = Bench({0: comm}, memory, effort, every=True)
+        if comm.rank == 0:
+            print(f"# {comm.policy.shape}\n# auto goes by {comm.policy.source}")
+        for collective in given.collectives:
+            if comm.rank == 0:
+                print(f"#\n# {collective}\n{HEADING}", flush=True)
+            swept = [0] if collective == "barrier" else sizes
+            found = bench.sweep(collective, swept, deterministic=False, tell=lambda _: None)
+            for verdict in verify(
+                bench, comm, memory, collective, found, effort, deterministic=False
+            ):
+                args, keywords = calls.arguments(comm, collective, verdict.nbytes, memory)
+                takes = comm.explain(collective, *args, **keywords).algorithm
+                slow += verdict.ratio > SLOWER
+                total += 1
+                if comm.rank == 0:
+                    print(line(verdict, takes), flush=True)
+        if comm.rank == 0:
+            print(f"#\n# within {SLOWER - 1:.0%} of the best at {total - slow} of {total} sizes")
+    return 1 if slow else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
