@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Everything that must hold: static checks, tests without MPI, tests under MPI on 1 to 4 ranks, docs.
+# Everything that must hold: static checks, tests without MPI, tests under MPI on 1 to 4 ranks, on
+# several virtual hosts, docs.
 # Makes or reuses the environment of quickstart.sh and installs nothing outside it.
 #
 #   bash jobs/test.sh
@@ -42,7 +43,8 @@ stage 60 "ruff format" "$python" -m ruff format --check
 stage 300 "mypy" "$python" -m mypy
 stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
 # Two at a time, file by file: a file's tests share what they start.
-stage 700 "tests without MPI" "$python" -m pytest -n 2 --dist loadfile --ignore=tests/mpi
+stage 700 "tests without MPI" "$python" -m pytest -n 2 --dist loadfile --ignore=tests/mpi \
+    --ignore=tests/cluster
 # Open MPI's launcher refuses to start where one of the same process id was killed and left its files.
 launcher_folder=$(mktemp -d)
 trap 'rm -rf "$launcher_folder"' EXIT
@@ -50,6 +52,7 @@ for ranks in 1 2 3 4; do
     stage 240 "tests with MPI, ranks: $ranks" env TMPDIR="$launcher_folder" "$mpiexec" -n "$ranks" \
         "$python" -m pytest --with-mpi -p no:cacheprovider -o faulthandler_timeout=60 tests/mpi
 done
+stage 240 "tests on virtual hosts" "$python" -m pytest -rs tests/cluster
 stage 180 "docs" "$python" -m sphinx -n -W --keep-going -q docs docs/_build/html
 stage 180 "docs' examples" "$python" -m sphinx -n -W --keep-going -q -b doctest docs docs/_build/doctest
 command -v nvidia-smi >/dev/null ||

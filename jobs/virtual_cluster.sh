@@ -45,7 +45,7 @@ cannot() {
     exit "$unavailable"
 }
 
-nodes= per_node= link=
+nodes='' per_node='' link=''
 while (($#)); do
     case $1 in
     --help | -h)

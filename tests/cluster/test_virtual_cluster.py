@@ -1,0 +1,201 @@
+"""jobs/virtual_cluster.sh: hosts out of namespaces, what ranks on them do, and that nothing stays."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+SCRIPT = CHECKOUT / "jobs" / "virtual_cluster.sh"
+UNAVAILABLE = 77
+
+CASES = (
+    "test_nodes"
+    " or (hierarchical or auto-auto) and (forms or arrays_lie_anywhere)"
+    " or hierarchical and (counts or reductions or shared_memory.large_arrays)"
+)
+"""What is asked of ranks on several hosts: each collective, by the algorithms that know of hosts,
+on arrays that lie anywhere, of few and of many elements, even and uneven, against NumPy."""
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(launcher: str) -> Start:
+    """Start the script: ``start(2, "2,1", "true", link="1gbit")``. Skips where it cannot run."""
+
+    def popen(
+        nodes: int, ranks: int | str, *command: str | Path, link: str = ""
+    ) -> subprocess.Popen[str]:
+        limit = ["--link", link] if link else []
+        return subprocess.Popen(
+            [
+                *("bash", SCRIPT, "--nodes", str(nodes), "--ranks-per-node", str(ranks)),
+                *limit,
+                *("--", *command),
+            ],
+            env=os.environ | {"HPCCOMM_MPIEXEC": launcher, "HPCCOMM_VENV": sys.prefix},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=CHECKOUT,
+        )
+
+    return popen
+
+
+def ended(process: subprocess.Popen[str], timeout: float = 60.0) -> tuple[int, str, str]:
+    """Wait for the end of a run; return its exit status, output and error output."""
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        # The kernel takes the cluster down with the script.
+        process.kill()
+        raise
+    if process.returncode == UNAVAILABLE:
+        pytest.skip(" ".join(errors.split()))
+    return process.returncode, output, errors
+
+
+def namespaces_of(marker: str) -> set[str]:
+    """Return the network namespaces of the processes that have `marker` among their arguments."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if marker.encode() in (process / "cmdline").read_bytes().split(b"\0"):
+                found.add(str((process / "ns" / "net").readlink()))
+        except OSError:
+            continue
+    return found
+
+
+def inhabited(namespaces: set[str]) -> set[str]:
+    """Return those of the namespaces in which a process is left."""
+    there = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            there.add(str((process / "ns" / "net").readlink()))
+        except OSError:
+            continue
+    return namespaces & there
+
+
+def wait_until(reached: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Look again and again; return whether it was reached in time."""
+    deadline = time.monotonic() + seconds
+    while not reached():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [(2, "2"), (3, "2"), (2, "2,1")])
+def test_collectives_are_exact(start: Start, nodes: int, ranks: str) -> None:
+    status, output, errors = ended(
+        start(
+            *(nodes, ranks, sys.executable, "-m", "pytest", "--with-mpi", "-q", "tests/mpi"),
+            *("-p", "no:cacheprovider", "-o", "faulthandler_timeout=60", "-k", CASES),
+        ),
+        timeout=120,
+    )
+    assert status == 0, output + errors
+    (passed,) = re.findall(r"(\d+) passed", output)
+    assert int(passed) >= 50, output
+
+
+def test_hosts_have_names_and_the_ranks_that_were_asked_for(start: Start) -> None:
+    status, output, errors = ended(start(3, "2,1,1", "hostname"))
+    assert status == 0, errors
+    assert sorted(output.split()) == ["host0", "host0", "host1", "host2"]
+
+
+def test_a_link_has_its_rate(start: Start) -> None:
+    program = """
+import time
+from mpi4py import MPI
+world, block = MPI.COMM_WORLD, bytearray(5_000_000)
+for repetition in range(2):
+    world.Barrier()
+    began = time.perf_counter()
+    world.Send(block, 1) if world.rank == 0 else world.Recv(block, 0)
+    world.Barrier()
+if world.rank == 0:
+    print(time.perf_counter() - began)
+"""
+    status, output, errors = ended(start(2, 1, sys.executable, "-c", program, link="100mbit"))
+    assert status == 0, errors
+    # 0.4 s, of which the queue's burst of 1 MB may pass at once, and the frames' heads on top.
+    assert 0.3 < float(output) < 0.8
+
+
+def test_the_commands_exit_status_is_passed_on(start: Start) -> None:
+    marker = uuid4().hex
+    status, _, _ = ended(start(2, 1, "sh", "-c", "exit 3", marker))
+    assert status == 3
+    assert not namespaces_of(marker)
+
+
+def test_runs_at_once_do_not_meet(start: Start) -> None:
+    runs = [start(2, 1, "sh", "-c", f"sleep 1; echo {name}") for name in ("a", "b")]
+    assert [ended(run)[:2] for run in runs] == [(0, "a\na\n"), (0, "b\nb\n")]
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)],
+    ids=str,
+)
+def test_nothing_is_left_of_a_run_that_is_ended(
+    start: Start, number: signal.Signals, status: int
+) -> None:
+    marker = uuid4().hex
+    run = start(2, 1, "sh", "-c", "trap '' TERM INT; while :; do sleep 0.1; done", marker)
+    up = wait_until(lambda: len(namespaces_of(marker)) > 3 or run.poll() is not None)
+    if run.poll() is not None:
+        ended(run)
+    # Those of the two hosts, the launcher's, and this one's, in which the script itself runs.
+    ours = str(Path("/proc/self/ns/net").readlink())
+    hosts = namespaces_of(marker) - {ours}
+    run.send_signal(number)
+    assert ended(run)[0] == status
+    assert up
+    assert len(hosts) == 3
+    assert wait_until(lambda: not inhabited(hosts), seconds=5.0)
+    assert not namespaces_of(marker)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--nodes", "0", "--ranks-per-node", "1", "--", "true"], "--nodes"),
+        (["--nodes", "2", "--ranks-per-node", "1,2,3", "--", "true"], "3 numbers for 2 hosts"),
+        (["--nodes", "2", "--ranks-per-node", "1", "--link", "fast", "--", "true"], "--link"),
+        (["--nodes", "2", "--ranks-per-node", "1"], "no command"),
+        (["--nodes", "2", "--ranks", "1", "--", "true"], "--ranks is no option"),
+    ],
+)
+def test_arguments_that_make_no_sense(arguments: list[str], complaint: str) -> None:
+    done = subprocess.run(["bash", SCRIPT, *arguments], capture_output=True, text=True, timeout=10)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+
+
+def test_what_only_root_may_is_told_to_others(start: Start) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("this is not root: the other tests tell it")
+    nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    if subprocess.run([*nobody, "test", "-r", SCRIPT]).returncode != 0:
+        pytest.skip("others may not read this checkout")
+    command = [*nobody, "bash", SCRIPT, "--nodes", "2", "--ranks-per-node", "1", "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    assert done.returncode == UNAVAILABLE
+    assert "root" in done.stderr
