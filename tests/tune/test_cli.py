@@ -162,3 +162,30 @@ def test_rows_of_unknown_algorithms_are_not_used(mpiexec, tmp_path, capsys):
     mpiexec(2, "-m", "hpccomm", *command, "--output", str(file))
     assert main(["tune", "--fit", str(file)]) == 2
     assert "of own algorithms" in capsys.readouterr().err
+
+
+def test_one_rank_has_nothing_to_choose(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HPCCOMM_BACKEND", "loopback")
+    assert main(["tune"]) == 2
+    assert "there is but one rank" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--segment", "64K"], "--segment is for --fit"),
+        (["--cluster", "ib400x32"], "--cluster is for --fit"),
+        (["--fit", "x.h5", "--blocks", "3"], "--blocks measures, and --fit does not"),
+        (["--fit", "x.h5", "broadcast"], "collectives measures"),
+        (["--fit", "x.h5", "--output", "y.h5"], "give one ending in .toml"),
+        (["magic"], "'magic' is no collective"),
+        (["--seconds", "0"], "is no time"),
+        (["--segments", "64K,0"], "nothing would move"),
+        (["-b", "1M", "-e", "1K"], "give sizes that ascend"),
+    ],
+)
+def test_what_does_not_fit_is_refused(arguments, said, capsys):
+    assert main(["tune", *arguments]) == 2
+    assert said in capsys.readouterr().err
