@@ -160,9 +160,12 @@ class Bench:
                 except UsageError:  # it does not apply
                     continue
                 pick = Pick(name)
-                if choice.segment is not None:
-                    known = comm.policy.named(collective, name, nbytes, deterministic=deterministic)
-                    pick = known._replace(segment=segment or known.segment)
+                if name != NATIVE:
+                    pick = comm.policy.named(collective, name, nbytes, deterministic=deterministic)
+                if segment:
+                    if choice.segment is None:  # it is not cut: the same as without
+                        continue
+                    pick = pick._replace(segment=segment)
                 if pick not in found:
                     found[pick] = partial(getattr(comm, collective), *args, **asked)
         return found
