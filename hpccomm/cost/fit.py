@@ -165,22 +165,22 @@ def _starts(network: Network) -> Iterator[Network]:
 def _descend(
     start: Network, network: Network, measurements: Sequence[Measurement], names: list[str]
 ) -> tuple[float, Network, list[str]]:
-    """Return the least error that is found from `start`, its network and what it tells."""
-    found, nearest, best = start, start, math.inf
+    """Return the least error that is found from `start`, its network and what it was fitted by."""
+    found, told = start, list[str]()
+    nearest, best = (start, told), math.inf
     paths = _paths(start, measurements)
     for _ in range(ROUNDS):
         columns, weighted = _columns(found, paths, measurements, names)
-        error = float(np.linalg.norm(columns @ _values(found, names) - weighted))
-        if error < best * (1 - 1e-9):
-            best, nearest = error, found
-        elif found is not start:
-            break
-        fitted = _fitted(columns, weighted, names, network)[0]
+        if found is not start:
+            error = float(np.linalg.norm(columns @ _values(found, names) - weighted))
+            if error >= best * (1 - 1e-9):
+                break
+            best, nearest = error, (found, told)
+        fitted, told = _fitted(columns, weighted, names, network)
         found = _with(network, dict(zip(names, fitted.tolist(), strict=True)))
         if any(level.node_bandwidth < math.inf for level in network.levels):
             paths = _paths(found, measurements)
-    told = _fitted(*_columns(nearest, paths, measurements, names), names, network)[1]
-    return best, nearest, told
+    return best, *nearest
 
 
 def _paths(network: Network, measurements: Sequence[Measurement]) -> list[list[Ways]]:
