@@ -157,3 +157,16 @@ def test_nothing_is_negative():
         assert (found >= 0).all()
         assert (gradient <= 1e-8).all()
         assert gradient[found > 0] == pytest.approx(0, abs=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_was_not_fitted_is_as_described(seed):
+    rng = np.random.default_rng(seed)
+    noisy = [
+        replace(each, seconds=each.seconds * math.exp(rng.normal(0, 0.5)))
+        for each in measurements(TRUTH, EVERYTHING)
+    ]
+    fitted = fit(UNKNOWN, noisy)
+    described = {"reduce": UNKNOWN.reduce, "copy": UNKNOWN.copy, "overhead": UNKNOWN.overhead}
+    kept = {each.name: each.value for each in fitted.parameters if each.blank}
+    assert kept == {name: value for name, value in described.items() if name in kept}
