@@ -7,6 +7,7 @@
 # --help tells the rest; docs/virtual_cluster.rst tells what it is good for. The MPI is that of
 # environment.sh. Everything lives in namespaces of this run alone, which the kernel takes down when
 # their first process ends: nothing has a name that another run could meet or that could be left over.
+# shellcheck disable=SC2317  # functions that are called inside, or by traps
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
@@ -126,7 +127,7 @@ case $("$mpiexec" --version 2>&1) in
     "Only their launchers are known well enough to start ranks in namespaces." ;;
 esac
 
-# What follows runs inside, as the first process of all namespaces, up to take_part.
+# What follows, up to `inside`, runs as the first process of all namespaces.
 
 # Prints the lines; ends with the status for machines on which this cannot be done.
 fail_inside() {

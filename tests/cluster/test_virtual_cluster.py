@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -28,14 +28,18 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def start(launcher: str) -> Start:
-    """Start the script: ``start(2, "2,1", "true", link="1gbit")``. Skips where it cannot run."""
+def start(launcher: str) -> Iterator[Start]:
+    """Start the script: ``start(2, "2,1", "true", link="1gbit")``.
+
+    What still runs at the test's end is killed; the kernel takes its cluster down.
+    """
+    started = []
 
     def popen(
         nodes: int, ranks: int | str, *command: str | Path, link: str = ""
     ) -> subprocess.Popen[str]:
         limit = ["--link", link] if link else []
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [
                 *("bash", SCRIPT, "--nodes", str(nodes), "--ranks-per-node", str(ranks)),
                 *limit,
@@ -48,18 +52,22 @@ def start(launcher: str) -> Start:
             text=True,
             cwd=CHECKOUT,
         )
+        started.append(process)
+        return process
 
-    return popen
+    yield popen
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
 
 
 def ended(process: subprocess.Popen[str], timeout: float = 60.0) -> tuple[int, str, str]:
-    """Wait for the end of a run; return its exit status, output and error output."""
-    try:
-        output, errors = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        # The kernel takes the cluster down with the script.
-        process.kill()
-        raise
+    """Wait for the end of a run; return its exit status, output and error output.
+
+    Skips the test where the script says that there can be no cluster.
+    """
+    output, errors = process.communicate(timeout=timeout)
     if process.returncode == UNAVAILABLE:
         pytest.skip(" ".join(errors.split()))
     return process.returncode, output, errors
