@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from hpccomm import sharedmemory
 from hpccomm.backends.mpi.collectives import native
+from hpccomm.backends.mpi.nearby import NearbyTransport
 from hpccomm.backends.mpi.transport import CheckedTransport, SizedTransport
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
 from hpccomm.backends.mpi.window import MpiOneSided
@@ -49,6 +50,10 @@ class MpiBackend:
         self._memory = memory
         self.collectives: Transport = SizedTransport(comm, memory)
         self.messages: Transport = CheckedTransport(self._user)
+        if memory is not None:
+            near = frozenset(topology.neighbours(self.rank)) - {self.rank}
+            own = memory.group(range(self.size), self.rank)
+            self.messages = NearbyTransport(self._user, own, near)
         self.threaded = threaded
         self.mpi_comm = mpi_comm
 

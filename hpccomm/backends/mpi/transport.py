@@ -68,7 +68,7 @@ class CheckedTransport:
                 arrived = status.Get_elements(MPI.BYTE)
                 into = data
                 if arrived != data.nbytes:
-                    wrong = _mismatch(src, arrived, data.nbytes)
+                    wrong = mismatch(src, arrived, data.nbytes)
                     into = np.empty(arrived, np.uint8)  # takes what is lost
                 request = message.Irecv([into, *block(arrived)])
             if not request.Test():
@@ -138,10 +138,11 @@ class SizedTransport:
         message = self._comm.Mprobe(src, status.Get_tag())  # it is there
         lost = np.empty(arrived, np.uint8)
         _refused.append((message.Irecv([lost, *block(arrived)]), lost))
-        raise _mismatch(src, arrived, nbytes)
+        raise mismatch(src, arrived, nbytes)
 
 
-def _mismatch(src: int, arrived: int, expected: int) -> BufferMismatch:
+def mismatch(src: int, arrived: int, expected: int) -> BufferMismatch:
+    """Return the error of a message of another size, or of another call."""
     if arrived == expected:
         return BufferMismatch(
             f"rank {src} sent {arrived} bytes of another call; "

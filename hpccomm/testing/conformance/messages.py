@@ -118,6 +118,49 @@ def rank_none_does_nothing(comm: Communicator) -> None:
     assert work.done(), "done"
 
 
+@MESSAGES.behaviour()
+def messages_from_any_memory(comm: Communicator) -> None:
+    """Small and large, plain and registered: they keep their order, and what arrives is right."""
+    lengths = (1, 121, 300_000, 0, 2_100_000, 121, 1_048_576, 7, 300_001)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for turn in range(2):
+        works, sent = [], []
+        for i, length in enumerate(lengths):
+            registered = (i + comm.rank + turn) % 2 == 0
+            x = comm.empty(length, np.uint8) if registered else np.empty(length, np.uint8)
+            x[:] = moved(comm.size, (length,), np.uint8, seed=i)[comm.rank]
+            sent.append(x)
+            works.append(comm.send(x, right, tag=turn, async_op=True))
+        for i, length in enumerate(lengths):
+            out = np.full(length, 255, np.uint8)
+            comm.recv(out, left, tag=turn)
+            equal(out, moved(comm.size, (length,), np.uint8, seed=i)[left], f"message {i}")
+        for work in works:
+            work.wait()
+    x = comm.empty(400_000, np.uint8)
+    x[:] = comm.rank
+    comm.send_recv(x, right, x, left)
+    equal(x, np.full(400_000, left, np.uint8), "in place")
+
+
+@MESSAGES.behaviour(
+    min_size=2, fails=True, registered=(False, True), length=(121, 300_000, 1 << 21)
+)
+def a_large_message_of_another_size(comm: Communicator, registered: bool, length: int) -> None:
+    """It is refused with both sizes, its sender goes on, and so do the messages after it."""
+    if comm.rank == 0:
+        x = comm.empty(length, np.uint8) if registered else np.empty(length, np.uint8)
+        x[:] = 7
+        comm.send(x, 1)
+        comm.send(x, 1)
+    elif comm.rank == 1:
+        with raises(BufferMismatch, str(length), str(length + 8)):
+            comm.recv(np.zeros(length + 8, np.uint8), 0)
+        out = np.zeros(length, np.uint8)
+        comm.recv(out, 0)
+        equal(out, np.full(length, 7, np.uint8))
+
+
 @MESSAGES.behaviour(min_size=2, fails=True, elements=(3, 5))
 def a_message_of_another_size(comm: Communicator, elements: int) -> None:
     """The receiver gets `BufferMismatch` that gives both sizes, be it too long or too short."""
