@@ -1,4 +1,4 @@
-"""Any two families make an algorithm in two levels, on nodes of any sizes."""
+"""Any two families make an algorithm in two levels, on nodes of any sizes, by messages and in memory."""
 
 from collections.abc import Iterator
 from itertools import cycle, product
@@ -6,9 +6,10 @@ from itertools import cycle, product
 import numpy as np
 import pytest
 
-from hpccomm.algorithms import families
+from hpccomm.algorithms import Algorithm, families
 from hpccomm.algorithms.families import Family
 from hpccomm.algorithms.hierarchical import DEFAULT, hierarchical
+from hpccomm.algorithms.hierarchical_direct import DEFAULT_DIRECT
 from hpccomm.algorithms.levels import placement
 from hpccomm.contracts.schedule import Tuning, whole, world
 from hpccomm.contracts.signature import BLOCKWISE, ROOTED, Signature
@@ -17,7 +18,8 @@ from hpccomm.testing.proof import Case, case, prove_all
 from hpccomm.topology import Topology, arrange
 
 FAMILIES = {name: each for name, each in vars(families).items() if isinstance(each, Family)}
-COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "barrier")
+MOVING = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all")
+COLLECTIVES = (*MOVING[:-1], "barrier")
 NODES = [
     arrange([0] * 5),
     arrange(range(5)),
@@ -53,6 +55,101 @@ def cases(inner: Family, across: Family) -> Iterator[Case]:
 @pytest.mark.parametrize(("inner", "across"), list(product(FAMILIES, FAMILIES)))
 def test_any_two_families(inner: str, across: str) -> None:
     prove_all(list(cases(FAMILIES[inner], FAMILIES[across])))
+
+
+def direct(collective: str) -> Algorithm:
+    """The form in which ranks of a node reach each other's arrays."""
+    return Algorithm(getattr(DEFAULT_DIRECT, collective), shared=True)
+
+
+def placements(n: int) -> list[Topology]:
+    """Nodes of one size and of several; ranks that share a node follow each other, or do not."""
+    wanted = [
+        [rank // 2 for rank in range(n)],
+        [rank // 4 for rank in range(n)],
+        [rank % 3 for rank in range(n)],
+        [rank * rank % 5 for rank in range(n)],
+        [0] + [1] * (n - 1),
+        [0] * n,
+    ]
+    return list({each.node_of: each for each in map(arrange, wanted)}.values())
+
+
+def counts_of(collective: str, n: int) -> list[object]:
+    if collective == "all_to_all":
+        return [5, 1, [[i * j % 3 for j in range(n)] for i in range(n)]]
+    if collective in BLOCKWISE:
+        return [5, [(3 * rank + 1) % 4 for rank in range(n)]]
+    return [3 * n + 2, 1]
+
+
+def direct_cases(n: int) -> Iterator[Case]:
+    some = [rank % 2 == 0 for rank in range(n)]
+    variants = cycle(product((False, True, some), (2, whole), (2, 1, 3)))
+    for collective, topology in product(MOVING, placements(n)):
+        for count, (in_place, segment, channels) in zip(
+            counts_of(collective, n), variants, strict=False
+        ):
+            yield case(
+                collective,
+                direct(collective),
+                n,
+                count=count,
+                segment=segment,
+                channels=channels,
+                root=7 * n // 5 % n if collective in ROOTED else 0,
+                in_place=in_place,
+                solo=n < 8,
+                topology=topology,
+            )
+
+
+@pytest.mark.parametrize("sizes", [range(1, 9), (12, 13, 16), (31, 33), (64,)], ids=str)
+def test_in_memory_on_any_nodes(sizes: range) -> None:
+    for n in sizes:
+        prove_all(list(direct_cases(n)))
+
+
+def crossings(collective: str, build: str, n: int, topology: Topology) -> list[object]:
+    """For each channel what each rank sends to other nodes, and receives from there, in order."""
+    given = case(
+        collective,
+        Algorithm(getattr(DEFAULT if build == "messages" else DEFAULT_DIRECT, collective)),
+        n,
+        segment=2,
+        channels=3,
+        topology=topology,
+    )
+    node = np.array(topology.node_of)
+    found: list[object] = []
+    for _, _, schedule in given.parts():
+        for channel in schedule.channels:
+            rows: dict[tuple[str, int], list[tuple[int, int]]] = {}
+            for each in channel():
+                for way, tables in (("send", each.sends), ("receive", each.receives)):
+                    for table in tables:
+                        for rank, peer, count in zip(
+                            table.rank.tolist(),
+                            table.peer.tolist(),
+                            table.count.tolist(),
+                            strict=True,
+                        ):
+                            if node[rank] != node[peer]:
+                                rows.setdefault((way, rank), []).append((peer, count))
+            found.append(rows)
+    return found
+
+
+@pytest.mark.parametrize("collective", MOVING)
+def test_each_node_may_take_either_form(collective: str) -> None:
+    for n in (4, 7, 12):
+        for topology in placements(n):
+            if topology.num_nodes > 1:
+                of_both = [
+                    crossings(collective, how, n, topology) for how in ("messages", "memory")
+                ]
+                assert any(of_both[0])
+                assert of_both[0] == of_both[1]
 
 
 def crossing(nodes: Topology, count: int) -> np.ndarray:
