@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.sharedmemory import heap as heaps
+from hpccomm.sharedmemory import libc
 from hpccomm.sharedmemory.heap import LINE, SEGMENT, Heap
 from hpccomm.sharedmemory.libc import PAGE
 from hpccomm.sharedmemory.process import process_memory
@@ -209,3 +210,20 @@ def test_a_forked_process_hands_out_memory_of_its_own() -> None:
 def test_nothing_has_a_name_in_a_file_system() -> None:
     process_memory().heap.empty(MIB)[:] = 1
     assert not [each for each in Path("/dev/shm").iterdir() if "hpccomm" in each.name]
+
+
+def test_pythons_built_for_old_c_libraries_have_registered_memory_too(monkeypatch) -> None:
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    heap = Heap()
+    data = heap.empty(MIB)
+    data[:] = 7
+    segment = heap.where(data.ctypes.data)
+    assert segment is not None
+    assert not os.get_inheritable(segment.key & 0xFFFFFFFF)
+    assert pages(heap, data) >= MIB
+
+
+def test_where_the_system_has_no_such_files_there_is_no_memory(monkeypatch) -> None:
+    monkeypatch.setattr(libc, "libc", lambda: object())
+    with pytest.raises(MemoryError, match="has no memfd_create"):
+        Heap().empty(MIB)

@@ -212,7 +212,7 @@ class Heap:
         raise _none_left(size, failed)
 
     def _made(self, size: int) -> Segment:
-        descriptor = os.memfd_create(NAME.format(self._serial))
+        descriptor = libc.memory_file(NAME.format(self._serial))
         try:
             os.ftruncate(descriptor, size)
             at = libc.map_file(descriptor, size)

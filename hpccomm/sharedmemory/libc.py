@@ -19,6 +19,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 HUGE_PAGE = 2 << 20
 """Bytes of a huge page, on most machines."""
 
+_MFD_CLOEXEC = 1
 _PROT_READ_WRITE = 1 | 2
 _MAP_SHARED = 1
 _MADV_REMOVE = 9
@@ -39,7 +40,6 @@ def libc() -> Any:
     word, size, integer = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     found.mmap.restype = word
     found.mmap.argtypes = [word, size, integer, integer, integer, ctypes.c_int64]
-    found.munmap.argtypes = [word, size]
     found.madvise.argtypes = [word, size, integer]
     for name in ("process_vm_readv", "process_vm_writev"):
         move = getattr(found, name, None)  # not in every C library
@@ -55,6 +55,26 @@ def failure() -> OSError:
     return OSError(code, os.strerror(code))
 
 
+def memory_file(name: str) -> int:
+    """Return the descriptor of a new file in memory, which no file system names.
+
+    Python's `os.memfd_create` is missing where Python was built for C libraries older than this one,
+    as conda's and uv's are.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made.
+    """
+    create = getattr(libc(), "memfd_create", None)  # glibc has it since 2.27
+    if create is None:
+        raise OSError(errno.ENOSYS, "the C library has no memfd_create")
+    descriptor: int = create(name.encode(), _MFD_CLOEXEC)
+    if descriptor < 0:
+        raise failure()
+    return descriptor
+
+
 def map_file(descriptor: int, nbytes: int) -> int:
     """Return the address at which the first `nbytes` bytes of a file are mapped from now on.
 
@@ -67,11 +87,6 @@ def map_file(descriptor: int, nbytes: int) -> int:
     if at is None or at == _FAILED:
         raise failure()
     return at
-
-
-def unmap(at: int, nbytes: int) -> None:
-    """Take a mapping away again. Whatever saw it must be gone."""
-    libc().munmap(at, nbytes)
 
 
 def prefer_huge_pages(at: int, nbytes: int) -> None:
