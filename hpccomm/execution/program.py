@@ -72,15 +72,13 @@ class Program(NamedTuple):
         stays: a channel's place is its number on every rank.
     scratch : int
         Elements of its scratch.
-    members : tuple of int
-        The ranks that reach each other's memory, this one among them, as they stand in their group;
-        empty if it reaches into nobody's. They must have met before it begins: barriers with which a
-        channel opens are left out.
+
+    Ranks that reach each other's memory must have met before it begins: barriers with which a channel
+    opens are left out.
     """
 
     channels: tuple[tuple[Turn, ...], ...]
     scratch: int
-    members: tuple[int, ...]
 
 
 def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
@@ -94,15 +92,12 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
         Elements of this rank's `SEND` and `RECV`.
     """
     sizes = (*lengths, schedule.scratch)
-    members: tuple[int, ...] = ()
     channels = []
     for channel in schedule.channels:
         turns: list[Turn] = []
         opening = True
         for each in channel():
             barrier = each.barrier
-            if barrier is not None and len(barrier.rank):
-                members = _everyone(barrier)
             opening = opening and not (each.receives or each.sends or each.local)
             if opening:
                 continue  # whoever runs the program has them meet
@@ -112,15 +107,7 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
             if barrier is not None:
                 turns.extend(_met(barrier))
         channels.append(tuple(turns))
-    return Program(tuple(channels), schedule.scratch, members)
-
-
-def _everyone(group: Group) -> tuple[int, ...]:
-    """Return the ranks of the one group that its only row belongs to."""
-    if group.members is None:
-        return tuple(range(group.size))
-    assert group.which is not None
-    return tuple(group.members[group.which[0]].tolist())
+    return Program(tuple(channels), schedule.scratch)
 
 
 def _turn(each: Round, sizes: Sequence[int]) -> Turn:
