@@ -169,10 +169,10 @@ def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
     ConfigurationError
         On every rank, if the tuning file cannot be used.
     """
-    library = "" if backend.mpi_comm is None else mpi.vendor(mpi.start())
     told = None
     if backend.rank == 0:
-        found = machine.processor(), machine.cores()
+        library = "" if backend.mpi_comm is None else mpi.vendor(mpi.start())
+        found = library, machine.processor(), machine.cores()
         try:
             tuned = stored.read(merged.tuning_file) if merged.tuning_file else ()
             told = found, [text.dump(table) for table in tuned], ""
@@ -183,7 +183,7 @@ def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
         if failure:
             raise ConfigurationError(failure)
         tables = Tables(
-            Machine(library, *facts),
+            Machine(*facts),
             tuple(text.parse(table) for table in written),
             merged.tuning_file,
         )
