@@ -4,9 +4,9 @@ Processes in containers of their own may see different ones under the same numbe
 random token, and nothing is written to a process before its token was read there.
 
 Where Yama's ``ptrace_scope`` is 1, the kernel lets a process read another one's pages only if that
-declared it (``PR_SET_PTRACER``). Ranks do not, as Open MPI, MPICH and UCX do not: it would open them
-to every process of the user, for good, and for no more speed than registered memory has, which
-needs no such permission.
+declared it (``PR_SET_PTRACER``). Ranks do not, as Open MPI and MPICH do not (UCX does): it would
+open them to every process of the user, for good, and for no more speed than registered memory has,
+which needs no such permission.
 """
 
 import os

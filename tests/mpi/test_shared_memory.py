@@ -1,0 +1,79 @@
+"""Registered memory between processes: mapped once, whatever becomes of arrays and communicators."""
+
+import gc
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from hpccomm import Communicator
+
+
+@pytest.fixture(autouse=True)
+def _needs_shared_memory(comm: "Communicator") -> None:
+    shared = comm._backend.collectives.shared
+    if comm.num_nodes > 1 or comm.size == 1:
+        pytest.skip("needs several ranks on one node")
+    assert shared is not None
+
+
+def reduced(comm: "Communicator", x: np.ndarray, out: np.ndarray) -> None:
+    """All-reduce and look at the result."""
+    x[:] = np.arange(x.size) % 1000 + comm.rank
+    comm.all_reduce(x, out=out, algorithm="shm")
+    expected = np.arange(x.size) % 1000 * comm.size + sum(range(comm.size))
+    assert np.array_equal(out, expected.astype(x.dtype))
+
+
+def test_arrays_come_and_go_on_each_rank_in_its_own_order(comm: "Communicator") -> None:
+    draw = np.random.default_rng(comm.rank)
+    size = np.random.default_rng(99)  # what all have to agree on
+    kept: list[np.ndarray] = []
+    for _ in range(60):
+        count = int(size.integers(1, 400_000))
+        pair = []
+        for _ in range(2):
+            make = comm.empty if draw.random() < 0.7 else np.empty
+            pair.append(make(count, np.float32))
+        reduced(comm, *pair)
+        kept += pair if draw.random() < 0.4 else []
+        if len(kept) > 8:
+            for _ in range(6):
+                kept.pop(int(draw.integers(len(kept))))
+            gc.collect()
+
+
+def test_a_segment_is_mapped_once_for_all_communicators(comm: "Communicator") -> None:
+    from hpccomm.sharedmemory.process import process_memory
+
+    arrays = [comm.empty(1000, np.float32) for _ in range(2)]
+    reduced(comm, *arrays)
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    mapped = Path("/proc/self/maps").read_text().count("memfd:hpccomm")
+    segments = process_memory().heap.segments
+    others = [comm.dup(), comm.split(0), comm.split(0, key=-comm.rank), comm.dup()]
+    for other in others:
+        reduced(other, *arrays)
+        reduced(other, *(other.empty(1000, np.float32) for _ in range(2)))
+    for other in others:
+        other.finalize()
+    reduced(comm, *arrays)
+    assert process_memory().heap.segments == segments
+    assert Path("/proc/self/maps").read_text().count("memfd:hpccomm") == mapped
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+
+
+def test_groups_of_single_ranks_share_nothing_and_take_such_arrays(comm: "Communicator") -> None:
+    alone = comm.split(comm.rank)
+    x = comm.empty(10, np.float64)
+    x[:] = 3
+    alone.all_reduce(x)
+    assert (x == 3).all()
+    assert alone._backend.collectives.shared is None
+    y = alone.empty(10, np.float64)
+    y[:] = 1
+    comm.all_reduce(y)
+    assert (y == comm.size).all()
+    alone.finalize()
