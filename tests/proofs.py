@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from hpccomm.algorithms import ALGORITHMS, Algorithm
 from hpccomm.contracts.schedule import whole
-from hpccomm.contracts.signature import BLOCKWISE, ROOTED
+from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS, ROOTED
 from hpccomm.testing.proof import Case, case, prove_all
+from hpccomm.testing.proof.arguments import Form
 from hpccomm.topology import Topology, arrange
 
 
@@ -17,9 +18,11 @@ class Which(NamedTuple):
     collective: str
     name: str
     deterministic: bool = False
+    form: Form = "build"
 
     def __str__(self) -> str:
-        return f"{self.collective}-{self.name}" + "-ordered" * self.deterministic
+        form = "" if self.form == "build" else f"-{self.form}"
+        return f"{self.collective}-{self.name}{form}" + "-ordered" * self.deterministic
 
     @property
     def algorithm(self) -> Algorithm:
@@ -29,7 +32,13 @@ class Which(NamedTuple):
         """Make a case; of a barrier without the count that the others have."""
         if self.collective == "barrier":
             asked.pop("count", None)
-        return case(self.collective, self.name, ranks, deterministic=self.deterministic, **asked)
+        asked.setdefault("room", self.room(ranks, asked.get("segment", whole)))
+        how = {"deterministic": self.deterministic, "form": self.form}
+        return case(self.collective, self.name, ranks, **how, **asked)
+
+    def room(self, ranks: int, segment: int) -> int:
+        """Return room for two slots: ample where arrays are not cut, else as little as will do."""
+        return 1 << 21 if segment == whole else 2 * ranks * min(segment, 2) + segment % 2
 
 
 def every() -> Iterator[Which]:
@@ -42,6 +51,11 @@ def every() -> Iterator[Which]:
                 if build is not None and build not in seen:
                     seen.append(build)
                     yield Which(collective, name, deterministic)
+        for name, algorithm in named.items():
+            if algorithm.staged is not None:
+                yield Which(
+                    collective, name, algorithm.shared and collective in REDUCTIONS, "staged"
+                )
 
 
 EVERY = list(every())
@@ -96,6 +110,8 @@ def topologies_of(which: Which, n: int) -> list[Topology | None]:
 def cases(which: Which, n: int) -> Iterator[Case]:
     """Every root; and counts, segments, channels, placements and being in place in turn."""
     roots = range(n) if which.collective in ROOTED else ()
+    if which.form == "staged" and n > 8:  # many steps, and roots differ in their number alone
+        roots = roots[:: n // 4]
     variants = list(
         product(
             sizes_of(which, n),

@@ -294,7 +294,7 @@ def test_memory_of_peers() -> None:
     def alone(group: Group) -> list[Round]:
         return [reading(group)]
 
-    refused("scan", 2, alone, count=1, match="reaches into another rank's memory")
+    refused("scan", 2, alone, count=1, match="reaches into send of rank 1, which it may not")
     refused("scan", 2, alone, count=1, shared=True, match="rank 1 may not have come to the call")
     refused(
         "scan",

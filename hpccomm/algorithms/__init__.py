@@ -25,6 +25,7 @@ from hpccomm.algorithms import (
     scan,
     scatter_all_gather,
     shm,
+    shm_staged,
     tree,
 )
 from hpccomm.contracts.schedule import Group, Schedule, Tuning
@@ -86,7 +87,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "chain": Algorithm(
                 chain.all_reduce, ordered=ordered.all_reduce(ring.all_gather_rounds)
             ),
-            "shm": Algorithm(shm.all_reduce, ordered=shm.all_reduce, shared=True),
+            "shm": Algorithm(
+                shm.all_reduce, ordered=shm.all_reduce, shared=True, staged=shm_staged.all_reduce
+            ),
             "hierarchical": Algorithm(
                 hierarchical.DEFAULT.all_reduce,
                 ordered=hierarchical.DEFAULT.ordered_all_reduce,
@@ -98,7 +101,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "binomial": Algorithm(binomial.broadcast),
             "chain": Algorithm(chain.broadcast),
             "scatter_all_gather": Algorithm(scatter_all_gather.broadcast),
-            "shm": Algorithm(shm.broadcast, shared=True),
+            "shm": Algorithm(shm.broadcast, shared=True, staged=shm_staged.broadcast),
             "hierarchical": Algorithm(
                 hierarchical.DEFAULT.broadcast, direct=hierarchical_direct.DEFAULT_DIRECT.broadcast
             ),
@@ -111,7 +114,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
                 halving_doubling.reduce, ordered=ordered.reduce(binomial.gather_rounds)
             ),
             "pairwise": Algorithm(pairwise.reduce, ordered=ordered.reduce(linear.gather_rounds)),
-            "shm": Algorithm(shm.reduce, ordered=shm.reduce, shared=True),
+            "shm": Algorithm(shm.reduce, ordered=shm.reduce, shared=True, staged=shm_staged.reduce),
             "hierarchical": Algorithm(
                 hierarchical.DEFAULT.reduce,
                 ordered=ordered.reduce(linear.gather_rounds),
@@ -124,7 +127,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "recursive_doubling": Algorithm(recursive_doubling.all_gather),
             "pairwise": Algorithm(pairwise.all_gather),
             "linear": Algorithm(linear.all_gather),
-            "shm": Algorithm(shm.all_gather, shared=True),
+            "shm": Algorithm(shm.all_gather, shared=True, staged=shm_staged.all_gather),
             "hierarchical": Algorithm(
                 hierarchical.DEFAULT.all_gather,
                 direct=hierarchical_direct.DEFAULT_DIRECT.all_gather,
@@ -136,7 +139,12 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
                 halving_doubling.reduce_scatter, ordered=ordered.reduce_scatter
             ),
             "pairwise": Algorithm(pairwise.reduce_scatter, ordered=ordered.reduce_scatter),
-            "shm": Algorithm(shm.reduce_scatter, ordered=shm.reduce_scatter, shared=True),
+            "shm": Algorithm(
+                shm.reduce_scatter,
+                ordered=shm.reduce_scatter,
+                shared=True,
+                staged=shm_staged.reduce_scatter,
+            ),
             "hierarchical": Algorithm(
                 hierarchical.DEFAULT.reduce_scatter,
                 ordered=ordered.reduce_scatter,
@@ -147,7 +155,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "pairwise": Algorithm(pairwise.all_to_all),
             "bruck": Algorithm(bruck.all_to_all, uniform=True),
             "linear": Algorithm(linear.all_to_all),
-            "shm": Algorithm(shm.all_to_all, uniform=True, shared=True),
+            "shm": Algorithm(
+                shm.all_to_all, uniform=True, shared=True, staged=shm_staged.all_to_all
+            ),
             "hierarchical": Algorithm(
                 hierarchical.DEFAULT.all_to_all,
                 direct=hierarchical_direct.DEFAULT_DIRECT.all_to_all,
@@ -156,17 +166,18 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
         "gather": {
             "linear": Algorithm(linear.gather),
             "binomial": Algorithm(binomial.gather),
-            "shm": Algorithm(shm.gather, shared=True),
+            "shm": Algorithm(shm.gather, shared=True, staged=shm_staged.gather),
         },
         "scatter": {
             "linear": Algorithm(linear.scatter),
             "binomial": Algorithm(binomial.scatter),
-            "shm": Algorithm(shm.scatter, shared=True),
+            "shm": Algorithm(shm.scatter, shared=True, staged=shm_staged.scatter),
         },
         "scan": {
             "linear": Algorithm(scan.linear, ordered=scan.linear),
             "binomial": Algorithm(scan.binomial, ordered=scan.pairwise),
             "pairwise": Algorithm(scan.pairwise, ordered=scan.pairwise),
+            "shm": Algorithm(shm.scan, ordered=shm.scan, shared=True, staged=shm_staged.scan),
         },
         "barrier": {
             "dissemination": Algorithm(dissemination.barrier),

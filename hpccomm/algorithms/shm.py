@@ -13,14 +13,18 @@ all_reduce      the array                     the array
 reduce          the array                     1/n of the array
 reduce_scatter  the array                     its block
 all_gather      the result                    the result
-broadcast       the array; the root none      the array; the root none
-all_to_all      3/2 of its array              3/2 of its array
+broadcast       (n-1)/n of the array          (n-1)/n of the array
+all_to_all      its array; twice in place     its array; twice in place
 gather          its block                     its block
 scatter         its block                     its block
+scan            the array                     the array
 ==============  ============================  =============================
 
 A barrier begins each schedule, since a peer's array may be touched only once the peer takes part in the
 call; another ends it, since until then a peer may be at work on this rank's arrays.
+
+A peer's array may be one that the kernel copies from and to. So of each copy one side is the rank's
+own, and what is not folded is moved in one piece, unless it has to wait in scratch.
 
 In place too nobody reads what another one overwrites: of all arrays a rank touches the elements
 that are its own to fold or to move, and it reads them before it writes them.
@@ -155,41 +159,59 @@ def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     return _schedule(group, range(group.size), steps)
 
 
-def broadcast(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Each rank reads the root's array."""
+def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Each rank reads the root's array, of which the root writes a part to all others.
+
+    The root takes part where its share is worth a segment: the last n-th of the array.
+    """
+    n, at, rank, count = group.size, group.at, group.rank, call.counts[0]
+    written = count // n if count // n >= tuning.segment else 0
+    read = count - written
+    others = at != call.root
     source = Place(RECV, 0, _of(group, call.root))
-    others = group.at != call.root
-    read = copies(group.rank, source, Place(RECV, 0), call.counts[0], others)
-    return _schedule(group, [[read]], list)
+    step = copies(rank, source, Place(RECV, 0), read, others)
+
+    def to_peer(distance: int) -> Copies:
+        target = Place(RECV, read, _of(group, (at + distance) % n))
+        return copies(rank, Place(RECV, read), target, written, ~others)
+
+    steps = (step, *(to_peer(distance) for distance in range(1, n) if written))
+    return _schedule(group, [steps], tuple)
 
 
 def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """One of each two ranks moves both of the blocks that they owe each other.
+    """Each two ranks share out what they owe each other: either moves a half of both blocks.
 
-    Where one of the two is in place its block is overwritten by the other's: that waits in scratch
-    meanwhile, piece by piece. Only the rank that moves them touches the two places.
+    What it sends, a rank that is in place overwrites by what it receives. So that waits in scratch
+    meanwhile, piece by piece. Another rank reads before it writes, since the peer may be in place.
     """
     n, at, rank = group.size, group.at, group.rank
-    blocks = Listed(call.counts)
-    pieces, segment = _cut(blocks, tuning)
+    block = max(call.counts, default=0)
+    halves = Even(0, block, 2)
+    pieces = clipped(halves, tuning.segment) if call.in_place else [halves]
 
-    def steps(part: tuple[int, Blocks]) -> Steps:
-        distance, piece = part
+    def steps(distance: int) -> Steps:
         position = (at + distance) % n
-        theirs, count = piece.at(position)
+        mine, theirs = at * block, position * block
         if distance == 0:
-            return (copies(rank, Place(SEND, theirs), Place(RECV, theirs), count),)
-        peer, mine, aside = group.peer(position), piece.at(at)[0], Place(SCRATCH, 0)
-        # The rank opposite is at this distance on both sides.
-        moves = at < position if 2 * distance == n else None
-        return (
-            copies(rank, Place(SEND, theirs), aside, count, moves),
-            copies(rank, Place(SEND, mine, peer), Place(RECV, theirs), count, moves),
-            copies(rank, aside, Place(RECV, mine, peer), count, moves),
-        )
+            return (copies(rank, Place(SEND, mine), Place(RECV, mine), block),)
+        peer = group.peer(position)
+        moves: list[Copies] = []
+        for piece in pieces:
+            first, count = piece.at((at > position).astype(np.int64))
+            out = Place(SEND, theirs + first)
+            if call.in_place:
+                aside = Place(SCRATCH, 0)
+                moves.append(copies(rank, out, aside, count))
+                out = aside
+            come = Place(SEND, mine + first, peer)
+            moves.append(copies(rank, come, Place(RECV, theirs + first), count))
+            moves.append(copies(rank, out, Place(RECV, mine + first, peer), count))
+        return moves
 
-    parts = [(distance, piece) for distance in range(n // 2 + 1) for piece in pieces]
-    return _schedule(group, parts, steps, segment, pieces[0].largest if n > 1 else 0)
+    waits = call.in_place and n > 1
+    segment = tuning.segment if len(pieces) > 1 else None
+    return _schedule(group, range(n), steps, segment, pieces[0].largest if waits else 0)
 
 
 def gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
@@ -206,3 +228,37 @@ def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     source = Place(SEND, start, _of(group, call.root))
     read = copies(group.rank, source, Place(RECV, 0), count)
     return _schedule(group, [[read]], list)
+
+
+def scan(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Each rank folds its slice of one contribution after the other, and writes to each result."""
+    n, at, rank = group.size, group.at, group.rank
+    pieces, segment = _cut(Even(0, call.counts[0], n), tuning)
+    width = pieces[0].largest
+
+    def steps(piece: Blocks) -> Steps:
+        start, count = piece.at(at)
+        if n == 1:
+            mine = copies(rank, Place(SEND, start), Place(RECV, start), count)
+            return () if call.exclusive else (mine,)
+        folded, spare = Place(SCRATCH, 0), Place(SCRATCH, width)
+        found: list[Copies | Folds] = [
+            copies(rank, Place(SEND, start, _of(group, 0)), folded, count)
+        ]
+        if not call.exclusive:
+            found.append(copies(rank, folded, Place(RECV, start, _of(group, 0)), count))
+        for position in range(1, n):
+            peer = _of(group, position)
+            own, result = Place(SEND, start, peer), Place(RECV, start, peer)
+            write = copies(rank, folded, result, count)
+            if not call.exclusive:
+                found += [folds(rank, (folded, own), folded, count, final=False), write]
+                continue
+            # In place the result lies where the contribution does, which is needed further on.
+            if position < n - 1:
+                found.append(folds(rank, (folded, own), spare, count, final=False))
+            found.append(write)
+            folded, spare = spare, folded
+        return found
+
+    return _schedule(group, pieces, steps, segment, 2 * width if n > 1 else 0)

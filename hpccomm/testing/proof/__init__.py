@@ -14,9 +14,10 @@ not certain to be right raises `hpccomm.testing.Unproven`:
   not depend on each other.
 - No channel writes what another one reads or writes, so that any order of the channels gives the
   same, and they are run here one after the other.
-- Where ranks reach each other's memory, they share a node. Between two ranks' accesses of one
-  element, of which one writes it, both meet in a barrier; so do a rank and its peer before it first
-  touches the peer's memory, and after it last does.
+- Where ranks reach each other's memory, they share a node, and it is of the buffers that the form may
+  reach. Scratch that peers reach is no larger than the room for it. Between two ranks' accesses of
+  one element, of which one writes it, both meet in a barrier; so do a rank and its peer before it
+  first touches the peer's memory, and after it last does.
 
 No deadlock
 -----------
@@ -41,11 +42,10 @@ from hpccomm.algorithms import Algorithm, Build
 from hpccomm.contracts.schedule import whole
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op, ReduceOp
-from hpccomm.testing.proof.arguments import Counts
-from hpccomm.testing.proof.case import Case, case, signatures
+from hpccomm.testing.proof.arguments import Counts, Form
+from hpccomm.testing.proof.case import Case, Unproven, case, signatures
 from hpccomm.testing.proof.machine import Machine
 from hpccomm.testing.proof.memory import (
-    Unproven,
     check_barriers,
     check_results,
     fill,
@@ -73,6 +73,8 @@ def prove(
     dtype: DType | None = None,
     op: Op = ReduceOp.SUM,
     solo: bool = False,
+    form: Form = "build",
+    room: int = 1 << 21,
 ) -> None:
     """Prove that an algorithm carries out one collective call, for any values of the elements.
 
@@ -112,15 +114,22 @@ def prove(
     solo : bool
         Ask for each rank's program alone, as an executor does, instead of for all at once. Both
         must be right, and the same: see `hpccomm.testing.proof.check_same_program`.
+    form : str
+        Which of an algorithm's forms is to be proven: ``"build"``; ``"direct"``, in which ranks of a
+        node reach each other's arrays; ``"staged"``, in which they reach each other's scratch, and
+        fold in rank order.
+    room : int
+        `Tuning.room`: elements of scratch that a rank may have where peers reach it.
 
     Raises
     ------
     Unproven
         An AssertionError that says which rank does what wrong, in which round of which channel.
     UsageError
-        If there is no such collective or algorithm, or it has no build that folds in rank order; if
-        `ranks`, `segment` or `channels` is no integer of at least 1, `root` is no rank, or `count`,
-        `topology` or `in_place` does not fit the ranks; if what the algorithm builds is no schedule.
+        If there is no such collective or algorithm, or it has no such form, or none that folds in rank
+        order; if `ranks`, `segment`, `channels` or `room` is no integer of at least 1, `root` is no
+        rank, or `count`, `topology` or `in_place` does not fit the ranks; if what the algorithm builds
+        is no schedule.
 
     Examples
     --------
@@ -142,6 +151,8 @@ def prove(
         dtype=dtype,
         op=op,
         solo=solo,
+        form=form,
+        room=room,
     )
     prove_all([given])
 

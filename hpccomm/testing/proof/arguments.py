@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -16,6 +17,10 @@ Counts = int | Sequence[int] | Sequence[Sequence[int]]
 each rank's block; for all_to_all also a row for each rank, what it sends to each."""
 
 
+Form = Literal["build", "direct", "staged"]
+"""Which of an algorithm's schedules."""
+
+
 def check(
     collective: str,
     ranks: int,
@@ -24,13 +29,15 @@ def check(
     channels: int,
     topology: Topology | None,
     in_place: bool | Sequence[bool],
+    room: int,
 ) -> None:
     """Raise `UsageError` unless these arguments of `hpccomm.testing.prove` fit together."""
     if collective not in COLLECTIVES:
         raise UsageError(
             f"no collective is called {collective!r}; give one of {', '.join(COLLECTIVES)}"
         )
-    for name, value in (("ranks", ranks), ("segment", segment), ("channels", channels)):
+    least = {"ranks": ranks, "segment": segment, "channels": channels, "room": room}
+    for name, value in least.items():
         if check_int(name, value) < 1:
             raise UsageError(f"{name} is {value}; give an integer of at least 1")
     if collective in ROOTED and not 0 <= check_int("root", root) < ranks:
@@ -70,6 +77,27 @@ def chosen(collective: str, algorithm: str | Algorithm | Build) -> Algorithm:
             "build(group, call, tuning) -> Schedule"
         )
     return Algorithm(algorithm, ordered=algorithm)
+
+
+def form_of(title: str, algorithm: Algorithm, form: Form, *, deterministic: bool) -> Build:
+    """Return the function that makes an algorithm's schedules in that form.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    builds = {"build": algorithm.build, "direct": algorithm.direct, "staged": algorithm.staged}
+    if form not in builds:
+        raise UsageError(f"form is {form!r}; give one of {', '.join(map(repr, builds))}")
+    build = builds[form]
+    if build is None:
+        raise UsageError(f"{title} has no {form} form; give another")
+    if not deterministic or form == "staged":
+        return build
+    if algorithm.ordered is None or form == "direct":
+        raise UsageError(f"{title} has no build that folds in rank order; leave deterministic out")
+    return algorithm.ordered
 
 
 def elements(collective: str, ranks: int, count: Counts | None) -> Counts:

@@ -8,15 +8,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.algorithms import Algorithm, Build
-from hpccomm.contracts.schedule import Column, Schedule, Tuning, whole, world
+from hpccomm.contracts.schedule import (
+    RECV,
+    SCRATCH,
+    SEND,
+    Column,
+    Schedule,
+    Tuning,
+    whole,
+    world,
+)
 from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS, ROOTED, Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.reductions import Op, ReduceOp
-from hpccomm.testing.proof.arguments import Counts, check, chosen, elements
+from hpccomm.testing.proof.arguments import Counts, Form, check, chosen, elements, form_of
 from hpccomm.topology import Topology
 
 _NEVER_IN_PLACE = frozenset(("broadcast", "barrier"))
+
+
+class Unproven(AssertionError):
+    """What a schedule does wrong, where and when."""
 
 
 class Part(NamedTuple):
@@ -43,8 +56,8 @@ class Case:
         Given to it.
     in_rank_order : bool
         Whether each element must be the left fold of the contributions in rank order.
-    shared : bool
-        Whether ranks may reach each other's memory.
+    reaches : frozenset of str
+        The buffers of each other that ranks may reach.
     solo : bool
         Whether each rank's program is asked for alone, as it is for running.
     """
@@ -54,7 +67,7 @@ class Case:
     calls: tuple[Signature, ...]
     tuning: Tuning
     in_rank_order: bool = False
-    shared: bool = False
+    reaches: frozenset[str] = frozenset()
     solo: bool = False
 
     @property
@@ -71,6 +84,8 @@ class Case:
 
         Raises
         ------
+        Unproven
+            If its scratch, where peers reach that, is larger than there is room for.
         UsageError
             If what is built is no schedule.
         """
@@ -80,6 +95,9 @@ class Case:
                 f"{self.title}: it returned {built!r}; let it return a "
                 "hpccomm.contracts.schedule.Schedule"
             )
+        room = self.tuning.room
+        if SCRATCH in self.reaches and built.scratch > room:
+            raise Unproven(f"{self.title}: its scratch is {built.scratch} elements of {room}")
         return built
 
     def _alike(self) -> list[tuple[Column, Signature]]:
@@ -110,6 +128,8 @@ def case(
     dtype: DType | None = None,
     op: Op = ReduceOp.SUM,
     solo: bool = False,
+    form: Form = "build",
+    room: int = 1 << 21,
 ) -> Case:
     """Return what `hpccomm.testing.prove` proves; the parameters are described there.
 
@@ -118,15 +138,11 @@ def case(
     UsageError
         As `hpccomm.testing.prove` does, before anything is built.
     """
-    check(collective, ranks, root, segment, channels, topology, in_place)
+    check(collective, ranks, root, segment, channels, topology, in_place, room)
     known = chosen(collective, algorithm)
     given = algorithm
     name = given if isinstance(given, str) else getattr(given, "__name__", "an algorithm")
-    build = known.ordered if deterministic else known.build
-    if build is None:
-        raise UsageError(
-            f"{name} {collective} has no build that folds in rank order; leave deterministic out"
-        )
+    build = form_of(f"{name} {collective}", known, form, deterministic=deterministic)
     count = elements(collective, ranks, count)
     calls = signatures(
         collective,
@@ -138,7 +154,7 @@ def case(
         dtype=np.dtype(np.int64) if dtype is None else dtype,
         op=op,
     )
-    tuning = Tuning(segment, channels, topology)
+    tuning = Tuning(segment, channels, topology, room)
     described = {
         "count": count,
         "root": root if collective in ROOTED else 0,
@@ -148,11 +164,21 @@ def case(
         "exclusive": exclusive,
         "deterministic": deterministic,
         "solo": solo,
+        "form": form if form != "build" else "",
+        "room": room if form == "staged" else 0,
         "topology": topology and topology.node_of,
     }
     told = "".join(f", {key}={value}" for key, value in described.items() if value)
     title = f"{name} {collective}, {ranks} ranks{told}"
-    return Case(title, build, calls, tuning, deterministic, known.shared, solo)
+    in_order = deterministic or (form == "staged" and known.shared)
+    return Case(title, build, calls, tuning, in_order, _reached(known, form), solo)
+
+
+def _reached(algorithm: Algorithm, form: Form) -> frozenset[str]:
+    """Return the buffers of peers that are reached."""
+    if form == "staged":
+        return frozenset((SCRATCH,))
+    return frozenset((SEND, RECV)) if algorithm.shared or form == "direct" else frozenset()
 
 
 def signatures(

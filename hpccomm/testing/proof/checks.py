@@ -6,9 +6,9 @@ from collections.abc import Callable
 import numpy as np
 
 from hpccomm import dtypes
-from hpccomm.contracts.schedule import Column, Mask
-from hpccomm.testing.proof.case import Case
-from hpccomm.testing.proof.memory import FLAGS, NAMES, Cells, Memory, Unproven
+from hpccomm.contracts.schedule import Column, Mask, Place
+from hpccomm.testing.proof.case import Case, Unproven
+from hpccomm.testing.proof.memory import FLAGS, NAMES, Cells, Memory
 
 
 def _nodes(case: Case) -> Column:
@@ -38,7 +38,9 @@ class Checks:
         once = [case.in_rank_order and dtypes.is_narrow(case.calls[0].dtype) for case in cases]
         self.once = np.repeat(once, sizes)
         self.folding = np.repeat([case.calls[0].op is not None for case in cases], sizes)
-        self._shared = np.repeat([case.shared for case in cases], sizes)
+        self._reaches = {
+            name: np.repeat([name in case.reaches for case in cases], sizes) for name in NAMES
+        }
         self._node = np.concatenate([_nodes(case) for case in cases])
 
     def demand(self, good: Mask, ranks: Column, what: str | Callable[[int], str]) -> None:
@@ -64,13 +66,19 @@ class Checks:
             at = first if isinstance(first, int) else int(first[np.argmin(good)])
             raise self.unproven(at, f"the schedule names rank {int(rank[np.argmin(good)])}")
 
-    def neighbours(self, actor: Column, peer: Column, first: Column, size: Column) -> None:
-        """Each `actor` may reach into the memory of `peer`."""
-        self.demand(self._shared[actor], actor, "reaches into another rank's memory")
+    def neighbours(self, actor: Column, place: Place, first: Column, size: Column) -> None:
+        """Each `actor` may reach into that buffer of the place's peer."""
+        peer = place.peer
+        assert peer is not None
         self.demand(
             (peer >= 0) & (peer < size),
             actor,
             lambda i: f"reaches into the memory of rank {peer[i]} of {size[i]}",
+        )
+        self.demand(
+            self._reaches[place.buffer][actor],
+            actor,
+            lambda i: f"reaches into {place.buffer} of rank {peer[i]}, which it may not here",
         )
         self.demand(
             self._node[actor] == self._node[peer + first],

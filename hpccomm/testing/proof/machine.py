@@ -16,6 +16,7 @@ from hpccomm.contracts.schedule import (
     Round,
     Transfers,
 )
+from hpccomm.testing.proof.case import Unproven
 from hpccomm.testing.proof.checks import Checks
 from hpccomm.testing.proof.memory import (
     BITS,
@@ -29,7 +30,6 @@ from hpccomm.testing.proof.memory import (
     WRITTEN,
     Cells,
     Memory,
-    Unproven,
     local_ranks,
     one_bit,
     spread,
@@ -47,7 +47,7 @@ class Machine:
         self._memory = memory
         self._checks = Checks(memory, channel)
         self._ranks = int(memory.offset[-1])
-        self._accesses = Accesses() if any(case.shared for case in memory.cases) else None
+        self._accesses = Accesses() if any(case.reaches for case in memory.cases) else None
         barriers = any(case.calls[0].collective == "barrier" for case in memory.cases)
         words = memory.heard.shape[1]
         self._heard = one_bit(local_ranks(memory.offset), words) if barriers else None
@@ -219,7 +219,7 @@ class Machine:
                 holders.append(rows.rank[mine])
                 continue
             actor, size = rows.rank[mine], rows.size[mine]
-            self._checks.neighbours(actor, place.peer, rows.first[mine], size)
+            self._checks.neighbours(actor, place, rows.first[mine], size)
             holders.append(place.peer + rows.first[mine])
         start, holder = np.concatenate(starts), np.concatenate(holders)
         code = np.repeat([CODES[place.buffer] for place in places], rows.lengths)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.schedule import RECV, SCRATCH, SEND, Column
 from hpccomm.contracts.signature import REDUCTIONS
-from hpccomm.testing.proof.case import Case, Part, expected
+from hpccomm.testing.proof.case import Case, Part, Unproven, expected
 
 Cells = NDArray[np.int64]
 """Numbers of cells."""
@@ -33,10 +33,6 @@ FINAL = 2
 
 ORDERED = 4
 """Set while the cell is the left fold of contributions of consecutive ranks, in their order."""
-
-
-class Unproven(AssertionError):
-    """What a schedule does wrong, where and when."""
 
 
 def spread(first: Column, count: Column) -> Cells:

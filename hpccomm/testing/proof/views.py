@@ -14,8 +14,7 @@ from hpccomm.contracts.schedule import (
     Round,
     Transfers,
 )
-from hpccomm.testing.proof.case import Case
-from hpccomm.testing.proof.memory import Unproven
+from hpccomm.testing.proof.case import Case, Unproven
 
 Row = tuple[object, ...]
 """What a rank does in one row of a table."""
