@@ -183,28 +183,30 @@ def test_limits_of_the_process_are_errors(limit: str, reason: str) -> None:
     assert "ulimit" in done.stdout
 
 
-def _in_child(parents: np.ndarray, at: int) -> None:
+def _in_child(heap: Heap, parents: list[np.ndarray], at: int) -> None:
     mine = process_memory().heap.empty(MIB)
     inside = at <= mine.ctypes.data < at + SEGMENT
     mine[:] = 9
-    del parents  # must not go back to anybody, nor lose its pages
-    gc.collect()
+    heaps.PATIENCE = 0.0  # type: ignore[misc]
+    parents.clear()  # must not go back to anybody, nor lose its pages
+    heap.tend()
     os._exit(1 if inside else 0)
 
 
 def test_a_forked_process_hands_out_memory_of_its_own() -> None:
     heap = process_memory().heap
-    data = heap.empty(4 * MIB)
-    data[:] = 5
-    segment = heap.where(data.ctypes.data)
+    parents = [heap.empty(4 * MIB)]
+    parents[0][:] = 5
+    segment = heap.where(parents[0].ctypes.data)
     assert segment is not None
-    child = multiprocessing.get_context("fork").Process(target=_in_child, args=(data, segment.at))
+    child = multiprocessing.get_context("fork").Process(
+        target=_in_child, args=(heap, parents, segment.at)
+    )
     child.start()
     child.join(30)
     assert child.exitcode == 0
-    assert (data == 5).all()
-    other = heap.empty(4 * MIB)
-    assert not np.may_share_memory(data, other)
+    assert (parents[0] == 5).all()
+    assert not np.may_share_memory(parents[0], heap.empty(4 * MIB))
 
 
 def test_nothing_has_a_name_in_a_file_system() -> None:

@@ -9,7 +9,9 @@ import pytest
 from hpccomm.contracts.transport import RECORD, Pages, Reach
 from hpccomm.errors import CommunicationError, PeerLost
 from hpccomm.sharedmemory import NodeMemory, process
+from hpccomm.sharedmemory.heap import Segment
 from hpccomm.sharedmemory.node import NodeExposure
+from hpccomm.sharedmemory.ranges import FreeRanges, IdlePages
 
 F4 = np.dtype(np.float32)
 ROOM = 1 << 16
@@ -184,6 +186,19 @@ def test_the_same_calls_publish_the_same_and_another_array_is_noticed(ranks) -> 
     ):
         again = ranks[0].expose(other, number, 0, plain=True, room=ROOM).record
         assert not np.array_equal(again, record)
+
+
+def test_plain_memory_whose_place_a_segment_takes_is_noticed(ranks, monkeypatch) -> None:
+    own = arrays_of(ranks[0], (False, False))
+    heap = ranks[0]._heap
+    record = ranks[0].expose(own, 5, 0, plain=True, room=ROOM).record
+    # Freed, its pages would go back to the system, which gives their addresses to the next mapping.
+    segment = Segment(9 << 32, own[0].ctypes.data, own[0].nbytes, FreeRanges(1), IdlePages())
+    monkeypatch.setattr(heap, "_segments", [segment])
+    monkeypatch.setattr(heap, "_map", ((segment.at,), (segment,)))
+    again = ranks[0].expose(own, 5, 0, plain=True, room=ROOM).record
+    assert record[2] == -1
+    assert again[2] == segment.key
 
 
 def test_an_array_is_told_from_registered_memory_by_its_address(ranks) -> None:
