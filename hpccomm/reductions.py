@@ -183,10 +183,16 @@ def _check_factor(factor: complex, dtype: DType) -> None:
 
 
 def _check_callable(op: Elementwise, dtype: DType) -> None:
-    """Try `op` on two elements, so that what it is not is found before anything is sent."""
-    out = np.ones(2, dtype)
+    """Try `op` on two elements, so that what it is not is found before anything is sent.
+
+    What it is given later may be a peer's own array. On these elements, swapped, a commutative function
+    that writes its result to an argument changes it.
+    """
+    a = np.array([False, True] if dtype == dtypes.BOOL else [1, 2]).astype(dtype)
+    b = a[::-1].copy()
+    given, out = (a.copy(), b.copy()), np.ones(2, dtype)
     try:
-        _combine(op)(np.ones(2, dtype), np.ones(2, dtype), out=out)
+        _combine(op)(a, b, out=out)
     except UsageError:
         raise
     except Exception as error:  # whatever the user's function raises
@@ -194,6 +200,11 @@ def _check_callable(op: Elementwise, dtype: DType) -> None:
             f"op {name_of(op)} fails on two arrays of 2 elements of {dtype} ({error!r}); "
             "give a commutative elementwise function of two arrays"
         ) from error
+    if (a != given[0]).any() or (b != given[1]).any():
+        raise UsageError(
+            f"op {name_of(op)} writes to its arguments, which may be the arrays of any rank; "
+            "give a function that returns a new array"
+        )
 
 
 def identity(op: Op, dtype: DType) -> Any:

@@ -295,3 +295,15 @@ def test_a_callable_is_folded_in_order_and_must_keep_shape_and_dtype() -> None:
     for wrong in (lambda a, _: a[:-1], lambda a, b: a + b * 1j, lambda a, _: a.astype(str)):
         with pytest.raises(UsageError, match="must be elementwise and keep the dtype"):
             fold(wrong, contributions, out)
+
+
+@pytest.mark.parametrize("dtype", ["?", "i4", "f4", "c16", dtypes.BFLOAT16])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_callable_that_writes_to_its_arguments_is_refused(which: int, dtype: Any) -> None:
+    def product(*arrays: Any) -> Any:
+        arrays[which][:] = arrays[0] * arrays[1]
+        return arrays[which]
+
+    with pytest.raises(UsageError, match="product writes to its arguments"):
+        check(product, np.dtype(dtype))
+    check(lambda a, b: a * b, np.dtype(dtype))

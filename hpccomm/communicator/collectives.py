@@ -38,7 +38,7 @@ class Collectives(Core):
             This rank's contribution, of the same shape and dtype on all ranks.
         op : ReduceOp, premul_sum(factor) or callable
             The reduction. A callable is commutative and elementwise, on two arrays; it may see
-            slices, in any order.
+            slices, in any order, and leaves them as they are.
         out : array, optional
             Takes the result; x itself does if it is None.
         async_op : bool
@@ -150,7 +150,7 @@ class Collectives(Core):
             The rank that gets the result.
         op : ReduceOp, premul_sum(factor) or callable
             The reduction. A callable is commutative and elementwise, on two arrays; it may see
-            slices, in any order.
+            slices, in any order, and leaves them as they are.
         out : array, optional
             At the root, takes the result; x itself does if it is None. Not used elsewhere.
         async_op : bool
@@ -261,7 +261,7 @@ class Collectives(Core):
             by the number of ranks.
         op : ReduceOp, premul_sum(factor) or callable
             The reduction. A callable is commutative and elementwise, on two arrays; it may see
-            slices, in any order.
+            slices, in any order, and leaves them as they are.
         out : array, shape ``(x.shape[0] // size, *x.shape[1:])``, optional
             Takes the result; None makes a new array. It may be x's block of this rank.
         async_op : bool
@@ -480,7 +480,7 @@ class Collectives(Core):
             This rank's contribution, of the same shape and dtype on all ranks.
         op : ReduceOp, premul_sum(factor) or callable
             The reduction, but AVG. A callable is commutative and elementwise, on two arrays; it may see
-            slices, in any order.
+            slices, in any order, and leaves them as they are.
         out : array, optional
             Takes the result; None makes a new array. It may be x.
         exclusive : bool

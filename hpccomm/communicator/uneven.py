@@ -109,7 +109,7 @@ class Uneven(Core):
             Rows of each rank; the same on all ranks.
         op : ReduceOp, premul_sum(factor) or callable
             The reduction. A callable is commutative and elementwise, on two arrays; it may see
-            slices, in any order.
+            slices, in any order, and leaves them as they are.
         out : array, shape ``(counts[rank], *rest)``, optional
             Takes the result; None makes a new array. It may be x's block of this rank.
         async_op : bool
