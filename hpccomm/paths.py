@@ -139,11 +139,12 @@ class HostPath:
         return _way(choice, before, start, None, after)
 
     def registered(self, *arrays: Buffer) -> bool:
-        """Tell whether all of this rank's arrays lie in memory that its peers map. Local."""
+        """Tell whether this rank has arrays, all of them in memory that its peers map. Local."""
         shared = self._backend.collectives.shared
         if self._sharing is None or shared is None:
             return False
-        return all(shared.holds(each) for each in arrays if each is not None and each.size)
+        held = [shared.holds(each) for each in arrays if each is not None and each.size]
+        return bool(held) and all(held)
 
     def _choice(self, call: Signature, decision: policy.Decision, segment: int | None) -> Choice:
         return Choice(
