@@ -477,9 +477,10 @@ class Calls:
         elif isinstance(error, BufferMismatch) and not harmless:
             told = RankMismatch(
                 f"{self._described(name, nbytes, sequence)}: {error}. "
-                "The ranks gave arrays or counts that do not fit each other"
+                "The calls of the ranks do not fit each other"
             )
         elif isinstance(error, CommunicationError) and error.operation is None:
+            error.args = (f"{self._described(name, nbytes, sequence)}: {error}",)
             told = error
         else:
             told = self.backend.translate(error) if isinstance(error, Exception) else None

@@ -237,7 +237,7 @@ VARIABLES: tuple[Variable, ...] = (
         "HPCCOMM_SHARED_MEMORY",
         _way,
         "auto",
-        " or ".join(SHARED_MEMORY),
+        f"{', '.join(SHARED_MEMORY[:-1])} or {SHARED_MEMORY[-1]}",
         "how the ranks of a node reach each other's plain arrays",
     ),
     Variable(

@@ -125,8 +125,10 @@ class Forms:
         }
         first = min(of)
         others = [rank for rank, each in of.items() if each != of[first]]
+        who = "rank" if len(others) == 1 else "ranks"
+        make = "makes" if len(others) == 1 else "make"
         raise BufferMismatch(
-            f"ranks {', '.join(map(str, others))} make another call than rank {first}; "
+            f"{who} {', '.join(map(str, others))} {make} another call than rank {first}; "
             "give arrays of the same size and dtype, and the same op, root and algorithm, on all ranks"
         )
 
