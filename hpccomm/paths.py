@@ -4,6 +4,7 @@ The host path takes the backend's own collective where it has one that means the
 hpccomm's algorithms over the backend's point-to-point.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,11 +36,14 @@ from hpccomm.reductions import (
 from hpccomm.settings import DEFAULT_SEGMENT, Settings
 from hpccomm.waiting import Steps
 
+logger = logging.getLogger("hpccomm")
+
 DEFAULT_CHANNELS = 2
 """Pieces of an array under way at the same time, where the policy does not say."""
 
 MOST_SEGMENTS = 1 << 14
-"""An array is cut into about so many at most: their number is the length of a program."""
+"""An array is cut into about so many at most: their number is the length of a program. Through a room
+that is too small for that nothing is staged."""
 
 Run = Callable[[Buffer, Buffer], None]
 Start = Callable[[Buffer, Buffer], Steps]
@@ -192,8 +196,17 @@ class HostPath:
         assert sharing is not None
         likely, scratch = Reach.DIRECT, 0
         if not sharing.plain and Reach.STAGED in builds:
-            likely = Reach.STAGED
-            scratch = self._schedule(builds[likely], call, pick).scratch * call.dtype.itemsize
+            staged = self._schedule(builds[Reach.STAGED], call, pick)
+            likely, scratch = Reach.STAGED, staged.scratch * call.dtype.itemsize
+            if staged.segment and call.elements // MOST_SEGMENTS > staged.segment:
+                likely, scratch = Reach.APART, 0
+                logger.info(
+                    "%s of %d bytes would go through staging in pieces of %d bytes: too many; plain "
+                    "arrays are sent as messages (a larger shared_memory_room allows larger pieces)",
+                    call.name,
+                    call.nbytes,
+                    staged.segment * call.dtype.itemsize,
+                )
         topology, rank = self._backend.topology, self._backend.rank
         forms = Forms(
             rank,

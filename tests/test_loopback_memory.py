@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from hpccomm import Communicator, UsageError
-from hpccomm.backends.loopback import LoopbackTransport, make_world
+from hpccomm import CommOptions, Communicator, UsageError
+from hpccomm.backends.loopback import LoopbackMemory, LoopbackTransport, make_world
 from hpccomm.errors import CollectiveTimeout, CommunicationError
 from hpccomm.testing import run_ranks
 
@@ -31,12 +31,18 @@ def test_arrays_are_let_go_of() -> None:
     assert mine.shared is not None
     assert theirs.shared is not None
     one, other = np.arange(3), np.arange(4)
-    here, there = mine.shared.expose([one]), theirs.shared.expose([other])
-    assert here.reach(1, 0) is other
-    assert there.reach(0, 0) is one
+    here, there = (
+        each.expose([data], 0, 0, plain=True, room=0)
+        for each, data in ((mine.shared, one), (theirs.shared, other))
+    )
+    assert np.shares_memory(here.reach(1, 0, other.dtype), other)
+    assert np.shares_memory(there.reach(0, 0, one.dtype), one)
+    assert not world.exposed
     here.withdraw()
     there.withdraw()
-    assert not world.exposed
+    for exposure in (here, there):
+        with pytest.raises(KeyError):
+            exposure.reach(0, 0, one.dtype)
 
 
 def test_ranks_on_several_nodes_do_not_share_memory() -> None:
@@ -45,3 +51,24 @@ def test_ranks_on_several_nodes_do_not_share_memory() -> None:
             comm.all_reduce(np.ones(3), algorithm="shm")
 
     run_ranks(4, asks, ranks_per_node=2)
+
+
+def test_what_a_room_cuts_into_too_many_pieces_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted: list[int] = []
+    expose = LoopbackMemory.expose
+
+    def noted(self, buffers, fingerprint, scratch, **keywords):
+        wanted.append(scratch)
+        return expose(self, buffers, fingerprint, scratch, **keywords)
+
+    monkeypatch.setattr(LoopbackMemory, "expose", noted)
+    smallest = CommOptions(shared_memory="staging", shared_memory_room=64, self_check=False)
+
+    def summed(comm: Communicator, count: int) -> None:
+        assert (comm.all_reduce(np.ones(count), algorithm="shm") == 2).all()
+
+    run_ranks(2, summed, 500, options=smallest)
+    assert min(wanted) > 0
+    wanted.clear()
+    run_ranks(2, summed, 40_000, options=smallest)
+    assert max(wanted) == 0
