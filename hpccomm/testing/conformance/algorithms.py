@@ -72,6 +72,11 @@ def cut(
         yield made
 
 
+def in_memory(comm: Communicator) -> str | None:
+    """Return the algorithm that sends nothing, or None where it does not apply. Local."""
+    return "shm" if 1 < comm.size == comm.local_size else None
+
+
 def taken(comm: Communicator, algorithm: str, ask: Ask, **how: Any) -> bool:
     """Return whether a call may be made by `algorithm`; if not, assert that it may be refused.
 

@@ -7,6 +7,7 @@ messages: what is asked for here then holds as well.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from hpccomm.errors import (
     RankMismatch,
     UsageError,
 )
-from hpccomm.testing.conformance.algorithms import LARGE, cut, taken
+from hpccomm.testing.conformance.algorithms import LARGE, cut, in_memory, taken
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
 from hpccomm.testing.conformance.creation import another
@@ -223,7 +224,8 @@ def many_communicators_at_once(comm: Communicator, reached: str) -> None:
             x = np.empty(3000, np.float32) if number % 2 else each.empty(3000, np.float32)
             x.fill(scale * (each.rank + number))
             expected = scale * (sum(range(comm.size)) + number * comm.size)
-            works.append((each.all_reduce(x, async_op=True), expected))
+            work = each.all_reduce(x, algorithm=in_memory(each), async_op=True)
+            works.append((work, expected))
     for work, expected in reversed(works):
         equal(work.wait(), np.full(3000, expected, np.float32))
     for each in made:
@@ -238,9 +240,9 @@ def a_batch(comm: Communicator) -> None:
     every = comm.empty((comm.size, 100), np.float64)
     x.fill(comm.rank + 1)
     with comm.batch():
-        comm.all_reduce(x)
-        comm.all_gather(y, out=every)
-        comm.all_reduce(every)
+        comm.all_reduce(x, algorithm=in_memory(comm))
+        comm.all_gather(y, out=every, algorithm=in_memory(comm))
+        comm.all_reduce(every, algorithm=in_memory(comm))
     equal(x, np.full(100, float(total)), "x")
     rows = comm.size * (np.arange(comm.size) + 1.0)
     equal(every, np.repeat(rows, 100).reshape(comm.size, 100), "every")
@@ -255,7 +257,7 @@ def groups(comm: Communicator, reached: str) -> None:
         assert turned is not None
         for group in (turned, chosen.node_comm):
             ranks = members(group, comm)
-            shared = "shm" if 1 < group.size == group.local_size else None
+            shared = in_memory(group)
             x.fill(comm.rank)
             group.all_reduce(x, algorithm=shared)
             equal(x, np.full(1000, sum(ranks), np.float32), f"group of {ranks}")
@@ -264,6 +266,24 @@ def groups(comm: Communicator, reached: str) -> None:
                 group.broadcast(x, root, algorithm=shared)
                 equal(x, np.full(1000, ranks[root], np.float32), f"from {ranks[root]}")
         turned.finalize()
+
+
+@SHARED_MEMORY.behaviour(way=MIXED)
+def arrays_are_let_go_of(comm: Communicator, way: tuple[str, str]) -> None:
+    """After a call nothing keeps its arrays, nor views of them."""
+    collective, algorithm = way
+    ask = Ask(collective, 5 * comm.size)
+    if algorithm == "auto" or taken(comm, algorithm, ask):
+        made = trial(comm, ask)
+        made.run(comm, algorithm=algorithm)
+        given = [made.arguments.get(name) for name in ("x", "out")]
+        kept = [weakref.ref(array) for array in given if array is not None]
+        del made, given
+        # Peers that are threads let go a little later.
+        deadline = time.monotonic() + SOON
+        while (left := any(each() is not None for each in kept)) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert not left, f"kept by {ask}, {algorithm}"
 
 
 Differing = Callable[["Communicator", "Array", bool], object]
