@@ -19,7 +19,7 @@ from contest.rounds import compete
 from hpccomm import policy
 from hpccomm.bootstrap.launch import launched
 from hpccomm.perf import facts, readers
-from hpccomm.plots.drawing import check_place, save
+from hpccomm.plots.drawing import check_place, new_figure, save
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -159,6 +159,7 @@ class Contest:
             if root:
                 if given.plot is not None:
                     check_place(given.plot)
+                    new_figure(1, 1)  # raises before the work where matplotlib is missing
                 if given.output is not None:
                     from hpccomm.results.writer import Writer
 
@@ -202,7 +203,8 @@ class Contest:
         gloos = [one.algorithm for one in self.contenders if one.name == GLOO]
         said = {
             "library": f"{library} {'.'.join(map(str, version))} through mpi4py",
-            "ranks": f"{comm.size} ranks on {comm.num_nodes} node{'s' * (comm.num_nodes > 1)}",
+            "ranks": f"{comm.size} rank{'s' * (comm.size > 1)} on "
+            f"{comm.num_nodes} node{'s' * (comm.num_nodes > 1)}",
             "machine": tables.machine(),
             "date": f"{datetime.now().astimezone():%Y-%m-%d}",
             "with": ", ".join([*(f"{n} {v}" for n, v in facts.versions().items()), *gloos]),

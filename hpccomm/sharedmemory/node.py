@@ -159,7 +159,7 @@ class NodeMemory:
         return at, segment.key, at - segment.at, nbytes
 
     def _lease(self, nbytes: int, room: int) -> NDArray[np.uint8] | None:
-        why = f"other calls have the {room} bytes that this process may have for it"
+        why = f"this process may have {room} bytes, for all calls under way together"
         try:
             lease = self._leases.take(nbytes, room)
         except MemoryError as error:
