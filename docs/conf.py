@@ -24,7 +24,7 @@ extensions = [
     "pictures",
     "tables",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "measured"]  # these are parts of a page
 html_theme = "furo"
 html_show_copyright = False
 html_show_sphinx = False

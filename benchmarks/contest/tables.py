@@ -120,10 +120,10 @@ def _share(value: float) -> str:
 
 
 def size(nbytes: int) -> str:
-    """Print bytes with the largest binary unit that leaves no fraction."""
+    """Print bytes with the largest binary unit that fits, to four digits: blocks may be rounded."""
     for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if nbytes >= 1 << shift and nbytes % (1 << shift) == 0:
-            return f"{nbytes >> shift} {unit}"
+        if nbytes >= 0.999 * (1 << shift):
+            return f"{nbytes / (1 << shift):.4g} {unit}"
     return f"{nbytes} B"
 
 
