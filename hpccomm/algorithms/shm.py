@@ -122,14 +122,20 @@ def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank folds its slice of all contributions into the root's result."""
-    root = _of(group, call.root)
+    """Each rank folds its slice of all contributions into the root's result.
+
+    For others that is one more way through the kernel than for the root, if it is not mapped: they
+    read n - 1 slices and write one. So the root has n + 1 parts of the array where they have n.
+    """
+    root, n = _of(group, call.root), group.size
+    parts = np.cumsum([0, *(n + (position == call.root) for position in range(n))])
+    blocks = Listed(np.diff(parts * call.counts[0] // (n * n + 1)).tolist())
 
     def steps(piece: Blocks) -> Steps:
         start, count = piece.at(group.at)
         return (_folded(group, start, count, Place(RECV, start, root)),)
 
-    pieces, segment = _cut(Even(0, call.counts[0], group.size), tuning)
+    pieces, segment = _cut(blocks, tuning)
     return _schedule(group, pieces, steps, segment)
 
 

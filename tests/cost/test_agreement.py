@@ -57,6 +57,8 @@ WIDER = {
     ("reduce_scatter", "halving_doubling", 3): 0.08,
     # The root collects while some still exchange.
     ("reduce", "pairwise", 8): 0.06,
+    # Slices wait for ports where others fold and copy, in turn.
+    **{("scan", "shm", ranks): 0.3 for ranks in (2, 3, 8, 32, 64)},
 }
 
 
@@ -208,3 +210,12 @@ def test_what_has_no_price_is_refused():
         price(net, call_of("all_reduce", 256, 8), "none", tuning)
     with pytest.raises(UsageError, match="share memory"):
         price(net, call_of("all_reduce", 256, 8), "shm", tuning)
+
+
+def test_a_root_that_writes_a_share_of_its_array():
+    for kind in (FAST_WITHIN, SLOW_FOLDS):
+        net = network(4, 4, kind)
+        tuning = Tuning(16 << 10, 1, net.topology())
+        call = call_of("broadcast", 4, 1 << 20)
+        found = price(net, call, "shm", tuning)
+        assert found == pytest.approx(simulated(net, call, "shm", tuning), rel=TOLERANCE)

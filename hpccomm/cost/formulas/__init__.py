@@ -87,6 +87,7 @@ FORMULAS: Mapping[str, Mapping[str, Formula]] = MappingProxyType(
             "linear": pipelines.scan,
             "binomial": shifts.scan,
             "pairwise": shifts.exchanged_scan,
+            "shm": shm.scan,
         },
         "barrier": {
             "dissemination": shifts.dissemination,

@@ -50,10 +50,19 @@ def all_reduce(case: Case) -> list[Stage]:
 
 
 def reduce(case: Case) -> list[Stage]:
-    """Each rank folds its slice into the root's result; the root reads for its own meanwhile."""
-    count, others = case.call.counts[0], case.ranks - 1
-    written = others if count >= case.ranks else 0  # the root has no block if few have one
-    return _between_barriers(case, _folded(case, -(-count // case.ranks), others + written))
+    """Each rank folds its slice into the root's result; the root reads for its own meanwhile.
+
+    The root has n + 1 parts of the array, the others n each.
+    """
+    n, count, root = case.ranks, case.call.counts[0], case.call.root
+    parts = n * n + 1
+    own = (root * n + n + 1) * count // parts - root * n * count // parts
+    others = -(-n * count // parts)
+    writers = min(n - 1, count - own)  # there may be fewer elements than ranks
+    pieces, each = _pieces(case, others)
+    written = writers * pieces * case.inject(Reach.INNER, each)
+    read, local = _folded(case, own, n - 1) if own else (Path(), Path())
+    return _between_barriers(case, (written + read, local, *_folded(case, others, n - 1)))
 
 
 def reduce_scatter(case: Case) -> list[Stage]:
@@ -68,21 +77,42 @@ def all_gather(case: Case) -> list[Stage]:
 
 
 def broadcast(case: Case) -> list[Stage]:
-    """All read the root's array."""
-    count = case.call.counts[0]
-    return _between_barriers(case, _crowded(case, case.ranks - 1, count, copy(count)))
+    """All read the root's array, and the root writes the last n-th if that is worth a segment."""
+    others, count = case.ranks - 1, case.call.counts[0]
+    written = count // case.ranks
+    if written < case.tuning.segment:
+        return _between_barriers(case, _crowded(case, others, count, copy(count)))
+    # What is read passes the root's port, and the first of what it writes; the rest follows.
+    port = Path(inner_latencies=1) + others * case.inject(Reach.INNER, count - written)
+    first, rest = case.hop(Reach.INNER, written), others - 1
+    ways = (rest * first, rest * (Path(inner_latencies=1) + copy(written)))
+    at_root = tuple(port + case.inject(Reach.INNER, written) + way for way in ways)
+    return _between_barriers(case, (*at_root, others * copy(written), copy(count - written)))
 
 
 def all_to_all(case: Case) -> list[Stage]:
-    """One of each two ranks moves both of their blocks, through scratch."""
-    block = max(case.call.counts)
-    pieces, each = _pieces(case, block)
-    times = pieces * (case.ranks // 2)
-    aside = copy(block) + times * copy(each)
-    return _between_barriers(case, (aside,), _moved(case, 2 * times, each))
+    """Either of two ranks moves half of both of their blocks, in place through scratch."""
+    others, block = case.ranks - 1, max(case.call.counts)
+    half = -(-block // 2)
+    pieces, each = _pieces(case, half) if case.call.in_place else (1, float(half))
+    own = copy(block) if not case.call.in_place else others * copy(half)
+    return _between_barriers(case, (own,), _moved(case, 2 * others * pieces, each))
 
 
 def to_or_from_root(case: Case) -> list[Stage]:
     """Each rank writes its block to the root's array, or reads it there."""
     block = max(case.call.counts)
     return _between_barriers(case, _crowded(case, case.ranks - 1, block, copy(block)))
+
+
+def scan(case: Case) -> list[Stage]:
+    """Each rank goes from one rank's arrays to the next one's, for its slice of them.
+
+    All begin with rank 0's port and have spread out when they come to the last one's: 5n - 6 slices
+    pass one after the other, as found by simulation where nothing but ports takes time.
+    """
+    n = case.ranks
+    pieces, each = _pieces(case, -(-case.call.counts[0] // n))
+    ports = Path(inner_latencies=2 * n - 1) + (5 * n - 6) * case.inject(Reach.INNER, each)
+    local = Path(inner_latencies=2 * n - 1) + (n + 1) * copy(each) + (n - 1) * fold(each)
+    return _between_barriers(case, (pieces * ports, pieces * local))
