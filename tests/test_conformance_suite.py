@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpccomm import CommOptions, ReduceOp, UsageError, Work, hooks, paths, reductions
+from hpccomm import CommOptions, ReduceOp, UsageError, Work, hooks, reductions
 from hpccomm.algorithms import ALGORITHMS, Algorithm
 from hpccomm.backends.loopback import LoopbackExposure, LoopbackMemory
 from hpccomm.communicator import core, messages
 from hpccomm.contracts.schedule import Channel, Copies, Folds, Round, Schedule, Transfers
 from hpccomm.execution import Forms, reached, runner
+from hpccomm.paths import host, own
 from hpccomm.reductions import Folder
 from hpccomm.testing import conformance, run_ranks
 from hpccomm.testing.conformance.algorithms import WAYS, Way
@@ -85,7 +86,7 @@ def the_last_element_is_left_out(patch: pytest.MonkeyPatch) -> None:
         def __call__(self, sources: Any, out: Any, final: bool = True) -> None:
             super().__call__([each[:-1] for each in sources], out[:-1], final)
 
-    patch.setattr(paths, "Folder", Shorter)
+    patch.setattr(own, "Folder", Shorter)
 
 
 def each_fold_divides(patch: pytest.MonkeyPatch) -> None:
@@ -93,7 +94,7 @@ def each_fold_divides(patch: pytest.MonkeyPatch) -> None:
         def __call__(self, sources: Any, out: Any, final: bool = True) -> None:
             super().__call__(sources, out, True)
 
-    patch.setattr(paths, "Folder", Hasty)
+    patch.setattr(own, "Folder", Hasty)
 
 
 def nothing_is_copied(patch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,7 @@ def x_is_multiplied_itself(patch: pytest.MonkeyPatch) -> None:
         original(op, source, source)
         target[:] = source
 
-    patch.setattr(paths, "premultiply", premultiply)
+    patch.setattr(host, "premultiply", premultiply)
 
 
 def the_root_is_rank_0(patch: pytest.MonkeyPatch) -> None:
@@ -130,7 +131,7 @@ def the_root_is_rank_0(patch: pytest.MonkeyPatch) -> None:
         return replace(algorithm, build=build)
 
     each = {name: misled(algorithm) for name, algorithm in ALGORITHMS["broadcast"].items()}
-    patch.setattr(paths, "ALGORITHMS", {**ALGORITHMS, "broadcast": each})
+    patch.setattr(own, "ALGORITHMS", {**ALGORITHMS, "broadcast": each})
 
 
 def contributions_are_folded_backwards(patch: pytest.MonkeyPatch) -> None:
@@ -167,7 +168,7 @@ def spoil(patch: pytest.MonkeyPatch, collective: str, fault: Callable[[Round], R
         )
         for name, algorithm in ALGORITHMS[collective].items()
     }
-    patch.setattr(paths, "ALGORITHMS", {**ALGORITHMS, collective: each})
+    patch.setattr(own, "ALGORITHMS", {**ALGORITHMS, collective: each})
 
 
 def off_by_one(each: Round) -> Round:
@@ -188,7 +189,7 @@ def a_barrier_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
         name: replace(algorithm, build=lambda *_: Schedule(()))
         for name, algorithm in ALGORITHMS["barrier"].items()
     }
-    patch.setattr(paths, "ALGORITHMS", {**ALGORITHMS, "barrier": each})
+    patch.setattr(own, "ALGORITHMS", {**ALGORITHMS, "barrier": each})
 
 
 def the_next_ones_array_is_reached(patch: pytest.MonkeyPatch) -> None:
@@ -279,8 +280,8 @@ def test_an_algorithm_that_does_not_keep_the_order_is_found(
     collective: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = ALGORITHMS[collective][algorithm]
-    own = {**ALGORITHMS[collective], algorithm: replace(known, ordered=known.build)}
-    monkeypatch.setattr(paths, "ALGORITHMS", {**ALGORITHMS, collective: own})
+    faulty = {**ALGORITHMS[collective], algorithm: replace(known, ordered=known.build)}
+    monkeypatch.setattr(own, "ALGORITHMS", {**ALGORITHMS, collective: faulty})
     name = f"deterministic.neither_algorithm_nor_segment_matters[12-{collective}-{algorithm}]"
     with pytest.raises(AssertionError, match="SUM of float32"):
         run_ranks(5, CASES[name].run, timeout=20)
