@@ -134,9 +134,15 @@ class Policy:
             return self._automatic(call, names, deterministic)
         if algorithm not in names:
             fits = ", ".join(repr(name) for name in (AUTO, *names))
+            known = ALGORITHMS[call.collective].get(algorithm)
+            why = ""
+            if known is not None and known.shared and not shared:
+                why = " between ranks that do not all share memory (HPCCOMM_SHARED_MEMORY=off?)"
+                if self.shape.nodes > 1:
+                    why = f" on {self.shape.nodes} nodes, of which each has its own memory"
             raise UsageError(
                 f"algorithm is {algorithm!r}, which does not apply to this {call.name} "
-                f"over {self.shape.backend}; give one of {fits}"
+                f"over {self.shape.backend}{why}; give one of {fits}"
             )
         pick = Pick(algorithm)
         if _sized(call):
