@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hpccomm.algorithms import Algorithm
+from hpccomm.algorithms import ALGORITHMS, Algorithm, shm, shm_staged
 from hpccomm.contracts.schedule import (
     RECV,
     SCRATCH,
@@ -412,3 +412,40 @@ def test_arguments_that_do_not_fit(
 ) -> None:
     with pytest.raises(UsageError, match=said):
         prove(collective, algorithm, ranks, **asked)
+
+
+STAGED = [name for name, known in ALGORITHMS.items() if "shm" in known and known["shm"].staged]
+
+
+@pytest.mark.parametrize("collective", STAGED)
+def test_a_slot_that_is_filled_again_too_early(
+    collective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, object] = {"count": 40, "segment": 2, "form": "staged"}
+    prove(collective, "shm", 4, **asked)  # type: ignore[arg-type]
+    monkeypatch.setattr(shm_staged, "SLOTS", 1)
+    with pytest.raises(Unproven, match=r"with no barrier between|different elements"):
+        prove(collective, "shm", 4, **asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("collective", STAGED)
+def test_staging_keeps_to_its_room(collective: str) -> None:
+    for room in (8, 9, 20, 64):
+        prove(collective, "shm", 4, count=40, form="staged", room=room)
+    with pytest.raises(Unproven, match="its scratch is 8 elements of 7"):
+        prove("all_reduce", "shm", 4, count=40, form="staged", room=7)
+
+
+def test_what_a_form_may_not_reach() -> None:
+    reaches_arrays = Algorithm(shm.all_reduce, shared=True, staged=shm.all_reduce)
+    with pytest.raises(Unproven, match="reaches into send of rank 0, which it may not here"):
+        prove("all_reduce", reaches_arrays, 2, form="staged")
+    reaches_scratch = Algorithm(shm_staged.all_reduce, shared=True)
+    with pytest.raises(Unproven, match="reaches into scratch of rank 1, which it may not here"):
+        prove("all_reduce", reaches_scratch, 2)
+    with pytest.raises(UsageError, match="ring all_reduce has no staged form; give another"):
+        prove("all_reduce", "ring", 2, form="staged")
+    with pytest.raises(
+        UsageError, match="form is 'other'; give one of 'build', 'direct', 'staged'"
+    ):
+        prove("all_reduce", "ring", 2, form="other")  # type: ignore[arg-type]
