@@ -17,8 +17,12 @@ broadcast       the root deals slices     broadcast              all_gather
 reduce          reduce_scatter            reduce                 the root collects slices
 all_gather                                all_gather of blocks   all_gather of N blocks
 reduce_scatter  reduce_scatter of N       reduce_scatter
+all_to_all      one block for each rank   L blocks a node
 barrier         all tell the first rank   dissemination          the first rank tells all
 ==============  ========================  =====================  =========================
+
+In all_to_all each rank exchanges with every other one, in an order in which a node has to do with few
+other nodes at a time, and all of its ranks with the same ones.
 
 Rounds and elements are the sums of the phases', on L ranks, and on N ranks with 1/L of the array. The
 array is cut into pieces, so that the network part of one overlaps the other parts of another.
@@ -26,6 +30,8 @@ array is cut into pieces, so that the network part of one overlaps the other par
 Where nodes differ in size there are as many slices as the smallest node has ranks, and the others of a
 larger node take part within it. A family that cannot scatter (a tree) has one slice: the first rank
 of a node has all of it.
+
+`hpccomm.algorithms.hierarchical_direct` does the part within the nodes in memory.
 """
 
 from dataclasses import dataclass, replace

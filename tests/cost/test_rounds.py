@@ -24,8 +24,10 @@ from hpccomm.contracts.schedule import (
 from hpccomm.cost.formulas import FORMULAS
 from hpccomm.cost.model import price
 from hpccomm.cost.network import Level, Network
+from hpccomm.cost.network_files import load
 from hpccomm.cost.rounds import walked
 from hpccomm.errors import UsageError
+from hpccomm.simulate import simulate
 
 FLAT = Level(latency=10.0, bandwidth=2.0, ports=1)
 LINE = Network("line", 3, 1, reduce=4.0, inner=None, across=FLAT, copy=8.0)
@@ -118,6 +120,21 @@ def test_it_agrees_with_the_formula_where_nothing_contends(collective, algorithm
         call = call_of(collective, ranks, nbytes)
         formula = price(net, call, algorithm, tuning)
         assert price(net, call, found.build, tuning) == pytest.approx(formula, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "collective",
+    ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all"],
+)
+@pytest.mark.parametrize("ranks", [4, 6])
+def test_it_agrees_with_a_simulation_of_steps_in_memory(collective, ranks):
+    net = replace(load("lab1g"), ranks=ranks)
+    direct = ALGORITHMS[collective]["hierarchical"].direct
+    tuning = Tuning(64 << 10, 4, net.topology())
+    call = call_of(collective, ranks, 16 << 20)
+    schedule = direct(world(ranks), call, tuning)
+    found = simulate(schedule, net, call.dtype.itemsize).seconds
+    assert price(net, call, direct, tuning) == pytest.approx(found, rel=0.05)
 
 
 def test_a_name_without_a_formula_is_priced_by_its_schedule(monkeypatch):
