@@ -12,6 +12,7 @@ receive a message that was matched by a probe.
 from collections.abc import Set
 from functools import partial
 from itertools import count
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -67,30 +68,36 @@ class NearbyTransport(CheckedTransport):
         self._answers = self.largest_tag
         self.largest_tag -= 1
         self._numbers = count()
+        # The receive that is posted after a note takes the next message, whichever it is: so no other
+        # thread (asynchronous calls have one of their own) may send between a note and its array.
+        self._lock = Lock()
         # Of each receiver, the numbers of notes that it has answered and nobody here has seen yet.
         self._copied: dict[int, set[int]] = {rank: set() for rank in near}
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Begin to send."""
+        if dst not in self._near:
+            return super().isend(data, dst, tag)
         nbytes = data.nbytes
-        if dst in self._near:
-            shared = self.shared
-            large = COPIED and nbytes >= DIRECT_BYTES
+        shared = self.shared
+        large = COPIED and nbytes >= DIRECT_BYTES
+        with self._lock:
             if large and shared is not None and shared.holds(data):
                 return _polled(self._offered(shared, data, dst, tag))
             if nbytes >= POSTED_BYTES or nbytes == NOTE_BYTES:
                 noted = super().isend(_note(FOLLOWS, nbytes, _NO_RECORD), dst, tag)
                 sent = super().isend(data, dst, tag)
                 return _polled(_complete(noted, sent))
-        return super().isend(data, dst, tag)
+            return super().isend(data, dst, tag)
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive. Receives of one sender and tag match in their order."""
         if src not in self._near:
             return super().irecv(data, src, tag)
         receives = self._receives[src, tag]
-        turn = receives[0]
-        receives[0] = turn + 1
+        with self._lock:
+            turn = receives[0]
+            receives[0] = turn + 1
         return _polled(self._taken(data, src, tag, receives, turn))
 
     def _offered(self, shared: SharedMemory, data: NDArray[Any], dst: int, tag: int) -> Steps:
@@ -146,23 +153,28 @@ class NearbyTransport(CheckedTransport):
             yield from _complete(request.Test)
         else:
             receives[1] = turn + 1
-            if fits:
-                self._copy(src, record, data)
-            answer = np.array([number])
-            yield from _complete(
-                self._comm.Isend([answer, 1, MPI.INT64_T], src, self._answers).Test
-            )
+            try:
+                if fits:
+                    self._copy(src, record, data)
+            finally:  # the sender waits for the answer, whatever became of the array
+                answer = np.array([number])
+                yield from _complete(
+                    self._comm.Isend([answer, 1, MPI.INT64_T], src, self._answers).Test
+                )
         if not fits:
             raise mismatch(src, nbytes, data.nbytes)
 
     def _copy(self, src: int, record: Record, into: NDArray[Any]) -> None:
         """Copy the registered array of rank `src` of which its record tells."""
         assert self.shared is not None  # where it is None, no rank offers any
-        exposure = self.shared.expose((), 0, 0, plain=False, room=0)
+        exposure = self.shared.expose((), 0, 0, plain=True, room=0)
         exposure.learn({src: record})
         there = exposure.reach(src, 0, np.dtype(np.uint8))
-        assert isinstance(there, np.ndarray)  # it is mapped, or that was an error
-        as_bytes(into)[:] = there
+        if isinstance(there, np.ndarray):
+            as_bytes(into)[:] = there
+        else:  # it cannot be mapped here, and pages may be read
+            with self._lock:  # by one thread at a time
+                there.read(as_bytes(into))
 
 
 def _note(number: int, nbytes: int, record: Record) -> NDArray[np.uint8]:
