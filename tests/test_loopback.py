@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 SIZES = (1, 2, 3, 4, 5, 8)
 SCHEDULED = {"algorithms": range(1, 10), "deterministic": range(1, 9)}
 """Sections to which every number of ranks is another case."""
+FEW = {"shared_memory": (1, 2, 4)}
+"""Sections that make many calls, by algorithms that others run on all these ranks."""
 SPREAD = (5, 2)
 """Ranks, and ranks a node, of the runs of all cases on several nodes, the last node with one rank."""
 PLACEMENTS = ((2, 1), (3, 2), (4, 2), (6, 3), (6, 1), (7, 3), (8, 3), (8, 6))
@@ -40,7 +42,8 @@ def runs() -> list[tuple[str, int, int]]:
     found = []
     for name, cases in BEHAVIOURS.items():
         section = name.partition(".")[0]
-        worlds = [(size, size) for size in SCHEDULED.get(section, SIZES)]
+        sizes = SCHEDULED.get(section) or FEW.get(section, SIZES)
+        worlds = [(size, size) for size in sizes]
         worlds.append(SPREAD)
         if section in SCHEDULED and any(map(depends_on_nodes, cases)):
             worlds += PLACEMENTS
