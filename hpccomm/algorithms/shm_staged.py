@@ -10,7 +10,7 @@ barrier a piece:
   the slot. That is written a round after the rest of the slot, read a round after that, and written
   again two rounds after it was.
 
-However large the array, each rank has two slots of about `SLOT_BYTES`, and less where there is less
+However large the array, each rank has two slots of about ``SLOT_BYTES``, and less where there is less
 room. They stay in cache: the array passes through memory as often as without staging, and through
 the cache once or twice more.
 
