@@ -1,5 +1,6 @@
 """What ranks expose and reach in a call. Two ranks of one process: the way is that of two."""
 
+import errno
 import os
 from collections.abc import Sequence
 
@@ -219,7 +220,7 @@ def test_memory_that_cannot_be_mapped_goes_through_the_kernel_or_raises(ranks, m
     both, _ = exposed(ranks, own)
     assert np.array_equal(seen(both[0].reach(1, 0, F4)), own[1][0])
     both, _ = exposed(ranks, own, plain=False)
-    with pytest.raises(CommunicationError, match=r"rank 1 cannot be mapped: .*ulimit -v"):
+    with pytest.raises(CommunicationError, match=r"rank 1 cannot be mapped: .*ulimit -n"):
         both[0].reach(1, 1, F4)
 
 
@@ -231,6 +232,19 @@ def test_a_process_that_ended_is_a_lost_peer(ranks) -> None:
         with pytest.raises(PeerLost) as caught:
             seen(both[0].reach(1, buffer, F4))
         assert caught.value.ranks == (1,)
+
+
+def test_a_descriptor_that_its_program_closed_is_no_lost_peer(ranks, monkeypatch) -> None:
+    own = [arrays_of(rank, (True, True)) for rank in ranks]
+
+    def closed(pid: int, key: int) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(ranks[0]._segments, "find", closed)
+    both, _ = exposed(ranks, own, plain=False)
+    with pytest.raises(CommunicationError, match="close no descriptors") as caught:
+        both[0].reach(1, 0, F4)
+    assert not isinstance(caught.value, PeerLost)
 
 
 def test_a_group_numbers_its_ranks_anew() -> None:

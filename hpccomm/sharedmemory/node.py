@@ -3,6 +3,7 @@
 import errno
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -187,15 +188,18 @@ class NodeMemory:
         if not nbytes:
             return np.empty(0, dtype)
         if key >= 0:
+            pid = self._peers[peer].pid
             try:
-                segment = self._segments.find(self._peers[peer].pid, key)
+                segment = self._segments.find(pid, key)
             except OSError as error:
-                if error.errno == errno.ENOENT:
+                # A program may also have closed the descriptor, and live on.
+                if error.errno == errno.ENOENT and not Path(f"/proc/{pid}").exists():
                     raise ended(peer) from error
                 if not plain:
                     raise CommunicationError(
                         f"registered memory of rank {peer} cannot be mapped: {error.strerror}; "
-                        "raise the limit on address space (ulimit -v)",
+                        "raise the limits on address space (ulimit -v) and open files (ulimit -n), "
+                        "and close no descriptors but the program's own",
                         ranks=(peer,),
                     ) from error
                 logger.warning(
