@@ -66,9 +66,8 @@ def make(
             for rank in neighbours:
                 if rank != backend.rank and sizes[rank]:
                     reached[rank] = exposure.reach(rank, 0, array.dtype)
-    if (
-        backend.topology.num_nodes > 1 or not direct
-    ):  # the same on all ranks, as they learn the same
+    # The same on all ranks, as those of a node learn the same.
+    if backend.topology.num_nodes > 1 or not direct:
         with watched("making a window"):
             onesided.attach(as_bytes(array))
     access = Access(reached, onesided, array.dtype, watched)
