@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from hpccomm.errors import UsageError
@@ -116,7 +116,7 @@ class Table:
 
     shape: Shape
     measured: str
-    rows: Mapping[tuple[str, str], Rows]
+    rows: Mapping[tuple[str, str], Rows] = field(repr=False)  # pages of them
 
     def __post_init__(self) -> None:
         for (collective, case), rows in self.rows.items():
