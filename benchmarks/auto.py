@@ -48,12 +48,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--collectives", type=readers.listed, default=COLLECTIVES)
-    parser.add_argument("-b", "--minbytes", type=readers.size, default=8)
-    parser.add_argument("-e", "--maxbytes", type=readers.size, default=64 << 20)
-    parser.add_argument("-f", "--stepfactor", type=int, default=4)
-    parser.add_argument("--blocks", type=int, default=11, help="how often each is timed")
-    parser.add_argument("--seconds", type=float, default=0.004, help="about how long each time")
+    parser.add_argument(
+        "--collectives", type=readers.listed, default=COLLECTIVES, help="which (all)"
+    )
+    parser.add_argument(
+        "-b", "--minbytes", type=readers.size, default=8, help="smallest size (%(default)s)"
+    )
+    parser.add_argument(
+        "-e", "--maxbytes", type=readers.size, default=64 << 20, help="largest size (64M)"
+    )
+    parser.add_argument(
+        "-f",
+        "--stepfactor",
+        type=int,
+        default=4,
+        help="each is so many times the last (%(default)s)",
+    )
+    parser.add_argument(
+        "--blocks", type=int, default=11, help="how often each is timed (%(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=0.004, help="about how long each time (%(default)s)"
+    )
     given = parser.parse_args()
     sizes = list(Sizes(given.minbytes, given.maxbytes, given.stepfactor, 0).measured(4))
     effort = Effort(given.blocks, given.seconds)

@@ -105,12 +105,16 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cluster", default="lab1g", help="description with the ports (lab1g)")
-    parser.add_argument("--collectives", default=COLLECTIVES)
-    parser.add_argument("--smallest", default="4M", metavar="SIZE")
-    parser.add_argument("--largest", default="16M", metavar="SIZE")
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--collectives", default=COLLECTIVES, help="what is measured (%(default)s)")
+    parser.add_argument("--smallest", default="4M", metavar="SIZE", help="array (%(default)s)")
+    parser.add_argument("--largest", default="16M", metavar="SIZE", help="array (%(default)s)")
     parser.add_argument(
-        "--algorithms", default="hierarchical,ring", help="the fit's; the first one is simulated"
+        "--repetitions", type=int, default=5, help="of each measurement (%(default)s)"
+    )
+    parser.add_argument(
+        "--algorithms",
+        default="hierarchical,ring",
+        help="the fit's; the first one is simulated (%(default)s)",
     )
     parser.add_argument("--within", type=float, default=0.25, help="of the measured time (0.25)")
     parser.add_argument("--output", type=Path, metavar="FILE.h5", help="keep the measurements")
