@@ -167,17 +167,20 @@ def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
     Raises
     ------
     ConfigurationError
-        On every rank, if the tuning file cannot be used.
+        On every rank, if the tuning file cannot be used, or the system does not say what it is.
     """
-    told = None
+    told: object = None
     if backend.rank == 0:
-        library = "" if backend.mpi_comm is None else mpi.vendor(mpi.start())
-        found = library, machine.processor(), machine.cores()
+        # The others wait for what is told here, so every failure is told.
         try:
+            library = "" if backend.mpi_comm is None else mpi.vendor(mpi.start())
+            found = library, machine.processor(), machine.cores()
             tuned = stored.read(merged.tuning_file) if merged.tuning_file else ()
             told = found, [text.dump(table) for table in tuned], ""
         except ConfigurationError as error:
-            told = found, [], str(error)
+            told = (), [], str(error)
+        except OSError as error:
+            told = (), [], f"rank 0 cannot read what auto goes by: {error}; let it be read"
     facts, written, failure = json.loads(control.bcast(json.dumps(told).encode()))
     try:
         if failure:

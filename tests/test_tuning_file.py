@@ -10,6 +10,7 @@ import pytest
 
 import hpccomm
 from hpccomm import CommOptions
+from hpccomm.bootstrap import machine
 from hpccomm.policy import Pick, Row, Shape, Table, stored
 from hpccomm.testing import run_ranks
 
@@ -102,6 +103,26 @@ def test_a_file_of_another_shape_is_refused_on_every_rank(tmp_path: Path) -> Non
     assert len(said) == RANKS
     assert len(set(said)) == 1
     assert "ranks is 3 here and 7 in the table" in said[0]
+
+
+def test_facts_that_rank_0_cannot_read_are_an_error_on_every_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hidden() -> int:
+        raise PermissionError(13, "Permission denied")
+
+    def ask(comm: hpccomm.Communicator) -> str:
+        comm.barrier()  # the first communicator is made
+        if comm.rank == 0:
+            monkeypatch.setattr(machine, "cores", hidden)
+        comm.barrier()
+        with pytest.raises(hpccomm.ConfigurationError) as caught:
+            hpccomm.new_comm("loopback")
+        return str(caught.value)
+
+    said = run_ranks(RANKS, ask)
+    assert len(set(said)) == 1
+    assert "Permission denied" in said[0]
 
 
 def test_a_file_that_is_not_there_is_refused_on_every_rank(tmp_path: Path) -> None:

@@ -9,13 +9,15 @@ from pathlib import Path
 @cache
 def processor() -> str:
     """Return the processor's model, or its architecture where the kernel does not name one."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name" and value.strip():
-                return " ".join(value.split())
-    return platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:  # not there, or hidden
+        lines = []
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == "model name" and value.strip():
+            return " ".join(value.split())
+    return platform.machine() or "unknown"
 
 
 def cores() -> int:
