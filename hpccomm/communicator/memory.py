@@ -9,6 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from hpccomm.buffers import check_dtype
 from hpccomm.communicator.core import Core
+from hpccomm.dtypes import is_native
 from hpccomm.errors import UsageError
 from hpccomm.settings import check_int
 
@@ -76,7 +77,9 @@ class Memory(Core):
 
 
 def _shape(shape: object) -> tuple[int, ...]:
-    if isinstance(shape, str | bytes) or not isinstance(shape, Sequence | np.ndarray):
+    if isinstance(shape, str | bytes):
+        raise UsageError(f"shape is {shape!r}; give an integer or a tuple of them")
+    if not isinstance(shape, Sequence | np.ndarray):
         shape = (shape,)
     extents = tuple(check_int("shape", extent) for extent in shape)
     if any(extent < 0 for extent in extents):
@@ -91,5 +94,7 @@ def _dtype(dtype: DTypeLike) -> np.dtype[np.generic]:
         kind: np.dtype[np.generic] = np.dtype(dtype)
     except (TypeError, ValueError) as error:
         raise UsageError(f"dtype is {dtype!r}: {error}; give one, such as numpy.float32") from None
+    if not is_native(kind):
+        raise UsageError(f"dtype is {dtype!r}; give native byte order: dtype.newbyteorder('=')")
     check_dtype("the array", kind)
     return kind

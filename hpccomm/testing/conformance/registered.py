@@ -46,6 +46,8 @@ def empty_misused(comm: Communicator) -> None:
         for dtype in wrong:
             with raises(UsageError, "dtype"):
                 comm.empty(3, dtype)
+        with raises(UsageError, "native byte order"):
+            comm.empty(3, np.dtype(np.float32).newbyteorder())
         with raises(UsageError, "device", "0"):
             comm.empty(3, np.float32, device=0)
     comm.barrier()
