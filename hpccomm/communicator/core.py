@@ -110,8 +110,6 @@ class Core:
         self._settings = settings
         self._path = path
         self._recipes: dict[object, Recipe] = {}
-        if settings.shared_memory == "off":
-            backend.messages.shared = None
         self._device = device
         self._windows: list[Window] = []  # in the order in which all ranks made them
         self._groups = 0  # how many were made of this one, by all its ranks

@@ -38,6 +38,8 @@ def _over(
     tables: Tables,
     node_comm: Communicator | None,
 ) -> Communicator:
+    if settings.shared_memory == "off":  # calls, messages and `empty` find none to use
+        backend.collectives.shared = backend.messages.shared = None
     control = Control(backend.collectives, calls.drive)
     path = HostPath(backend, settings, tables)
     comm = Communicator(

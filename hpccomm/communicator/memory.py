@@ -64,7 +64,7 @@ class Memory(Core):
             )
         with self._one_call():
             shared = self._backend.collectives.shared
-            if shared is None or self._settings.shared_memory == "off":
+            if shared is None:
                 if not self._told_ordinary:
                     self._told_ordinary = True
                     logger.info(
