@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import hpccomm
 from hpccomm.perf.sizes import Sizes
@@ -13,6 +14,7 @@ from hpccomm.tune.measuring import Effort
 from hpccomm.tune.table import Asked, tune
 
 
+@pytest.mark.mpi(min_size=2)  # one rank has nothing to choose
 def test_auto_follows_what_was_tuned(comm: hpccomm.Communicator, tmp_path: Path) -> None:
     file = Path(comm.broadcast_object(str(tmp_path / "t.h5")))
     asked = Asked(
