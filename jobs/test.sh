@@ -43,13 +43,13 @@ stage 60 "ruff format" "$python" -m ruff format --check
 stage 300 "mypy" "$python" -m mypy
 stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
 # Two at a time, file by file: a file's tests share what they start.
-stage 700 "tests without MPI" "$python" -m pytest -n 2 --dist loadfile --ignore=tests/mpi \
+stage 1100 "tests without MPI" "$python" -m pytest -n 2 --dist loadfile --ignore=tests/mpi \
     --ignore=tests/cluster
 # Open MPI's launcher refuses to start where one of the same process id was killed and left its files.
 launcher_folder=$(mktemp -d)
 trap 'rm -rf "$launcher_folder"' EXIT
 for ranks in 1 2 3 4; do
-    stage 240 "tests with MPI, ranks: $ranks" env TMPDIR="$launcher_folder" "$mpiexec" -n "$ranks" \
+    stage 420 "tests with MPI, ranks: $ranks" env TMPDIR="$launcher_folder" "$mpiexec" -n "$ranks" \
         "$python" -m pytest --with-mpi -p no:cacheprovider -o faulthandler_timeout=60 tests/mpi
 done
 stage 240 "tests on virtual hosts" "$python" -m pytest -rs tests/cluster
