@@ -80,6 +80,17 @@ class Task:
         except BaseException as failure:  # noqa: BLE001 (a user's hook; the task must end)
             self.error = error or failure
         self.over = True
+        if self.error is None:
+            # They lead to its arrays, and back to it: only the garbage collector would find that.
+            self.begin, self.steps, self.ended = _nothing, None, _as_it_is
+
+
+def _nothing() -> Steps:
+    return iter(())
+
+
+def _as_it_is(error: BaseException | None, _elapsed: float) -> BaseException | None:
+    return error
 
 
 Lane = deque[Task]

@@ -273,9 +273,11 @@ def arrays_are_let_go_of(comm: Communicator, way: tuple[str, str]) -> None:
     """After a call nothing keeps its arrays, nor views of them."""
     collective, algorithm = way
     ask = Ask(collective, 5 * comm.size)
-    if algorithm == "auto" or taken(comm, algorithm, ask):
+    if not (algorithm == "auto" or taken(comm, algorithm, ask)):
+        return
+    for form in ("call", "asynchronous"):
         made = trial(comm, ask)
-        made.run(comm, algorithm=algorithm)
+        made.run(comm, form, algorithm=algorithm)
         given = [made.arguments.get(name) for name in ("x", "out")]
         kept = [weakref.ref(array) for array in given if array is not None]
         del made, given
@@ -283,7 +285,7 @@ def arrays_are_let_go_of(comm: Communicator, way: tuple[str, str]) -> None:
         deadline = time.monotonic() + SOON
         while (left := any(each() is not None for each in kept)) and time.monotonic() < deadline:
             time.sleep(0.001)
-        assert not left, f"kept by {ask}, {algorithm}"
+        assert not left, f"kept by {ask}, {algorithm}, {form}"
 
 
 Differing = Callable[["Communicator", "Array", bool], object]
