@@ -51,7 +51,6 @@ from hpccomm.contracts.schedule import (
     Schedule,
     Tuning,
     copies,
-    folds,
 )
 from hpccomm.contracts.signature import Signature
 
@@ -221,25 +220,13 @@ def _on_nodes(levels: Levels, steps: Callable[[Group], Steps]) -> Steps:
         yield from steps(node)
 
 
-def _contributions(node: Group, start: Column) -> tuple[Place, ...]:
-    """Return where the contributions of a node's ranks from element `start` on lie, in rank order."""
-    rows = np.zeros(len(node.at), np.int64)
-    return tuple(Place(SEND, start, node.peer(rows + other)) for other in range(node.size))
-
-
-def _fold(node: Group, start: Column, count: Column, target: Place) -> Copies | Folds:
-    """Return the step that leaves in `target` the fold over the node from element `start` on."""
-    if node.size == 1:
-        return copies(node.rank, Place(SEND, start), target, count)
-    return folds(node.rank, _contributions(node, start), target, count, final=False)
-
-
 def _folded(levels: Levels, slices: Blocks, buffer: str, lying: int | None = None) -> Steps:
     """Leave in `buffer` of each owner its slice of what its node holds; at its place, or `lying`."""
 
     def steps(node: Group) -> Steps:
         start, count = slices.at(node.at)
-        yield _fold(node, start, count, Place(buffer, start if lying is None else lying))
+        target = Place(buffer, start if lying is None else lying)
+        yield shm.folded(node, start, count, target, final=False)
 
     return _on_nodes(levels, steps)
 
@@ -323,7 +310,8 @@ def _blocks_folded(levels: Levels, laps: list[Lap], lying: list[Lap]) -> Steps:
             for number in range(levels.num_nodes):
                 count = np.where(node.at < levels.owners, lap.count[owner, number], 0)
                 target = Place(SCRATCH, there.start[owner, number])
-                yield _fold(node, lap.start[owner, number], count, target)
+                start = lap.start[owner, number]
+                yield shm.folded(node, start, count, target, final=False)
 
     return _on_nodes(levels, steps)
 

@@ -96,11 +96,13 @@ def _contributions(group: Group, start: Column) -> tuple[Place, ...]:
     return tuple(Place(SEND, start, _of(group, position)) for position in range(group.size))
 
 
-def _folded(group: Group, start: Column, count: Column, target: Place) -> Copies | Folds:
-    """Return the steps that leave in `target` the fold of all contributions from `start` on."""
+def folded(
+    group: Group, start: Column, count: Column, target: Place, *, final: bool = True
+) -> Copies | Folds:
+    """Return the step that leaves in `target` the fold of all contributions from `start` on."""
     if group.size == 1:
         return copies(group.rank, Place(SEND, start), target, count)
-    return folds(group.rank, _contributions(group, start), target, count, final=True)
+    return folds(group.rank, _contributions(group, start), target, count, final=final)
 
 
 def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
@@ -115,7 +117,7 @@ def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
             copies(rank, own, Place(RECV, start, _of(group, (at + step) % n)), count)
             for step in range(1, n)
         )
-        return (_folded(group, start, count, own), *to_peers)
+        return (folded(group, start, count, own), *to_peers)
 
     pieces, segment = _cut(Even(0, call.counts[0], n), tuning)
     return _schedule(group, pieces, steps, segment)
@@ -133,7 +135,7 @@ def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
     def steps(piece: Blocks) -> Steps:
         start, count = piece.at(group.at)
-        return (_folded(group, start, count, Place(RECV, start, root)),)
+        return (folded(group, start, count, Place(RECV, start, root)),)
 
     pieces, segment = _cut(blocks, tuning)
     return _schedule(group, pieces, steps, segment)
@@ -146,7 +148,7 @@ def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
     def steps(piece: Blocks) -> Steps:
         start, count = piece.at(group.at)
-        return (_folded(group, start, count, Place(RECV, start - own)),)
+        return (folded(group, start, count, Place(RECV, start - own)),)
 
     pieces, segment = _cut(blocks, tuning)
     return _schedule(group, pieces, steps, segment)
