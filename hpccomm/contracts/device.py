@@ -1,0 +1,190 @@
+"""What moves arrays in device memory, as a communicator's device side has it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.signature import Signature
+from hpccomm.dtypes import DType
+from hpccomm.errors import HpccommError
+
+Launch = Callable[[int, int, int], None]
+"""``launch(send, recv, stream)`` puts a call on a stream and returns: addresses of the arrays (0 where
+this rank has none) and the stream's number. It does not block the host."""
+
+Prepare = Callable[[], None]
+"""Makes what a call needs. Collective, in the order of calls; blocks; idempotent."""
+
+
+class Span(NamedTuple):
+    """Elements of one dtype that lie one after the other in device memory."""
+
+    pointer: int
+    elements: int
+    dtype: DType
+
+    def part(self, where: slice) -> "Span":
+        """Return those of its elements."""
+        start, stop = where.start, where.stop
+        return Span(self.pointer + start * self.dtype.itemsize, stop - start, self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes."""
+        return self.elements * self.dtype.itemsize
+
+
+class Piece(NamedTuple):
+    """A message to or from a rank."""
+
+    peer: int
+    data: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A library's own way to do one collective on a stream.
+
+    Attributes
+    ----------
+    launch : callable
+        Puts it on a stream.
+    prepare : callable or None
+        What must have run before; None where nothing is needed.
+    """
+
+    launch: Launch
+    prepare: Prepare | None = None
+
+
+class DeviceBackend(Protocol):
+    """The ranks of one communicator and the ways between their devices, ordered by streams.
+
+    Attributes
+    ----------
+    name : str
+        As in ``comm.backends["cuda"]``.
+    rank, size : int
+        Of this communicator.
+    device : int
+        CUDA device of this rank.
+    """
+
+    name: str
+    rank: int
+    size: int
+    device: int
+
+    def algorithms(self, call: Signature) -> tuple[str, ...]:
+        """Return the names under which the library itself does this call as it is meant.
+
+        ``"native"`` (its own choice) first, then those that can be pinned (``"ring"``, ``"tree"``).
+        Empty where it has none. Local; the same on all ranks.
+        """
+        ...
+
+    def native(self, call: Signature, algorithm: str) -> Pinned:
+        """Return the library's own way by one of `algorithms`. Local."""
+        ...
+
+    def exchange(self, receives: Sequence[Piece], sends: Sequence[Piece], stream: int) -> None:
+        """Put messages on the stream that go on at the same time. Never blocks the host."""
+        ...
+
+    def group(self) -> AbstractContextManager[None]:
+        """Issue the calls and exchanges of the block together at its end, also if it raises."""
+        ...
+
+    def reason(self) -> str:
+        """Return what besides the library decides its own choice (``NCCL_ALGO`` is set), or ''."""
+        ...
+
+    def empty(self, nbytes: int) -> object | None:
+        """Return registered device memory, or None where there is none to be had. Local.
+
+        It has an attribute `pointer` and gives itself back once nobody holds it.
+        """
+        ...
+
+    def holds(self, pointer: int, nbytes: int) -> bool:
+        """Tell whether memory is registered with this communicator. Local."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the library noticed that something failed. Local, from any thread."""
+        ...
+
+    def translate(self, error: Exception) -> HpccommError | None:
+        """Return the library's `error` as one of hpccomm's, or None if it is not the library's."""
+        ...
+
+    def abort(self) -> None:
+        """End what is under way. Local; from any thread; idempotent."""
+        ...
+
+    def close(self) -> None:
+        """Free what it owns, after all that is under way has ended. Local."""
+        ...
+
+
+DeviceSteps = Iterator[bool]
+
+DeviceStart = Callable[[int, int, int], DeviceSteps]
+"""``start(send, recv, stream)`` gives polled steps. When they end, the result is ordered on the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWay:
+    """How calls of one signature on device arrays are carried out. One of the first two is there.
+
+    Attributes
+    ----------
+    choice : Choice
+        What was decided.
+    launch : callable or None
+        Puts it on a stream.
+    start : callable or None
+        Where the host takes part: gives polled steps.
+    prepare : callable or None
+        What must run before, on all ranks.
+    grouped : bool
+        Whether `launch` may stand in a group with others.
+    """
+
+    choice: Choice
+    launch: Launch | None = None
+    start: DeviceStart | None = None
+    prepare: Prepare | None = None
+    grouped: bool = False
+
+
+class DevicePath(Protocol):
+    """One way of device arrays between ranks: decides how each call is carried out."""
+
+    name: str
+
+    def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
+        """Return the names that ``algorithm=`` may take for calls like `call`."""
+        ...
+
+    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceWay:
+        """Decide how calls like `call` are carried out. Local; the same on every rank.
+
+        Raises
+        ------
+        UsageError
+            If `algorithm` does not apply.
+        """
+        ...
+
+    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceWay:
+        """Return the way of a user's point-to-point call; its addresses are in the pieces.
+
+        Raises
+        ------
+        UsageError
+            If the tag does not apply.
+        """
+        ...

@@ -1,0 +1,62 @@
+"""CuPy, found when it is first needed."""
+
+import importlib.util
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from hpccomm.errors import BackendUnavailable
+
+INSTALL = "pip install cupy-cuda12x nvidia-nccl-cu12 (or cupy-cuda13x nvidia-nccl-cu13)"
+
+
+@cache
+def _found() -> tuple[ModuleType | None, int, str]:
+    """Return CuPy, the devices that this process sees, and why arrays on them cannot be used."""
+    if importlib.util.find_spec("cupy") is None:
+        return None, 0, f"CuPy is not installed; {INSTALL}"
+    try:
+        import cupy
+        from cupy.cuda import runtime
+    except ImportError as error:
+        return None, 0, f"CuPy cannot be imported ({error}); {INSTALL}, for this machine's CUDA"
+    try:
+        count = int(runtime.getDeviceCount())
+    except runtime.CUDARuntimeError as error:
+        return (
+            None,
+            0,
+            f"CUDA finds no device ({error}); run on a machine with an NVIDIA GPU and its driver, and "
+            "let CUDA_VISIBLE_DEVICES leave it visible",
+        )
+    if not count:
+        return (
+            None,
+            0,
+            "this process sees no CUDA device; let CUDA_VISIBLE_DEVICES leave one visible",
+        )
+    return cupy, count, ""
+
+
+def unavailable() -> str:
+    """Return why device arrays cannot be used here, and what to do; empty if they can."""
+    return _found()[2]
+
+
+def visible_devices() -> int:
+    """Return the number of CUDA devices that this process sees; 0 without CuPy or a driver."""
+    return _found()[1]
+
+
+def cupy() -> Any:
+    """Return the module ``cupy``.
+
+    Raises
+    ------
+    BackendUnavailable
+        If device arrays cannot be used here.
+    """
+    module, _, why = _found()
+    if module is None:
+        raise BackendUnavailable(why)
+    return module

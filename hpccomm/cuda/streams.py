@@ -1,0 +1,131 @@
+"""Streams and events, as the numbers that CUDA knows them by."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hpccomm.cuda.arrays import INTERFACE, TORCH, kind_of
+from hpccomm.cuda.library import cupy
+from hpccomm.errors import CommunicationError, UsageError
+
+NOT_READY = 600
+"""cudaErrorNotReady."""
+
+
+class _Foreign:
+    """A stream that only its number is known of, by the protocol that CuPy takes streams by."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._pointer
+
+
+def given(stream: object) -> int:
+    """Return the number of what the user gave as `stream`.
+
+    Parameters
+    ----------
+    stream : object
+        A CuPy stream, an integer, or an object with ``__cuda_stream__`` (or PyTorch's
+        ``cuda_stream``).
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if callable(protocol):
+        told = protocol()
+        if isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], int):
+            return told[1]
+    for attribute in ("ptr", "cuda_stream"):
+        pointer = getattr(stream, attribute, None)
+        if isinstance(pointer, int):
+            return pointer
+    raise UsageError(
+        f"stream is {stream!r}; give a CuPy stream, its pointer as an integer, or an object with "
+        "__cuda_stream__"
+    )
+
+
+def current(x: Any, device: int) -> int:
+    """Return the current stream of the framework of `x`, a device array on `device`."""
+    kind = kind_of(x)
+    if kind == TORCH:
+        pointer: int = sys.modules["torch"].cuda.current_stream(device).cuda_stream
+        return pointer
+    if kind == INTERFACE:
+        told = x.__cuda_array_interface__.get("stream")
+        if told is not None:  # 1 is the legacy default stream, as 0 is to CUDA
+            return int(told)
+    found: int = cupy().cuda.get_current_stream(device).ptr
+    return found
+
+
+@contextmanager
+def used(stream: int, device: int) -> Iterator[None]:
+    """Make a stream, and its device, CuPy's current ones."""
+    cuda = cupy().cuda
+    with cuda.Device(device), cuda.Stream.from_external(_Foreign(stream)):
+        yield
+
+
+def capturing(stream: int) -> bool:
+    """Tell whether a graph is captured from the stream."""
+    return bool(cupy().cuda.runtime.streamIsCapturing(stream))
+
+
+def make_event() -> int:
+    """Return a new event without time; `drop_event` ends it."""
+    runtime = cupy().cuda.runtime
+    event: int = runtime.eventCreateWithFlags(runtime.eventDisableTiming)
+    return event
+
+
+def drop_event(event: int) -> None:
+    """End an event."""
+    cupy().cuda.runtime.eventDestroy(event)
+
+
+def record(event: int, stream: int) -> None:
+    """Have the event come once all that is on the stream so far is done."""
+    cupy().cuda.runtime.eventRecord(event, stream)
+
+
+def order(event: int, stream: int) -> None:
+    """Have what is put on the stream from now on wait for the event."""
+    cupy().cuda.runtime.streamWaitEvent(stream, event)
+
+
+def ready(event: int) -> bool:
+    """Tell whether an event has come. Never blocks.
+
+    Raises
+    ------
+    CommunicationError
+        If CUDA has failed: asked no further, it would not come for ever.
+    """
+    status: int = cupy().cuda.runtime.eventQuery(event)
+    if status == 0:
+        return True
+    if status == NOT_READY:
+        return False
+    error = cupy().cuda.runtime.CUDARuntimeError(status)
+    raise CommunicationError(
+        f"CUDA has failed while a call was under way: {error}; the device's memory and streams are "
+        "lost to this process"
+    )
+
+
+def make_stream(device: int, *, high_priority: bool) -> Any:
+    """Return a new stream that does not wait for the default one; it is CuPy's, and ends with it."""
+    cuda = cupy().cuda
+    with cuda.Device(device):
+        # CUDA takes what lies beyond the range for the end of it; less is sooner.
+        return cuda.Stream(non_blocking=True, priority=-100 if high_priority else None)
