@@ -61,7 +61,11 @@ def block(call: Call, calls: int) -> float:
 
 
 def compete(
-    contenders: Sequence[Call], bare: "Intracomm", rounds: int, calls: int | None = None
+    contenders: Sequence[Call],
+    bare: "Intracomm",
+    rounds: int,
+    calls: int | None = None,
+    between: Call | None = None,
 ) -> list[Times]:
     """Let contenders take turns. Collective; each is called once before the rounds, to warm up.
 
@@ -75,6 +79,8 @@ def compete(
         Turns of each.
     calls : int, optional
         Calls of a turn; found by the time of the first calls unless it is given.
+    between : callable, optional
+        Called after each turn, outside of the clock: waits for what calls only started.
 
     Returns
     -------
@@ -91,6 +97,8 @@ def compete(
                 number = (turn + step) % len(contenders)
                 bare.Barrier()
                 own[number, turn] = block(contenders[number], blocks[number])
+                if between is not None:
+                    between()
     finally:
         if enabled:
             gc.enable()
