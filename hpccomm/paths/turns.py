@@ -1,0 +1,36 @@
+"""Messages that leave in the order in which they were begun, whichever is ready first."""
+
+from collections import defaultdict
+
+
+class Turn:
+    """A message's place in the order of those to one rank with one tag."""
+
+    __slots__ = ("_gone", "_number")
+
+    def __init__(self, number: int, gone: list[int]) -> None:
+        self._number = number
+        self._gone = gone
+
+    def come(self) -> bool:
+        """Tell whether all before it have left."""
+        return self._gone[0] == self._number
+
+    def over(self) -> None:
+        """Let the next one leave."""
+        self._gone[0] += 1
+
+
+class Turns:
+    """The order of the messages of one communicator. They are begun by one thread at a time."""
+
+    def __init__(self) -> None:
+        # How many have left, and how many were begun.
+        self._counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+
+    def take(self, dst: int, tag: int) -> Turn:
+        """Return the place of a message that is begun now."""
+        counts = self._counts[dst, tag]
+        number = counts[1]
+        counts[1] = number + 1
+        return Turn(number, counts)
