@@ -1,0 +1,122 @@
+"""Whether `hpccomm perf` gives the bandwidth that a bare loop of CuPy's NCCL calls has.
+
+Run it on two ranks, with a GPU each if there are two::
+
+    mpiexec -n 2 python benchmarks/device_bandwidth.py
+
+In the same processes, `perf all_reduce --backend nccl` and a bare loop take turns, size by size: the
+same number of warm-ups and repetitions back to back, the same clock (the host's, around the block, until
+the stream is done; the average of the ranks), arrays of the same size. Figures are medians over the
+turns; ratios are medians of the ratios of two turns that follow each other.
+
+A verdict stands in a line of its own; the exit status is 1 if one fails.
+"""
+
+import argparse
+import io
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+import hpccomm
+from contest.bare_nccl import BareNccl, Call, shares_a_device, versions
+from contest.verdicts import Verdicts
+from hpccomm.perf import flags, readers, sweep
+
+LEAST = 0.98
+"""Of the bare loop's bandwidth."""
+WARM_UPS = 5
+OUT_OF_PLACE, IN_PLACE = 5, 9
+"""Columns of the times in perf's table."""
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--sizes",
+        type=lambda text: [readers.size(part) for part in readers.listed(text)],
+        default="1M,4M,16M,64M,256M",
+        help="bytes, with K, M or G",
+    )
+    parser.add_argument("--iters", type=int, default=50, help="repetitions of a turn")
+    parser.add_argument("--turns", type=int, default=11)
+    arguments = parser.parse_args()
+
+    import cupy
+
+    with hpccomm.new_comm("nccl") as comm:
+        assert comm.device is not None
+        verdicts = Verdicts(shown=comm.rank == 0)
+        shared = shares_a_device(comm)
+        with cupy.cuda.Device(comm.device), cupy.cuda.Stream(non_blocking=True) as stream:
+            bare = BareNccl(MPI.COMM_WORLD, comm.device)
+            if comm.rank == 0:
+                shares = "sharing a GPU" if shared else "with a GPU each"
+                print(f"# all_reduce float32 sum, {comm.size} ranks {shares}; {versions()}")
+                print(
+                    f"# {arguments.turns} turns of {arguments.iters} repetitions; "
+                    "microseconds, and the bandwidth of perf over that of the bare loop"
+                )
+                print(f"# {'bytes':>12s} {'':12s} {'perf':>10s} {'bare':>10s} {'ratio':>7s}")
+            worst = 2.0
+            for nbytes in arguments.sizes:
+                x, y = (cupy.zeros(nbytes // 4, np.float32) for _ in range(2))
+                loops = [bare.all_reduce(x, y, stream), bare.all_reduce(x, x, stream)]
+                turns = []
+                for _ in range(arguments.turns):
+                    theirs = [block(loop, stream.synchronize, arguments.iters) for loop in loops]
+                    turns.append([perf(comm, nbytes, arguments.iters), theirs])
+                of_perf, of_bare = np.array(turns).transpose(1, 0, 2)
+                ratios = np.median(of_bare / of_perf, axis=0)
+                worst = min(worst, *ratios)
+                for at, where in enumerate(("out of place", "in place")):
+                    ours, theirs_ = np.median(of_perf[:, at]), np.median(of_bare[:, at])
+                    if comm.rank == 0:
+                        print(
+                            f"  {nbytes:12d} {where:12s} {ours:10.2f} {theirs_:10.2f} "
+                            f"{ratios[at]:7.3f}"
+                        )
+            bare.close()
+        worst = comm.broadcast_object(worst)  # one verdict, and one exit status
+    verdicts.limit(
+        worst >= LEAST,
+        f"perf all_reduce --backend nccl has {worst:.1%} of the bare loop's bandwidth or more "
+        f"(at least {LEAST:.0%})",
+    )
+    sys.exit(verdicts.failed)
+
+
+def perf(comm: hpccomm.Communicator, nbytes: int, iters: int) -> list[float]:
+    """Return the microseconds that perf prints, out of place and in place; ones beside rank 0."""
+    parser = argparse.ArgumentParser()
+    flags.add_arguments(parser)
+    sizes = ["-b", str(nbytes), "-e", str(nbytes)]
+    asked = ["all_reduce", *sizes, "-n", str(iters), "-w", str(WARM_UPS), "-c", "0"]
+    options = flags.options(parser.parse_args([*asked, "--backend", "nccl"]))
+    table = io.StringIO()
+    sweep.run([comm], options, tuple(asked), "none", table, sys.stderr)
+    if comm.rank:
+        return [1.0, 1.0]
+    (row,) = (line.split() for line in table.getvalue().splitlines() if line.startswith("  "))
+    return [float(row[OUT_OF_PLACE]), float(row[IN_PLACE])]
+
+
+def block(call: Call, synchronize: Call, iters: int) -> float:
+    """Return the microseconds of a call in a block of them, as perf takes them. Collective."""
+    for _ in range(WARM_UPS):
+        call()
+    synchronize()
+    MPI.COMM_WORLD.Barrier()
+    begin = time.perf_counter()
+    for _ in range(iters):
+        call()
+    synchronize()
+    own = (time.perf_counter() - begin) / iters * 1e6
+    return float(MPI.COMM_WORLD.allreduce(own)) / MPI.COMM_WORLD.Get_size()
+
+
+if __name__ == "__main__":
+    main()
