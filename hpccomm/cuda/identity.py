@@ -78,9 +78,9 @@ def _uuid_of(device: int) -> bytes:
     found = (ctypes.c_ubyte * _UUID_BYTES)()
     if driver.cuDeviceGet(ctypes.byref(handle), device) != 0:
         return b""
-    if driver.cuDeviceGetUuid(ctypes.byref(found), handle) != 0:
-        return b""
-    return bytes(found)
+    # The first version, all that drivers of before CUDA 11.4 have, knows whole devices alone.
+    ask = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
+    return bytes(found) if ask(ctypes.byref(found), handle) == 0 else b""
 
 
 def _padded(told: bytes, pci: str) -> bytes:
