@@ -131,7 +131,7 @@ class Report:
 
     def finish(self, collective: str) -> None:
         """Print what stands behind a table."""
-        self._print(table.footer(self._block, collective))
+        self._print(table.footer(self._block, collective, table.bounding_link(self._info)))
 
     def show(self, text: str) -> None:
         """Print a line that belongs to no table."""

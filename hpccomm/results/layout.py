@@ -11,13 +11,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
 
 from hpccomm.errors import UsageError
-from hpccomm.results.schema import LOCATION, STATE, Config, RankInfo, Row, RunInfo
+from hpccomm.results.schema import LOCATION, STATE, Config, DeviceInfo, RankInfo, Row, RunInfo
+
+_Line = TypeVar("_Line", RankInfo, DeviceInfo)
 
 SAMPLE = np.dtype("<f8")
 """Type of the samples: seconds."""
@@ -51,6 +53,9 @@ ROW = np.dtype([*_table_type(Row), *((name, _hdf5_type(kind)) for name, kind, _ 
 
 RANK = np.dtype(_table_type(RankInfo))
 """Type of one line of the table of ranks."""
+
+DEVICE = np.dtype(_table_type(DeviceInfo))
+"""Type of one line of the table of devices."""
 
 STATE_TYPE = np.dtype([(name, _hdf5_type(kind)) for name, kind, _ in STATE])
 """Type of the scalar dataset ``state``."""
@@ -166,7 +171,13 @@ def dataset(run: h5py.Group, name: str) -> h5py.Dataset:
     return found
 
 
-_DATASETS = {"rows": (ROW, 1), "samples": (SAMPLE, 2), "ranks": (RANK, 1), "state": (STATE_TYPE, 0)}
+_DATASETS = {
+    "rows": (ROW, 1),
+    "samples": (SAMPLE, 2),
+    "ranks": (RANK, 1),
+    "devices": (DEVICE, 1),
+    "state": (STATE_TYPE, 0),
+}
 
 
 def is_open(run: h5py.Group) -> bool:
@@ -245,7 +256,8 @@ def write_info(run: h5py.Group, info: RunInfo) -> None:
                     for name, entry in value.items():
                         attributes[name] = entry
             case "table":
-                table = np.array([dataclasses.astuple(rank) for rank in value], dtype=RANK)
+                kind = _DATASETS[field.name][0]
+                table = np.array([dataclasses.astuple(line) for line in value], dtype=kind)
                 run.create_dataset(field.name, data=table)
 
 
@@ -278,18 +290,24 @@ def read_info(run: h5py.Group) -> RunInfo:
         arguments=tuple(map(str, run.attrs["arguments"])),
         skipped=tuple(map(str, run.attrs["skipped"])),
         config=Config(**settings),
-        ranks=tuple(_read_rank(line) for line in dataset(run, "ranks")[()].tolist()),
+        ranks=_lines(run, "ranks", RankInfo),
         versions=_texts(run, "versions"),
         environment=_texts(run, "environment"),
         slurm=_texts(run, "slurm"),
         # Runs of before there were simulations lack it.
         simulation=_texts(run, "simulation") if "simulation" in run else {},
+        # Likewise, before there were devices.
+        devices=_lines(run, "devices", DeviceInfo) if "devices" in run else (),
     )
 
 
-def _read_rank(line: tuple[Any, ...]) -> RankInfo:
-    values: list[Any] = [entry.decode() if isinstance(entry, bytes) else entry for entry in line]
-    return RankInfo(*values)
+def _lines(run: h5py.Group, name: str, kind: type[_Line]) -> tuple[_Line, ...]:
+    """Return the lines of a table of facts."""
+    stored: list[list[Any]] = [
+        [entry.decode() if isinstance(entry, bytes) else entry for entry in line]
+        for line in dataset(run, name)[()].tolist()
+    ]
+    return tuple(kind(*line) for line in stored)
 
 
 def _texts(run: h5py.Group, name: str) -> Mapping[str, str]:

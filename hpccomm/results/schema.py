@@ -88,7 +88,22 @@ class RankInfo:
         metadata=_stored("str", "name of the device; host memory if it has none")
     )
     driver: str = field(
-        metadata=_stored("str", "version of the device's driver; empty for host memory")
+        metadata=_stored("str", "version of CUDA that its driver supports; empty for host memory")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What is known of one rank's device beside its line in the table of ranks."""
+
+    uuid: str = field(metadata=_stored("str", "the device's UUID, the same in every process"))
+    link: str = field(
+        default="",
+        metadata=_stored("str", "its fastest link to others, as NVML tells it; empty if unknown"),
+    )
+    peak: float = field(
+        default=0.0,
+        metadata=_stored("<f8", "what that link moves in one direction; 0 if unknown", "1e9 B/s"),
     )
 
 
@@ -121,6 +136,9 @@ class Config:
     run_cycles: int = field(default=1, metadata=_stored("<i8", "-N; 0 is without end"))
     nthreads: int = field(default=1, metadata=_stored("<i8", "ranks that are threads of a process"))
     ngpus: int = field(default=1, metadata=_stored("<i8", "devices a thread"))
+    stream_null: bool = field(
+        default=False, metadata=_stored("u1", "-y: 1 if calls were on CUDA's null stream")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +179,12 @@ class RunInfo:
         default_factory=dict,
         metadata=_stored(
             "group", "what was simulated, and how; empty or absent where it was measured"
+        ),
+    )
+    devices: tuple[DeviceInfo, ...] = field(
+        default=(),
+        metadata=_stored(
+            "table", "each rank's device, in order of rank; no lines or absent for host memory"
         ),
     )
 

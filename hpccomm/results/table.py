@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 
 from hpccomm.errors import UsageError
-from hpccomm.results.schema import UNCHECKED, Row, RunInfo
+from hpccomm.results.schema import UNCHECKED, DeviceInfo, Row, RunInfo
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 """How nccl-tests writes a time."""
@@ -135,7 +135,8 @@ def run_header(info: RunInfo, collective: str, backend: str, algorithm: str) -> 
     if config.blocking_collectives in _BLOCKING:
         lines.append(_BLOCKING[config.blocking_collectives])
     if config.local_register:
-        lines.append("# Registered memory: the ranks of a node reach each other's arrays directly")
+        how = "the library knows the arrays" if info.devices else _SHARED
+        lines.append(f"# Registered memory: {how}")
     if config.per_iter_timing:
         skipped = f"; summary skips first {config.per_iter_skip} iterations"
         lines.append(
@@ -155,20 +156,40 @@ def run_header(info: RunInfo, collective: str, backend: str, algorithm: str) -> 
         ]
         return "".join(line + "\n" for line in lines)
     lines += ["#", "# Using devices"]
+    devices: Sequence[DeviceInfo | None] = info.devices or (None,) * len(info.ranks)
     lines += [
         f"#  Rank {rank.rank:2d} Group {rank.group:2d} Pid {rank.pid:6d} on {rank.host:>10s} "
         f"device {rank.device:2d} [{rank.device_hex or 'none'}] {rank.device_info}, "
-        f"node {rank.node}, cores {rank.cores}"
-        for rank in info.ranks
+        + ("" if device is None else f"{device.uuid}, ")
+        + f"node {rank.node}, cores {rank.cores}"
+        for rank, device in zip(info.ranks, devices, strict=True)
     ]
+    slowest = bounding_link(info)
+    if slowest is not None:
+        lines.append(f"# Link of a device: {slowest.link}, {slowest.peak:g} GB/s in one direction")
     return "".join(line + "\n" for line in lines)
 
+
+_SHARED = "the ranks of a node reach each other's arrays directly"
 
 _BLOCKING = {
     1: "# Blocking Enabled: wait and barrier after each inner iteration (-m) ",
     2: "# Blocking Enabled: wait after each inner iteration (-m), no barrier ",
     3: "# Blocking Enabled: wait and barrier after each outer iteration (-n); time excludes barrier ",
 }
+
+
+def bounding_link(info: RunInfo) -> DeviceInfo | None:
+    """Return the device whose link bounds bus bandwidth; None where that is not known.
+
+    It is the slowest of the links, on one node where each rank has a device to itself: what several
+    ranks on a device reach, and a network between nodes, NVML does not know.
+    """
+    apart = len({device.uuid for device in info.devices}) == len(info.ranks) > 1
+    one_node = len({rank.node for rank in info.ranks}) == 1
+    if not (apart and one_node and all(device.peak > 0 for device in info.devices)):
+        return None
+    return min(info.devices, key=lambda device: device.peak)
 
 
 def heading(columns: Columns) -> str:
@@ -271,7 +292,7 @@ def line(
     )
 
 
-def footer(rows: Iterable[Row], collective: str) -> str:
+def footer(rows: Iterable[Row], collective: str, link: DeviceInfo | None = None) -> str:
     """Return what stands behind a table: the verdict on its values and the average bus bandwidth.
 
     Parameters
@@ -280,11 +301,22 @@ def footer(rows: Iterable[Row], collective: str) -> str:
         All rows of the table.
     collective : str
         Name of what was measured.
+    link : DeviceInfo, optional
+        The `bounding_link`, if there is one: the best bus bandwidth is compared with it.
     """
+    rows = list(rows)
     wrong, bandwidth = summary(rows)
+    peak = ""
+    if link is not None and rows:
+        best = max(row.busbw for row in rows)
+        peak = (
+            f"# {'Peak bus bandwidth':20s} : {best:g} ({best / link.peak:.0%} of the link's "
+            f"{link.peak:g}) \n"
+        )
     return (
         f"# {'Out of bounds values':20s} : {wrong} {'FAILED' if wrong else 'OK'}\n"
         f"# {'Avg bus bandwidth':20s} : {bandwidth:g} \n"
+        f"{peak}"
         "#\n"
         f"# Collective test concluded: {collective}\n"
         "#\n\n"
@@ -357,5 +389,5 @@ def run_text(
             )
         begin += len(part)
         if finished or begin < len(rows):
-            text.append(footer(part, block[0]))
+            text.append(footer(part, block[0], bounding_link(info)))
     return "".join(text)

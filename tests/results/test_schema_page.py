@@ -21,7 +21,15 @@ def rows_of(table):
 
 @pytest.mark.parametrize(
     "table",
-    [schema.RunInfo, schema.Config, schema.RankInfo, schema.Row, schema.LOCATION, schema.STATE],
+    [
+        schema.RunInfo,
+        schema.Config,
+        schema.RankInfo,
+        schema.DeviceInfo,
+        schema.Row,
+        schema.LOCATION,
+        schema.STATE,
+    ],
 )
 def test_the_page_has_every_field(table):
     expected = ".. list-table::\n   :header-rows: 1\n\n"
