@@ -1,20 +1,9 @@
 """Which CUDA device a rank uses."""
 
-import importlib.util
-
+from hpccomm.cuda.library import visible_devices
 from hpccomm.errors import UsageError
 
-
-def visible_devices() -> int:
-    """Return the number of CUDA devices that this process sees; 0 without CuPy or a driver."""
-    if importlib.util.find_spec("cupy") is None:
-        return 0
-    from cupy.cuda import runtime
-
-    try:
-        return int(runtime.getDeviceCount())
-    except runtime.CUDARuntimeError:  # no driver, or none that fits
-        return 0
+__all__ = ["choose", "visible_devices"]
 
 
 def choose(requested: int | None, local_rank: int, visible: int) -> int | None:

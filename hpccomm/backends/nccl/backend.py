@@ -1,0 +1,191 @@
+"""The ranks of one communicator, as NCCL connects their devices."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from hpccomm.backends.nccl import collectives, errors
+from hpccomm.backends.nccl.collectives import Bind
+from hpccomm.backends.nccl.communicators import NATIVE, Communicators, Needs
+from hpccomm.backends.nccl.facts import Facts
+from hpccomm.backends.nccl.grouping import Group
+from hpccomm.backends.nccl.memory import NEEDED, Memory, Registry
+from hpccomm.backends.nccl.reducing import INT8, Ability
+from hpccomm.backends.nccl.shrinking import RawCommunicator, shrunk
+from hpccomm.backends.nccl.together import Ranks
+from hpccomm.contracts.device import Launch, Piece, Pinned
+from hpccomm.contracts.signature import Signature
+from hpccomm.cuda import users
+from hpccomm.errors import HpccommError
+
+
+class NcclBackend:
+    """NCCL between the devices of one communicator's ranks. Made by `open_nccl`.
+
+    Parameters
+    ----------
+    ranks : Ranks
+        Its ranks; their devices are claimed for NCCL.
+    facts : tuple of Facts
+        Of each rank.
+    native : NcclCommunicator
+        NCCL's communicator of these ranks.
+
+    Attributes
+    ----------
+    name : str
+        ``"nccl"``.
+    rank, size : int
+        Of the communicator.
+    device : int
+        CUDA device of this rank.
+    facts : tuple of Facts
+        What each rank's device is, and what drives it.
+    version : int
+        NCCL's, as its code.
+    """
+
+    name = "nccl"
+
+    def __init__(self, ranks: Ranks, facts: tuple[Facts, ...], native: Any) -> None:
+        self.rank = ranks.rank
+        self.size = ranks.size
+        self.device = ranks.device
+        self.facts = facts
+        self.version = facts[0].nccl
+        self.ability = Ability(
+            ranks.rank,
+            ranks.size,
+            self.version,
+            min(each.capability for each in facts),
+            frozenset.intersection(*(frozenset(each.functions) for each in facts)),
+        )
+        self._ranks = ranks
+        self._communicators = Communicators(ranks, native)
+        self._registry = Registry(ranks.device)
+        self._group = Group()
+        self._send, self._recv = native.send, native.recv
+        self._claimed = True
+
+    # Calls.
+
+    def algorithms(self, call: Signature) -> tuple[str, ...]:
+        """Return the names under which NCCL does this call as it is meant. Local.
+
+        An all_to_all it does out of place alone, whatever `call` says of this rank: the caller gives
+        two arrays.
+        """
+        return collectives.algorithms(call, self.ability)
+
+    def native(self, call: Signature, algorithm: str) -> Pinned:
+        """Return NCCL's way by one of `algorithms`. Local."""
+        bind = collectives.bind(call, self.ability)
+        if algorithm == NATIVE:
+            return Pinned(bind(self._communicators.native))
+        needs = Needs(self._communicators, algorithm, self._registry.register)
+        return Pinned(_later(bind, lambda: self._communicators[algorithm]), needs)
+
+    def exchange(self, receives: Sequence[Piece], sends: Sequence[Piece], stream: int) -> None:
+        """Put messages on the stream that go on at the same time. Never blocks the host."""
+        send, recv = self._send, self._recv
+        with self._group:
+            for peer, data in receives:
+                if data.elements:
+                    recv(data.pointer, data.nbytes, INT8, peer, stream)
+            for peer, data in sends:
+                if data.elements:
+                    send(data.pointer, data.nbytes, INT8, peer, stream)
+
+    def group(self) -> Group:
+        """Issue the calls and exchanges of the block together at its end, also if it raises."""
+        return self._group
+
+    def reason(self) -> str:
+        """Return what besides NCCL decides its own choice: the user's ``NCCL_ALGO``."""
+        algo = self.facts[self.rank].algo
+        return f"NCCL_ALGO={algo} is set" if algo else ""
+
+    # Memory.
+
+    def empty(self, nbytes: int) -> Memory | None:
+        """Return device memory from NCCL's allocator, registered; None where NCCL has none. Local.
+
+        Raises
+        ------
+        MemoryError
+            If the device has none left.
+        """
+        if not self.ability.functions >= NEEDED:
+            return None
+        return self._registry.empty(nbytes, self._communicators.all())
+
+    def holds(self, pointer: int, nbytes: int) -> bool:
+        """Tell whether memory is registered with this communicator. Local."""
+        return self._registry.holds(pointer, nbytes)
+
+    # Failure and end.
+
+    def check(self) -> None:
+        """Raise if NCCL noticed that something failed. Local, from any thread."""
+        try:
+            self._communicators.check()
+        except Exception as error:
+            told = errors.translate(error)
+            if told is None:
+                raise
+            raise told from error
+
+    def translate(self, error: Exception) -> HpccommError | None:
+        """Return an error of NCCL or CUDA as one of hpccomm's; None if it is neither."""
+        return errors.translate(error)
+
+    def abort(self) -> None:
+        """End what is under way on all of its communicators. Local, from any thread; idempotent."""
+        self._registry.forget()
+        self._communicators.abort()
+        self._give_up_device()
+
+    def close(self) -> None:
+        """Free what it owns, after all that is under way has ended. Local; blocks; idempotent.
+
+        Raises
+        ------
+        CollectiveTimeout
+            If NCCL does not let go before the deadline.
+        """
+        if self._claimed:
+            self._registry.sweep()
+        self._registry.forget()
+        self._communicators.destroy()
+        self._give_up_device()
+
+    def _give_up_device(self) -> None:
+        if self._claimed:
+            self._claimed = False
+            users.release(self.device, users.NCCL)
+
+    @property
+    def sound(self) -> bool:
+        """Whether it is neither closed nor aborted. Local."""
+        return self._claimed
+
+    def shrunk(self, exclude: Sequence[int]) -> RawCommunicator:
+        """Return NCCL's communicator of the ranks that are not in `exclude`.
+
+        Called by these alone, with nothing under way; blocks in NCCL until all of them have, and
+        raises its errors.
+        """
+        return shrunk(self._communicators.native, exclude)
+
+
+def _later(bind: Bind, communicator: Callable[[], Any]) -> Launch:
+    """Return a launch whose communicator is made after it, and before its first call."""
+
+    @cache
+    def bound() -> Launch:
+        return bind(communicator())
+
+    def launch(send: int, recv: int, stream: int) -> None:
+        bound()(send, recv, stream)
+
+    return launch

@@ -1,0 +1,224 @@
+"""NCCL's communicators of one set of ranks: its own choice of algorithm, and those with one pinned."""
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hpccomm.backends.nccl import variables
+from hpccomm.backends.nccl.together import Aside, Ranks, together
+from hpccomm.cuda.library import cupy
+from hpccomm.errors import CommunicationError
+from hpccomm.waiting import Steps
+
+NATIVE = "native"
+PINNED = {"ring": "Ring", "tree": "Tree"}
+"""Algorithms that a communicator can be pinned to, as ``NCCL_ALGO`` spells them."""
+
+ABORT_SECONDS = 10.0
+"""How long `Communicators.abort` waits for NCCL to let go."""
+
+SETTLE_SECONDS = 0.01
+"""How long a call that has just begun has to come out of NCCL, or to begin waiting in it."""
+
+
+def founded(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
+    """Make a communicator of all ranks. Collective; blocks.
+
+    Parameters
+    ----------
+    ranks : Ranks
+        Its ranks.
+    algorithm : str or None
+        What ``NCCL_ALGO`` is meanwhile; None leaves the user's.
+
+    Returns
+    -------
+    NcclCommunicator or None
+        None on all ranks if it cannot be made.
+    str
+        Why then, the same on all ranks.
+
+    Raises
+    ------
+    CollectiveTimeout
+        If it took longer than the deadline.
+    """
+    nccl = cupy().cuda.nccl
+    told = b""
+    if ranks.rank == 0:
+        # The others wait for what is told here, so a failure is told as well.
+        try:
+            told = b"+" + nccl.get_unique_id()
+        except (nccl.NcclError, KeyError) as error:
+            told = f"-rank 0 gets no unique id from NCCL ({error})".encode()
+    told = ranks.control.bcast(told)
+    status, payload = told[:1], told[1:]
+    # That nobody begins before all have the id: one that waits in NCCL waits for the others.
+    lacking = [rank for rank, has in enumerate(ranks.control.all_gather(status)) if has != b"+"]
+    if lacking:
+        return None, payload.decode()
+
+    def make() -> Any:
+        with variables.pinned(algorithm):
+            return kept(nccl.NcclCommunicator(ranks.size, payload, ranks.rank))
+
+    return together(ranks, "making NCCL's communicator", make)
+
+
+def kept(communicator: Any) -> Any:
+    """Return a communicator that nothing but `let_go` can end.
+
+    CuPy's destructor destroys it, which can block for ever: at the end of the process, or whenever the
+    garbage collector finds it. So one reference is never given back by chance.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(communicator))
+    return communicator
+
+
+def let_go(communicator: Any) -> None:
+    """Give back the reference of `kept`, once the communicator is destroyed or aborted."""
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(communicator))
+
+
+class Communicators:
+    """Those of one set of ranks.
+
+    Parameters
+    ----------
+    ranks : Ranks
+        The ranks.
+    native : NcclCommunicator
+        The first of them.
+    """
+
+    def __init__(self, ranks: Ranks, native: Any) -> None:
+        self.native = native
+        self._ranks = ranks
+        self._made: dict[str, Any] = {NATIVE: native}
+        self._lock = threading.Lock()
+        self._ended = False
+        self._process = os.getpid()
+
+    def __contains__(self, algorithm: str) -> bool:
+        return algorithm in self._made
+
+    def __getitem__(self, algorithm: str) -> Any:
+        return self._made[algorithm]
+
+    def all(self) -> list[Any]:
+        """Return those that there are, in the order in which they were made."""
+        return list(self._made.values())
+
+    def make(self, algorithm: str) -> None:
+        """Make the communicator of an algorithm of `PINNED`. Collective; blocks; idempotent.
+
+        Raises
+        ------
+        CommunicationError
+            On all ranks, if it cannot be made.
+        CollectiveTimeout
+            If it took longer than the deadline.
+        """
+        if algorithm in self._made:
+            return
+        made, why = founded(self._ranks, PINNED[algorithm])
+        if made is None:
+            raise CommunicationError(
+                f"NCCL's communicator for algorithm {algorithm!r} cannot be made ({why}); "
+                "NCCL_DEBUG=WARN tells more, and algorithm 'native' needs none"
+            )
+        with self._lock:
+            ended = self._ended
+            if not ended:
+                self._made[algorithm] = made
+        if ended:  # aborted by another thread meanwhile
+            made.abort()
+            let_go(made)
+
+    def check(self) -> None:
+        """Raise NCCL's error if it noticed that something failed. Local, from any thread."""
+        with self._lock:  # `abort` frees what is looked at
+            if self._ended or os.getpid() != self._process:
+                return
+            for communicator in self._made.values():
+                communicator.check_async_error()
+
+    def _end(self) -> list[Any]:
+        """Return what is still to be ended, once."""
+        with self._lock:
+            if self._ended or os.getpid() != self._process:
+                return []  # after a fork they are the parent's
+            self._ended = True
+            return self.all()
+
+    def abort(self) -> None:
+        """End all of them, whatever is under way. Local, from any thread; idempotent."""
+        left = self._end()
+        if not left:
+            return
+
+        def run() -> None:
+            # No call begins any more. One that just has is out of NCCL by then, or waits in it for
+            # the other ranks, which is where NCCL's abort can meet it.
+            time.sleep(SETTLE_SECONDS)
+            for communicator in left:
+                communicator.abort()
+                let_go(communicator)
+
+        thread = threading.Thread(target=run, name="hpccomm-nccl-abort", daemon=True)
+        thread.start()
+        thread.join(ABORT_SECONDS)
+
+    def destroy(self) -> None:
+        """Free all of them, after all that was under way has ended. Blocks.
+
+        Raises
+        ------
+        CollectiveTimeout
+            If NCCL does not let go before the deadline.
+        """
+        left = self._end()
+        if not left:
+            return
+
+        def run() -> None:
+            for communicator in left:
+                communicator.destroy()
+                let_go(communicator)
+
+        aside = Aside(run, self._ranks.device)
+        self._ranks.drive("freeing NCCL's communicators", _until(aside.outcome))
+        why = aside.outcome()
+        if why:
+            raise CommunicationError(f"NCCL cannot free a communicator: {why}")
+
+
+def _until(outcome: Callable[[], str | None]) -> Steps:
+    while outcome() is None:
+        yield False
+
+
+class Needs:
+    """That a pinned algorithm's communicator is there."""
+
+    __slots__ = ("_algorithm", "_communicators", "_made")
+
+    def __init__(
+        self, communicators: Communicators, algorithm: str, made: Callable[[Any], None]
+    ) -> None:
+        self._communicators = communicators
+        self._algorithm = algorithm
+        self._made = made
+
+    def done(self) -> bool:
+        """Tell whether it is there."""
+        return self._algorithm in self._communicators
+
+    def make(self) -> None:
+        """Make it. Collective; blocks."""
+        if not self.done():
+            self._communicators.make(self._algorithm)
+            self._made(self._communicators[self._algorithm])

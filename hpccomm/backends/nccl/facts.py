@@ -1,0 +1,228 @@
+"""What each rank's device and NCCL are, and whether together they can work.
+
+Whatever NCCL would refuse, or hang at, because of where the ranks are, is found here, before it is
+called.
+"""
+
+import json
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpccomm.backends.nccl import raw, variables
+from hpccomm.cuda import library
+from hpccomm.cuda.identity import identify
+
+SEVERAL_RANKS_SINCE = 23000
+"""NCCL version that can have several ranks on one GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One rank's device and what drives it.
+
+    Attributes
+    ----------
+    rank : int
+        Of the communicator that is to be.
+    host : str
+        Name of its host.
+    visible : int
+        CUDA devices that its process sees.
+    device : int
+        Number of its device; -1 where it has none.
+    name, uuid, pci : str
+        What the device is, which one it is, and where it sits on its host.
+    capability : int
+        Compute capability, ten times: 90 is a Hopper.
+    nccl : int
+        NCCL's version as its code (23203 is 2.32.3); 0 where there is none.
+    cupy, driver, runtime : str
+        Versions of CuPy and of CUDA's driver and runtime.
+    functions : tuple of str
+        Those of `raw.FUNCTIONS` that the library has.
+    host_id : str
+        The user's ``NCCL_HOSTID``.
+    several : bool
+        Whether the user lets several ranks use one GPU.
+    algo : str
+        The user's ``NCCL_ALGO``.
+    why_not : str
+        Why this rank cannot take part, and what to do; empty if it can.
+    """
+
+    rank: int
+    host: str
+    visible: int = 0
+    device: int = -1
+    name: str = ""
+    uuid: str = ""
+    pci: str = ""
+    capability: int = 0
+    nccl: int = 0
+    cupy: str = ""
+    driver: str = ""
+    runtime: str = ""
+    functions: tuple[str, ...] = ()
+    host_id: str = ""
+    several: bool = False
+    algo: str = ""
+    why_not: str = ""
+
+    def packed(self) -> bytes:
+        """Return them as bytes for the other ranks."""
+        return json.dumps(asdict(self)).encode()
+
+
+def unpacked(packed: bytes) -> Facts:
+    """Return what `Facts.packed` packed."""
+    told: dict[str, Any] = json.loads(packed)
+    told["functions"] = tuple(told["functions"])
+    return Facts(**told)
+
+
+def mine(rank: int, device: int | None) -> Facts:
+    """Return this rank's facts. Local.
+
+    Parameters
+    ----------
+    rank : int
+        Its rank.
+    device : int or None
+        Its CUDA device; None where there is none.
+    """
+    host = platform.node()
+    why_not = library.unavailable()
+    if why_not or device is None:
+        return Facts(rank, host, why_not=why_not or "it has no CUDA device")
+    cupy = library.cupy()
+    visible = library.visible_devices()
+    from cupy.cuda import nccl
+
+    if not getattr(nccl, "available", False):
+        return Facts(
+            rank,
+            host,
+            visible,
+            device,
+            cupy=cupy.__version__,
+            why_not="CuPy finds no NCCL library; pip install nvidia-nccl-cu12 (or -cu13), for "
+            "CuPy's own CUDA version",
+        )
+    runtime = cupy.cuda.runtime
+    try:
+        properties = runtime.getDeviceProperties(device)
+        told = identify(device)
+        return Facts(
+            rank,
+            host,
+            visible,
+            device,
+            told.name,
+            told.uuid,
+            told.pci,
+            10 * properties["major"] + properties["minor"],
+            nccl.get_version(),
+            cupy.__version__,
+            told.driver,
+            told.runtime,
+            raw.present(),
+            variables.host_id(),
+            variables.several_ranks_a_gpu(),
+            variables.algo(),
+        )
+    except (runtime.CUDARuntimeError, nccl.NcclError) as error:
+        return Facts(
+            rank,
+            host,
+            visible,
+            device,
+            why_not=f"device {device} or NCCL does not answer ({error}); nvidia-smi shows whether "
+            "the device is healthy",
+        )
+
+
+def unfit(ranks: Sequence[Facts]) -> str:
+    """Return why NCCL cannot work between these ranks, and what to do; empty if it can.
+
+    The same on all ranks, since it looks at nothing else.
+    """
+    for look in (_missing, _mixed, _doubled):
+        why = look(ranks)
+        if why:
+            return why
+    return ""
+
+
+def _missing(ranks: Sequence[Facts]) -> str:
+    lacking = [each for each in ranks if each.why_not]
+    return "; ".join(
+        f"{named(each.rank for each in alike)} ({', '.join(sorted({e.host for e in alike}))}): {why}"
+        for why, alike in _grouped(lacking, lambda each: each.why_not)
+    )
+
+
+def _mixed(ranks: Sequence[Facts]) -> str:
+    versions = _grouped(ranks, lambda each: each.nccl)
+    if len(versions) == 1:
+        return ""
+    listed = ", ".join(
+        f"{version_text(version)} on {named(each.rank for each in alike)}"
+        for version, alike in versions
+    )
+    return f"the ranks have different versions of NCCL ({listed}); install one version everywhere"
+
+
+def _doubled(ranks: Sequence[Facts]) -> str:
+    """Look for a GPU that ranks would share, which NCCL refuses unless it is told otherwise."""
+    told = []
+    # Ranks on one GPU are on one host, unless NCCL_HOSTID has NCCL take them for several.
+    for (uuid, _), alike in _grouped(ranks, lambda each: (each.uuid, each.host_id or each.host)):
+        allowed = all(each.several and each.nccl >= SEVERAL_RANKS_SINCE for each in alike)
+        if len(alike) > 1 and not allowed:
+            one = alike[0]
+            told.append(
+                f"{named(each.rank for each in alike)} have the same GPU ({one.name} {uuid}, device "
+                f"{one.device} of the {one.visible} that rank {one.rank} sees on {one.host})"
+            )
+    if not told:
+        return ""
+    new = ranks[0].nccl >= SEVERAL_RANKS_SINCE
+    several = (
+        f"or set {variables.SEVERAL_RANKS_A_GPU}=1 on all ranks, for about two a GPU"
+        if new
+        else f"or install NCCL 2.30 and set {variables.SEVERAL_RANKS_A_GPU}=1"
+    )
+    return (
+        f"{'; '.join(told)}; start at most as many ranks on a host as it has GPUs, with all of them "
+        f"visible to each, or give device= another one on each rank, {several} (to try a program, "
+        f"a different {variables.HOST_ID} a rank also does: then they talk over sockets)"
+    )
+
+
+def _grouped(ranks: Iterable[Facts], key: Callable[[Facts], Any]) -> list[tuple[Any, list[Facts]]]:
+    groups: dict[Any, list[Facts]] = {}
+    for each in ranks:
+        groups.setdefault(key(each), []).append(each)
+    return list(groups.items())
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Return ranks in words, such as ``ranks 0-3, 6``."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    listed = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    return f"rank{'' if len(spans) == 1 and spans[0][0] == spans[0][1] else 's'} {listed}"
+
+
+def version_text(code: int) -> str:
+    """Return NCCL's version code as people write it: 23203 is 2.32.3, 2708 is 2.7.8."""
+    if not code:
+        return "none"
+    major = 10000 if code >= 10000 else 1000
+    return f"{code // major}.{code % major // 100}.{code % 100}"

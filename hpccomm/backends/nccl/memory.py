@@ -1,0 +1,149 @@
+"""Device memory from NCCL's own allocator, registered with communicators.
+
+What nobody holds any more is not freed then and there: garbage collection comes at any moment, in any
+thread, while a graph is captured or after a fork. It is freed when memory is next asked for, or when
+the communicator is closed.
+"""
+
+import ctypes
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpccomm.backends.nccl import raw
+from hpccomm.cuda.library import cupy
+
+NEEDED = frozenset(("ncclMemAlloc", "ncclMemFree", "ncclCommRegister", "ncclCommDeregister"))
+"""Functions without which there is no registered memory (they came with NCCL 2.19)."""
+
+
+@dataclass(slots=True)
+class _Block:
+    pointer: int
+    nbytes: int
+    device: int
+    handles: list[tuple[Any, int]] = field(default_factory=list)
+
+    def register(self, communicator: Any) -> int:
+        handle = ctypes.c_void_p()
+        status: int = raw.library().ncclCommRegister(
+            communicator.comm, self.pointer, self.nbytes, ctypes.byref(handle)
+        )
+        if status == 0:
+            self.handles.append((communicator, handle.value or 0))
+        return status
+
+    def free(self) -> None:
+        library = raw.library()
+        for communicator, handle in self.handles:
+            if communicator.comm:  # else its registrations went with it
+                library.ncclCommDeregister(communicator.comm, handle)
+        library.ncclMemFree(self.pointer)
+
+
+_orphans: deque[_Block] = deque()
+"""Released after their communicator was closed: whoever frees next frees these too."""
+
+
+class Memory:
+    """Registered device memory.
+
+    Attributes
+    ----------
+    pointer : int
+        Its address.
+    nbytes : int
+        Its size.
+    """
+
+    __slots__ = ("__weakref__", "nbytes", "pointer")
+
+    def __init__(self, pointer: int, nbytes: int) -> None:
+        self.pointer = pointer
+        self.nbytes = nbytes
+
+
+class Registry:
+    """The registered memory of one communicator.
+
+    Parameters
+    ----------
+    device : int
+        CUDA device.
+    """
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._blocks: dict[int, _Block] = {}
+        self._released: deque[_Block] = deque()
+        self._closed = False
+
+    def empty(self, nbytes: int, communicators: Iterable[Any]) -> Memory | None:
+        """Return new memory, registered with `communicators`; None where NCCL refuses. Local.
+
+        It may wait for what is under way on the device, if released memory is freed.
+
+        Raises
+        ------
+        MemoryError
+            If the device has none left.
+        """
+        self.sweep()
+        size = max(nbytes, 1)
+        pointer = ctypes.c_void_p()
+        with cupy().cuda.Device(self._device):
+            status = raw.library().ncclMemAlloc(ctypes.byref(pointer), size)
+            if status or not pointer.value:
+                raise MemoryError(
+                    f"device {self._device} has no {nbytes} bytes for comm.empty "
+                    f"(NCCL: {raw.last_error() or status}); free arrays, or let CuPy's pool give back "
+                    "what it keeps: cupy.get_default_memory_pool().free_all_blocks()"
+                )
+            block = _Block(pointer.value, size, self._device)
+            if any(block.register(communicator) for communicator in communicators):
+                block.free()
+                return None
+        self._blocks[block.pointer] = block
+        memory = Memory(block.pointer, nbytes)
+        # At exit the process's memory goes with it, and NCCL may be gone before.
+        weakref.finalize(memory, self._release, block).atexit = False
+        return memory
+
+    def _release(self, block: _Block) -> None:
+        self._blocks.pop(block.pointer, None)
+        (_orphans if self._closed else self._released).append(block)
+
+    def register(self, communicator: Any) -> None:
+        """Register all memory with another communicator, which was made later."""
+        for block in list(self._blocks.values()):
+            block.register(communicator)
+
+    def holds(self, pointer: int, nbytes: int) -> bool:
+        """Tell whether memory lies within what is registered. Local."""
+        # A copy: the garbage collector may release others meanwhile.
+        return not self._closed and any(
+            block.pointer <= pointer and pointer + nbytes <= block.pointer + block.nbytes
+            for block in tuple(self._blocks.values())
+        )
+
+    def sweep(self) -> None:
+        """Free what nobody holds any more, after all that is under way on the device. Blocks."""
+        left = []
+        for queue in (self._released, _orphans):
+            while queue:
+                left.append(queue.popleft())
+        cuda = cupy().cuda
+        for device in {block.device for block in left}:
+            with cuda.Device(device):
+                cuda.runtime.deviceSynchronize()
+                for block in left:
+                    if block.device == device:
+                        block.free()
+
+    def forget(self) -> None:
+        """Hold nothing any more: the communicators are about to end. What is held lives on."""
+        self._closed = True
+        for block in list(self._blocks.values()):
+            block.handles.clear()

@@ -1,0 +1,112 @@
+"""Making the NCCL side of a communicator."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from hpccomm.backends.nccl import variables
+from hpccomm.backends.nccl.backend import NcclBackend
+from hpccomm.backends.nccl.communicators import founded
+from hpccomm.backends.nccl.facts import mine, unfit, unpacked
+from hpccomm.backends.nccl.together import Ranks, together
+from hpccomm.contracts.backend import Backend
+from hpccomm.control import Control
+from hpccomm.cuda import users
+from hpccomm.waiting import Steps
+
+logger = logging.getLogger("hpccomm")
+
+_warned = False
+
+
+class Waits(Protocol):
+    """What waits for a communicator's polled steps: its calls."""
+
+    def drive(self, name: str, steps: Steps) -> None:
+        """Move steps on until they are done, under the communicator's deadline."""
+        ...
+
+
+def open_nccl(
+    backend: Backend,
+    control: Control,
+    calls: Waits,
+    device: int | None,
+    *,
+    parent: object = None,
+    left_out: Sequence[int] = (),
+) -> tuple[NcclBackend | None, str]:
+    """Make the NCCL side of the ranks of a host backend. Collective over them; blocks.
+
+    Every step is agreed: what fails on one rank gives the same answer on all, and none is left
+    waiting.
+
+    Parameters
+    ----------
+    backend : Backend
+        The ranks.
+    control : Control
+        Small messages between them.
+    calls : Waits
+        Waits, under the communicator's deadline.
+    device : int or None
+        CUDA device of this rank; None where it has none.
+    parent : NcclBackend, optional
+        That of the communicator that this one is shrunk from. Where NCCL shrinks, and the parent has
+        not failed, that is how it is made.
+    left_out : sequence of int
+        The parent's ranks that are not in this one.
+
+    Returns
+    -------
+    NcclBackend or None
+        None on all ranks if NCCL cannot work between them.
+    str
+        Why then, and what to do.
+
+    Raises
+    ------
+    CollectiveTimeout
+        If a rank did not come before the deadline.
+    """
+    global _warned
+    own = mine(backend.rank, device)
+    if not own.why_not:
+        if not _warned:
+            _warned = True
+            variables.warn_of_misnamed()
+        variables.order_launches(own.nccl)
+        own = replace(own, why_not=users.claim(own.device, users.NCCL))
+    claimed = not own.why_not
+    opened: NcclBackend | None = None
+    try:
+        facts = tuple(unpacked(each) for each in control.all_gather(own.packed()))
+        why = unfit(facts)
+        if not why:
+            ranks = Ranks(backend.rank, backend.size, own.device, control, calls.drive)
+            native, why = _communicator(ranks, parent, left_out)
+            if native is not None:
+                opened = NcclBackend(ranks, facts, native)
+            else:
+                why = f"NCCL cannot connect the ranks ({why}); NCCL_DEBUG=WARN tells more"
+    finally:
+        if claimed and opened is None:
+            users.release(own.device, users.NCCL)
+    return opened, why
+
+
+def _communicator(ranks: Ranks, parent: object, left_out: Sequence[int]) -> tuple[Any, str]:
+    """Return NCCL's communicator: the parent's without some ranks where that can be, else a new one."""
+    if (
+        isinstance(parent, NcclBackend)
+        and left_out
+        and "ncclCommShrink" in parent.ability.functions
+    ):
+        sound = ranks.control.all_gather(b"+" if parent.sound else b"")
+        if all(sound):
+            made, why = together(ranks, "shrinking", lambda: parent.shrunk(left_out))
+            if made is not None:
+                return made, why
+            logger.warning("NCCL cannot shrink a communicator (%s), and makes a new one", why)
+    return founded(ranks, None)

@@ -1,0 +1,88 @@
+"""What of libnccl CuPy does not offer, by ctypes in the very library that CuPy has loaded."""
+
+import ctypes
+import sys
+from ctypes import c_char_p, c_int, c_size_t, c_void_p
+from functools import cache
+from typing import Any
+
+from hpccomm.cuda.library import cupy
+
+HOST_IMMEDIATE = 1
+"""ncclScalarHostImmediate: a scalar in host memory that is read before the call returns."""
+
+SHRINK_ABORT = 1
+"""NCCL_SHRINK_ABORT: end what is under way on the parent first."""
+
+_MOVE = (c_void_p, c_void_p, c_size_t, c_int)  # send, receive, count, datatype
+_END = (c_void_p, c_void_p)  # communicator, stream
+
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "ncclMemAlloc": (c_void_p, c_size_t),
+    "ncclMemFree": (c_void_p,),
+    "ncclCommRegister": (c_void_p, c_void_p, c_size_t, c_void_p),
+    "ncclCommDeregister": (c_void_p, c_void_p),
+    "ncclRedOpCreatePreMulSum": (c_void_p, c_void_p, c_int, c_int, c_void_p),
+    "ncclRedOpDestroy": (c_int, c_void_p),
+    "ncclAlltoAll": (*_MOVE, *_END),
+    "ncclGather": (*_MOVE, c_int, *_END),
+    "ncclScatter": (*_MOVE, c_int, *_END),
+    "ncclCommShrink": (c_void_p, c_void_p, c_int, c_void_p, c_void_p, c_int),
+    # For a communicator that CuPy does not own, which shrinking makes:
+    "ncclAllReduce": (*_MOVE, c_int, *_END),
+    "ncclReduce": (*_MOVE, c_int, c_int, *_END),
+    "ncclBroadcast": (*_MOVE, c_int, *_END),
+    "ncclReduceScatter": (*_MOVE, c_int, *_END),
+    "ncclAllGather": (*_MOVE, *_END),
+    "ncclSend": (c_void_p, c_size_t, c_int, c_int, *_END),
+    "ncclRecv": (c_void_p, c_size_t, c_int, c_int, *_END),
+    "ncclCommGetAsyncError": (c_void_p, c_void_p),
+    "ncclCommAbort": (c_void_p,),
+    "ncclCommDestroy": (c_void_p,),
+}
+"""The functions and their arguments, as nccl.h has them. An older library lacks some."""
+
+
+@cache
+def library() -> Any:
+    """Return libnccl with its functions typed, or None where it cannot be reached.
+
+    Each function is an attribute and returns NCCL's status; one that the library lacks is not there.
+    """
+    module = sys.modules[cupy().cuda.nccl.NcclCommunicator.__module__]
+    path = getattr(module, "__file__", None) or ""
+    if not path.endswith(".so"):
+        return None
+    try:
+        # What is looked up in an extension module is found in the libraries that it is linked to:
+        # so this is the NCCL whose communicators CuPy holds, whichever others are loaded.
+        found = ctypes.CDLL(path)
+    except OSError:
+        return None
+    for name, arguments in FUNCTIONS.items():
+        function = getattr(found, name, None)
+        if function is not None:
+            function.argtypes, function.restype = arguments, c_int
+    last = getattr(found, "ncclGetLastError", None)
+    if last is not None:
+        last.argtypes, last.restype = (c_void_p,), c_char_p
+    return found
+
+
+def present() -> tuple[str, ...]:
+    """Return the names of those of `FUNCTIONS` that the library has."""
+    found = library()
+    return tuple(name for name in FUNCTIONS if found is not None and hasattr(found, name))
+
+
+def check(status: int) -> None:
+    """Raise CuPy's error for a status other than success."""
+    if status:
+        raise cupy().cuda.nccl.NcclError(status)
+
+
+def last_error() -> str:
+    """Return what NCCL says of the last error of this process; empty where it says nothing."""
+    function = getattr(library(), "ncclGetLastError", None)
+    told = function(None) if function is not None else b""
+    return told.decode(errors="replace").strip() if told else ""

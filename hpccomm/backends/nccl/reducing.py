@@ -1,0 +1,204 @@
+"""Which of NCCL's reductions does one of hpccomm's as it is meant, and on which datatype."""
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm import dtypes
+from hpccomm.backends.nccl import raw
+from hpccomm.contracts.device import Launch
+from hpccomm.dtypes import DType
+from hpccomm.reductions import Op, PremulSum, ReduceOp
+
+# Numbers of nccl.h. CuPy exports them but for float8; they are part of NCCL's binary interface.
+INT8, UINT8, INT32, UINT32, INT64, UINT64 = range(6)
+FLOAT16, FLOAT32, FLOAT64, BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2 = range(6, 12)
+SUM, PROD, MAX, MIN, AVG = range(5)
+
+FLOAT8_SINCE = 22400
+"""NCCL version that knows float8."""
+FLOAT8_CAPABILITY = 90
+"""Compute capability, ten times, from which devices reduce float8."""
+
+_DATATYPES: dict[DType, int] = {
+    np.dtype(np.int8): INT8,
+    np.dtype(np.uint8): UINT8,
+    np.dtype(np.int32): INT32,
+    np.dtype(np.uint32): UINT32,
+    np.dtype(np.int64): INT64,
+    np.dtype(np.uint64): UINT64,
+    np.dtype(np.float16): FLOAT16,
+    np.dtype(np.float32): FLOAT32,
+    np.dtype(np.float64): FLOAT64,
+    dtypes.BFLOAT16: BFLOAT16,
+    dtypes.FLOAT8_E4M3FN: FLOAT8_E4M3,
+    dtypes.FLOAT8_E5M2: FLOAT8_E5M2,
+}
+"""Those that NCCL reduces. It has no 16-bit integers."""
+
+_OPS: dict[object, int] = {
+    ReduceOp.SUM: SUM,
+    ReduceOp.PROD: PROD,
+    ReduceOp.MAX: MAX,
+    ReduceOp.MIN: MIN,
+    ReduceOp.AVG: AVG,
+}
+
+_OF_BOOL: dict[object, int] = {
+    # A bool is a byte of 0 or 1: "or" is the largest, "and" the smallest.
+    ReduceOp.SUM: MAX,
+    ReduceOp.BOR: MAX,
+    ReduceOp.MAX: MAX,
+    ReduceOp.PROD: MIN,
+    ReduceOp.BAND: MIN,
+    ReduceOp.MIN: MIN,
+}
+
+_OF_COMPLEX: dict[object, int] = {ReduceOp.SUM: SUM, ReduceOp.AVG: AVG}
+"""What is done to real and imaginary parts alike."""
+
+_SPACING: dict[DType, float] = {
+    np.dtype(np.float16): 2.0**-10,
+    dtypes.BFLOAT16: 2.0**-7,
+    dtypes.FLOAT8_E4M3FN: 2.0**-3,
+    dtypes.FLOAT8_E5M2: 2.0**-2,
+}
+"""How far apart neighbours in a narrow float are, as a part of them; more where they fade."""
+
+_FLOAT8 = (FLOAT8_E4M3, FLOAT8_E5M2)
+
+
+@dataclass(frozen=True, slots=True)
+class Ability:
+    """What NCCL can do between some ranks. The same on all of them.
+
+    Attributes
+    ----------
+    rank, size : int
+        Of the communicator. (The rank alone differs.)
+    version : int
+        NCCL's, as its code.
+    capability : int
+        The lowest compute capability, ten times.
+    functions : frozenset of str
+        Those of `raw.FUNCTIONS` that every rank has.
+    """
+
+    rank: int
+    size: int
+    version: int
+    capability: int
+    functions: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reduction as NCCL does it.
+
+    Attributes
+    ----------
+    datatype : int
+        NCCL's.
+    width : int
+        Elements of it in one of the array's.
+    op : int
+        NCCL's.
+    factor : ndarray or None
+        What contributions are multiplied by first, as one element of the datatype; then `op` is
+        made for each call.
+    """
+
+    datatype: int
+    width: int
+    op: int
+    factor: NDArray[Any] | None = None
+
+
+def reduction(op: Op | None, dtype: DType, ability: Ability) -> Reduction | None:
+    """Return how NCCL does `op` on `dtype` as hpccomm means it; None where it does not."""
+    if dtype == dtypes.BOOL:
+        known = _OF_BOOL.get(op)
+        return None if known is None else Reduction(UINT8, 1, known)
+    width, table = 1, _OPS
+    if dtypes.is_complex(dtype):
+        width, table = 2, _OF_COMPLEX
+        dtype = np.empty(0, dtype).real.dtype
+    datatype = _DATATYPES.get(dtype)
+    if datatype is None:
+        return None
+    if datatype in _FLOAT8 and (
+        ability.version < FLOAT8_SINCE or ability.capability < FLOAT8_CAPABILITY
+    ):
+        return None
+    if isinstance(op, PremulSum):
+        factor = _factor(op.factor, dtype)
+        if factor is None or not {"ncclRedOpCreatePreMulSum", "ncclRedOpDestroy"} <= set(
+            ability.functions
+        ):
+            return None
+        return Reduction(datatype, width, SUM, factor)
+    number = table.get(op)
+    return None if number is None else Reduction(datatype, width, number)
+
+
+def _factor(factor: complex, dtype: DType) -> NDArray[Any] | None:
+    """Return the factor as one element of `dtype`, as NCCL takes it; None where that is another one.
+
+    NCCL multiplies by a factor of the datatype's own width. In a narrow float it is rounded, as each
+    product is; where it would overflow, or fade, products would be wrong that are not.
+    """
+    if isinstance(factor, complex):
+        if factor.imag:
+            return None
+        factor = factor.real
+    if dtypes.is_integer(dtype):
+        return np.array([factor], dtype)
+    wide = np.array([factor], np.float64)
+    with np.errstate(over="ignore"):
+        rounded = wide.astype(dtype)
+    if dtypes.is_narrow(dtype):
+        told, kept = float(wide[0]), float(rounded[0])
+        if not abs(kept - told) <= _SPACING[dtype] * abs(told):
+            return None
+    return rounded
+
+
+def with_op(communicator: Any, how: Reduction, bind: Callable[[int], Launch]) -> Launch:
+    """Return the launch that `bind` makes for the number of an operation.
+
+    A premultiplied sum is an operation of one communicator, made for each call: NCCL copies what it
+    needs of it, so that it may be destroyed once the call has returned, in a group as well.
+    """
+    factor = how.factor
+    if factor is None:
+        return bind(how.op)
+
+    def launch(send: int, recv: int, stream: int) -> None:
+        with _premultiplied(communicator, factor, how.datatype) as op:
+            bind(op)(send, recv, stream)
+
+    return launch
+
+
+@contextmanager
+def _premultiplied(communicator: Any, factor: NDArray[Any], datatype: int) -> Iterator[int]:
+    library = raw.library()
+    op = ctypes.c_int()
+    raw.check(
+        library.ncclRedOpCreatePreMulSum(
+            ctypes.byref(op),
+            factor.ctypes.data,
+            datatype,
+            raw.HOST_IMMEDIATE,
+            communicator.comm,
+        )
+    )
+    try:
+        yield op.value
+    finally:
+        library.ncclRedOpDestroy(op.value, communicator.comm)

@@ -1,0 +1,110 @@
+"""NCCL's own environment variables: the one place where hpccomm looks at them."""
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+logger = logging.getLogger("hpccomm")
+
+ALGO = "NCCL_ALGO"
+HOST_ID = "NCCL_HOSTID"
+SEVERAL_RANKS_A_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
+LAUNCH_ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
+
+LAUNCH_ORDER_SINCE = 22600
+"""NCCL version that knows `LAUNCH_ORDER`."""
+
+MISNAMED: Mapping[str, str] = {
+    "NCCL_NVLINK_DISABLE": "NCCL_P2P_DISABLE=1 or NCCL_P2P_LEVEL",
+    "NCCL_TIMEOUT": "timeout= of hpccomm.new_comm, or HPCCOMM_TIMEOUT",
+    "NCCL_DEBUG_LOG_DIR": "NCCL_DEBUG_FILE",
+    "NCCL_MIN_NRINGS": "NCCL_MIN_NCHANNELS, its name today",
+    "NCCL_MAX_NRINGS": "NCCL_MAX_NCHANNELS, its name today",
+}
+"""Names that look like NCCL's variables and are not, with what is meant."""
+
+DEBUG_LEVELS = ("NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE")
+
+
+def host_id() -> str:
+    """Return what the user has NCCL take for the host's name; empty where it is the host's own."""
+    return os.environ.get(HOST_ID, "")
+
+
+def several_ranks_a_gpu() -> bool:
+    """Tell whether the user lets several ranks use one GPU."""
+    return os.environ.get(SEVERAL_RANKS_A_GPU, "").strip() not in ("", "0")
+
+
+def order_launches(version: int) -> None:
+    """Have NCCL order the calls of all communicators of a device as the program issues them.
+
+    Without it, two communicators whose kernels start in different orders on two devices wait for
+    each other for ever. What the user set stays.
+    """
+    if version >= LAUNCH_ORDER_SINCE:
+        os.environ.setdefault(LAUNCH_ORDER, "1")
+
+
+def warn_of_misnamed(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Log a warning for each variable that NCCL does not read as it was meant; return their names."""
+    present = os.environ if environ is None else environ
+    found = [name for name in MISNAMED if name in present]
+    for name in found:
+        logger.warning("NCCL has no variable %s; set %s", name, MISNAMED[name])
+    level = present.get("NCCL_DEBUG", "")
+    if level and level.upper() not in DEBUG_LEVELS:
+        found.append("NCCL_DEBUG")
+        logger.warning("NCCL_DEBUG is %r; give one of %s", level, ", ".join(DEBUG_LEVELS))
+    return found
+
+
+_changed = threading.Condition()
+_creating = 0  # threads that create communicators under `_value`
+_value: str | None = None
+_before: str | None = None
+
+
+def algo() -> str:
+    """Return the user's own ``NCCL_ALGO``; empty where there is none."""
+    with _changed:
+        told = _before if _creating and _value is not None else os.environ.get(ALGO)
+    return told or ""
+
+
+@contextmanager
+def pinned(value: str | None) -> Iterator[None]:
+    """Have ``NCCL_ALGO`` be `value` while the block creates a communicator; None: as the user has it.
+
+    NCCL reads it while a communicator is created, for the life of that communicator. The variable is
+    the process's, and its ranks may be threads that create one communicator together: threads that
+    want the same value may be in the block at once, those that want another wait. Restored when the
+    last one leaves.
+    """
+    global _creating, _value, _before
+    with _changed:
+        while _creating and _value != value:
+            _changed.wait()
+        if not _creating:
+            _value, _before = value, os.environ.get(ALGO)
+            if value is not None:
+                os.environ[ALGO] = value
+        _creating += 1
+    try:
+        yield
+    finally:
+        with _changed:
+            _creating -= 1
+            if not _creating:
+                if _value is not None:
+                    _restore()
+                _changed.notify_all()
+
+
+def _restore() -> None:
+    if _before is None:
+        os.environ.pop(ALGO, None)
+    else:
+        os.environ[ALGO] = _before
