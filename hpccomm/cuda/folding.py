@@ -110,10 +110,13 @@ class DeviceFolder:
             self._widened(sources, out, average)
             return
         left, *rest = sources
-        # The last one goes into `out`, which may be any of them.
-        between = self._scratch.empty(out.size, self._dtype) if len(rest) > 1 else out
+        between = None
         for number, source in enumerate(rest, 1):
-            into = out if number == len(rest) else between
+            into = out
+            if any(later is out for later in rest[number:]):  # it is still to be read
+                if between is None:
+                    between = self._scratch.empty(out.size, self._dtype)
+                into = between
             self._combine(left, source, into)
             left = into
         if left is not out:

@@ -14,6 +14,10 @@ from hpccomm.reductions import PremulSum, name_of
 from hpccomm.settings import Settings
 from hpccomm.topology import Topology
 
+MESSAGE = 64
+"""A launch takes some ten microseconds, and links between devices move some 100 GB/s: about so many
+times what a message takes between processes on the host, and what memory moves there."""
+
 
 class NcclPath:
     """The way of device arrays over NCCL.
@@ -125,7 +129,7 @@ class NcclPath:
             return algorithm, f"as asked, {whose} own{ordered}"
         if pinned:
             return pinned[0], "NCCL has its own"
-        name = policy.own(call, self._devices.size)
+        name = policy.own(call, self._devices.size, message=MESSAGE)
         if deterministic:
             return name, f"hpccomm's own{ordered}"
         of = call.dtype if call.op is None else f"{name_of(call.op)} on {call.dtype}"

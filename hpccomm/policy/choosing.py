@@ -180,14 +180,25 @@ class Policy:
         return Decision(Pick(NATIVE if native else own(call, ranks)), why)
 
 
-def own(call: Signature, size: int) -> str:
-    """Return which of hpccomm's own algorithms is taken where no table tells and memory is apart."""
+def own(call: Signature, size: int, *, message: int = 1) -> str:
+    """Return which of hpccomm's own algorithms is taken where no table tells and memory is apart.
+
+    Parameters
+    ----------
+    call : Signature
+        The call.
+    size : int
+        Number of ranks.
+    message : int
+        How many times as many bytes move in the time that a message takes to begin, as between
+        processes on the host.
+    """
     chosen = BY_BYTES[call.collective]
     if not _sized(call):
         return chosen.large
-    if call.nbytes <= SMALL_BYTES:
+    if call.nbytes <= SMALL_BYTES * message:
         return chosen.small
-    return chosen.middle if call.nbytes <= LARGE_BYTES * size else chosen.large
+    return chosen.middle if call.nbytes <= LARGE_BYTES * message * size else chosen.large
 
 
 def _sized(call: Signature) -> bool:
