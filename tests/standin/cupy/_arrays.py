@@ -1,0 +1,440 @@
+"""Arrays in device memory, as CuPy has them; what is done with them runs on the current stream."""
+
+from typing import Any
+
+import numpy as np
+
+from cupy.cuda import runtime
+from cupy.cuda.device import Device
+from cupy.cuda.memory import MemoryPointer, alloc
+from cupy.cuda.stream import get_current_stream
+from standin import streams
+from standin.arrays import Layout, kernel
+
+_TYPES = frozenset("?bBhHiIlLqQefdFD")
+
+
+def checked_dtype(dtype: Any) -> np.dtype:
+    """Return a dtype that CuPy has arrays of."""
+    found = np.dtype(dtype)
+    if found.char not in _TYPES and found.name != "bfloat16" and found.kind != "V":
+        raise ValueError(f"Unsupported dtype {found}")
+    return found
+
+
+def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    strides = []
+    step = itemsize
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+class flags:  # noqa: N801  # CuPy's name
+    """What numpy.ndarray.flags tells of memory order."""
+
+    def __init__(self, c: bool, f: bool, own: bool) -> None:
+        self.c_contiguous = c
+        self.f_contiguous = f
+        self.owndata = own
+        self.fnc = f and not c
+        self.forc = f or c
+
+    def __getitem__(self, name: str) -> bool:
+        return {
+            "C_CONTIGUOUS": self.c_contiguous,
+            "F_CONTIGUOUS": self.f_contiguous,
+            "OWNDATA": self.owndata,
+        }[name]
+
+
+class ndarray:  # noqa: N801  # CuPy's name
+    """An array in device memory."""
+
+    __array_priority__ = 100
+
+    def __init__(
+        self,
+        shape: Any,
+        dtype: Any = float,
+        memptr: MemoryPointer | None = None,
+        strides: Any = None,
+        order: str = "C",
+        *,
+        _base: Any = None,
+    ) -> None:
+        self.shape = (int(shape),) if np.isscalar(shape) else tuple(int(n) for n in shape)
+        self.dtype = checked_dtype(dtype)
+        self.itemsize = self.dtype.itemsize
+        self.ndim = len(self.shape)
+        self.size = int(np.prod(self.shape, dtype=np.int64))
+        self.nbytes = self.size * self.itemsize
+        if strides is None:
+            self.strides = _strides(self.shape, self.itemsize)
+            if order == "F":
+                self.strides = _strides(self.shape[::-1], self.itemsize)[::-1]
+        else:
+            self.strides = tuple(strides)
+        self.data = alloc(self.nbytes) if memptr is None else memptr
+        self.base = _base
+        like = np.lib.stride_tricks.as_strided(
+            np.empty(0, self.dtype), self.shape, self.strides, writeable=False
+        )
+        self._c_contiguous = like.flags.c_contiguous
+        self._f_contiguous = like.flags.f_contiguous
+
+    # What it is
+
+    @property
+    def flags(self) -> flags:
+        return flags(self._c_contiguous, self._f_contiguous, self.base is None)
+
+    @property
+    def device(self) -> Device:
+        return self.data.device
+
+    @property
+    def layout(self) -> Layout:
+        """The stand-in's own: where the elements lie."""
+        return Layout(self.data.ptr, self.shape, self.strides, self.dtype)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "descr": self.dtype.descr,
+            "strides": None if self._c_contiguous else self.strides,
+            "version": 3,
+            "data": (self.data.ptr, False),
+            "stream": get_current_stream().ptr or 1,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.data.device_id
+
+    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
+        from cupy import _dlpack
+
+        return _dlpack.export(self)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of unsized object")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return repr(self.get())
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a "
+            "NumPy array explicitly."
+        )
+
+    # Views
+
+    def _view(self, like: np.ndarray, offset: int) -> "ndarray":
+        base = self if self.base is None else self.base
+        return ndarray(like.shape, like.dtype, self.data + offset, like.strides, _base=base)
+
+    def _like(self) -> tuple[np.ndarray, int]:
+        """Return a NumPy array of the same form that is never looked into, and its address."""
+        size = max(self.nbytes, 1) if self._c_contiguous else self._extent()
+        memory = np.lib.stride_tricks.as_strided(np.empty(1, np.uint8), (size,), (1,))
+        low = sum(min(0, (n - 1) * s) for n, s in zip(self.shape, self.strides, strict=True))
+        like = np.ndarray(self.shape, self.dtype, memory, -low if self.size else 0, self.strides)
+        return like, like.__array_interface__["data"][0]
+
+    def _extent(self) -> int:
+        return sum(abs((n - 1) * s) for n, s in zip(self.shape, self.strides, strict=True)) + (
+            self.itemsize
+        )
+
+    def _same_memory(self, change: Any) -> "ndarray":
+        like, address = self._like()
+        changed = change(like)
+        return self._view(changed, changed.__array_interface__["data"][0] - address)
+
+    def __getitem__(self, key: Any) -> "ndarray":
+        parts = key if isinstance(key, tuple) else (key,)
+        if all(isinstance(p, (slice, int, np.integer, type(None), type(...))) for p in parts):
+            return self._same_memory(lambda like: _at_least_array(like, key))
+        return _taken(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        target = self[key]
+        run(lambda x: x, target, value)
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(len(self)))
+
+    def reshape(self, *shape: Any, order: str = "C") -> "ndarray":
+        wanted = shape[0] if len(shape) == 1 and not np.isscalar(shape[0]) else shape
+        source = self if self._c_contiguous else self.copy()
+        return source._same_memory(lambda like: like.reshape(wanted))
+
+    def ravel(self, order: str = "C") -> "ndarray":
+        return self.reshape(-1)
+
+    def flatten(self, order: str = "C") -> "ndarray":
+        return self.copy().reshape(-1)
+
+    def view(self, dtype: Any = None) -> "ndarray":
+        if dtype is None:
+            return self._same_memory(lambda like: like.view())
+        wanted = checked_dtype(dtype)
+        return self._same_memory(lambda like: like.view(wanted))
+
+    def transpose(self, *axes: Any) -> "ndarray":
+        return self._same_memory(lambda like: like.transpose(*axes))
+
+    @property
+    def T(self) -> "ndarray":  # noqa: N802  # NumPy's name
+        return self.transpose()
+
+    @property
+    def real(self) -> "ndarray":
+        return self._same_memory(lambda like: like.real)
+
+    @property
+    def imag(self) -> "ndarray":
+        return self._same_memory(lambda like: like.imag)
+
+    def squeeze(self, axis: Any = None) -> "ndarray":
+        return self._same_memory(lambda like: like.squeeze(axis))
+
+    # Copies
+
+    def get(
+        self, stream: Any = None, order: str = "C", out: np.ndarray | None = None, blocking: bool = True
+    ) -> np.ndarray:
+        result = np.empty(self.shape, self.dtype) if out is None else out
+        chosen = get_current_stream() if stream is None else stream
+        layout = self.layout
+        there = streams.find(chosen.ptr, self.data.device_id)
+        if blocking and there.capture is not None:
+            there.capture.invalidate()
+            raise runtime.CUDARuntimeError(900)
+        there.put(lambda: np.copyto(result, layout.host()))
+        if blocking:
+            runtime.streamSynchronize(chosen.ptr)
+        return result
+
+    def set(self, arr: np.ndarray, stream: Any = None) -> None:
+        if arr.dtype != self.dtype or arr.shape != self.shape:
+            raise ValueError("Shape or dtype mismatch of arrays")
+        copied = arr.copy()
+        layout = self.layout
+        chosen = get_current_stream() if stream is None else stream
+        streams.find(chosen.ptr, self.data.device_id).put(
+            lambda: np.copyto(layout.host(), copied)
+        )
+
+    def copy(self, order: str = "C") -> "ndarray":
+        made = ndarray(self.shape, self.dtype)
+        run(lambda x: x, made, self)
+        return made
+
+    def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: Any = None, copy: bool = True) -> "ndarray":
+        wanted = checked_dtype(dtype)
+        if not copy and wanted == self.dtype:
+            return self
+        made = ndarray(self.shape, wanted)
+        run(lambda x: x.astype(wanted), made, self)
+        return made
+
+    def fill(self, value: Any) -> None:
+        run(lambda: value, self)
+
+    def item(self, *index: Any) -> Any:
+        return self.get().item(*index)
+
+    def tolist(self) -> Any:
+        return self.get().tolist()
+
+    def __bool__(self) -> bool:
+        return bool(self.get())
+
+    def __int__(self) -> int:
+        return int(self.get())
+
+    def __float__(self) -> float:
+        return float(self.get())
+
+    def __index__(self) -> int:
+        return self.get().__index__()
+
+    # Reductions over elements
+
+    def _reduced(self, name: str, axis: Any, dtype: Any, out: Any, keepdims: bool) -> "ndarray":
+        from cupy import _ufuncs
+
+        return _ufuncs.reduced(name, self, axis, dtype, out, keepdims)
+
+    def sum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
+        return self._reduced("sum", axis, dtype, out, keepdims)
+
+    def prod(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
+        return self._reduced("prod", axis, dtype, out, keepdims)
+
+    def max(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
+        return self._reduced("max", axis, None, out, keepdims)
+
+    def min(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
+        return self._reduced("min", axis, None, out, keepdims)
+
+    def all(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
+        return self._reduced("all", axis, None, out, keepdims)
+
+    def any(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
+        return self._reduced("any", axis, None, out, keepdims)
+
+    def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
+        return self._reduced("mean", axis, dtype, out, keepdims)
+
+    # NumPy's functions on it are CuPy's
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        import cupy
+
+        function = getattr(cupy, ufunc.__name__, None)
+        if method != "__call__" or function is None:
+            return NotImplemented
+        if any(isinstance(x, np.ndarray) and x.ndim for x in inputs):
+            return NotImplemented
+        if "out" in kwargs and isinstance(kwargs["out"], tuple):
+            kwargs["out"] = kwargs["out"][0]
+        return function(*inputs, **kwargs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        import cupy
+
+        ours = getattr(cupy, function.__name__, None)
+        return NotImplemented if ours is None else ours(*args, **kwargs)
+
+
+def _at_least_array(like: np.ndarray, key: Any) -> np.ndarray:
+    """Index so that a single element is an array without extents, as in CuPy."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return like[key] if any(part is ... for part in parts) else like[(*parts, ...)]
+
+
+def _taken(x: ndarray, key: Any) -> ndarray:
+    keys = tuple(k.get() if isinstance(k, ndarray) else k for k in (key if isinstance(key, tuple) else (key,)))
+    like, _ = x._like()
+    made = ndarray(np.lib.stride_tricks.as_strided(like, like.shape, (0,) * like.ndim)[keys].shape, x.dtype)
+    run(lambda values: values[keys], made, x)
+    return made
+
+
+def _operand(x: Any, device: int) -> Any:
+    if not isinstance(x, ndarray):
+        if isinstance(x, np.ndarray) and x.ndim:
+            raise TypeError(f"Unsupported type {type(x)}")
+        return x
+    if x.data.device_id != device:
+        raise ValueError(
+            "Array device must be same as the current device: array device = "
+            f"{x.data.device_id} while current = {device}"
+        )
+    return x.layout
+
+
+def run(function: Any, out: ndarray, *inputs: Any) -> ndarray:
+    """Put ``out[...] = function(*inputs)`` on the current stream."""
+    device = runtime.getDevice()
+    values = [_operand(x, device) for x in inputs]
+    layout = _operand(out, device)
+    stream = streams.find(get_current_stream().ptr)
+    if stream.device.number != device:
+        raise runtime.CUDARuntimeError(400)
+    if out.size:
+        stream.put(kernel(function, layout, *values))
+    return out
+
+
+def empty(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
+    return ndarray(shape, dtype, order=order)
+
+
+def zeros(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
+    made = ndarray(shape, dtype, order=order)
+    made.data.memset_async(0, made.nbytes)
+    return made
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> ndarray:
+    made = ndarray(shape, np.asarray(fill_value).dtype if dtype is None else dtype, order=order)
+    made.fill(fill_value)
+    return made
+
+
+def ones(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
+    return full(shape, 1, dtype, order)
+
+
+def empty_like(a: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None) -> ndarray:
+    return ndarray(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
+
+
+def zeros_like(a: Any, dtype: Any = None) -> ndarray:
+    return zeros(a.shape, a.dtype if dtype is None else dtype)
+
+
+def ones_like(a: Any, dtype: Any = None) -> ndarray:
+    return full(a.shape, 1, a.dtype if dtype is None else dtype)
+
+
+def full_like(a: Any, fill_value: Any, dtype: Any = None) -> ndarray:
+    return full(a.shape, fill_value, a.dtype if dtype is None else dtype)
+
+
+def array(obj: Any, dtype: Any = None, copy: bool = True, order: str = "K") -> ndarray:
+    if isinstance(obj, ndarray):
+        if dtype is None or np.dtype(dtype) == obj.dtype:
+            return obj.copy() if copy else obj
+        return obj.astype(dtype)
+    if hasattr(obj, "__cuda_array_interface__"):
+        found = _from_interface(obj)
+        return array(found, dtype, copy)
+    values = np.ascontiguousarray(obj, dtype).reshape(np.shape(obj))
+    made = ndarray(values.shape, values.dtype)
+    made.set(values)
+    return made
+
+
+def _from_interface(obj: Any) -> ndarray:
+    from cupy.cuda.memory import UnownedMemory
+
+    told = obj.__cuda_array_interface__
+    pointer, _ = told["data"]
+    dtype = np.dtype(told["typestr"])
+    nbytes = int(np.prod(told["shape"], dtype=np.int64)) * dtype.itemsize
+    memory = UnownedMemory(pointer, nbytes, obj, -1 if pointer else runtime.getDevice())
+    return ndarray(told["shape"], dtype, MemoryPointer(memory, 0), told.get("strides"))
+
+
+def asarray(a: Any, dtype: Any = None, order: Any = None) -> ndarray:
+    return array(a, dtype, copy=False)
+
+
+def ascontiguousarray(a: Any, dtype: Any = None) -> ndarray:
+    found = asarray(a, dtype)
+    return found if found._c_contiguous else found.copy()
+
+
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> ndarray:
+    values = np.arange(start, dtype=dtype) if stop is None else np.arange(start, stop, step, dtype)
+    return array(values)
+
+
+def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None) -> np.ndarray:
+    return a.get(stream=stream, out=out) if isinstance(a, ndarray) else np.asarray(a)
+
+
+__all__ = [
+    "arange", "array", "asarray", "ascontiguousarray", "asnumpy", "empty", "empty_like", "full",
+    "full_like", "ndarray", "ones", "ones_like", "zeros", "zeros_like",
+]  # fmt: skip

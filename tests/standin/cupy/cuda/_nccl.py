@@ -1,0 +1,189 @@
+"""CuPy's binding of NCCL: names, arguments and errors as cupy_backends.cuda.libs.nccl has them."""
+
+from typing import Any
+
+from standin import control
+from standin.nccl import calls, rendezvous
+from standin.nccl.collectives import Terms
+
+NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_AVG = range(5)
+NCCL_INT8 = NCCL_CHAR = 0
+NCCL_UINT8 = 1
+NCCL_INT32 = NCCL_INT = 2
+NCCL_UINT32 = 3
+NCCL_INT64 = 4
+NCCL_UINT64 = 5
+NCCL_FLOAT16 = NCCL_HALF = 6
+NCCL_FLOAT32 = NCCL_FLOAT = 7
+NCCL_FLOAT64 = NCCL_DOUBLE = 8
+NCCL_BFLOAT16 = 9
+
+_NAMES = {
+    0: "NCCL_ERROR_SUCCESS",
+    1: "NCCL_ERROR_UNHANDLED_CUDA_ERROR",
+    2: "NCCL_ERROR_SYSTEM_ERROR",
+    3: "NCCL_ERROR_INTERNAL_ERROR",
+    4: "NCCL_ERROR_INVALID_ARGUMENT",
+    5: "NCCL_ERROR_INVALID_USAGE",
+    6: "NCCL_ERROR_REMOTE_ERROR",
+}
+TEXTS = {
+    0: "no error",
+    1: "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+    2: "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+    3: "internal error - please report this issue to the NCCL developers",
+    4: "invalid argument (run with NCCL_DEBUG=WARN for details)",
+    5: "invalid usage (run with NCCL_DEBUG=WARN for details)",
+    6: "remote process exited or there was a network error",
+    7: "NCCL operation in progress",
+}
+
+
+class NcclError(RuntimeError):
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__(f"{_NAMES[status]}: {TEXTS[status]}")
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return type(self), (self.status,)
+
+
+def check_status(status: int) -> None:
+    if status:
+        raise NcclError(status)
+
+
+def get_build_version() -> int:
+    return 22501
+
+
+def get_version() -> int:
+    return control.nccl_version()
+
+
+def get_unique_id() -> bytes:
+    return rendezvous.unique_id()
+
+
+def groupStart() -> None:  # noqa: N802  # CuPy's name
+    check_status(calls.group_start())
+
+
+def groupEnd() -> None:  # noqa: N802
+    check_status(calls.group_end())
+
+
+class NcclConfig:
+    def __init__(self, split_share: int = 0) -> None:
+        self._split_share = int(split_share)
+
+    @property
+    def split_share(self) -> int:
+        return self._split_share
+
+
+def _size(count: int) -> int:
+    """As Cython takes a size_t."""
+    if count < 0:
+        raise OverflowError("can't convert negative value to size_t")
+    return count.__index__()
+
+
+class NcclCommunicator:
+    def __init__(
+        self, ndev: int, commId: bytes, rank: int, config: NcclConfig | None = None  # noqa: N803
+    ) -> None:
+        self._comm = 0
+        if not isinstance(commId, bytes):
+            raise TypeError(
+                f"Argument 'commId' has incorrect type (expected bytes, got {type(commId).__name__})"
+            )
+        if len(commId) != rendezvous.ID_BYTES:
+            raise ValueError(f"commId length {len(commId)} != {rendezvous.ID_BYTES}.")
+        status, self._comm = calls.init(ndev, commId, rank)
+        check_status(status)
+
+    def __del__(self) -> None:
+        self.destroy()
+
+    @property
+    def comm(self) -> int:
+        return self._comm
+
+    def destroy(self) -> None:
+        comm = self.__dict__.get("_comm", 0)
+        if comm:
+            calls.destroy(comm)
+            self._comm = 0
+
+    def abort(self) -> None:
+        if self._comm:
+            calls.abort(self._comm)
+            self._comm = 0
+
+    def _told(self, attribute: str) -> Any:
+        found = calls.find(self._comm)
+        if found is None:
+            raise NcclError(calls.INVALID_ARGUMENT)
+        return getattr(found, attribute)
+
+    def device_id(self) -> int:
+        return self._told("device").number
+
+    def rank_id(self) -> int:
+        return self._told("rank")
+
+    def size(self) -> int:
+        return self._told("size")
+
+    def allReduce(self, sendbuf, recvbuf, count, datatype, op, stream) -> None:  # noqa: N802
+        terms = Terms("all_reduce", _size(count), datatype, op)
+        check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
+
+    def reduce(self, sendbuf, recvbuf, count, datatype, op, root, stream) -> None:
+        terms = Terms("reduce", _size(count), datatype, op, root)
+        check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
+
+    def broadcast(self, sendbuff, recvbuff, count, datatype, root, stream) -> None:
+        terms = Terms("broadcast", _size(count), datatype, 0, root)
+        check_status(calls.collective(self._comm, terms, sendbuff, recvbuff, stream))
+
+    def bcast(self, buff, count, datatype, root, stream) -> None:
+        self.broadcast(buff, buff, count, datatype, root, stream)
+
+    def reduceScatter(self, sendbuf, recvbuf, recvcount, datatype, op, stream) -> None:  # noqa: N802
+        terms = Terms("reduce_scatter", _size(recvcount), datatype, op)
+        check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
+
+    def allGather(self, sendbuf, recvbuf, count, datatype, stream) -> None:  # noqa: N802
+        terms = Terms("all_gather", _size(count), datatype)
+        check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
+
+    def send(self, sendbuf, count, datatype, peer, stream) -> None:
+        check_status(
+            calls.message(self._comm, True, sendbuf, _size(count), datatype, peer, stream)
+        )
+
+    def recv(self, recvbuf, count, datatype, peer, stream) -> None:
+        check_status(
+            calls.message(self._comm, False, recvbuf, _size(count), datatype, peer, stream)
+        )
+
+    def check_async_error(self) -> None:
+        result, error = calls.async_error(self._comm)
+        check_status(error)
+        check_status(result)
+
+    def commSplit(  # noqa: N802
+        self, color: int, key: int, config: NcclConfig | None = None
+    ) -> "NcclCommunicator | None":
+        status, comm = calls.split(self._comm, color, key)
+        check_status(status)
+        if not comm:
+            return None
+        made = NcclCommunicator.__new__(NcclCommunicator)
+        made._comm = comm
+        return made
+
+
+__all__ = [name for name in globals() if not name.startswith("_") and name not in {"Any", "Terms"}]

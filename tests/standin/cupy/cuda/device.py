@@ -1,0 +1,67 @@
+"""Devices, as CuPy has them."""
+
+import threading
+from typing import Any
+
+from cupy.cuda import runtime
+
+_local = threading.local()
+
+
+class Device:
+    """One device; a context in which it is the thread's current one."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.id = runtime.getDevice() if device is None else int(device)
+
+    def __int__(self) -> int:
+        return self.id
+
+    def __enter__(self) -> "Device":
+        _stack().append(runtime.getDevice())
+        runtime.setDevice(self.id)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        runtime.setDevice(_stack().pop())
+
+    def __repr__(self) -> str:
+        return f"<CUDA Device {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and self.id == other.id
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def use(self) -> "Device":
+        runtime.setDevice(self.id)
+        return self
+
+    def synchronize(self) -> None:
+        with self:
+            runtime.deviceSynchronize()
+
+    @property
+    def compute_capability(self) -> str:
+        return "90"
+
+    @property
+    def mem_info(self) -> tuple[int, int]:
+        with self:
+            return runtime.memGetInfo()
+
+    @property
+    def pci_bus_id(self) -> str:
+        return runtime.deviceGetPCIBusId(self.id)
+
+    @classmethod
+    def from_pci_bus_id(cls, pci_bus_id: str) -> "Device":
+        return cls(runtime.deviceGetByPCIBusId(pci_bus_id))
+
+
+def _stack() -> list[int]:
+    return _local.__dict__.setdefault("devices", [])
+
+
+def get_device_id() -> int:
+    return runtime.getDevice()

@@ -1,0 +1,39 @@
+"""Captured graphs, as CuPy has them."""
+
+import sys
+from typing import Any
+
+from cupy.cuda import runtime
+
+
+class Graph:
+    """What was captured from a stream; it ends with its object."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        raise NotImplementedError(
+            "currently this class cannot be initiated by the user and must be created via stream "
+            "capture"
+        )
+
+    def launch(self, stream: Any = None) -> None:
+        runtime.graphLaunch(self.graphExec, _pointer(stream))
+
+    def upload(self, stream: Any = None) -> None:
+        runtime.graphUpload(self.graphExec, _pointer(stream))
+
+    def __del__(self) -> None:
+        if hasattr(self, "graphExec") and not sys.is_finalizing():
+            runtime.graphExecDestroy(self.graphExec)
+
+
+def _pointer(stream: Any) -> int:
+    from cupy.cuda.stream import get_current_stream
+
+    return get_current_stream().ptr if stream is None else stream.ptr
+
+
+def from_stream(graph: int) -> Graph:
+    made = Graph.__new__(Graph)
+    made.graph = graph
+    made.graphExec = runtime.graphInstantiate(graph)
+    return made

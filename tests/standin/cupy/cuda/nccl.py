@@ -1,0 +1,11 @@
+"""CuPy's binding of NCCL, over the stand-in's."""
+
+import os
+from typing import Any
+
+if os.environ.get("STANDIN_NCCL") == "missing":
+    available = False
+else:
+    from cupy.cuda._nccl import *  # noqa: F403
+
+    available = True

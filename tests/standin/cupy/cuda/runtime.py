@@ -1,0 +1,347 @@
+"""The functions of the CUDA runtime that CuPy gives, with its names and arguments."""
+
+from typing import Any
+
+import numpy as np
+
+from standin import control, devices, events, graphs, heap, streams
+from standin.errors import CUDARuntimeError as CUDARuntimeError
+
+is_hip = False
+
+eventDefault, eventBlockingSync, eventDisableTiming, eventInterprocess = 0, 1, 2, 4
+streamDefault, streamNonBlocking = 0, 1
+streamLegacy, streamPerThread = streams.LEGACY, streams.PER_THREAD
+streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = 0, 1, 2
+streamCaptureStatusNone, streamCaptureStatusActive, streamCaptureStatusInvalidated = 0, 1, 2
+memcpyHostToHost, memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 0, 1, 2, 3
+memcpyDefault = 4
+memoryTypeUnregistered, memoryTypeHost, memoryTypeDevice, memoryTypeManaged = 0, 1, 2, 3
+hostAllocDefault, hostAllocPortable, hostAllocMapped, hostAllocWriteCombined = 0, 1, 2, 4
+errorInvalidValue, errorMemoryAllocation = 1, 2
+errorContextIsDestroyed, errorInvalidResourceHandle = 709, 400
+errorPeerAccessAlreadyEnabled = 704
+
+_pinned: dict[int, heap.Block] = {}
+_allocated: dict[int, heap.Block] = {}
+
+
+class PointerAttributes:
+    """What CUDA knows of an address."""
+
+    def __init__(self, device: int, devicePointer: int, hostPointer: int, type: int = -1) -> None:
+        self.device = device
+        self.devicePointer = devicePointer
+        self.hostPointer = hostPointer
+        self.type = type
+
+
+def driverGetVersion() -> int:
+    return 0 if control.driver_missing() else 12080
+
+
+def runtimeGetVersion() -> int:
+    return 12090
+
+
+def getDeviceCount() -> int:
+    return devices.count()
+
+
+def getDevice() -> int:
+    return devices.current()
+
+
+def setDevice(device: int) -> None:
+    devices.use(device)
+
+
+def deviceSynchronize() -> None:
+    graphs.forbid_while_capturing()
+    streams.synchronize(devices.device())
+
+
+def deviceGetPCIBusId(device: int) -> str:
+    return devices.device(device).bus
+
+
+def deviceGetByPCIBusId(pci_bus_id: str) -> int:
+    for number in range(devices.count()):
+        if devices.device(number).bus == pci_bus_id:
+            return number
+    raise CUDARuntimeError(1)
+
+
+def deviceCanAccessPeer(device: int, peerDevice: int) -> int:
+    return 0
+
+
+def getDeviceProperties(device: int) -> dict[str, Any]:
+    there = devices.device(device)
+    return {
+        "name": b"Stand-in for a GPU",
+        "uuid": there.uuid,
+        "totalGlobalMem": control.memory(),
+        "major": 9,
+        "minor": 0,
+        "multiProcessorCount": 132,
+        "pciDomainID": 0,
+        "pciBusID": there.physical + 16,
+        "pciDeviceID": 0,
+        "clockRate": 1980000,
+        "integrated": 0,
+        "canMapHostMemory": 1,
+        "concurrentKernels": 1,
+        "unifiedAddressing": 1,
+        "isMultiGpuBoard": 0,
+        "asyncEngineCount": 3,
+    }
+
+
+def memGetInfo() -> tuple[int, int]:
+    total = control.memory()
+    return total - heap.used(devices.current()), total
+
+
+def malloc(size: int) -> int:
+    block = heap.malloc(size)
+    _allocated[block.pointer] = block
+    return block.pointer
+
+
+def free(ptr: int) -> None:
+    if ptr:
+        heap.free(_pop(_allocated, ptr))
+
+
+def hostAlloc(size: int, flags: int) -> int:
+    block = heap.pinned(size)
+    _pinned[block.pointer] = block
+    return block.pointer
+
+
+def freeHost(ptr: int) -> None:
+    heap.unpin(_pop(_pinned, ptr))
+
+
+def _pop(blocks: dict[int, heap.Block], ptr: int) -> heap.Block:
+    try:
+        return blocks.pop(ptr)
+    except KeyError:
+        raise CUDARuntimeError(1) from None
+
+
+def pointerGetAttributes(ptr: int) -> PointerAttributes:
+    devices.count()
+    block = heap.find(ptr)
+    if block is None:
+        return PointerAttributes(-2, 0, 0, memoryTypeUnregistered)
+    if block.device < 0:
+        return PointerAttributes(devices.current(), ptr, ptr, memoryTypeHost)
+    return PointerAttributes(block.device, ptr, 0, memoryTypeDevice)
+
+
+_SIDES = {0: (False, False), 1: (True, False), 2: (False, True), 3: (True, True), 4: (None, None)}
+"""Whether destination and source are on a device, by the kind of a copy."""
+
+
+def _copy(dst: int, src: int, size: int, kind: int) -> Any:
+    if kind not in _SIDES:
+        raise CUDARuntimeError(21)
+    to, of = _SIDES[kind]
+
+    def run() -> None:
+        np.copyto(heap.view(dst, size, to), heap.view(src, size, of))
+
+    return run
+
+
+def _pageable(address: int) -> bool:
+    return heap.find(address) is None
+
+
+def memcpy(dst: int, src: int, size: int, kind: int) -> None:
+    graphs.forbid_while_capturing()
+    stream = streams.find(0)
+    stream.put(_copy(dst, src, size, kind))
+    stream.synchronize()
+
+
+def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
+    there = streams.find(stream)
+    if size == 0:
+        return
+    if there.capture is None and _pageable(src):
+        # The host's pageable memory is read before the call returns.
+        copied = heap.view(src, size, None if kind == memcpyDefault else False).copy()
+        there.put(lambda: np.copyto(heap.view(dst, size, _SIDES[kind][0]), copied))
+        return
+    there.put(_copy(dst, src, size, kind))
+    if there.capture is None and _pageable(dst):
+        there.synchronize()  # and written before it returns
+
+
+def _rows(ptr: int, pitch: int, width: int, height: int, device: bool | None) -> np.ndarray:
+    data = heap.view(ptr, pitch * (height - 1) + width, device)
+    return np.ndarray((height, width), np.uint8, data, 0, (pitch, 1))
+
+
+def memcpy2DAsync(
+    dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int, stream: int
+) -> None:
+    if width > dpitch or width > spitch:
+        raise CUDARuntimeError(12)
+    there = streams.find(stream)
+    if not width or not height:
+        return
+    to, of = _SIDES[kind]
+
+    def run() -> None:
+        np.copyto(_rows(dst, dpitch, width, height, to), _rows(src, spitch, width, height, of))
+
+    there.put(run)
+    if there.capture is None and (_pageable(src) or _pageable(dst)):
+        there.synchronize()
+
+
+def memcpy2D(
+    dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int
+) -> None:
+    graphs.forbid_while_capturing()
+    memcpy2DAsync(dst, dpitch, src, spitch, width, height, kind, 0)
+    streams.find(0).synchronize()
+
+
+def memset(ptr: int, value: int, size: int) -> None:
+    graphs.forbid_while_capturing()
+    memsetAsync(ptr, value, size, 0)
+    streams.find(0).synchronize()
+
+
+def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
+    streams.find(stream).put(lambda: heap.view(ptr, size).fill(value & 255))
+
+
+def streamCreate() -> int:
+    return streams.create(0, 0).pointer
+
+
+def streamCreateWithFlags(flags: int) -> int:
+    return streams.create(flags, 0).pointer
+
+
+def streamCreateWithPriority(flags: int, priority: int) -> int:
+    return streams.create(flags, min(0, max(-5, priority))).pointer
+
+
+def streamGetFlags(stream: int) -> int:
+    return streams.find(stream).flags
+
+
+def streamGetPriority(stream: int) -> int:
+    return streams.find(stream).priority
+
+
+def streamDestroy(stream: int) -> None:
+    streams.destroy(stream)
+
+
+def _not_captured(stream: int) -> streams.Stream:
+    there = streams.find(stream)
+    if there.capture is not None:
+        there.capture.invalidate()
+        raise CUDARuntimeError(900)
+    graphs.forbid_while_capturing()
+    return there
+
+
+def streamSynchronize(stream: int) -> None:
+    _not_captured(stream).synchronize()
+
+
+def streamQuery(stream: int) -> int:
+    try:
+        return _not_captured(stream).query()
+    except CUDARuntimeError as error:
+        return error.status
+
+
+def streamWaitEvent(stream: int, event: int, flags: int = 0) -> None:
+    events.order(streams.find(stream), event)
+
+
+def streamAddCallback(stream: int, callback: Any, arg: Any, flags: int = 0) -> None:
+    there = streams.find(stream)
+    if there.capture is not None:
+        there.capture.invalidate()
+        raise CUDARuntimeError(900)
+    there.put(lambda: callback(stream, 0, arg))
+
+
+def launchHostFunc(stream: int, callback: Any, arg: Any) -> None:
+    streams.find(stream).put(lambda: callback(arg))
+
+
+def streamBeginCapture(stream: int, mode: int = streamCaptureModeRelaxed) -> None:
+    graphs.begin(streams.find(stream), mode)
+
+
+def streamEndCapture(stream: int) -> int:
+    return graphs.end(streams.find(stream))
+
+
+def streamIsCapturing(stream: int) -> bool:
+    status = graphs.status(streams.find(stream))
+    if status == streamCaptureStatusInvalidated:
+        raise RuntimeError("the stream was capturing, but an error has invalidated the capture sequence")
+    return bool(status)
+
+
+def graphInstantiate(graph: int) -> int:
+    graphs.find(graph)
+    return graph
+
+
+def graphLaunch(graphExec: int, stream: int) -> None:
+    graphs.launch(graphExec, streams.find(stream))
+
+
+def graphUpload(graphExec: int, stream: int) -> None:
+    graphs.find(graphExec)
+    streams.find(stream)
+
+
+def graphDestroy(graph: int) -> None:
+    pass  # the executable graph is the same
+
+
+def graphExecDestroy(graphExec: int) -> None:
+    graphs.destroy(graphExec)
+
+
+def eventCreate() -> int:
+    return events.create(eventDefault)
+
+
+def eventCreateWithFlags(flags: int) -> int:
+    return events.create(flags)
+
+
+def eventDestroy(event: int) -> None:
+    events.destroy(event)
+
+
+def eventElapsedTime(start: int, end: int) -> float:
+    return events.elapsed(start, end)
+
+
+def eventQuery(event: int) -> int:
+    return events.query(event)
+
+
+def eventRecord(event: int, stream: int) -> None:
+    events.record(event, streams.find(stream))
+
+
+def eventSynchronize(event: int) -> None:
+    events.synchronize(event)

@@ -1,0 +1,80 @@
+"""What a test can say about the machine: environment variables, read when they are needed.
+
+======================== =========================================================================
+STANDIN_DEVICES          devices of the machine (8); CUDA_VISIBLE_DEVICES chooses among them
+STANDIN_DRIVER           ``missing``: there is no driver
+STANDIN_UUIDS            names of the devices' UUIDs, comma separated: equal names, equal device
+STANDIN_NCCL_VERSION     version of the library that is loaded (23203)
+STANDIN_NCCL             ``missing``: CuPy finds no NCCL
+STANDIN_RAW_MISSING      names of functions that the library does not export, comma separated
+STANDIN_DELAY            longest time in seconds by which work on a stream is late, at random (0)
+STANDIN_LATE_RANK        a rank that never comes to the creation of a communicator
+STANDIN_FAIL_INIT        a rank on which the creation of a communicator fails
+STANDIN_MEMORY           bytes of memory of a device (80 GiB)
+======================== =========================================================================
+
+What happens to a running communicator is asked for by `fail` (an error that NCCL notices by itself).
+"""
+
+import os
+import random
+import sys
+import time
+
+
+def devices() -> list[int]:
+    """Return the numbers on the machine of the devices that this process sees."""
+    there = int(os.environ.get("STANDIN_DEVICES", "8"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return list(range(there))
+    found: list[int] = []
+    for word in visible.split(","):
+        if not word.strip().isdigit() or int(word) >= there:
+            break  # as CUDA: what follows an invalid number is not seen
+        found.append(int(word))
+    return found
+
+
+def driver_missing() -> bool:
+    """Tell whether the machine has no driver."""
+    return os.environ.get("STANDIN_DRIVER") == "missing"
+
+
+def uuid(physical: int) -> bytes:
+    """Return the 16 bytes that tell a device from all others."""
+    names = os.environ.get("STANDIN_UUIDS", "").split(",")
+    name = names[physical] if physical < len(names) and names[physical] else str(physical)
+    return b"STANDIN-" + name.encode()[:8].rjust(8, b"0")
+
+
+def nccl_version() -> int:
+    """Return the version of the NCCL that is loaded, as ncclGetVersion does."""
+    return int(os.environ.get("STANDIN_NCCL_VERSION", "23203"))
+
+
+def memory() -> int:
+    """Return the bytes of a device's memory."""
+    return int(os.environ.get("STANDIN_MEMORY", str(80 << 30)))
+
+
+def late() -> None:
+    """Let a while go by, if a test has asked for it."""
+    longest = float(os.environ.get("STANDIN_DELAY", "0") or 0)
+    if longest:
+        time.sleep(random.random() * longest)
+
+
+def rank_is(variable: str, rank: int) -> bool:
+    """Tell whether `rank` is the one that a variable names."""
+    return os.environ.get(variable, "") == str(rank)
+
+
+violations: list[str] = []
+"""What this process did that CUDA or NCCL would have answered by a crash, or by wrong bytes."""
+
+
+def violation(what: str) -> None:
+    """Record that a rule was broken, and say so."""
+    violations.append(what)
+    print(f"stand-in: {what}", file=sys.stderr, flush=True)

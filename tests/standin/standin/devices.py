@@ -1,0 +1,95 @@
+"""The devices that this process sees, and which of them is a thread's current one."""
+
+import os
+import sys
+import threading
+import traceback
+from functools import cache
+
+from standin import control
+from standin.errors import CUDARuntimeError
+
+_local = threading.local()
+_process = os.getpid()
+
+
+class Device:
+    """One device as this process has it.
+
+    Attributes
+    ----------
+    number : int
+        Its CUDA number in this process.
+    physical : int
+        Its number on the machine.
+    error : int
+        Status of the error by which all of it was lost; 0 while there is none.
+    streams : list
+        Those that are alive, the legacy default stream first.
+    """
+
+    def __init__(self, number: int, physical: int) -> None:
+        self.number = number
+        self.physical = physical
+        self.error = 0
+        self.streams: list = []
+
+    @property
+    def uuid(self) -> bytes:
+        """16 bytes that tell it from all others."""
+        return control.uuid(self.physical)
+
+    @property
+    def bus(self) -> str:
+        """Its address on the PCI bus."""
+        return f"0000:{self.physical + 16:02X}:00.0"
+
+    def lose(self, status: int, what: str) -> None:
+        """Record an error that no later call recovers from, and say what it was."""
+        print(f"stand-in, device {self.number}: {what}", file=sys.stderr)
+        if sys.exc_info()[0] is not None:
+            traceback.print_exc()
+        self.error = self.error or status
+
+    def check(self) -> None:
+        """Raise if all of it was lost."""
+        if self.error:
+            raise CUDARuntimeError(self.error)
+
+
+@cache
+def _all() -> tuple[Device, ...]:
+    return tuple(Device(number, physical) for number, physical in enumerate(control.devices()))
+
+
+def count() -> int:
+    """Return how many devices this process sees."""
+    if control.driver_missing():
+        raise CUDARuntimeError(35)
+    if os.getpid() != _process:
+        raise CUDARuntimeError(3)  # after a fork
+    if not _all():
+        raise CUDARuntimeError(100)
+    return len(_all())
+
+
+def device(number: int | None = None) -> Device:
+    """Return a device by its number, by default the calling thread's current one."""
+    if number is None:
+        number = current()
+    if not 0 <= number < count():
+        raise CUDARuntimeError(101)
+    return _all()[number]
+
+
+def current() -> int:
+    """Return the number of the calling thread's current device."""
+    count()
+    return getattr(_local, "device", 0)
+
+
+def use(number: int) -> None:
+    """Make a device the calling thread's current one."""
+    if not 0 <= number < count():
+        raise CUDARuntimeError(101)
+    _local.device = number

@@ -1,0 +1,134 @@
+"""Events: moments of a stream."""
+
+import itertools
+import time
+
+from standin import devices, graphs, streams
+from standin.errors import NOT_READY, CUDARuntimeError
+
+DISABLE_TIMING = 2
+
+_numbers = itertools.count(0x7F20_0000_0000, 0x20)
+_by_pointer: dict[int, "Event"] = {}
+
+
+class _Stamp:
+    """When the moment came, in seconds."""
+
+    time = 0.0
+
+    def __call__(self) -> None:
+        self.time = time.perf_counter()
+
+
+class Event:
+    """One event.
+
+    Attributes
+    ----------
+    flags : int
+        As it was created.
+    device : devices.Device
+        Of whose streams it can be a moment.
+    marker : standin.streams.Marker or None
+        What it waits for; None before it was recorded.
+    captured : standin.graphs.Point or None
+        Its place in a graph that is captured, if it was recorded there last.
+    """
+
+    def __init__(self, flags: int) -> None:
+        self.flags = flags
+        self.device = devices.device()
+        self.marker: streams.Marker | None = None
+        self.captured: graphs.Point | None = None
+        self.stamp = _Stamp()
+
+
+def create(flags: int) -> int:
+    """Return the number of a new event of the current device."""
+    pointer = next(_numbers)
+    _by_pointer[pointer] = Event(flags)
+    return pointer
+
+
+def find(pointer: int) -> Event:
+    """Return an event by its number."""
+    try:
+        return _by_pointer[pointer]
+    except KeyError:
+        raise CUDARuntimeError(400) from None
+
+
+def destroy(pointer: int) -> None:
+    """End an event. Streams that wait for it still do."""
+    find(pointer)
+    del _by_pointer[pointer]
+
+
+def record(pointer: int, stream: streams.Stream) -> None:
+    """Make an event the moment at which all that is on a stream has run."""
+    event = find(pointer)
+    if event.device is not stream.device:
+        raise CUDARuntimeError(400)
+    if stream.capture is not None:
+        event.captured = stream.capture.point(stream)
+        return
+    event.captured = None
+    event.stamp = _Stamp()
+    stream.put(event.stamp)
+    event.marker = stream.mark()
+
+
+def order(stream: streams.Stream, pointer: int) -> None:
+    """Have a stream wait for an event as it is now."""
+    event = find(pointer)
+    stream.device.check()
+    if event.captured is not None and event.captured.capture.active:
+        event.captured.capture.join(stream, event.captured)
+    elif event.marker is not None:
+        if stream.capture is not None:
+            stream.capture.invalidate()
+            raise CUDARuntimeError(905)
+        stream.after(event.marker)
+
+
+def _forbid_captured(event: Event) -> None:
+    if event.captured is not None:
+        if event.captured.capture.active:
+            event.captured.capture.invalidate()
+        raise CUDARuntimeError(907)
+
+
+def query(pointer: int) -> int:
+    """Return 0 if an event has come or was never recorded, else a status. Raises nothing, as CUDA."""
+    try:
+        graphs.forbid_while_capturing()
+        event = find(pointer)
+        _forbid_captured(event)
+        if event.device.error:
+            return event.device.error
+    except CUDARuntimeError as error:
+        return error.status
+    return 0 if event.marker is None or event.marker.done() else NOT_READY
+
+
+def synchronize(pointer: int) -> None:
+    """Block until an event has come."""
+    graphs.forbid_while_capturing()
+    event = find(pointer)
+    _forbid_captured(event)
+    if event.marker is not None:
+        event.marker.wait()
+    event.device.check()
+
+
+def elapsed(start: int, end: int) -> float:
+    """Return the milliseconds between two events."""
+    first, last = find(start), find(end)
+    for event in (first, last):
+        _forbid_captured(event)
+        if event.flags & DISABLE_TIMING or event.marker is None:
+            raise CUDARuntimeError(400)
+        if not event.marker.done():
+            raise CUDARuntimeError(600)
+    return (last.stamp.time - first.stamp.time) * 1e3

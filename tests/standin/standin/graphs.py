@@ -1,0 +1,177 @@
+"""Capture of what is put on streams into graphs, and their replay."""
+
+import itertools
+import threading
+from typing import NamedTuple
+
+from standin import streams
+from standin.errors import CUDARuntimeError
+
+GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
+
+_numbers = itertools.count(0x7F30_0000_0000, 0x80)
+_graphs: dict[int, "Graph"] = {}
+_captures: list["Capture"] = []
+
+
+class Point(NamedTuple):
+    """A place in a graph that is captured: how much of each stream comes before it."""
+
+    capture: "Capture"
+    clock: dict["streams.Stream", int]
+
+
+class Graph(NamedTuple):
+    """What was captured, in the order in which it was issued, and the communicators that it uses."""
+
+    operations: tuple
+    communicators: tuple
+
+
+class Capture:
+    """One capture that is under way.
+
+    Attributes
+    ----------
+    active : bool
+        Whether it has not ended.
+    invalid : bool
+        Whether an error has spoilt it: it can then only be ended.
+    """
+
+    def __init__(self, origin: streams.Stream, mode: int) -> None:
+        self.origin = origin
+        self.mode = mode
+        self.thread = threading.get_ident()
+        self.active = True
+        self.invalid = False
+        self._operations: list = []
+        self._communicators: list = []
+        self._clocks: dict[streams.Stream, dict[streams.Stream, int]] = {origin: {}}
+
+    def add(self, stream: streams.Stream, operation: streams.Operation, communicators: tuple) -> None:
+        """Take an operation into the graph."""
+        self._check()
+        self._operations.append(operation)
+        self._communicators.extend(c for c in communicators if c not in self._communicators)
+        clock = self._clocks[stream]
+        clock[stream] = clock.get(stream, 0) + 1
+
+    def point(self, stream: streams.Stream) -> Point:
+        """Return the place after all that was captured of a stream."""
+        self._check()
+        return Point(self, dict(self._clocks[stream]))
+
+    def join(self, stream: streams.Stream, point: Point) -> None:
+        """Have a stream wait for a place in the graph: it is captured too from now on."""
+        self._check()
+        if stream.capture not in (None, self):
+            self.invalidate()
+            raise CUDARuntimeError(902)
+        stream.capture = self
+        clock = self._clocks.setdefault(stream, {})
+        for other, count in point.clock.items():
+            clock[other] = max(clock.get(other, 0), count)
+
+    def invalidate(self) -> None:
+        """Spoil it."""
+        self.invalid = True
+
+    def end(self, stream: streams.Stream) -> int:
+        """End it, and return the number of the graph."""
+        if stream is not self.origin:
+            self.invalidate()
+            raise CUDARuntimeError(903)
+        if self.mode != RELAXED and threading.get_ident() != self.thread:
+            raise CUDARuntimeError(908)
+        self.active = False
+        _captures.remove(self)
+        for captured in self._clocks:
+            captured.capture = None
+        if self.invalid:
+            raise CUDARuntimeError(901)
+        seen = self._clocks[stream]
+        for other, clock in self._clocks.items():
+            if seen.get(other, 0) < clock.get(other, 0):
+                raise CUDARuntimeError(904)
+        pointer = next(_numbers)
+        _graphs[pointer] = Graph(tuple(self._operations), tuple(self._communicators))
+        return pointer
+
+    def _check(self) -> None:
+        if self.invalid:
+            raise CUDARuntimeError(901)
+
+
+def begin(stream: streams.Stream, mode: int) -> None:
+    """Capture what is put on a stream from now on."""
+    if stream.legacy:
+        raise CUDARuntimeError(900)
+    if stream.capture is not None:
+        raise CUDARuntimeError(1)
+    stream.capture = Capture(stream, mode)
+    _captures.append(stream.capture)
+
+
+def end(stream: streams.Stream) -> int:
+    """End the capture that began on a stream; return the number of the graph."""
+    if stream.capture is None:
+        raise CUDARuntimeError(1)
+    return stream.capture.end(stream)
+
+
+def status(stream: streams.Stream) -> int:
+    """Return 0, or 1 while a stream is captured, or 2 when that was spoilt."""
+    if stream.legacy and any(
+        capture.origin.blocking and capture.origin.device is stream.device for capture in _captures
+    ):
+        raise CUDARuntimeError(906)
+    if stream.capture is None:
+        return 0
+    return 2 if stream.capture.invalid else 1
+
+
+def forbid_while_capturing() -> None:
+    """Refuse, and spoil the captures that forbid it, a call that CUDA holds to be unsafe then.
+
+    Such are all that wait for or ask about what runs, and that allocate or free memory: from any
+    thread while a capture in global mode is under way, from the same thread in thread-local mode.
+    """
+    me = threading.get_ident()
+    spoilt = [
+        capture
+        for capture in tuple(_captures)
+        if capture.mode == GLOBAL or (capture.mode == THREAD_LOCAL and capture.thread == me)
+    ]
+    for capture in spoilt:
+        capture.invalidate()
+    if spoilt:
+        raise CUDARuntimeError(900)
+
+
+def launch(pointer: int, stream: streams.Stream) -> None:
+    """Put the operations of a graph on a stream."""
+    graph = find(pointer)
+
+    def replay() -> None:
+        for operation in graph.operations:
+            operation()
+
+    for communicator in graph.communicators:
+        communicator.order(stream)
+    stream.put(replay, graph.communicators)
+    for communicator in graph.communicators:
+        communicator.launched(stream)
+
+
+def find(pointer: int) -> Graph:
+    """Return a graph by its number."""
+    try:
+        return _graphs[pointer]
+    except KeyError:
+        raise CUDARuntimeError(400) from None
+
+
+def destroy(pointer: int) -> None:
+    """End a graph; what was launched still runs."""
+    _graphs.pop(pointer, None)

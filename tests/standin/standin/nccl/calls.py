@@ -1,0 +1,324 @@
+"""NCCL's functions, each with NCCL's arguments; they return its status (0: success)."""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from standin import control, devices, streams
+from standin.errors import CUDARuntimeError
+from standin.nccl import algorithms, rendezvous
+from standin.nccl.collectives import REDUCTIONS, Terms
+from standin.nccl.communicator import Call, Collective, Communicator, Message
+from standin.nccl.post import Stopped
+from standin.nccl.reductions import DTYPES, FLOAT8, PREMUL
+
+SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR = 0, 1, 2, 3
+INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 4, 5, 6
+
+FIRST_OWN_OP = 5
+"""Numbers of reductions that were made for a communicator begin here."""
+
+_handles = itertools.count(0x7F40_0000_0000, 0x1000)
+_communicators: dict[int, Communicator] = {}
+_ended: set[int] = set()
+
+
+class _Group(threading.local):
+    """The calling thread's group: how deep, what was called in it, and its first error."""
+
+    depth = 0
+    error = 0
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Communicator, Call, int]] = []
+
+
+_group = _Group()
+
+
+def all_communicators() -> list[Communicator]:
+    """Return this process's that have not ended."""
+    return list(_communicators.values())
+
+
+def _registered(communicator: Communicator) -> int:
+    handle = next(_handles)
+    _communicators[handle] = communicator
+    return handle
+
+
+def init(size: int, unique: bytes, rank: int) -> tuple[int, int]:
+    """Create a communicator; return a status and its handle. Blocks until all ranks do so."""
+    if not 0 <= rank < size:
+        return INVALID_ARGUMENT, 0
+    if control.rank_is("STANDIN_FAIL_INIT", rank):
+        return SYSTEM_ERROR, 0
+    try:
+        device = devices.device()
+    except CUDARuntimeError:
+        return CUDA_ERROR, 0
+    if control.rank_is("STANDIN_LATE_RANK", rank):
+        while True:
+            time.sleep(60)
+    allowed = algorithms.from_environment()
+    status, table = rendezvous.meet(unique, rendezvous.myself(rank, size, device.uuid))
+    if status:
+        return status, 0
+    if not allowed.valid:
+        return INVALID_USAGE, 0
+    name = unique.rstrip(b"\0").decode().lstrip("\0")
+    made = Communicator(name, rank, [member.address for member in table], device, allowed)
+    return SUCCESS, _registered(made)
+
+
+def split(handle: int, color: int, key: int) -> tuple[int, int]:
+    """Create a communicator a color; return a status and its handle, 0 for color -1. Blocks."""
+    parent = _communicators.get(handle)
+    if parent is None:
+        return INVALID_ARGUMENT, 0
+    number = parent.children
+    parent.children += 1
+    try:
+        told = parent.exchanged(("split", number), (color, key), list(range(parent.size)))
+    except Stopped:
+        return INTERNAL_ERROR, 0
+    if color == -1:
+        return SUCCESS, 0
+    members = sorted((k, rank) for rank, (c, k) in enumerate(told) if c == color)
+    return SUCCESS, _child(parent, f"split{number}.{color}", [rank for _, rank in members])
+
+
+def shrink(handle: int, exclude: list[int], flags: int) -> tuple[int, int]:
+    """Create a communicator of the ranks that are left; only they call. Blocks."""
+    parent = _communicators.get(handle)
+    if parent is None or parent.rank in exclude:
+        return INVALID_ARGUMENT, 0
+    left = [rank for rank in range(parent.size) if rank not in exclude]
+    number = parent.children
+    parent.children += 1
+    if flags & 1:
+        _stop(parent)
+    elif parent.busy():
+        parent.finish()
+    waiting = Communicator(
+        f"{parent.name}/shrink{number}", parent.rank, parent.addresses, parent.device, None
+    )
+    waiting.exchanged("shrink", None, left)
+    return SUCCESS, _child(parent, f"shrunk{number}", left)
+
+
+def _stop(parent: Communicator) -> None:
+    parent.abort()
+    parent.finish()
+
+
+def _child(parent: Communicator, name: str, ranks: list[int]) -> int:
+    addresses = [parent.addresses[rank] for rank in ranks]
+    made = Communicator(
+        f"{parent.name}/{name}",
+        ranks.index(parent.rank),
+        addresses,
+        parent.device,
+        algorithms.from_environment(),
+    )
+    return _registered(made)
+
+
+def find(handle: int) -> Communicator | None:
+    """Return a communicator by its handle, or None."""
+    return _communicators.get(handle)
+
+
+def destroy(handle: int) -> int:
+    """End a communicator, after what is under way. Blocks."""
+    communicator = _communicators.pop(handle, None)
+    if communicator is None:
+        return _not_there(handle, "destroyed")
+    _ended.add(handle)
+    communicator.finish()
+    return SUCCESS
+
+
+def abort(handle: int) -> int:
+    """End a communicator and what is under way. From any thread."""
+    communicator = _communicators.pop(handle, None)
+    if communicator is None:
+        return _not_there(handle, "aborted")
+    _ended.add(handle)
+    _stop(communicator)
+    return SUCCESS
+
+
+def _not_there(handle: int, what: str) -> int:
+    if handle in _ended:
+        control.violation(f"an NCCL communicator that had ended was {what}")
+    return INVALID_ARGUMENT
+
+
+def async_error(handle: int) -> tuple[int, int]:
+    """Return a status, and that of what the communicator noticed by itself. From any thread."""
+    communicator = _communicators.get(handle)
+    return (INVALID_ARGUMENT, 0) if communicator is None else (SUCCESS, communicator.error)
+
+
+def group_start() -> int:
+    """Begin a group of the calling thread, or one inside."""
+    _group.depth += 1
+    return SUCCESS
+
+
+def group_end() -> int:
+    """End a group; at the outermost, put on their streams all calls in it, or none after an error."""
+    if _group.depth == 0:
+        return INVALID_USAGE
+    _group.depth -= 1
+    if _group.depth:
+        return SUCCESS
+    calls, error = _group.calls, _group.error
+    _group.calls, _group.error = [], 0
+    if error:
+        return error
+    together: dict[Communicator, list[tuple[Call, int]]] = {}
+    for communicator, call, stream in calls:
+        together.setdefault(communicator, []).append((call, stream))
+    for communicator, entries in together.items():
+        error = error or _launch(communicator, entries)
+    return error
+
+
+def collective(
+    handle: int, terms: Terms, send: int, recv: int, stream: int
+) -> int:
+    """Put a collective on a stream, or into the calling thread's group."""
+
+    def made(communicator: Communicator) -> Call | int:
+        status = _refused(communicator, terms)
+        if status:
+            return status
+        size, rank = communicator.size, communicator.rank
+        if terms.bytes_in(rank, size) and not send or terms.bytes_out(rank, size) and not recv:
+            return INVALID_ARGUMENT
+        if terms.kind not in REDUCTIONS or terms.op < FIRST_OWN_OP:
+            return Collective(terms, send, recv)
+        datatype, factor = communicator.factors[terms.op]
+        if datatype != terms.datatype:
+            return INVALID_ARGUMENT
+        same = Terms(terms.kind, terms.count, terms.datatype, PREMUL, terms.root)
+        return Collective(same, send, recv, factor)
+
+    return _called(handle, made, stream, empty=terms.count == 0)
+
+
+def message(
+    handle: int, sends: bool, pointer: int, count: int, datatype: int, peer: int, stream: int
+) -> int:
+    """Put a message on a stream, or into the calling thread's group."""
+
+    def made(communicator: Communicator) -> Call | int:
+        if not 0 <= peer < communicator.size or not _known(datatype) or count and not pointer:
+            return INVALID_ARGUMENT
+        return Message(sends, peer, pointer, count, datatype)
+
+    return _called(handle, made, stream, empty=False)
+
+
+def _known(datatype: int) -> bool:
+    last = len(DTYPES) if control.nccl_version() >= 22400 else FLOAT8[0]
+    return 0 <= datatype < last
+
+
+def _refused(communicator: Communicator, terms: Terms) -> int:
+    if not _known(terms.datatype) or terms.count < 0:
+        return INVALID_ARGUMENT
+    if not 0 <= terms.root < communicator.size:
+        return INVALID_ARGUMENT
+    if terms.kind in REDUCTIONS and not 0 <= terms.op < FIRST_OWN_OP:
+        if terms.op not in communicator.factors:
+            return INVALID_ARGUMENT
+    if communicator.size > 1 and terms.count and not communicator.algorithms.permits(terms.kind):
+        return INVALID_USAGE  # no algorithm available: NCCL_ALGO was set to ...
+    return SUCCESS
+
+
+def _called(
+    handle: int, made: Callable[[Communicator], Call | int], stream: int, *, empty: bool
+) -> int:
+    status = _enter(handle, made, stream, empty)
+    if status and _group.depth:
+        _group.error = _group.error or status
+    return status
+
+
+def _enter(
+    handle: int, made: Callable[[Communicator], Call | int], stream: int, empty: bool
+) -> int:
+    communicator = _communicators.get(handle)
+    if communicator is None:
+        if handle in _ended:
+            control.violation("a call on an NCCL communicator that had ended")
+        return INVALID_ARGUMENT
+    if not communicator.using.acquire(blocking=False):
+        control.violation(f"two threads used NCCL communicator {communicator.name} at once")
+        return INVALID_USAGE
+    try:
+        if communicator.error:
+            return communicator.error
+        call = made(communicator)
+        if isinstance(call, int):
+            return call
+        if empty:
+            return SUCCESS  # NCCL drops a collective of nothing
+        if _group.depth:
+            _group.calls.append((communicator, call, stream))
+            return SUCCESS
+        return _launch(communicator, [(call, stream)])
+    finally:
+        communicator.using.release()
+
+
+def _launch(communicator: Communicator, entries: list[tuple[Call, int]]) -> int:
+    calls = tuple(call for call, _ in entries)
+    to_self = [c.sends for c in calls if isinstance(c, Message) and c.peer == communicator.rank]
+    if to_self.count(True) != to_self.count(False):
+        return INVALID_USAGE  # a message to itself has both sides in one group
+    try:
+        found = [streams.find(s, communicator.device.number) for _, s in entries]
+        first, others = found[0], [s for s in dict.fromkeys(found) if s is not found[0]]
+        if any(stream.device is not communicator.device for stream in found):
+            return CUDA_ERROR
+        for other in others:
+            first.after(other.mark())
+        communicator.order(first)
+        first.put(lambda: communicator.carry_out(calls), (communicator,))
+        communicator.launched(first)
+        for other in others:
+            other.after(first.mark())
+    except CUDARuntimeError:
+        return CUDA_ERROR
+    return SUCCESS
+
+
+def make_factor(handle: int, scalar: bytes, datatype: int) -> tuple[int, int]:
+    """Make a reduction of a communicator: the sum of what was multiplied; its status and number."""
+    communicator = _communicators.get(handle)
+    if communicator is None or not _known(datatype):
+        return INVALID_ARGUMENT, 0
+    dtype = DTYPES[datatype]
+    if len(scalar) != dtype.itemsize:
+        return INVALID_ARGUMENT, 0
+    number = FIRST_OWN_OP + len(communicator.factors)
+    while number in communicator.factors:
+        number += 1
+    communicator.factors[number] = datatype, np.frombuffer(scalar, dtype)[0:1].copy()
+    return SUCCESS, number
+
+
+def drop_factor(handle: int, number: int) -> int:
+    """End a reduction that was made."""
+    communicator = _communicators.get(handle)
+    if communicator is None or communicator.factors.pop(number, None) is None:
+        return INVALID_ARGUMENT
+    return SUCCESS

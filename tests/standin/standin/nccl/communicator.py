@@ -1,0 +1,215 @@
+"""A communicator of the stand-in's NCCL: what it carries out on streams, in the order of calls."""
+
+import pickle
+import threading
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+
+from standin import control, devices, heap, streams
+from standin.nccl.collectives import Terms, outcome
+from standin.nccl.post import Mailbox, Stopped, post
+from standin.nccl.reductions import DTYPES, scaled
+
+INVALID_USAGE = 5
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective call of one rank."""
+
+    terms: Terms
+    send: int
+    recv: int
+    factor: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Message:
+    """A point-to-point call of one rank."""
+
+    sends: bool
+    peer: int
+    pointer: int
+    count: int
+    datatype: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes."""
+        return self.count * DTYPES[self.datatype].itemsize
+
+
+Call = Collective | Message
+
+
+class Communicator:
+    """One rank's.
+
+    Attributes
+    ----------
+    name : str
+        The same on all ranks, and no other communicator's.
+    rank, size : int
+        This rank and the number of them.
+    device : devices.Device
+        This rank's.
+    addresses : list of str
+        Of the ranks' processes.
+    algorithms : standin.nccl.algorithms.Allowed
+        What NCCL_ALGO left when it was created.
+    error : int
+        What it noticed by itself; 0 while there is nothing.
+    aborted : bool
+        Whether it was aborted.
+    """
+
+    def __init__(
+        self, name: str, rank: int, addresses: list[str], device: devices.Device, algorithms: object
+    ) -> None:
+        self.name = name
+        self.rank = rank
+        self.size = len(addresses)
+        self.addresses = addresses
+        self.device = device
+        self.algorithms = algorithms
+        self.error = 0
+        self.aborted = False
+        self.using = threading.Lock()
+        self.factors: dict[int, tuple[int, np.ndarray]] = {}
+        self.registered: dict[int, tuple[int, int]] = {}
+        self.children = 0
+        self._post = post()
+        self._turn = threading.Lock()
+        self._last: streams.Marker | None = None
+        self._collectives = 0
+        self._sent: Counter[int] = Counter()
+        self._received: Counter[int] = Counter()
+
+    # On the host
+
+    def order(self, stream: streams.Stream) -> None:
+        """Have a stream wait for what this communicator was last asked for, as NCCL does."""
+        if self._last is not None and stream.capture is None:
+            stream.after(self._last)
+
+    def launched(self, stream: streams.Stream) -> None:
+        """Note that the last call was put on a stream."""
+        if stream.capture is None:
+            self._last = stream.mark()
+
+    def busy(self) -> bool:
+        """Tell whether something is under way."""
+        return self._last is not None and not self._last.done()
+
+    def finish(self) -> None:
+        """Block until nothing is under way."""
+        if self._last is not None:
+            self._last.wait()
+
+    def abort(self) -> None:
+        """End what is under way, and have nothing begin any more."""
+        self.aborted = True
+        self._box(self.rank).wake()
+
+    def notice(self, status: int) -> None:
+        """Notice an error: calls are refused, and what is under way is stuck until it is aborted."""
+        self.error = self.error or status
+
+    def exchanged(self, kind: Hashable, mine: object, ranks: list[int]) -> list[object]:
+        """Return what each of some ranks has given. Blocks until they have; for creations."""
+        hub = ranks[0]
+        self._send(hub, (kind, self.rank), pickle.dumps(mine))
+        if self.rank == hub:
+            table = [pickle.loads(self._take((kind, rank))) for rank in ranks]
+            for rank in ranks:
+                self._send(rank, (kind, "all"), pickle.dumps(table))
+        return pickle.loads(self._take((kind, "all")))
+
+    # On a stream
+
+    def carry_out(self, calls: tuple[Call, ...]) -> None:
+        """Carry out the calls of one group; returns at once when aborted."""
+        try:
+            with self._turn:
+                for call in calls:
+                    if isinstance(call, Collective):
+                        self._collective(call)
+                self._messages([call for call in calls if isinstance(call, Message)])
+        except Stopped:
+            pass
+
+    def _collective(self, call: Collective) -> None:
+        number = self._collectives
+        self._collectives += 1
+        terms = call.terms
+        given = heap.view(call.send, terms.bytes_in(self.rank, self.size))
+        if call.factor is not None:
+            with np.errstate(all="ignore"):
+                given = scaled(given.view(call.factor.dtype), call.factor)
+        self._send(0, ("in", number, self.rank), pickle.dumps((terms, given.tobytes())))
+        if self.rank == 0:
+            self._answer(number)
+        got: str | bytes = pickle.loads(self._take(("out", number)))
+        if isinstance(got, str):
+            self._stuck(got)
+        out = heap.view(call.recv, terms.bytes_out(self.rank, self.size))
+        out[:] = np.frombuffer(got, np.uint8)
+
+    def _answer(self, number: int) -> None:
+        told = [pickle.loads(self._take(("in", number, rank))) for rank in range(self.size)]
+        terms = [rank_terms for rank_terms, _ in told]
+        if len(set(terms)) > 1:
+            differing = "; ".join(f"rank {rank}: {t}" for rank, t in enumerate(terms))
+            answers: list = [f"call {number} differs between the ranks: {differing}"] * self.size
+        else:
+            answers = outcome(terms[0], [data for _, data in told])
+        for rank, answer in enumerate(answers):
+            self._send(rank, ("out", number), pickle.dumps(answer))
+
+    def _messages(self, messages: list[Message]) -> None:
+        """Have all messages of a group go on at the same time."""
+        numbered = []
+        for message in messages:
+            counter = self._sent if message.sends else self._received
+            numbered.append((message, counter[message.peer]))
+            counter[message.peer] += 1
+        for message, number in numbered:
+            if not message.sends:
+                wanted = pickle.dumps((message.count, message.datatype))
+                self._send(message.peer, ("ready", self.rank, number), wanted)
+        for message, number in numbered:
+            if message.sends:
+                wanted = pickle.loads(self._take(("ready", message.peer, number)))
+                if wanted != (message.count, message.datatype):
+                    text = (
+                        f"rank {self.rank} sends (count, datatype) {message.count, message.datatype} to "
+                        f"rank {message.peer}, which receives {wanted}"
+                    )
+                    self._send(message.peer, ("data", self.rank, number), pickle.dumps(text))
+                    self._stuck(text)
+                data = heap.view(message.pointer, message.nbytes).tobytes()
+                self._send(message.peer, ("data", self.rank, number), pickle.dumps(data))
+        for message, number in numbered:
+            if not message.sends:
+                got: str | bytes = pickle.loads(self._take(("data", message.peer, number)))
+                if isinstance(got, str):
+                    self._stuck(got)
+                heap.view(message.pointer, message.nbytes)[:] = np.frombuffer(got, np.uint8)
+
+    def _stuck(self, why: str) -> None:
+        """Do as a kernel whose peers do something else: never end."""
+        control.violation(f"NCCL communicator {self.name}, rank {self.rank}: {why}")
+        self.notice(INVALID_USAGE)
+        self._take("never")
+
+    def _box(self, rank: int) -> Mailbox:
+        return self._post.box((self.name, rank))
+
+    def _send(self, rank: int, kind: Hashable, data: bytes) -> None:
+        self._post.send(self.addresses[rank], (self.name, rank), kind, data)
+
+    def _take(self, kind: Hashable) -> bytes:
+        return self._box(self.rank).take(kind, lambda: self.aborted)

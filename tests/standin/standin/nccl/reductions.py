@@ -1,0 +1,74 @@
+"""NCCL's reductions, with its arithmetic."""
+
+import ml_dtypes
+import numpy as np
+
+SUM, PROD, MAX, MIN, AVG, PREMUL = range(6)
+
+DTYPES = tuple(
+    np.dtype(t)
+    for t in (
+        "i1", "u1", "i4", "u4", "i8", "u8", "f2", "f4", "f8",
+        ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2,
+    )
+)  # fmt: skip
+"""By NCCL's numbers."""
+
+FLOAT8 = (10, 11)
+
+_LARGEST = {DTYPES[10]: 448.0, DTYPES[11]: 57344.0}
+
+# NaN gives way to a number, as fmaxf and fminf have it.
+_FOLDS = {SUM: np.add, PROD: np.multiply, MAX: np.fmax, MIN: np.fmin, PREMUL: np.add}
+
+
+def _narrow(dtype: np.dtype) -> bool:
+    return dtype.itemsize < 4 and dtype.kind not in "iu"
+
+
+def _rounded(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    largest = _LARGEST.get(dtype)
+    if largest is not None:
+        values = np.clip(values, -largest, largest)  # CUDA's conversions to float8 saturate
+    return values.astype(dtype)
+
+
+def scaled(x: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """Return `x` times a factor of its own dtype."""
+    if _narrow(x.dtype):
+        return _rounded(x.astype(np.float32) * factor.astype(np.float32), x.dtype)
+    return x * factor
+
+
+def _folded(a: np.ndarray, b: np.ndarray, op: int) -> np.ndarray:
+    if _narrow(a.dtype):
+        return _rounded(_FOLDS[op](a.astype(np.float32), b.astype(np.float32)), a.dtype)
+    return _FOLDS[op](a, b)
+
+
+def reduced(parts: list[np.ndarray], op: int) -> np.ndarray:
+    """Return the reduction of the ranks' contributions.
+
+    Floats are rounded at each hop, and no order is promised: as on a ring, each part of the elements
+    is folded from another rank on.
+    """
+    ranks = len(parts)
+    with np.errstate(all="ignore"):
+        if op == AVG and parts[0].dtype.kind not in "iu":
+            # NCCL multiplies by 1/n, of the elements' own precision, and then sums.
+            factor = np.asarray(1.0 / ranks).astype(parts[0].dtype)
+            parts, kind = [scaled(part, factor) for part in parts], SUM
+        else:
+            kind = SUM if op == AVG else op
+        result = np.empty_like(parts[0])
+        cuts = [len(result) * i // ranks for i in range(ranks + 1)]
+        for block in range(ranks):
+            span = slice(cuts[block], cuts[block + 1])
+            total = parts[(block + 1) % ranks][span]
+            for hop in range(2, ranks + 1):
+                total = _folded(total, parts[(block + hop) % ranks][span], kind)
+            result[span] = total
+        if op == AVG and result.dtype.kind in "iu":
+            quotient = np.abs(result.astype(object)) // ranks if result.size else result
+            result[...] = np.where(result < 0, -quotient, quotient)
+    return result
