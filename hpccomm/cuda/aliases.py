@@ -1,4 +1,4 @@
-"""Device memory by its address, in the form in which host libraries take memory."""
+"""Memory by its address, in the form in which host libraries take memory."""
 
 from typing import Any
 
@@ -12,9 +12,10 @@ from hpccomm.cuda.library import cupy
 class _Interface:
     """What NumPy makes an array of, without looking at the memory."""
 
-    __slots__ = ("__array_interface__",)
+    __slots__ = ("__array_interface__", "_owner")
 
-    def __init__(self, pointer: int, nbytes: int) -> None:
+    def __init__(self, pointer: int, nbytes: int, owner: object) -> None:
+        self._owner = owner
         self.__array_interface__ = {
             "version": 3,
             "typestr": "|u1",
@@ -35,11 +36,14 @@ class DeviceBytes(np.ndarray[tuple[int], np.dtype[np.uint8]]):
         runtime.memcpy(address(target), address(value), target.nbytes, runtime.memcpyHostToDevice)
 
 
-def aliased(pointer: int, nbytes: int) -> NDArray[np.uint8]:
-    """Return `nbytes` bytes of device memory as an array that the host must not look into."""
+def aliased(pointer: int, nbytes: int, owner: object = None) -> NDArray[np.uint8]:
+    """Return `nbytes` bytes at an address as an array, which keeps their `owner`.
+
+    The host must not look into one of device memory.
+    """
     if not nbytes:
         return np.empty(0, np.uint8)
-    return np.asarray(_Interface(pointer, nbytes))
+    return np.asarray(_Interface(pointer, nbytes, owner))
 
 
 def landing(pointer: int, nbytes: int) -> NDArray[np.uint8]:

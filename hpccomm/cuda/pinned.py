@@ -3,13 +3,13 @@
 from threading import Lock
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from hpccomm.cuda.aliases import aliased
 from hpccomm.cuda.library import cupy
 from hpccomm.cuda.streams import drop_event, ready
 from hpccomm.errors import CommunicationError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 KEPT_BYTES = 64 << 20
@@ -61,9 +61,7 @@ class Pinned:
                 "host's memory free, or communicate smaller arrays"
             ) from error
         self.pointer: int = memory.ptr
-        self.bytes: NDArray[np.uint8] = np.frombuffer(
-            cuda.PinnedMemoryPointer(memory, 0), np.uint8, nbytes
-        )
+        self.bytes: NDArray[np.uint8] = aliased(memory.ptr, nbytes, memory)
 
 
 class Pool:

@@ -117,7 +117,9 @@ class StagedPath:
     """The way of device arrays through pinned host memory.
 
     The host takes part, so that calls cannot be captured in a graph. Results have the host path's
-    bits where the array is one part, or with ``deterministic=True``.
+    bits where the array is one part, or with ``deterministic=True``. Messages of one sender, receiver
+    and tag arrive in their order; but one from a host array may overtake one from a device array
+    that was sent before it asynchronously and is not done.
 
     Parameters
     ----------
@@ -204,6 +206,10 @@ class StagedPath:
             return self._message(receives, sends, wire, stream)
 
         return DeviceWay(choice, start=start)
+
+    def close(self) -> None:
+        """Let go of its streams. Local; idempotent."""
+        self._streams = None
 
     def _parts(self, call: Signature) -> tuple[Part, ...]:
         transport = self._messages
