@@ -36,7 +36,7 @@ class Scratch:
             return module.empty(count, dtype)
         try:
             taken = module.empty(count, dtype)
-        except (runtime.CUDARuntimeError, module.cuda.memory.OutOfMemoryError) as error:
+        except (runtime.CUDARuntimeError, MemoryError) as error:
             raise UsageError(
                 f"the call needs {count * dtype.itemsize} bytes of scratch, which CUDA does not give "
                 f"while a graph is captured ({error}); make the call once on the same stream before"
