@@ -155,6 +155,9 @@ if [[ -z $stand_in ]]; then
         mapfile -t needed < <(requirements "cuda$cuda" | grep nccl)
         install "${needed[@]}"
     }
+    "$python" -c 'import cupy; assert not cupy.zeros(3).get().any()' ||
+        give_up "CuPy cannot use this machine's GPU (see above)." \
+            "Is it made for a newer CUDA than the driver has? Then remove it, or name another Python: HPCCOMM_PYTHON."
     works='import cupy; a = cupy.ones((4, 4), "f"); assert float((a @ a + a).sum()) == 80'
     if ! "$python" -c "$works"; then
         say "CuPy finds no compiler or no cuBLAS: installing CUDA's own wheels"
@@ -204,13 +207,11 @@ from cupy.cuda import nccl, runtime
 from mpi4py import MPI
 
 import hpccomm
+from hpccomm.cuda.identity import identify
 
-for device in range(runtime.getDeviceCount()):
-    facts = runtime.getDeviceProperties(device)
-    name, uuid = facts["name"], bytes(facts["uuid"]).hex()
-    print(f"device {device}      {name.decode() if isinstance(name, bytes) else name}, UUID {uuid}")
-driver, toolkit = runtime.driverGetVersion(), runtime.runtimeGetVersion()
-print(f"CUDA          driver {driver // 1000}.{driver % 1000 // 10}, runtime {toolkit // 1000}.{toolkit % 1000 // 10}")
+for device in map(identify, range(runtime.getDeviceCount())):
+    print(f"device {device.number}      {device.name}, {device.pci}, {device.uuid}")
+print(f"CUDA          driver {device.driver}, runtime {device.runtime}")
 number = nccl.get_version()
 print(f"NCCL          {number // 10000}.{number % 10000 // 100}.{number % 100}")
 print(f"CuPy          {cupy.__version__}, NumPy {numpy.__version__}, Python {platform.python_version()}")
@@ -376,7 +377,8 @@ summary=$folder/summary.md
 printf '\n'
 say "summary${stand_in:+ (on the STAND-IN: it says nothing about GPUs)}"
 printf '   %s\n' "${verdicts[@]}"
-printf '\n   %-10s %s\n' log "$log" summary "$summary"
+printf '\n'
+printf '   %-10s %s\n' log "$log" summary "$summary"
 [[ ! -e $results ]] || printf '   %-10s %s\n' results "$results"
 if ((failed)); then say "FAILED"; else say "all passed"; fi
 # The log is whole when tee has ended.

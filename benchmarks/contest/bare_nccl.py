@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import hpccomm
+from hpccomm.cuda.identity import identify
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -47,17 +48,16 @@ class BareNccl:
 
 def shares_a_device(comm: hpccomm.Communicator) -> bool:
     """Tell whether two ranks have one GPU. Collective; blocks."""
-    import cupy
-
-    uuid = bytes(cupy.cuda.runtime.getDeviceProperties(comm.device)["uuid"])
-    return len(set(comm.all_gather_object(uuid))) < comm.size
+    assert comm.device is not None
+    return len(set(comm.all_gather_object(identify(comm.device).uuid))) < comm.size
 
 
 def versions() -> str:
     """Return the device and the libraries that figures belong to, as text."""
     import cupy
-    from cupy.cuda import nccl, runtime
+    from cupy.cuda import nccl
 
-    name = runtime.getDeviceProperties(cupy.cuda.Device().id)["name"]
-    name = name.decode() if isinstance(name, bytes) else name
-    return f"{name}, NCCL {nccl.get_version()}, CuPy {cupy.__version__}"
+    device = identify(cupy.cuda.Device().id)
+    return (
+        f"{device.name}, NCCL {nccl.get_version()}, CuPy {cupy.__version__}, driver {device.driver}"
+    )
