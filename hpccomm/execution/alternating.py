@@ -11,7 +11,7 @@ from typing import Any
 from hpccomm.contracts.device import DeviceSteps, Piece
 from hpccomm.contracts.transport import CALLS, CHANNELS, Request, Transport
 from hpccomm.cuda.aliases import aliased
-from hpccomm.cuda.streams import drop_event, make_event, ready, record, used
+from hpccomm.cuda.streams import drop_event, make_event, on_device, ready, record, used
 from hpccomm.execution.enqueued import DeviceProgram
 from hpccomm.execution.runner import FIRST_TAG, PATIENT_POLLS
 
@@ -71,7 +71,8 @@ class Alternating:
                 if receives or sends:
                     if not made:
                         # Also of what is received: the device may still read what lay there.
-                        record(event, stream)
+                        with on_device(device):
+                            record(event, stream)
                         while not ready(event):
                             yield False
                         made = True

@@ -172,7 +172,7 @@ class AwarePath:
                 with used(stream, device):
                     leaving = [self._apart(piece, receives, kept, stream) for piece in sends]
                     event = make_event()
-                record(event, stream)
+                    record(event, stream)
                 while not ready(event):
                     yield False
                 drop_event(event)

@@ -251,7 +251,8 @@ class StagedPath:
                 yield from stage.way.start(*_arrays(flow, stage, slot))
                 self._return(flow, stage, slot, recv, up)
             if up != stream:
-                order(slots[(len(stages) - 1) % SLOTS].returned, stream)
+                with on_device(self._device):
+                    order(slots[(len(stages) - 1) % SLOTS].returned, stream)
         except BaseException:  # the call failed, or nobody goes on with it
             _in_flight.append((slots, stages))
             raise
@@ -267,7 +268,7 @@ class StagedPath:
             )
         down, up = (each.ptr for each in self._streams)
         begun = self._recorded(stream)
-        for each in (down, up):
+        for each in (down, up):  # streams with numbers of their own, whichever device is current
             order(begun, each)
         drop_event(begun)  # CUDA ends it once it has come
         return down, up
@@ -292,17 +293,19 @@ class StagedPath:
         block = slot.recv if flow.single else slot.send
         assert rows is not None
         assert block is not None
-        if rows.nbytes:
-            copied(send, rows, block.pointer, stream, to_host=True)
-        record(slot.fetched, stream)
+        with on_device(self._device):
+            if rows.nbytes:
+                copied(send, rows, block.pointer, stream, to_host=True)
+            record(slot.fetched, stream)
 
     def _return(self, flow: Flow, stage: Stage, slot: Slot, recv: int, stream: int) -> None:
-        if flow.returns:
-            assert stage.recv is not None
-            assert slot.recv is not None
-            if stage.recv.nbytes:
-                copied(recv, stage.recv, slot.recv.pointer, stream, to_host=False)
-        record(slot.returned, stream)
+        with on_device(self._device):
+            if flow.returns:
+                assert stage.recv is not None
+                assert slot.recv is not None
+                if stage.recv.nbytes:
+                    copied(recv, stage.recv, slot.recv.pointer, stream, to_host=False)
+            record(slot.returned, stream)
         slot.returning = True
 
     def _give_back(self, slot: Slot) -> None:
@@ -350,31 +353,32 @@ class StagedPath:
             for _, block in leaving:
                 POOL.give_back(block)
             for piece, block in landings:
-                if piece.data.nbytes:
-                    rows = Rows(0, piece.data.nbytes)
-                    copied(piece.data.pointer, rows, block.pointer, stream, to_host=False)
-                POOL.give_back(block, self._recorded(stream))
+                event = self._copied(piece, block, stream, to_host=False)
+                POOL.give_back(block, event)
 
         return steps()
 
     def _fetched(self, leaving: Sequence[tuple[Piece, Pinned]], stream: int) -> DeviceSteps:
         """Copy what is sent to the host, polled."""
-        if not leaving:
-            return
-        for piece, block in leaving:
+        for event in [self._copied(*each, stream, to_host=True) for each in leaving]:
+            while not ready(event):
+                yield False
+            drop_event(event)
+
+    def _copied(self, piece: Piece, block: Pinned, stream: int, *, to_host: bool) -> int:
+        """Put a message's copy on a stream, and return an event that comes once it is done."""
+        with on_device(self._device):
             if piece.data.nbytes:
                 rows = Rows(0, piece.data.nbytes)
-                copied(piece.data.pointer, rows, block.pointer, stream, to_host=True)
-        event = self._recorded(stream)
-        while not ready(event):
-            yield False
-        drop_event(event)
+                copied(piece.data.pointer, rows, block.pointer, stream, to_host=to_host)
+            return self._recorded(stream)
 
     def _recorded(self, stream: int) -> int:
         """Return a new event that comes once all that is on the stream so far is done."""
+        # The default stream is that of the device that is current.
         with on_device(self._device):
             event = make_event()
-        record(event, stream)
+            record(event, stream)
         return event
 
 
