@@ -1,4 +1,4 @@
-"""Arrays of any kind, seen as NumPy arrays over the same memory."""
+"""Arrays of any kind, seen as NumPy arrays over the same memory, or as device arrays."""
 
 import ctypes
 import sys
@@ -9,10 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm import dtypes
+from hpccomm.cuda import arrays as devices
+from hpccomm.cuda.arrays import DeviceArray, on_device
 from hpccomm.dtypes import DType
 from hpccomm.errors import BackendUnavailable, UnsupportedDtype, UsageError
 
 Array = NDArray[Any]
+View = Array | DeviceArray
+"""An array as communication sees it: what is known of both is their ``dtype``, ``shape``, ``nbytes``."""
 
 _TORCH_DTYPES: dict[str, DType] = {
     "torch.bfloat16": dtypes.BFLOAT16,
@@ -25,13 +29,15 @@ _HOST_MEMORY = (1, 3, 11, 13)
 """What the host reads as its own, in dlpack.h's numbers: plain, pinned by CUDA or ROCm, managed."""
 
 
-def view(x: object, name: str) -> Array:
-    """Return `x` as a NumPy array over the same memory, never a copy.
+def view(x: object, name: str) -> View:
+    """Return `x` as an array over the same memory, never a copy.
 
     Parameters
     ----------
-    x : ndarray, or an object with the buffer protocol or DLPack (on the CPU)
-        PyTorch CPU tensors are among them.
+    x : object
+        An ndarray, or an object with the buffer protocol or DLPack (PyTorch CPU tensors are among
+        them): seen as a NumPy array. A CuPy array, a PyTorch CUDA tensor, or an object with
+        ``__cuda_array_interface__`` or CUDA DLPack: seen as a device array.
     name : str
         The argument's name, for messages.
 
@@ -40,10 +46,32 @@ def view(x: object, name: str) -> Array:
     UsageError
         If `x` is no array, or one that cannot be shared.
     BackendUnavailable
-        If it lies on a device.
+        If it lies on a device of another kind, or CuPy is needed to look at it and cannot be used.
     """
     if type(x) is np.ndarray:
         return x
+    if on_device(x):
+        return devices.seen(x, name)
+    return _host_view(x, name)
+
+
+def host_view(x: object, name: str) -> Array:
+    """Return an array in host memory as a NumPy array over the same memory; see `view`.
+
+    Raises
+    ------
+    UsageError
+        If it lies on a device, too.
+    """
+    if on_device(x):
+        raise UsageError(
+            f"{name} is a device array ({_type(x)}), and this takes arrays in host memory; "
+            "copy it to a NumPy array first"
+        )
+    return x if type(x) is np.ndarray else _host_view(x, name)
+
+
+def _host_view(x: object, name: str) -> Array:
     # Subclasses have shapes of their own (numpy.matrix): what is seen is the plain array.
     array = x.view(np.ndarray) if isinstance(x, np.ndarray) else _foreign(x, name)
     if isinstance(x, np.ma.MaskedArray):
@@ -54,11 +82,6 @@ def view(x: object, name: str) -> Array:
 
 
 def _foreign(x: object, name: str) -> Array:
-    if hasattr(x, "__cuda_array_interface__"):
-        raise BackendUnavailable(
-            f"{name} is a device array ({_type(x)}) and this communicator has no device backend; "
-            "copy it to a NumPy array first"
-        )
     try:
         # A bytes or memoryview object reaches NumPy by the buffer protocol, without a copy.
         memory = memoryview(x)  # type: ignore[arg-type]  # tried on any object
@@ -83,8 +106,7 @@ def _from_dlpack(x: Any, name: str) -> Array:
         device, _ = x.__dlpack_device__()
         if device not in _HOST_MEMORY:
             raise BackendUnavailable(
-                f"{name} lies on a device ({_type(x)}) and this communicator has no device "
-                "backend; copy it to the CPU first"
+                f"{name} lies on a device that is not CUDA's ({_type(x)}); copy it to the CPU first"
             )
         if named is None:
             return np.from_dlpack(x)
@@ -99,7 +121,7 @@ def _from_dlpack(x: Any, name: str) -> Array:
         raise UsageError(f"{name} ({_type(x)}) cannot be shared by DLPack: {error}") from error
 
 
-def check_layout(array: Array, name: str, *, written: bool) -> None:
+def check_layout(array: View, name: str, *, written: bool) -> None:
     """Raise unless `array` is C-contiguous, and writable where it is written.
 
     Raises
@@ -107,6 +129,15 @@ def check_layout(array: Array, name: str, *, written: bool) -> None:
     UsageError
         With the argument's name and a remedy.
     """
+    if isinstance(array, DeviceArray):
+        if not array.contiguous:
+            raise UsageError(
+                f"{name} (shape {array.shape}, on device {array.device}) is not C-contiguous; "
+                f"give cupy.ascontiguousarray({name}), or {name}.contiguous() of a tensor"
+            )
+        if written and not array.writable:
+            raise UsageError(f"{name} is read-only and would be written; give a writable array")
+        return
     flags = array.flags
     if not flags.c_contiguous:
         raise UsageError(
@@ -127,8 +158,10 @@ def as_bytes(array: Array) -> NDArray[np.uint8]:
     return array.reshape(-1).view(np.uint8)
 
 
-def address(array: Array) -> int:
+def address(array: View) -> int:
     """Return where an array's first element lies."""
+    if isinstance(array, DeviceArray):
+        return array.pointer
     try:
         # Six times as fast as what follows, which is there for read-only arrays, empty ones, and
         # dtypes without a buffer protocol.
@@ -138,13 +171,19 @@ def address(array: Array) -> int:
         return int(array.__array_interface__["data"][0])
 
 
-def overlap(a: Array, b: Array) -> bool:
-    """Whether two C-contiguous arrays share memory."""
+def overlap(a: View, b: View) -> bool:
+    """Whether two C-contiguous arrays, both of the host or both of a device, share memory."""
+    if isinstance(a, DeviceArray):
+        before = a.pointer < b.pointer + b.nbytes and b.pointer < a.pointer + a.nbytes  # type: ignore[union-attr]  # of one kind
+        return before and a.nbytes > 0 and b.nbytes > 0
+    assert isinstance(b, np.ndarray)
     return a.nbytes > 0 and b.nbytes > 0 and bool(np.may_share_memory(a, b))
 
 
 def empty_like_kind(x: object, shape: Sequence[int], dtype: DType) -> Any:
-    """Return a new array of the kind of `x`: a PyTorch tensor for a tensor, else a NumPy array.
+    """Return a new array of the kind of `x`: a PyTorch tensor, a CuPy array or a NumPy array.
+
+    Where `x` lies: a device array's is on CuPy's current device and stream.
 
     Parameters
     ----------
@@ -155,6 +194,8 @@ def empty_like_kind(x: object, shape: Sequence[int], dtype: DType) -> Any:
     dtype : dtype
         Its NumPy dtype, that of `x`.
     """
+    if on_device(x):
+        return devices.empty_like_kind(x, tuple(shape), dtype)
     new_empty = getattr(x, "new_empty", None)
     if new_empty is not None:
         return new_empty(tuple(shape))

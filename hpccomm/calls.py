@@ -16,14 +16,17 @@ from time import perf_counter
 from typing import Any, NoReturn
 
 from hpccomm.contracts.backend import Backend, Buffer
+from hpccomm.contracts.device import Launch
 from hpccomm.errors import (
     BufferMismatch,
     CollectiveTimeout,
     CommunicationError,
     CommunicatorAborted,
+    HpccommError,
     RankMismatch,
     UsageError,
 )
+from hpccomm.flights import Flights
 from hpccomm.hooks import AbortHook, CallInfo, Hook, Hooks
 from hpccomm.paths import Run, Start
 from hpccomm.progress import Lane, Task, engine
@@ -101,9 +104,18 @@ class Calls:
         Its ranks.
     settings : Settings
         Deadline and slow-call threshold.
+
+    Attributes
+    ----------
+    translators : list of callable
+        Each returns a library's error as one of hpccomm's, or None if it is not that library's.
+    releases : list of callable
+        Told, once, that the communicator has failed: each releases what would wait for a peer.
     """
 
     def __init__(self, name: str, backend: Backend, settings: Settings) -> None:
+        self.translators: list[Callable[[Exception], HpccommError | None]] = [backend.translate]
+        self.releases: list[Callable[[], None]] = [backend.abandon]
         self.name = name
         self.timeout = settings.timeout
         self.slow_call = settings.slow_call
@@ -243,6 +255,104 @@ class Calls:
         tally.seconds += elapsed
         if elapsed > self.slow_call or self.post_hooks.registered:
             self._report(*label, sequence, elapsed, None)
+
+    def enqueue(
+        self,
+        label: Label,
+        tally: Tally,
+        launch: Launch,
+        send: int,
+        recv: int,
+        stream: int,
+        keep: object,
+        timeout: float,
+        flights: Flights | None,
+    ) -> None:
+        """Put a call on a device's stream, and return.
+
+        Its seconds are the host's. `flights` remembers it until it is done; None where `launch` sees to
+        that.
+        """
+        self.sequence += 1
+        if self.pre_hooks.registered:
+            self.pre_hooks(self._info(*label))
+        begin = perf_counter()
+        try:
+            launch(send, recv, stream)
+            if flights is not None:
+                flights.note(stream, keep, begin, timeout, label, self.sequence)
+        except BaseException as error:  # noqa: BLE001 (raised again)
+            self._failed(error, *label, perf_counter() - begin, keep)
+        elapsed = perf_counter() - begin
+        tally.calls += 1
+        tally.nbytes += label[1]
+        tally.seconds += elapsed
+        if elapsed > self.slow_call or self.post_hooks.registered:
+            self._report(*label, self.sequence, elapsed, None)
+
+    def repeated(
+        self,
+        label: Label,
+        tally: Tally,
+        launch: Launch,
+        send: int,
+        recv: int,
+        current: Callable[[], int],
+        keep: object,
+        timeout: float,
+        flights: Flights,
+        *,
+        plain: Callable[[], bool],
+        otherwise: Callable[[], Any],
+        result: Any,
+    ) -> Callable[[], Any]:
+        """Return what does `enqueue` again and again, a call of its own each time, in one step.
+
+        A plan may cost a microsecond: nothing is looked up that can be known before.
+
+        Parameters
+        ----------
+        label, tally, launch, send, recv, keep, timeout, flights
+            As of `enqueue`.
+        current : callable
+            Gives the stream.
+        plain : callable
+            Whether the call can go this way now.
+        otherwise : callable
+            The long way, for when it cannot.
+        result : object
+            What it returns.
+        """
+        acquire, release, gate, note = (
+            self._busy.acquire,
+            self._busy.release,
+            self.gate,
+            flights.note,
+        )
+        pre, post, nbytes = self.pre_hooks, self.post_hooks, label[1]
+
+        def call() -> Any:
+            if pre.registered or post.registered or not plain():
+                return otherwise()
+            if gate.error is not None or self._closed or not acquire(False):
+                return otherwise()  # which says what is wrong
+            try:
+                self.sequence = sequence = self.sequence + 1
+                begin = perf_counter()
+                try:
+                    stream = current()
+                    launch(send, recv, stream)
+                    note(stream, keep, begin, timeout, label, sequence)
+                except BaseException as error:  # noqa: BLE001 (raised again)
+                    self._failed(error, *label, perf_counter() - begin, keep)
+                tally.calls += 1
+                tally.nbytes += nbytes
+                tally.seconds += perf_counter() - begin
+                return result
+            finally:
+                release()
+
+        return call
 
     def operate(self, operation: Operation, timeout: float) -> None:
         """Run a polled operation that is no call of a recipe, and wait for it."""
@@ -425,19 +535,22 @@ class Calls:
     def _expired(
         self, name: str, nbytes: int, sequence: int, timeout: float
     ) -> Callable[[float], CommunicationError]:
-        def make(elapsed: float) -> CommunicationError:
-            return CollectiveTimeout(
-                f"{self._described(name, nbytes, sequence)} was not done after {elapsed:.3g} s; "
-                f"its deadline is {timeout:g} s. A rank did not take part or is late",
-                communicator=self.name,
-                rank=self.backend.rank,
-                sequence=sequence,
-                operation=name,
-                nbytes=nbytes,
-                elapsed=elapsed,
-            )
+        return lambda elapsed: self.overdue(name, nbytes, sequence, timeout, elapsed)
 
-        return make
+    def overdue(
+        self, name: str, nbytes: int, sequence: int, timeout: float, elapsed: float
+    ) -> CommunicationError:
+        """Return the error of a call whose deadline has passed."""
+        return CollectiveTimeout(
+            f"{self._described(name, nbytes, sequence)} was not done after {elapsed:.3g} s; "
+            f"its deadline is {timeout:g} s. A rank did not take part or is late",
+            communicator=self.name,
+            rank=self.backend.rank,
+            sequence=sequence,
+            operation=name,
+            nbytes=nbytes,
+            elapsed=elapsed,
+        )
 
     # Failure.
 
@@ -483,7 +596,7 @@ class Calls:
             error.args = (f"{self._described(name, nbytes, sequence)}: {error}",)
             told = error
         else:
-            told = self.backend.translate(error) if isinstance(error, Exception) else None
+            told = self._translated(error) if isinstance(error, Exception) else None
         if told is None:
             return error
         if isinstance(told, CommunicationError):
@@ -491,6 +604,13 @@ class Calls:
             told.sequence, told.operation = sequence, name
             told.nbytes, told.elapsed = nbytes, elapsed
         return told
+
+    def _translated(self, error: Exception) -> HpccommError | None:
+        for translate in self.translators:
+            told = translate(error)
+            if told is not None:
+                return told
+        return None
 
     def _note_failure(self, error: BaseException, keep: object) -> None:
         _in_flight.append(keep)
@@ -503,7 +623,8 @@ class Calls:
         aborted = self._aborted(error)
         aborted.__cause__ = error
         self.gate.shut(aborted)
-        self.backend.abandon()
+        for release in self.releases:
+            release()
         for hook in self.abort_hooks:
             try:
                 hook(error)

@@ -44,9 +44,11 @@ def new_comm(
     Parameters
     ----------
     backend : str
-        ``"auto"`` picks the best that can run and logs what it picked. ``"mpi"``; ``"loopback"``
-        (threads as ranks, without MPI); or one that another package registers. Equal on all ranks,
-        as are `timeout` and `options`.
+        ``"auto"`` picks the best that can run, for each kind of array, and logs what it picked.
+        ``"nccl"`` has device arrays go over NCCL, and fails where that cannot be. ``"mpi"``;
+        ``"loopback"`` (threads as ranks, without MPI); or one that another package registers: host
+        arrays go over it, and device arrays over a CUDA-aware MPI library or through host memory.
+        Equal on all ranks, as are `timeout` and `options`.
     mpi_comm : mpi4py.MPI.Intracomm, optional
         The ranks; ``COMM_WORLD`` if None. It is duplicated.
     device : int, optional
@@ -82,7 +84,7 @@ def new_comm(
             f"algorithm (options.algorithm or HPCCOMM_ALGORITHM) is {merged.algorithm!r}; "
             f"give one of {', '.join(map(repr, policy.NAMES))}"
         )
-    if merged.backend != "auto":
+    if merged.backend not in ("auto", *backends.FOR_DEVICES):
         backends.opener(merged.backend)
     settings.check_name(name)
     if not _warned:
@@ -101,7 +103,10 @@ def new_comm(
         logger.info("host arrays go over %s: %s", opened.name, why)
         control = Control(opened.collectives, Calls(called, opened, merged).drive)
         _agree(opened, control, merged)
-        return make(opened, called, merged, device, _tables(opened, control, merged))
+        place = opened.topology.local_rank(opened.rank)
+        device = devices.choose(device, place, devices.visible_devices())
+        tables = _tables(opened, control, merged)
+        return make(opened, called, merged, device, tables=tables)
 
 
 def _agree_backend(name: str, mpi_comm: Any) -> None:
@@ -129,7 +134,7 @@ def _agree_backend(name: str, mpi_comm: Any) -> None:
 def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:
     """Return the backend and why it is that one."""
     hints = merged.hints
-    if merged.backend != "auto":
+    if merged.backend not in ("auto", *backends.FOR_DEVICES):
         return backends.opener(merged.backend)(mpi_comm, hints), "as asked"
     if mpi_comm is None and seat.world is not None:
         return backends.opener("loopback")(None, hints), "this thread is a rank of run_ranks"

@@ -61,6 +61,11 @@ class CommOptions:
     shared_memory_room : int or None
         Bytes on a node that its ranks may have for staging, whatever the number of communicators;
         None takes ``HPCCOMM_SHARED_MEMORY_ROOM`` or 33554432.
+    high_priority_stream : bool
+        Whether asynchronous calls on device arrays go before the other work of the device.
+    cuda_aware : bool or None
+        Whether the MPI library takes device arrays as they are. None takes ``HPCCOMM_CUDA_AWARE``, or
+        asks the library.
     hints : mapping of str to str
         For the backend. A key that it does not know is refused.
     """
@@ -72,10 +77,15 @@ class CommOptions:
     tuning_file: str | None = None
     shared_memory: str | None = None
     shared_memory_room: int | None = None
+    high_priority_stream: bool = False
+    cuda_aware: bool | None = None
     hints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
         check_bool("options.self_check", self.self_check)
+        check_bool("options.high_priority_stream", self.high_priority_stream)
+        if self.cuda_aware is not None:
+            check_bool("options.cuda_aware", self.cuda_aware)
         if self.slow_call is not None:
             check_seconds("options.slow_call", self.slow_call)
         if self.algorithm is not None and not isinstance(self.algorithm, str):
@@ -247,6 +257,13 @@ VARIABLES: tuple[Variable, ...] = (
         "bytes, at least 1",
         "bytes on a node that its ranks may have for staging",
     ),
+    Variable(
+        "HPCCOMM_CUDA_AWARE",
+        _switch,
+        None,
+        "0 or 1",
+        "whether the MPI library takes device arrays as they are, whatever it says itself",
+    ),
     Variable("HPCCOMM_DEBUG", _switch, False, "0 or 1", "log decisions to standard error"),
     Variable(
         "HPCCOMM_ABORT_ON_EXCEPTION",
@@ -303,6 +320,8 @@ class Settings:
     tuning_file: str
     shared_memory: str
     shared_memory_room: int
+    high_priority_stream: bool
+    cuda_aware: bool | None
     self_check: bool
     hints: Mapping[str, str]
 
@@ -316,6 +335,7 @@ class Settings:
             "tuning_file": self.tuning_file,
             "shared_memory": self.shared_memory,
             "shared_memory_room": self.shared_memory_room,
+            "cuda_aware": self.cuda_aware,
             "self_check": self.self_check,
             "hints": dict(sorted(self.hints.items())),
         }
@@ -361,9 +381,16 @@ def merge(backend: str, timeout: float | None, options: CommOptions | None) -> S
             if options.shared_memory_room is not None
             else read("HPCCOMM_SHARED_MEMORY_ROOM"),
         ),
+        high_priority_stream=bool(options.high_priority_stream),
+        cuda_aware=_cuda_aware(options),
         self_check=options.self_check,
         hints=options.hints,
     )
+
+
+def _cuda_aware(options: CommOptions) -> bool | None:
+    asked = read("HPCCOMM_CUDA_AWARE") if options.cuda_aware is None else options.cuda_aware
+    return None if asked is None else bool(asked)
 
 
 def warn_of_unknown(environ: Mapping[str, str] | None = None) -> list[str]:

@@ -1,12 +1,14 @@
-"""The watchdog: stands beside calls that block in a library, where nothing can be polled.
+"""The watchdog: a thread that looks, from time to time, after what nobody polls.
 
-A communicator that enters such a call notes so at its `Station`; a thread looks at the stations
-from time to time. When a call has outlived its deadline, the thread reports what hangs, since when
-and where in the program, and ends the job: nothing else can release a blocked call.
+A communicator that enters a call that blocks in a library notes so at its `Station`. When such a call
+has outlived its deadline, the watchdog reports what hangs, since when and where in the program, and
+ends the job: nothing else can release a blocked call. Calls on a device's streams (`Flights`) are
+looked after in the same way; those it can release.
 """
 
 import contextlib
 import faulthandler
+import logging
 import os
 import threading
 import time
@@ -14,10 +16,21 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from hpccomm.distress import STDERR, tell
 
+logger = logging.getLogger("hpccomm")
+
 LOOK_SECONDS = 0.25
+
+
+class Watched(Protocol):
+    """Something that the watchdog looks after as long as it lives."""
+
+    def look(self, now: float) -> None:
+        """Look whether something has outlived its deadline. ``now`` is ``time.perf_counter()``."""
+        ...
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -39,19 +52,36 @@ class Station:
     end_job: Callable[[str], None]
     armed: tuple[float, float] | None = None
 
+    def look(self, now: float) -> None:
+        """End the job if the call under way has outlived its deadline."""
+        armed = self.armed
+        if armed is not None and now - armed[0] > armed[1]:
+            self.armed = None  # told once
+            self._end(now - armed[0], armed[1])
+
+    def _end(self, elapsed: float, timeout: float) -> None:
+        tell(
+            f"hpccomm: {self.describe()} has been blocked for {elapsed:.1f} s in the library's "
+            f"own call; its deadline is {timeout:g} s. A rank did not take part: look at the other "
+            "ranks' reports. The call cannot be released, so the job ends now."
+        )
+        with contextlib.suppress(OSError, ValueError):
+            faulthandler.dump_traceback(file=STDERR)
+        self.end_job("a blocked call outlived its deadline")
+
 
 class Watchdog:
-    """Looks at the stations of one process."""
+    """Looks after what is watched in one process."""
 
     def __init__(self) -> None:
-        self._stations: weakref.WeakSet[Station] = weakref.WeakSet()
+        self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def add(self, station: Station) -> None:
-        """Look at `station` from now on, as long as it lives."""
+    def add(self, watched: Watched) -> None:
+        """Look after `watched` from now on, as long as it lives."""
         with self._lock:
-            self._stations.add(station)
+            self._watched.add(watched)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="hpccomm-watch", daemon=True)
                 self._thread.start()
@@ -62,24 +92,14 @@ class Watchdog:
             self._look(time.perf_counter())
 
     def _look(self, now: float) -> None:
-        # In a function of its own, whose end lets go of the stations.
+        # In a function of its own, whose end lets go of what is watched.
         with self._lock:
-            stations = list(self._stations)
-        for station in stations:
-            armed = station.armed
-            if armed is not None and now - armed[0] > armed[1]:
-                station.armed = None  # told once
-                self._end(station, now - armed[0], armed[1])
-
-    def _end(self, station: Station, elapsed: float, timeout: float) -> None:
-        tell(
-            f"hpccomm: {station.describe()} has been blocked for {elapsed:.1f} s in the library's "
-            f"own call; its deadline is {timeout:g} s. A rank did not take part: look at the other "
-            "ranks' reports. The call cannot be released, so the job ends now."
-        )
-        with contextlib.suppress(OSError, ValueError):
-            faulthandler.dump_traceback(file=STDERR)
-        station.end_job("a blocked call outlived its deadline")
+            watched = list(self._watched)
+        for each in watched:
+            try:
+                each.look(now)
+            except Exception:  # the others must still be looked after
+                logger.exception("the watchdog failed")
 
 
 _watchdog = Watchdog()
@@ -95,9 +115,9 @@ def beside(station: Station, timeout: float) -> Iterator[None]:
         station.armed = None
 
 
-def watch(station: Station) -> None:
-    """Have the process's watchdog look at `station`."""
-    _watchdog.add(station)
+def watch(watched: Watched) -> None:
+    """Have the process's watchdog look after a station, or something like it."""
+    _watchdog.add(watched)
 
 
 def _after_fork() -> None:

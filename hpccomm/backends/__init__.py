@@ -14,6 +14,9 @@ from hpccomm.errors import BackendUnavailable, UsageError
 
 ENTRY_POINTS = "hpccomm.backends"
 
+FOR_DEVICES = ("nccl",)
+"""Names that ask for a way of device arrays; host arrays go as with ``"auto"`` then."""
+
 _BUILT_IN = {"mpi": "hpccomm.backends.mpi", "loopback": "hpccomm.backends.loopback"}
 
 
@@ -65,7 +68,7 @@ def opener(name: str) -> Opener:
                 f"backend {name!r} ({point.value}) cannot be imported: {error}"
             ) from error
         return loaded
-    known = ", ".join(repr(each) for each in ("auto", *names()))
+    known = ", ".join(repr(each) for each in ("auto", *names(), *FOR_DEVICES))
     raise UsageError(f"backend is {name!r}; give one of {known}")
 
 

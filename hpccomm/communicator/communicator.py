@@ -1,20 +1,22 @@
 """The communicator, put together."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from hpccomm.bootstrap import device as devices
 from hpccomm.calls import Operation
 from hpccomm.communicator.collectives import Collectives
-from hpccomm.communicator.core import Core
+from hpccomm.communicator.core import Bound, Core
+from hpccomm.communicator.devices import Devices, Launched
 from hpccomm.communicator.groups import Groups
 from hpccomm.communicator.memory import Memory
 from hpccomm.communicator.objects import Objects
-from hpccomm.communicator.planning import Batch, Plan, check_planned, terms
+from hpccomm.communicator.planning import Batch, Plan, as_one, check_planned, terms
 from hpccomm.communicator.uneven import Uneven
 from hpccomm.communicator.windows import Windows
 from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.device import DeviceWay
 from hpccomm.errors import HpccommError, UsageError
 from hpccomm.hooks import AbortHook, Handle, Hook
 from hpccomm.policy import Policy
@@ -67,15 +69,18 @@ class Communicator(Collectives, Uneven, Objects, Memory, Windows, Groups, Core):
     @property
     def device(self) -> int | None:
         """CUDA device of this rank, or None if the process sees none."""
-        if self._device is None:
-            local_rank = self._backend.topology.local_rank(self.rank)
-            self._device = devices.choose(None, local_rank, devices.visible_devices())
         return self._device
 
     @property
     def backends(self) -> dict[str, str | None]:
-        """Names of the backends, for host and for device arrays."""
-        return {"host": self._backend.name, "cuda": None}
+        """Names of the backends, for host and for device arrays.
+
+        ``"cuda"`` is ``"nccl"``; ``"mpi"``, where a CUDA-aware MPI library takes device arrays as they
+        are; ``"staged"``, through host memory; None where device arrays are refused.
+        """
+        devices = self._devices
+        cuda = devices.path.name if isinstance(devices, Devices) else None
+        return {"host": self._backend.name, "cuda": cuda}
 
     @property
     def mpi_comm(self) -> Any:
@@ -114,8 +119,14 @@ class Communicator(Collectives, Uneven, Objects, Memory, Windows, Groups, Core):
         """
         name = check_planned(collective)
         bound = self._captured(name, args, keywords)
-        registered = self._path.registered(bound.send, bound.recv)
+        registered = self._registered(bound)
         return replace(bound.recipe.way.choice, registered=registered)
+
+    def _registered(self, bound: Bound) -> bool:
+        if isinstance(bound.recipe.way, DeviceWay):
+            assert isinstance(self._devices, Devices)
+            return self._devices.registered(bound.send, bound.recv)
+        return self._path.registered(bound.send, bound.recv)  # type: ignore[arg-type]  # of the host
 
     def plan(self, collective: str, *args: Any, **keywords: Any) -> Plan:
         """Decide, check and agree a call once, to carry it out many times. Collective; blocks.
@@ -154,7 +165,30 @@ class Communicator(Collectives, Uneven, Objects, Memory, Windows, Groups, Core):
         with self._one_call():
             self._agree("plan", mine, error)
         assert bound is not None
-        return Plan(self._calls, self._issue, bound, async_op, timeout)
+        return Plan(self._planned(bound, async_op, timeout), bound.recipe.way.choice)
+
+    def _planned(self, bound: Bound, async_op: bool, timeout: float) -> Callable[[], Any]:
+        """Return what carries a planned call out."""
+
+        def call() -> Any:
+            with self._one_call():
+                return self._issue(bound, async_op, timeout)
+
+        way, devices = bound.recipe.way, self._devices
+        if not isinstance(way, DeviceWay):
+            return call
+        assert isinstance(devices, Devices)
+        launched = devices.launched(way, bound.recipe.label, bound.recipe.tally, bound)
+        devices.make_ready(launched)
+        if async_op:
+            return call
+        return devices.repeated(
+            launched,
+            given=bound.stream is not None,
+            limit=timeout,
+            apart=lambda: self._batch is not None or self._capture is not None,
+            otherwise=call,
+        )
 
     def batch(self, async_op: bool = False, timeout: float | None = None) -> Batch:
         """Return a context manager whose calls are issued together at its end.
@@ -186,14 +220,18 @@ class Communicator(Collectives, Uneven, Objects, Memory, Windows, Groups, Core):
             self._batch = batch
 
     def _end_batch(
-        self, operation: Operation | None, async_op: bool, timeout: float
+        self, calls: tuple[Operation | Launched, ...], async_op: bool, timeout: float
     ) -> Work | None:
         """Issue what was collected, if anything."""
         self._batch = None
-        if operation is None:
+        if not (calls or async_op):
             return None
         with self._one_call():
-            work: Work | None = self._polled(operation, None, async_op, timeout)
+            launched = [each for each in calls if isinstance(each, Launched)]
+            if launched and launched[0].way.launch is not None:
+                assert isinstance(self._devices, Devices)
+                return self._devices.issue_batch(tuple(launched), async_op, timeout)
+            work: Work | None = self._polled(as_one(calls), None, async_op, timeout)
             return work
 
     # Watching.
@@ -281,7 +319,5 @@ class Communicator(Collectives, Uneven, Objects, Memory, Windows, Groups, Core):
             self.abort()
 
     def __repr__(self) -> str:
-        return (
-            f"<hpccomm.Communicator {self.name!r}: rank {self.rank} of {self.size}, "
-            f"host over {self._backend.name}>"
-        )
+        told = ", ".join(f"{kind} over {name}" for kind, name in self.backends.items() if name)
+        return f"<hpccomm.Communicator {self.name!r}: rank {self.rank} of {self.size}, {told}>"

@@ -6,23 +6,36 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.algorithms.partition import offsets
-from hpccomm.buffers import address, check_dtype, check_layout, empty_like_kind, flat, overlap, view
+from hpccomm.buffers import (
+    View,
+    address,
+    check_dtype,
+    check_layout,
+    empty_like_kind,
+    flat,
+    host_view,
+    overlap,
+    view,
+)
 from hpccomm.calls import Calls, Label, Operation
 from hpccomm.communicator.demands import Asked, Demand, Rule
+from hpccomm.communicator.devices import Devices, Launched
 from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.device import DevicePath, DeviceWay
 from hpccomm.control import Control
-from hpccomm.errors import HpccommError, RankMismatch, UsageError
+from hpccomm.cuda import streams
+from hpccomm.cuda.arrays import DeviceArray
+from hpccomm.errors import BackendUnavailable, HpccommError, RankMismatch, UsageError
 from hpccomm.paths import HostPath, Way
 from hpccomm.policy import AUTO
 from hpccomm.settings import Settings, check_bool, check_seconds
 from hpccomm.stats import Tally
-from hpccomm.waiting import Steps
 
 if TYPE_CHECKING:
     from hpccomm.communicator.communicator import Communicator
@@ -30,7 +43,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-Make = Callable[[Backend, str, Settings, int | None], "Communicator"]
+Make = Callable[
+    [Backend, str, Settings, int | None, Devices | str, tuple[int, ...]], "Communicator"
+]
 """Makes the communicator over a backend; see `making.make`."""
 
 RECIPES = 1024
@@ -42,34 +57,33 @@ class Recipe:
     """What was decided for calls with the same arguments but for the memory."""
 
     demand: Demand
-    way: Way
+    way: Way | DeviceWay
     tally: Tally
     label: Label
 
 
 @dataclass(slots=True)
 class Bound:
-    """A call that is ready to go: checked, decided, with its memory."""
+    """A call that is ready to go: checked, decided, with its memory.
+
+    Attributes
+    ----------
+    stream : object
+        For arrays in device memory, the stream that the user gave.
+    """
 
     recipe: Recipe
-    send: Array | None
-    recv: Array | None
+    send: View | None
+    recv: View | None
     result: Any
     keep: tuple[object, ...]
-
-    def start(self) -> Steps:
-        """Return its polled steps."""
-        return self.recipe.way.start(self.send, self.recv)
-
-    def operation(self) -> Operation:
-        """Return it as something polled."""
-        return Operation(*self.recipe.label, self.start, self.keep)
+    stream: object = None
 
 
 class Collector(Protocol):
     """Takes calls instead of their being issued: a batch."""
 
-    def add(self, operation: Operation) -> None:
+    def add(self, call: Operation | Launched) -> None:
         """Take a call."""
         ...
 
@@ -100,6 +114,7 @@ class Core:
         device: int | None,
         node_comm: "Communicator | None",
         path: HostPath,
+        devices: Devices | str,
         make: Make,
     ) -> None:
         self.rank = backend.rank
@@ -109,6 +124,7 @@ class Core:
         self._control = control
         self._settings = settings
         self._path = path
+        self._devices = devices  # or why device arrays cannot be used
         self._recipes: dict[object, Recipe] = {}
         self._device = device
         self._windows: list[Window] = []  # in the order in which all ranks made them
@@ -140,8 +156,6 @@ class Core:
         calls = self._calls
         calls.enter()
         try:
-            if stream is not None:
-                self._refuse_stream(stream)
             limit = calls.timeout if timeout is None else self._timeout(timeout)
             recipe, a, b = self._recipe(
                 name,
@@ -156,17 +170,16 @@ class Core:
                 algorithm,
                 deterministic,
             )
-            bound = self._with_memory(recipe, x, out, a, b)
+            bound = self._with_memory(recipe, x, out, a, b, stream)
             return self._issue(bound, async_op, limit)
         finally:
             calls.leave()
 
     @contextmanager
-    def _one_call(self, stream: object = None) -> Iterator[None]:
+    def _one_call(self) -> Iterator[None]:
         """Hold the communicator for one call."""
         self._calls.enter()
         try:
-            self._refuse_stream(stream)
             yield
         finally:
             self._calls.leave()
@@ -178,23 +191,37 @@ class Core:
         if self._capture is not None and self._capture.thread == get_ident():
             self._capture.bound = bound
             return None
+        way = recipe.way
+        send: Any = bound.send
+        recv: Any = bound.recv
+        if way.__class__ is DeviceWay:
+            return self._issue_on_device(bound, way, async_op, limit)
+        assert isinstance(way, Way)
         if self._batch is not None:
-            self._collect(bound.operation(), async_op)
+            self._collect(_operation(bound, way), async_op)
             return bound.result
         if async_op:
-            return self._calls.start(bound.operation(), limit, bound.result)
-        way, send, recv = recipe.way, bound.send, bound.recv
+            return self._calls.start(_operation(bound, way), limit, bound.result)
         if way.run is not None:
             self._calls.block(recipe.label, recipe.tally, way.run, send, recv, limit)
         else:
             self._calls.run(recipe.label, recipe.tally, way.start, send, recv, bound.keep, limit)
         return bound.result
 
-    def _collect(self, operation: Operation, async_op: bool) -> None:
+    def _issue_on_device(self, bound: Bound, way: DeviceWay, async_op: bool, limit: float) -> Any:
+        devices, recipe = self._devices, bound.recipe
+        assert isinstance(devices, Devices)
+        launched = devices.launched(way, recipe.label, recipe.tally, bound)
+        if self._batch is not None:
+            self._collect(launched, async_op)
+            return bound.result
+        return devices.issue(launched, async_op, limit)
+
+    def _collect(self, call: Operation | Launched, async_op: bool) -> None:
         assert self._batch is not None
         if async_op:
             raise UsageError("async_op is True within a batch; it is for batch() itself")
-        self._batch.add(operation)
+        self._batch.add(call)
 
     def _captured(self, name: str, args: Any, keywords: Any) -> Bound:
         """Check and decide a call without issuing it. Local."""
@@ -227,13 +254,19 @@ class Core:
         exclusive: bool = False,
         algorithm: str | None = None,
         deterministic: bool = False,
-    ) -> tuple[Recipe, Array | None, Array | None]:
+    ) -> tuple[Recipe, View | None, View | None]:
         """Check a call's arguments and decide its way, or find what was decided before."""
+        a: View | None
+        b: View | None
         a = x if x.__class__ is np.ndarray or x is None else view(x, "x")
         b = out if out.__class__ is np.ndarray or out is None else view(out, "out")
+        on_device = a.__class__ is DeviceArray or b.__class__ is DeviceArray
+        if on_device:
+            self._check_devices(a, b)
         in_place = b is not None and a is not None and self._in_place(name, a, b, root, counts)
         key: object = (
             name,
+            on_device,
             None if a is None else (a.dtype, a.shape),
             None if b is None else (b.dtype, b.shape),
             op,
@@ -264,17 +297,52 @@ class Core:
                 exclusive,
                 in_place,
             )
-            recipe = self._decide(name, rule, asked, algorithm, deterministic)
+            recipe = self._decide(name, rule, asked, algorithm, deterministic, on_device)
             if key is not None:
                 if len(self._recipes) >= RECIPES:
                     self._recipes.clear()
                 self._recipes[key] = recipe
         return recipe, a, b
 
+    def _check_devices(self, *arrays: View | None) -> None:
+        """Raise unless device arrays can be used here, and all of these lie on this rank's device."""
+        devices = self._devices
+        if isinstance(devices, str):
+            raise BackendUnavailable(
+                f"communicator {self._calls.name!r} takes no device arrays: {devices}. "
+                "Or copy them to NumPy arrays first"
+            )
+        for which, array in zip(("x", "out"), arrays, strict=True):
+            if array is None:
+                continue
+            if not isinstance(array, DeviceArray):
+                other = "out" if which == "x" else "x"
+                raise UsageError(
+                    f"{which} is in host memory and {other} on a device; give both of one kind"
+                )
+            if array.device != devices.device and array.device >= 0:
+                raise UsageError(
+                    f"{which} lies on device {array.device} and communicator {self._calls.name!r} "
+                    f"uses device {devices.device}; make arrays there, for example after "
+                    "cupy.cuda.Device(comm.device).use(), or give new_comm another device"
+                )
+
     def _with_memory(
-        self, recipe: Recipe, x: Any, out: Any, a: Array | None, b: Array | None
+        self,
+        recipe: Recipe,
+        x: Any,
+        out: Any,
+        a: View | None,
+        b: View | None,
+        stream: object,
     ) -> Bound:
         demand = recipe.demand
+        if recipe.way.__class__ is DeviceWay:
+            return self._with_device_memory(recipe, x, out, a, b, stream)
+        if stream is not None:
+            self._refuse_stream(stream)
+        assert not isinstance(a, DeviceArray)
+        assert not isinstance(b, DeviceArray)
         if a is not None and (demand.send == "x" or demand.recv == "x"):
             flags = a.flags
             if not flags.c_contiguous or (demand.written and not flags.writeable):
@@ -289,16 +357,50 @@ class Core:
         else:
             if demand.recv == "new":
                 result = empty_like_kind(x, demand.shape, demand.call.dtype)
+                b = result if result.__class__ is np.ndarray else host_view(result, "out")
+            else:
+                result = out
+                assert b is not None
+                check_layout(b, "out", written=True)
+            assert b is not None
+            recv = flat(b)
+        send = a if demand.send == "x" else None
+        return Bound(recipe, send, recv, result, (x, result))
+
+    def _with_device_memory(
+        self,
+        recipe: Recipe,
+        x: Any,
+        out: Any,
+        a: View | None,
+        b: View | None,
+        stream: object,
+    ) -> Bound:
+        demand, devices = recipe.demand, self._devices
+        if (
+            a is not None
+            and (demand.send == "x" or demand.recv == "x")
+            and not (a.contiguous and a.writable)  # type: ignore[union-attr]  # it is a device array
+        ):
+            check_layout(a, "x", written=demand.written)
+        result: Any
+        if demand.recv == "x":
+            result, recv = x, a
+        elif demand.recv is None:
+            result, recv = None, None
+        else:
+            if demand.recv == "new":
+                assert isinstance(devices, Devices)
+                result = devices.new_like(x, demand.shape, demand.call.dtype, stream)
                 b = view(result, "out")
             else:
                 result = out
                 assert b is not None
                 check_layout(b, "out", written=True)
-            recv = flat(b)
-        send = a if demand.send == "x" else None
-        return Bound(recipe, send, recv, result, (x, result))
+            recv = b
+        return Bound(recipe, a if demand.send == "x" else None, recv, result, (x, result), stream)
 
-    def _in_place(self, name: str, a: Array, b: Array, root: Any, counts: tuple[int, ...]) -> bool:
+    def _in_place(self, name: str, a: View, b: View, root: Any, counts: tuple[int, ...]) -> bool:
         """Whether out is x, or the own block of one is the other; any other overlap is refused."""
         if not overlap(a, b):
             return False
@@ -326,32 +428,48 @@ class Core:
         raise UsageError(f"x and out of {name} overlap; {fits}")
 
     def _decide(
-        self, name: str, rule: Rule, asked: Asked, algorithm: str | None, deterministic: bool
+        self,
+        name: str,
+        rule: Rule,
+        asked: Asked,
+        algorithm: str | None,
+        deterministic: bool,
+        on_device: bool,
     ) -> Recipe:
         for which, array in (("x", asked.x), ("out", asked.out)):
             if array is not None:
                 check_dtype(which, array[0])
         demand = rule(asked)
-        way = self._way(demand, algorithm, deterministic)
+        way = self._way(demand, algorithm, deterministic, on_device)
         nbytes = demand.call.nbytes
         tally = self._calls.stats.tally(name, nbytes)
         return Recipe(demand, way, tally, (name, nbytes))
 
-    def _way(self, demand: Demand, algorithm: str | None, deterministic: bool) -> Way:
+    def _way(
+        self, demand: Demand, algorithm: str | None, deterministic: bool, on_device: bool
+    ) -> Way | DeviceWay:
         if not isinstance(deterministic, bool):
             raise UsageError(f"deterministic is {deterministic!r}; give True or False")
         if algorithm is not None and not isinstance(algorithm, str):
             raise UsageError(f"algorithm is {algorithm!r}; give a name, such as 'auto'")
+        path: HostPath | DevicePath = self._path
+        if on_device:
+            assert isinstance(self._devices, Devices)
+            path = self._devices.path
         if algorithm is None:
             # The communicator's own setting holds for the calls that have such an algorithm.
             algorithm = self._settings.algorithm
-            if algorithm not in self._path.applicable(demand.call, deterministic):
+            if algorithm not in path.applicable(demand.call, deterministic):
                 algorithm = AUTO
-        return self._path.decide(demand.call, algorithm, deterministic)
+        return path.decide(demand.call, algorithm, deterministic)
 
-    def _refuse_stream(self, stream: object) -> None:
-        if stream is None:
-            return
+    def _check_stream(self, stream: object, array: View | None) -> None:
+        """Raise unless `stream` is one, for an array on a device."""
+        if not isinstance(array, DeviceArray):
+            self._refuse_stream(stream)
+        streams.given(stream)
+
+    def _refuse_stream(self, stream: object) -> NoReturn:
         raise UsageError(f"stream is {stream!r}; it is for device arrays, and x is a host array")
 
     def _timeout(self, timeout: float | None) -> float:
@@ -388,3 +506,11 @@ class Core:
             return self._calls.start(operation, limit, result)
         self._calls.operate(operation, limit)
         return result
+
+
+def _operation(bound: Bound, way: Way) -> Operation:
+    """Return a call on host arrays as something polled."""
+    send, recv = bound.send, bound.recv
+    assert not isinstance(send, DeviceArray)
+    assert not isinstance(recv, DeviceArray)
+    return Operation(*bound.recipe.label, lambda: way.start(send, recv), bound.keep)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpccomm.communicator.core import Core
+from hpccomm.communicator.devices import Devices
 from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError
 from hpccomm.settings import check_int, check_name
 from hpccomm.topology import check_rank
@@ -133,6 +134,45 @@ class Groups(Core):
             everyone = list(range(self._backend.size))
             return self._group(everyone, name, "dup{}")
 
+    def shrink(self, exclude: Iterable[int], name: str | None = None) -> "Communicator":
+        """Make a communicator of all ranks but some. Called by those that stay; blocks.
+
+        The excluded ranks take no part, and need not be there any more. The new communicator's ranks
+        are in the order of this one's. Over NCCL, its own shrink makes the device side where the
+        library has that (2.27 and later), which is quicker than to begin anew.
+
+        Parameters
+        ----------
+        exclude : sequence of int
+            Ranks to leave out, at least one; the same on all ranks that stay.
+        name : str, optional
+            Of the new communicator.
+
+        Returns
+        -------
+        Communicator
+            Ended by itself.
+
+        Raises
+        ------
+        UsageError
+            If an argument does not fit, or this rank is excluded.
+        """
+        size, rank = self._backend.size, self._backend.rank
+        try:
+            left_out = sorted({check_rank("exclude", each, size) for each in exclude})
+        except TypeError:
+            raise UsageError(f"exclude is {exclude!r}; give a sequence of ranks") from None
+        check_name(name)
+        if not left_out or rank in left_out:
+            raise UsageError(
+                f"exclude is {left_out} on rank {rank} of {size}; give at least one rank, and have only "
+                "those that are not in it call shrink"
+            )
+        with self._one_call():
+            members = [each for each in range(size) if each not in left_out]
+            return self._group(members, name, "shrink{}", tuple(left_out))
+
     @property
     def node_comm(self) -> "Communicator":
         """The communicator of this node's ranks, made together with this one."""
@@ -140,14 +180,16 @@ class Groups(Core):
             return self  # type: ignore[return-value]  # every Groups is a Communicator
         return self._node_comm
 
-    def _group(self, members: list[int], name: str | None, kind: str) -> "Communicator":
+    def _group(
+        self, members: list[int], name: str | None, kind: str, left_out: tuple[int, ...] = ()
+    ) -> "Communicator":
         self._groups += 1
         label = self._groups
         with self._calls.beside_watchdog("making a group"):
             backend = self._backend.group(members, label)
         told = name or f"{self._calls.name}.{kind.format(label)}"
         settings = replace(self._settings, timeout=self._calls.timeout)
-        return self._make(backend, told, settings, self._device)
+        return self._make(backend, told, settings, self._device, self._devices, left_out)
 
     def finalize(self) -> None:
         """End the communicator. Collective; blocks; idempotent. Asynchronous calls are awaited.
@@ -167,6 +209,8 @@ class Groups(Core):
             window.close()
         if self._node_comm is not None:
             self._node_comm.finalize()
+        if isinstance(self._devices, Devices):
+            self._devices.close()
         calls.close("is finalized")
         with calls.beside_watchdog("finalize"):
             self._backend.close()
@@ -175,7 +219,9 @@ class Groups(Core):
         """End this process's waits and mark the communicator as failed. Local; from any thread.
 
         Calls that wait, and asynchronous ones under way, end with `CommunicatorAborted`; one that
-        is blocked in the MPI library goes on to its deadline. Arrays in flight are kept.
+        is blocked in the MPI library goes on to its deadline. Over NCCL, calls under way are ended on
+        the device, so that its streams go on; what they leave in their arrays is undefined. Arrays in
+        flight are kept.
         """
         self._calls.fail(
             CommunicatorAborted(

@@ -3,14 +3,15 @@
 import logging
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from hpccomm.buffers import check_dtype
 from hpccomm.communicator.core import Core
 from hpccomm.dtypes import is_native
-from hpccomm.errors import UsageError
+from hpccomm.errors import BackendUnavailable, UsageError
 from hpccomm.settings import check_int
 
 logger = logging.getLogger("hpccomm")
@@ -23,7 +24,7 @@ class Memory(Core):
 
     def empty(
         self, shape: int | Sequence[int], dtype: DTypeLike, *, device: int | None = None
-    ) -> NDArray[np.generic]:
+    ) -> Any:
         """Return an array in registered memory, which the ranks of its node read and write directly.
 
         Collectives on it and on views of it move no data but once. It belongs to the process: all its
@@ -41,12 +42,15 @@ class Memory(Core):
         dtype : dtype
             Of its elements, in the machine's byte order, without references to Python objects.
         device : int, optional
-            None, which is the host.
+            None is the host. The number of this rank's device gives device memory from NCCL's allocator,
+            registered with this communicator: calls on it, and on views of it, may go without copies
+            in between. Where the library has no such memory it is an ordinary CuPy array, which
+            `explain` tells.
 
         Returns
         -------
-        ndarray of `shape` and `dtype`
-            C-contiguous; it begins at a cache line.
+        ndarray or cupy.ndarray, of `shape` and `dtype`
+            C-contiguous; on the host it begins at a cache line.
 
         Raises
         ------
@@ -58,10 +62,7 @@ class Memory(Core):
         extents = _shape(shape)
         kind = _dtype(dtype)
         if device is not None:
-            raise UsageError(
-                f"device is {device!r}, and this communicator has no memory of devices; "
-                "leave it out, or give None, for an array of the host"
-            )
+            return self._empty_on_device(extents, kind, check_int("device", device))
         with self._one_call():
             shared = self._backend.collectives.shared
             if shared is None:
@@ -74,6 +75,22 @@ class Memory(Core):
                     )
                 return np.empty(extents, kind)
             return shared.empty(prod(extents) * kind.itemsize).view(kind).reshape(extents)
+
+    def _empty_on_device(
+        self, shape: tuple[int, ...], dtype: np.dtype[np.generic], device: int
+    ) -> Any:
+        devices = self._devices
+        if isinstance(devices, str):
+            raise BackendUnavailable(
+                f"device is {device}, and communicator {self._calls.name!r} takes no device arrays: "
+                f"{devices}. Or leave it out, for an array of the host"
+            )
+        if device != devices.device:
+            raise UsageError(
+                f"device is {device}; give {devices.device}, which is this rank's, or None"
+            )
+        with self._one_call():
+            return devices.empty(shape, dtype)
 
 
 def _shape(shape: object) -> tuple[int, ...]:

@@ -2,12 +2,15 @@
 
 from typing import Any
 
-from hpccomm.buffers import address, check_dtype, check_layout, flat, overlap, view
+from hpccomm.buffers import View, address, check_dtype, check_layout, flat, overlap, view
 from hpccomm.calls import Operation
 from hpccomm.communicator.core import Core
+from hpccomm.communicator.devices import Devices, Launched
+from hpccomm.contracts.device import Piece, Span
+from hpccomm.cuda.arrays import DeviceArray
 from hpccomm.errors import UsageError
 from hpccomm.execution import completed
-from hpccomm.settings import check_int
+from hpccomm.settings import check_bool, check_int
 from hpccomm.topology import check_rank
 from hpccomm.waiting import Steps
 
@@ -62,13 +65,17 @@ class Messages(Core):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        with self._one_call(stream):
-            operation = Operation("send", 0, _nothing, (), ordered=False)
-            array = self._readable(x, "x")
+        with self._one_call():
+            array = self._readable(x, "x", stream)
+            to = None if dst is None else check_rank("dst", dst, self._backend.size)
+            if isinstance(array, DeviceArray):
+                return self._on_device(
+                    "send", None, array, to, None, None, tag, (x,), stream, async_op, timeout
+                )
             wire = wire_tag(self._checked_tag(tag), ARRAYS)
-            if dst is not None:
-                peer = check_rank("dst", dst, self._backend.size)
-                data = flat(array)
+            operation = Operation("send", 0, _nothing, (), ordered=False)
+            if to is not None:
+                peer, data = to, flat(array)
 
                 def start() -> Steps:
                     return completed([self._backend.messages.isend(data, peer, wire)])
@@ -117,13 +124,17 @@ class Messages(Core):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        with self._one_call(stream):
-            operation = Operation("recv", 0, _nothing, (), ordered=False)
-            array = self._writable(out, "out")
+        with self._one_call():
+            array = self._writable(out, "out", stream)
+            origin = None if src is None else check_rank("src", src, self._backend.size)
+            if isinstance(array, DeviceArray):
+                return self._on_device(
+                    "recv", out, None, None, array, origin, tag, (out,), stream, async_op, timeout
+                )
             wire = wire_tag(self._checked_tag(tag), ARRAYS)
-            if src is not None:
-                peer = check_rank("src", src, self._backend.size)
-                data = flat(array)
+            operation = Operation("recv", 0, _nothing, (), ordered=False)
+            if origin is not None:
+                peer, data = origin, flat(array)
 
                 def start() -> Steps:
                     return completed([self._backend.messages.irecv(data, peer, wire)])
@@ -178,11 +189,12 @@ class Messages(Core):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        with self._one_call(stream):
-            wire = wire_tag(self._checked_tag(tag), ARRAYS)
-            source, target = self._readable(x, "x"), self._writable(out, "out")
+        with self._one_call():
+            source, target = self._readable(x, "x", stream), self._writable(out, "out", stream)
             to = None if dst is None else check_rank("dst", dst, self._backend.size)
             origin = None if src is None else check_rank("src", src, self._backend.size)
+            if isinstance(source, DeviceArray) or isinstance(target, DeviceArray):
+                self._check_devices(source, target)
             replaced = overlap(source, target)
             if replaced and not (
                 source.nbytes == target.nbytes and address(source) == address(target)
@@ -190,13 +202,32 @@ class Messages(Core):
                 raise UsageError(
                     "x and out of send_recv overlap; give out=x, or arrays that share no memory"
                 )
+            if isinstance(source, DeviceArray):
+                assert isinstance(target, DeviceArray)
+                keep = (out, x)
+                return self._on_device(
+                    "send_recv",
+                    out,
+                    source,
+                    to,
+                    target,
+                    origin,
+                    tag,
+                    keep,
+                    stream,
+                    async_op,
+                    timeout,
+                )
+            assert not isinstance(target, DeviceArray)
+            wire = wire_tag(self._checked_tag(tag), ARRAYS)
             transport = self._backend.messages
+            outgoing_view, incoming = source, target
 
             def start() -> Steps:
-                outgoing = flat(source).copy() if replaced else flat(source)
+                outgoing = flat(outgoing_view).copy() if replaced else flat(outgoing_view)
                 requests = []
                 if origin is not None:
-                    requests.append(transport.irecv(flat(target), origin, wire))
+                    requests.append(transport.irecv(flat(incoming), origin, wire))
                 if to is not None:
                     requests.append(transport.isend(outgoing, to, wire))
                 return completed(requests)
@@ -205,14 +236,54 @@ class Messages(Core):
             operation = Operation("send_recv", nbytes, start, (x, out), ordered=False)
             return self._polled(operation, out, async_op, timeout)
 
-    def _readable(self, x: Any, name: str) -> Any:
+    def _on_device(
+        self,
+        name: str,
+        result: Any,
+        source: DeviceArray | None,
+        to: int | None,
+        target: DeviceArray | None,
+        origin: int | None,
+        tag: int,
+        keep: tuple[Any, ...],
+        stream: object,
+        async_op: bool,
+        timeout: float | None,
+    ) -> Any:
+        """Issue a call on arrays in device memory."""
+        self._check_devices(source, target)
+        devices = self._devices
+        assert isinstance(devices, Devices)
+        limit = self._timeout(timeout)
+        check_bool("async_op", async_op)
+        sends = () if source is None or to is None else (Piece(to, _span(source)),)
+        receives = () if target is None or origin is None else (Piece(origin, _span(target)),)
+        way = devices.path.message(receives, sends, self._checked_tag(tag))
+        nbytes = max((piece.data.nbytes for piece in (*sends, *receives)), default=0)
+        call: Launched = devices.message(
+            way,
+            (name, nbytes),
+            result,
+            keep,
+            stream,
+            () if source is None or to is None else (source,),
+            () if target is None or origin is None else (target,),
+        )
+        if self._batch is not None:
+            self._collect(call, async_op)
+            return result
+        return devices.issue(call, async_op, limit)
+
+    def _readable(self, x: Any, name: str, stream: object) -> View:
         array = view(x, name)
         check_dtype(name, array.dtype)
         check_layout(array, name, written=False)
+        if stream is not None and not isinstance(array, DeviceArray):
+            self._refuse_stream(stream)
         return array
 
-    def _writable(self, x: Any, name: str) -> Any:
-        array = self._readable(x, name)
+    def _writable(self, x: Any, name: str, stream: object) -> View:
+        array = self._readable(x, name, stream)
         check_layout(array, name, written=True)
         return array
 
@@ -222,6 +293,10 @@ class Messages(Core):
         if not 0 <= number <= largest:
             raise UsageError(f"tag is {tag!r}; give an integer from 0 to {largest}")
         return number
+
+
+def _span(array: DeviceArray) -> Span:
+    return Span(array.pointer, array.elements, array.dtype)
 
 
 def _nothing() -> Steps:

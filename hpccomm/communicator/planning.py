@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from hpccomm.calls import Calls, Operation
-from hpccomm.communicator.core import Bound
+from hpccomm.calls import Operation
+from hpccomm.communicator.devices import Launched
+from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import COLLECTIVES, Signature
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.reductions import name_of
@@ -22,24 +23,16 @@ class Plan:
     """A collective call that was decided, checked and agreed once. Made by `Communicator.plan`.
 
     Calling it is collective and does what the call does, on the same arrays: it reads and writes
-    their memory as it is then. It blocks, unless it was planned with ``async_op=True``.
+    their memory as it is then. It blocks, unless it was planned with ``async_op=True`` or its arrays
+    are on a device: then it is put on the stream that is current at the time, or the one that was
+    given.
     """
 
-    __slots__ = ("_async", "_bound", "_calls", "_issue", "_timeout")
+    __slots__ = ("_call", "_choice")
 
-    def __init__(
-        self,
-        calls: Calls,
-        issue: Callable[[Bound, bool, float], Any],
-        bound: Bound,
-        async_op: bool,
-        timeout: float,
-    ) -> None:
-        self._calls = calls
-        self._issue = issue
-        self._bound = bound
-        self._async = async_op
-        self._timeout = timeout
+    def __init__(self, call: Callable[[], Any], choice: Choice) -> None:
+        self._call = call
+        self._choice = choice
 
     def __call__(self) -> Any:
         """Carry the call out, or have a batch that is open take it.
@@ -49,22 +42,19 @@ class Plan:
         object
             What the call returns; the same array each time.
         """
-        calls = self._calls
-        calls.enter()
-        try:
-            return self._issue(self._bound, self._async, self._timeout)
-        finally:
-            calls.leave()
+        return self._call()
 
     def __repr__(self) -> str:
-        return f"<hpccomm.Plan: {self._bound.recipe.way.choice}>"
+        return f"<hpccomm.Plan: {self._choice}>"
 
 
 class Batch:
     """Calls that are issued together at the end of a ``with`` block.
 
     Made by `Communicator.batch`. Point-to-point calls go on at the same time, so that a send may
-    stand before the receive that lets its peer go on; collectives run in their order.
+    stand before the receive that lets its peer go on; collectives on host arrays run in their order.
+    Over NCCL all of them are one group, which is carried out at once: none may touch what another one
+    writes.
 
     Attributes
     ----------
@@ -75,7 +65,7 @@ class Batch:
     def __init__(
         self,
         begin: Callable[["Batch"], None],
-        end: Callable[[Operation | None, bool, float], Work | None],
+        end: Callable[[tuple[Operation | Launched, ...], bool, float], Work | None],
         async_op: bool,
         timeout: float,
     ) -> None:
@@ -83,13 +73,23 @@ class Batch:
         self._end = end
         self._async = async_op
         self._timeout = timeout
-        self._operations: list[Operation] = []
+        self._calls: list[Operation | Launched] = []
         self._entered = False
         self.work: Work | None = None
 
-    def add(self, operation: Operation) -> None:
-        """Take a call."""
-        self._operations.append(operation)
+    def add(self, call: Operation | Launched) -> None:
+        """Take a call.
+
+        Raises
+        ------
+        UsageError
+            If it is on another kind of array than those before it.
+        """
+        if self._calls and isinstance(call, Launched) != isinstance(self._calls[0], Launched):
+            raise UsageError(
+                "a batch has calls on host arrays and on device arrays; make one for each kind"
+            )
+        self._calls.append(call)
 
     def __enter__(self) -> "Batch":
         if self._entered:
@@ -99,18 +99,20 @@ class Batch:
         return self
 
     def __exit__(self, kind: object, error: object, where: object) -> None:
-        if kind is not None or not (self._operations or self._async):
-            self._end(None, False, self._timeout)
-            return
-        operations = tuple(self._operations)
-        whole = Operation(
-            "batch",
-            sum(each.nbytes for each in operations),
-            lambda: together(operations),
-            tuple(each.keep for each in operations),
-            ordered=any(each.ordered for each in operations),
-        )
-        self.work = self._end(whole, self._async, self._timeout)
+        calls = tuple(self._calls) if kind is None else ()
+        self.work = self._end(calls, kind is None and self._async, self._timeout)
+
+
+def as_one(calls: tuple[Operation | Launched, ...]) -> Operation:
+    """Return polled calls as one, which carries them out together."""
+    operations = tuple(call.operation() if isinstance(call, Launched) else call for call in calls)
+    return Operation(
+        "batch",
+        sum(each.nbytes for each in operations),
+        lambda: together(operations),
+        tuple(each.keep for each in operations),
+        ordered=any(each.ordered for each in operations),
+    )
 
 
 def together(operations: tuple[Operation, ...]) -> Steps:

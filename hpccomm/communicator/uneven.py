@@ -425,11 +425,12 @@ class Uneven(Core):
     ) -> None:
         """Raise what the call would raise with such counts, whatever the other ranks give."""
         self._timeout(timeout)
-        self._refuse_stream(stream)
         fits = out if name == "scatter_v" else None  # elsewhere its size is not known yet
         _, array, _ = self._recipe(
             name, rule, x, fits, None, root, counts, recv_counts, False, algorithm
         )
+        if stream is not None:
+            self._check_stream(stream, array if out is None else view(out, "out"))
         for which, given in (("x", x), ("out", out)):
             if given is not None:
                 seen = view(given, which)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm import windows
-from hpccomm.buffers import check_dtype, check_layout, flat, view
+from hpccomm.buffers import check_dtype, check_layout, flat, host_view
 from hpccomm.calls import Calls, Operation
 from hpccomm.communicator.core import Core
 from hpccomm.contracts.signature import Signature
@@ -102,7 +102,7 @@ class Windows(Core):
         error, array = None, np.empty(0, np.uint8)
         mine: dict[str, object] = {}
         try:
-            given = view(x, "x")
+            given = host_view(x, "x")
             check_dtype("x", given.dtype)
             check_layout(given, "x", written=True)
             array = flat(given)

@@ -14,8 +14,18 @@ Launch = Callable[[int, int, int], None]
 """``launch(send, recv, stream)`` puts a call on a stream and returns: addresses of the arrays (0 where
 this rank has none) and the stream's number. It does not block the host."""
 
-Prepare = Callable[[], None]
-"""Makes what a call needs. Collective, in the order of calls; blocks; idempotent."""
+
+
+class Preparation(Protocol):
+    """What a call needs besides the library's first communicator."""
+
+    def done(self) -> bool:
+        """Tell whether it is there. Local; the same on all ranks."""
+        ...
+
+    def make(self) -> None:
+        """Make it. Collective, in the order of calls; blocks; idempotent."""
+        ...
 
 
 class Span(NamedTuple):
@@ -51,12 +61,12 @@ class Pinned:
     ----------
     launch : callable
         Puts it on a stream.
-    prepare : callable or None
-        What must have run before; None where nothing is needed.
+    needs : Preparation or None
+        What must be there before; None where nothing more is needed.
     """
 
     launch: Launch
-    prepare: Prepare | None = None
+    needs: Preparation | None = None
 
 
 class DeviceBackend(Protocol):
@@ -147,8 +157,8 @@ class DeviceWay:
         Puts it on a stream.
     start : callable or None
         Where the host takes part: gives polled steps.
-    prepare : callable or None
-        What must run before, on all ranks.
+    needs : Preparation or None
+        What must be there before, on all ranks.
     grouped : bool
         Whether `launch` may stand in a group with others.
     """
@@ -156,7 +166,7 @@ class DeviceWay:
     choice: Choice
     launch: Launch | None = None
     start: DeviceStart | None = None
-    prepare: Prepare | None = None
+    needs: Preparation | None = None
     grouped: bool = False
 
 

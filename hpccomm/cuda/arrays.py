@@ -1,5 +1,6 @@
 """Arrays in device memory, of whatever library, as what communication needs of them."""
 
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +53,16 @@ class DeviceArray(NamedTuple):
     contiguous: bool
     writable: bool
     device: int
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return prod(self.shape) * self.dtype.itemsize
 
 
 def on_device(x: object) -> bool:
@@ -118,9 +129,9 @@ def seen(x: Any, name: str) -> DeviceArray:
             data.ptr,
             x.dtype,
             x.shape,
-            x._c_contiguous,
+            x._c_contiguous,  # noqa: SLF001
             True,
-            data.device_id,  # noqa: SLF001
+            data.device_id,
         )
     if kind == TORCH:
         return _tensor(x, name)

@@ -81,11 +81,35 @@ def capturing(stream: int) -> bool:
     return bool(cupy().cuda.runtime.streamIsCapturing(stream))
 
 
+def capture_anywhere() -> bool:
+    """Tell whether a graph is captured from any stream that the legacy default one waits for.
+
+    What another thread puts on the default stream meanwhile would end that capture.
+    """
+    runtime = cupy().cuda.runtime
+    try:
+        return bool(runtime.streamIsCapturing(runtime.streamLegacy))
+    except runtime.CUDARuntimeError:
+        return True  # cudaErrorStreamCaptureImplicit: there is one
+
+
+@contextmanager
+def on_device(device: int) -> Iterator[None]:
+    """Make a device CuPy's current one in this thread."""
+    with cupy().cuda.Device(device):
+        yield
+
+
 def make_event() -> int:
     """Return a new event without time; `drop_event` ends it."""
     runtime = cupy().cuda.runtime
     event: int = runtime.eventCreateWithFlags(runtime.eventDisableTiming)
     return event
+
+
+def owned_event() -> Any:
+    """Return a new event without time that ends with the object; `ptr` is its number."""
+    return cupy().cuda.Event(disable_timing=True)
 
 
 def drop_event(event: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpccomm import reductions
-from hpccomm.buffers import check_dtype, check_layout, flat, view
+from hpccomm.buffers import check_dtype, check_layout, flat, host_view
 from hpccomm.calls import Operation
 from hpccomm.contracts.transport import Exposure
 from hpccomm.contracts.window import OneSided
@@ -378,7 +378,7 @@ class Window:
         self._caller.issue(Operation(name, nbytes, lambda: steps, keep, ordered), timeout)
 
     def _checked(self, x: Any, name: str, *, written: bool) -> Array:
-        array = view(x, name)
+        array = host_view(x, name)
         check_dtype(name, array.dtype)
         check_layout(array, name, written=written)
         if array.dtype != self.dtype:

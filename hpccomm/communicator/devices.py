@@ -1,0 +1,554 @@
+"""The device side of a communicator: calls on streams."""
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.calls import Calls, Label, Operation
+from hpccomm.contracts.device import DeviceBackend, DevicePath, DeviceWay, Launch
+from hpccomm.cuda import arrays, streams
+from hpccomm.cuda.arrays import DeviceArray
+from hpccomm.cuda.library import cupy
+from hpccomm.distress import tell
+from hpccomm.dtypes import DType
+from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.flights import Flight, Flights
+from hpccomm.stats import Tally
+from hpccomm.waiting import Gate, Steps, wait
+from hpccomm.watch import watch
+from hpccomm.work import DeviceWork, Work
+
+if TYPE_CHECKING:
+    from hpccomm.communicator.core import Bound
+
+logger = logging.getLogger("hpccomm")
+
+DRAIN_SECONDS = 10.0
+"""What is under way at exit may take so long; then it is aborted, since freeing it could block."""
+
+
+@dataclass(slots=True)
+class Launched:
+    """A call on device arrays that is ready to go.
+
+    Attributes
+    ----------
+    way : DeviceWay
+        How.
+    label : tuple of str and int
+        Its name and bytes.
+    tally : Tally
+        Where it is counted.
+    send, recv : int
+        Addresses; 0 where this rank has no array.
+    stream : int
+        The stream on which its arrays are ready, and its result will be.
+    current : callable
+        Gives the current stream of the arrays' framework.
+    result : object
+        What the call returns.
+    keep : object
+        What must live until it is done.
+    reads, writes : tuple of DeviceArray
+        What it touches.
+    ordered : bool
+        Whether it is a collective, which all ranks issue in one order.
+    """
+
+    way: DeviceWay
+    label: Label
+    tally: Tally
+    send: int
+    recv: int
+    stream: int
+    current: Callable[[], int]
+    result: Any
+    keep: object
+    reads: tuple[DeviceArray, ...]
+    writes: tuple[DeviceArray, ...]
+    ordered: bool = True
+
+    def operation(self) -> Operation:
+        """Return a call in which the host takes part as something polled."""
+        start = self.way.start
+        assert start is not None
+        steps = partial(start, self.send, self.recv, self.stream)
+        return Operation(*self.label, steps, (self.keep,), ordered=self.ordered)
+
+
+class Devices:
+    """Carries out calls on arrays in the memory of one rank's device.
+
+    Parameters
+    ----------
+    calls : Calls
+        Of the communicator.
+    path : DevicePath
+        Decides how.
+    backend : DeviceBackend or None
+        What puts calls on streams; None where the host takes part in all of them.
+    device : int
+        CUDA device of this rank.
+    high_priority : bool
+        Whether the stream of asynchronous calls goes before others.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        path: DevicePath,
+        backend: DeviceBackend | None,
+        device: int,
+        *,
+        high_priority: bool,
+    ) -> None:
+        self.path = path
+        self.backend = backend
+        self.device = device
+        self._calls = calls
+        self._high_priority = high_priority
+        self._own: Any = None  # the stream of asynchronous calls, once there is one
+        self._process = os.getpid()
+        check = (lambda: None) if backend is None else backend.check
+        self._flights = Flights(device, check, self._lost)
+        self._closed = False
+        self._runtime = cupy().cuda.runtime
+        if backend is not None:
+            calls.translators.append(backend.translate)
+            calls.releases.append(self._abandon)
+            watch(self._flights)
+            _remember(self)
+
+    # What a call is made of.
+
+    def launched(self, way: DeviceWay, label: Label, tally: Tally, bound: "Bound") -> Launched:
+        """Return a collective call that is ready to go."""
+        send, recv = bound.send, bound.recv
+        assert send is None or isinstance(send, DeviceArray)
+        assert recv is None or isinstance(recv, DeviceArray)
+        x, result = bound.keep
+        array = x if result is None else result
+        stream = self._stream(array, bound.stream)
+        return Launched(
+            way,
+            label,
+            tally,
+            0 if send is None else send.pointer,
+            0 if recv is None else recv.pointer,
+            stream,
+            partial(streams.current, array, self.device),
+            result,
+            bound.keep,
+            () if send is None else (send,),
+            () if recv is None else (recv,),
+        )
+
+    def message(
+        self,
+        way: DeviceWay,
+        label: Label,
+        result: Any,
+        keep: tuple[Any, ...],
+        stream: object,
+        reads: tuple[DeviceArray, ...],
+        writes: tuple[DeviceArray, ...],
+    ) -> Launched:
+        """Return a point-to-point call that is ready to go."""
+        array = keep[0]
+        return Launched(
+            way,
+            label,
+            self._calls.stats.tally(*label),
+            0,
+            0,
+            self._stream(array, stream),
+            partial(streams.current, array, self.device),
+            result,
+            keep,
+            reads,
+            writes,
+            ordered=False,
+        )
+
+    def _stream(self, array: Any, given: object) -> int:
+        if given is not None:
+            return streams.given(given)
+        return streams.current(array, self.device)
+
+    def new_like(self, x: Any, shape: tuple[int, ...], dtype: DType, stream: object) -> Any:
+        """Return a new array of the kind of `x`, ready on the stream on which it will be filled."""
+        if stream is None:
+            with streams.on_device(self.device):
+                return arrays.empty_like_kind(x, shape, dtype)
+        with streams.used(streams.given(stream), self.device):
+            return arrays.empty_like_kind(x, shape, dtype)
+
+    # Issuing.
+
+    def issue(self, call: Launched, async_op: bool, limit: float) -> Any:
+        """Issue a call. Does not block the host, unless the host takes part in it."""
+        way = call.way
+        if way.launch is None:
+            return self._by_host(call, async_op, limit)
+        self._ready(way, call.stream)
+        if async_op:
+            return self._start(way.launch, call, limit)
+        self._calls.enqueue(
+            call.label,
+            call.tally,
+            self._on_device(way.launch),
+            call.send,
+            call.recv,
+            call.stream,
+            call.keep,
+            limit,
+            self._flights,
+        )
+        return call.result
+
+    def _by_host(self, call: Launched, async_op: bool, limit: float) -> Any:
+        if streams.capturing(call.stream):
+            raise UsageError(
+                f"{call.label[0]} on device arrays goes over {self.path.name!r}, in which the host "
+                "takes part, and a CUDA graph is being captured; capture works over NCCL alone"
+            )
+        operation = call.operation()
+        if async_op:
+            return self._calls.start(operation, limit, call.result)
+        start, send, recv, stream = call.way.start, call.send, call.recv, call.stream
+        assert start is not None
+        steps = partial(start, send, recv, stream)
+        self._calls.run(
+            call.label,
+            call.tally,
+            lambda _send, _recv: steps(),
+            None,
+            None,
+            call.keep,
+            limit,
+            ordered=call.ordered,
+        )
+        return call.result
+
+    def make_ready(self, call: Launched) -> None:
+        """Make what the call needs, if it is not there yet. Collective then; blocks."""
+        self._ready(call.way, call.stream)
+
+    def _ready(self, way: DeviceWay, stream: int) -> None:
+        """Make what the way needs, if it is not there yet. Collective then."""
+        if way.needs is None or way.needs.done():
+            return
+        if streams.capturing(stream):
+            raise UsageError(
+                f"algorithm {way.choice.algorithm!r} has no communicator yet, and none can be made "
+                "while a CUDA graph is captured; call or plan it once before"
+            )
+        with self._calls.told("making a communicator", 0):
+            way.needs.make()
+
+    def _on_device(self, launch: Launch) -> Launch:
+        """Return `launch`, with the device made current where it is not."""
+        if self._runtime.getDevice() == self.device:
+            return launch
+
+        def elsewhere(send: int, recv: int, stream: int) -> None:
+            with streams.on_device(self.device):
+                launch(send, recv, stream)
+
+        return elsewhere
+
+    def own_stream(self) -> int:
+        """Return the stream of asynchronous calls."""
+        if self._own is None:
+            self._own = streams.make_stream(self.device, high_priority=self._high_priority)
+        pointer: int = self._own.ptr
+        return pointer
+
+    def _start(self, launch: Launch, call: Launched, limit: float) -> DeviceWork:
+        """Issue a call on the communicator's own stream, behind what its arrays wait for."""
+        own, flights = self.own_stream(), self._flights
+        flight: Flight | None = None
+
+        def apart(send: int, recv: int, stream: int) -> None:
+            nonlocal flight
+            with streams.on_device(self.device):
+                event = flights.event()
+                streams.record(event, stream)
+                streams.order(event, own)
+                launch(send, recv, own)
+                flight = flights.depart(
+                    own, call.keep, perf_counter(), limit, call.label, self._calls.sequence
+                )
+                # A captured event belongs to the graph until the capture ends.
+                if not flight.captured:
+                    flights.give(event)
+
+        self._calls.enqueue(
+            call.label, call.tally, apart, call.send, call.recv, call.stream, call.keep, limit, None
+        )
+        assert flight is not None
+        return DeviceWork(
+            flights,
+            flight,
+            result=call.result,
+            gate=self._calls.gate,
+            current=call.current,
+            expired=self._expired,
+        )
+
+    def tried(self, way: DeviceWay, given: NDArray[Any], calls: Calls) -> NDArray[Any]:
+        """Return what comes of a call in place on `given`, for a self-check. Collective; blocks."""
+        with streams.on_device(self.device):
+            x = cupy().asarray(given)
+            stream = streams.current(x, self.device)
+            pointer: int = x.data.ptr
+            if way.launch is None:
+                assert way.start is not None
+                calls.drive("self-check", way.start(pointer, pointer, stream))
+            else:
+                way.launch(pointer, pointer, stream)
+                limit = calls.timeout
+                self._flights.note(stream, x, perf_counter(), limit, ("self-check", x.nbytes), 0)
+                calls.drive("self-check", self._landing())
+            found: NDArray[Any] = cupy().asnumpy(x)
+            return found
+
+    def _landing(self) -> Steps:
+        """Return steps that end once nothing is under way."""
+        while not self._flights.idle():
+            yield False
+
+    # Batches and plans.
+
+    def issue_batch(self, calls: tuple[Launched, ...], async_op: bool, limit: float) -> Work | None:
+        """Issue calls together: those that may stand in a group in one, then the others in order.
+
+        Raises
+        ------
+        UsageError
+            Before anything is issued, if they are on several streams, or one of them touches what
+            another one writes.
+        """
+        label = ("batch", sum(call.label[1] for call in calls))
+        first = calls[0]
+        if any(call.stream != first.stream for call in calls):
+            raise UsageError(
+                "the calls of a batch are on several streams; give all of them one stream"
+            )
+        _check_apart(calls)
+        for call in calls:
+            self._ready(call.way, call.stream)
+        together = [call for call in calls if call.way.grouped]
+        after = [call for call in calls if not call.way.grouped]
+        backend = self.backend
+        assert backend is not None
+
+        def launch(_send: int, _recv: int, stream: int) -> None:
+            with backend.group():
+                for call in together:
+                    assert call.way.launch is not None
+                    call.way.launch(call.send, call.recv, stream)
+            for call in after:
+                assert call.way.launch is not None
+                call.way.launch(call.send, call.recv, stream)
+
+        whole = Launched(
+            DeviceWay(first.way.choice, launch),
+            label,
+            self._calls.stats.tally(*label),
+            0,
+            0,
+            first.stream,
+            first.current,
+            None,
+            tuple(call.keep for call in calls),
+            (),
+            (),
+        )
+        work: Work | None = self.issue(whole, async_op, limit)
+        return work
+
+    def repeated(
+        self,
+        call: Launched,
+        *,
+        given: bool,
+        limit: float,
+        apart: Callable[[], bool],
+        otherwise: Callable[[], Any],
+    ) -> Callable[[], Any]:
+        """Return the shortest way to issue a synchronous call again and again.
+
+        Parameters
+        ----------
+        call : Launched
+            It.
+        given : bool
+            Whether its stream was given; else it is the current one of each time.
+        limit : float
+            Seconds.
+        apart : callable
+            Whether calls go elsewhere at present (to a batch, say).
+        otherwise : callable
+            The long way.
+        """
+        launch = call.way.launch
+        if launch is None:
+            return otherwise
+        get_device, device = self._runtime.getDevice, self.device
+        stream = call.stream
+        return self._calls.repeated(
+            call.label,
+            call.tally,
+            launch,
+            call.send,
+            call.recv,
+            (lambda: stream) if given else call.current,
+            call.keep,
+            limit,
+            self._flights,
+            plain=lambda: get_device() == device and not apart(),
+            otherwise=otherwise,
+            result=call.result,
+        )
+
+    # Memory.
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        """Return a CuPy array in memory that is registered with the library, where it has such."""
+        count = int(np.prod(shape, dtype=np.int64))
+        with streams.on_device(self.device):
+            memory = None
+            if self.backend is not None and count:
+                memory = self.backend.empty(count * dtype.itemsize)
+            if memory is None:
+                return cupy().empty(shape, dtype)
+            pointer: int = memory.pointer  # type: ignore[attr-defined]  # as the contract has it
+            return arrays.wrapped(pointer, count, dtype, self.device, memory).reshape(shape)
+
+    def registered(self, *views: object) -> bool:
+        """Tell whether arrays of this rank, all that have elements, are registered. Local."""
+        backend = self.backend
+        held = [
+            backend.holds(each.pointer, each.nbytes)
+            for each in views
+            if backend is not None and isinstance(each, DeviceArray) and each.nbytes
+        ]
+        return bool(held) and all(held)
+
+    # Failure and the end.
+
+    def _expired(self, flight: Flight, elapsed: float) -> CommunicationError:
+        error = self._calls.overdue(*flight.label, flight.sequence, flight.timeout, elapsed)
+        flight.error = error
+        self._calls.fail(error)
+        return error
+
+    def _lost(self, flight: Flight | None, error: CommunicationError | None) -> BaseException:
+        """Take note of a failure that the watchdog found."""
+        if error is None:
+            assert flight is not None
+            error = self._expired(flight, perf_counter() - flight.begin)
+        else:
+            self._calls.fail(error)
+        tell(
+            f"hpccomm: {error}\nhpccomm: communicator {self._calls.name!r} is aborted, so that its "
+            "streams go on; results of its calls that were under way are undefined"
+        )
+        return error
+
+    def _abandon(self) -> None:
+        """Release the device: the communicator has failed. From any thread."""
+        if self._process != os.getpid():
+            return
+        _kept.extend(self._flights.abandon())
+        if self.backend is not None:
+            self.backend.abort()
+
+    def close(self) -> None:
+        """Wait until what is under way is done, and free the library's communicators. Blocks.
+
+        Raises
+        ------
+        CollectiveTimeout
+            If the deadline of the communicator passes.
+        """
+        if self._closed or self._process != os.getpid():
+            return
+        self._drain(self._calls.timeout, self._calls.gate)
+        self._end()
+
+    def _drain(self, timeout: float, gate: Gate) -> None:
+        def expired(elapsed: float) -> CommunicationError:
+            error = self._calls.overdue("finalize", 0, self._calls.sequence, timeout, elapsed)
+            self._calls.fail(error)
+            return error
+
+        with streams.on_device(self.device):
+            wait(self._flights.idle, timeout=timeout, gate=gate, expired=expired)
+
+    def _end(self) -> None:
+        self._closed = True
+        self._flights.end()
+        if self.backend is not None:
+            with streams.on_device(self.device):
+                self.backend.close()
+
+    def leave(self) -> None:
+        """At the process's exit: free what can be freed soon, and abort the rest."""
+        if self._closed or self._process != os.getpid() or self._calls.gate.error is not None:
+            return
+        try:
+            self._drain(DRAIN_SECONDS, Gate())
+        except CommunicationError:
+            return  # which has aborted it
+        self._end()
+
+
+_kept: list[object] = []
+"""What calls that failed under way may still touch: it stays for the life of the process."""
+
+_everyone: "weakref.WeakSet[Devices]" = weakref.WeakSet()
+_everyone_lock = threading.Lock()
+
+
+def _remember(devices: Devices) -> None:
+    with _everyone_lock:
+        if not _everyone:
+            # Registered after MPI's own end, so that it comes before it.
+            atexit.unregister(_leave_all)
+            atexit.register(_leave_all)
+        _everyone.add(devices)
+
+
+def _leave_all() -> None:
+    for each in list(_everyone):
+        each.leave()
+
+
+def _check_apart(calls: tuple[Launched, ...]) -> None:
+    """Raise if one call of a batch touches what another one writes: they are carried out at once."""
+    for number, one in enumerate(calls):
+        for other in calls[number + 1 :]:
+            for a in (*one.reads, *one.writes):
+                for b in (*other.reads, *other.writes):
+                    written = a in one.writes or b in other.writes
+                    if written and _overlap(a, b):
+                        raise UsageError(
+                            f"{one.label[0]} and {other.label[0]} of a batch share memory that one of "
+                            "them writes, and a device carries a batch out at once; take them out of it"
+                        )
+
+
+def _overlap(a: DeviceArray, b: DeviceArray) -> bool:
+    return a.pointer < b.pointer + b.nbytes and b.pointer < a.pointer + a.nbytes

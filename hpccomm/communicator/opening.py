@@ -1,0 +1,127 @@
+"""The device side of a communicator that is being made: which way device arrays go."""
+
+import json
+import logging
+from functools import partial
+
+from hpccomm.backends.nccl import open_nccl
+from hpccomm.calls import Calls
+from hpccomm.communicator.devices import Devices
+from hpccomm.communicator.messages import ARRAYS, wire_tag
+from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.device import DeviceBackend, DevicePath
+from hpccomm.control import Control
+from hpccomm.cuda import library
+from hpccomm.errors import BackendUnavailable
+from hpccomm.paths import HostPath, NcclPath, StagedPath, open_aware
+from hpccomm.settings import Settings
+
+logger = logging.getLogger("hpccomm")
+
+NCCL, AWARE, STAGED = "nccl", "mpi", "staged"
+
+_ORDER = {
+    "nccl": (NCCL,),
+    "mpi": (AWARE, STAGED),
+    "loopback": (STAGED,),
+}
+"""The ways that are tried where the user named a backend; else all of them, in this order."""
+
+
+def open_devices(
+    backend: Backend,
+    calls: Calls,
+    control: Control,
+    settings: Settings,
+    host: HostPath,
+    device: int | None,
+    parent: Devices | str | None,
+    left_out: tuple[int, ...],
+) -> Devices | str:
+    """Return the device side, or why there is none. Collective; blocks; the same on all ranks.
+
+    Parameters
+    ----------
+    backend, calls, control, settings, host
+        Of the communicator that is being made.
+    device : int or None
+        CUDA device of this rank.
+    parent : Devices, str or None
+        The device side of the communicator that it is made of, or why that has none; None where it is
+        made of none.
+    left_out : tuple of int
+        Ranks that the parent is shrunk by.
+
+    Raises
+    ------
+    BackendUnavailable
+        On every rank, if the user asked for NCCL and it cannot run.
+    CollectiveTimeout
+        If a rank does not take part.
+    """
+    if isinstance(parent, str):
+        return parent
+    reasons = [_absent(control, device)]
+    if reasons[0]:
+        if settings.backend == NCCL:
+            raise BackendUnavailable(f"backend 'nccl' cannot run: {reasons[0]}")
+        _log(backend, calls, f"device arrays are refused: {reasons[0]}")
+        return reasons[0]
+    assert device is not None
+    reasons.clear()
+    for way in _ORDER.get(settings.backend, (NCCL, AWARE, STAGED)):
+        path, over, why = _opened(
+            way, backend, calls, control, settings, host, device, parent, left_out, reasons
+        )
+        if path is not None:
+            told = "; ".join((*reasons, why) if why else reasons) or "it is the best way"
+            # What is slower than it could be is told to everybody.
+            _log(backend, calls, f"device arrays go over {path.name}: {told}", loud=way == STAGED)
+            return Devices(calls, path, over, device, high_priority=settings.high_priority_stream)
+        reasons.append(f"{way} cannot: {why}")
+    if settings.backend == NCCL:
+        raise BackendUnavailable(f"backend 'nccl' cannot run: {'; '.join(reasons)}")
+    return "; ".join(reasons)
+
+
+def _absent(control: Control, device: int | None) -> str:
+    """Return why some rank cannot have device arrays, or ''. The same on all ranks."""
+    mine = "" if device is not None else library.unavailable() or "it has no CUDA device"
+    told = [json.loads(each) for each in control.all_gather(json.dumps(mine).encode())]
+    if not any(told):
+        return ""
+    if len(set(told)) == 1:
+        return str(told[0])
+    return "; ".join(f"rank {rank}: {why}" for rank, why in enumerate(told) if why)
+
+
+def _log(backend: Backend, calls: Calls, text: str, *, loud: bool = False) -> None:
+    if backend.rank == 0:
+        logger.log(logging.WARNING if loud else logging.INFO, "%s: %s", calls.name, text)
+
+
+def _opened(
+    way: str,
+    backend: Backend,
+    calls: Calls,
+    control: Control,
+    settings: Settings,
+    host: HostPath,
+    device: int,
+    parent: Devices | None,
+    left_out: tuple[int, ...],
+    reasons: list[str],
+) -> tuple[DevicePath | None, DeviceBackend | None, str]:
+    """Return one way, with what puts its calls on streams, and why it is or is not there."""
+    if way == NCCL:
+        above = parent.backend if parent is not None and left_out else None
+        found, why = open_nccl(backend, control, calls, device, parent=above, left_out=left_out)
+        if found is None:
+            return None, None, why
+        return NcclPath(found, backend.topology, settings), found, ""
+    wire = partial(wire_tag, kind=ARRAYS)
+    if way == AWARE:
+        aware, why = open_aware(backend, control, calls, device, settings, wire)
+        return aware, None, why
+    reason = "; ".join(reasons) or "that was asked for"
+    return StagedPath(host, backend.messages, device, wire, reason), None, ""

@@ -1,0 +1,261 @@
+"""Calls on streams that were issued and are not known to be done.
+
+What a call reads and writes must live until the device is done with it, and somebody must notice when
+it never is. An event behind each call tells, but recording one takes as long as issuing a small call:
+so calls that follow each other closely share one. The watchdog records the event of those that came
+last.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from hpccomm.cuda import streams
+from hpccomm.errors import CommunicationError
+
+MARK_SECONDS = 0.0005
+"""Calls within so many seconds share an event."""
+
+MARK_BYTES = 1 << 20
+"""A call on so many bytes has one of its own: what it holds should be let go soon."""
+
+QUIET_SECONDS = 0.05
+"""After so many seconds without a call the watchdog records the event of the last ones."""
+
+KEPT_EVENTS = 256
+"""Events that are kept for later calls."""
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One call, or some that follow each other on one stream.
+
+    Attributes
+    ----------
+    stream : int
+        Where they are.
+    begin, expires : float
+        When the first was issued, and when the first deadline passes (``time.perf_counter``).
+    timeout : float
+        The seconds of that deadline.
+    label : tuple of str and int, and sequence
+        Name and bytes, and number, of the last.
+    keep : list
+        What must live until they are done.
+    event : int
+        Comes after them; 0 as long as none was recorded.
+    owner : object or None
+        Ends the event with the flight; None where it belongs to the `Flights`.
+    captured : bool
+        Whether they were recorded into a graph: the event can be waited for on a stream alone.
+    over : bool
+        Whether they are done or given up.
+    error : BaseException or None
+        What ended them.
+    """
+
+    stream: int
+    begin: float
+    expires: float
+    timeout: float
+    label: tuple[str, int]
+    sequence: int
+    keep: list[object] = field(default_factory=list)
+    event: int = 0
+    owner: object | None = None
+    captured: bool = False
+    over: bool = False
+    error: BaseException | None = None
+
+
+class Flights:
+    """The calls of one communicator that are under way on its device.
+
+    Parameters
+    ----------
+    device : int
+        CUDA device.
+    check : callable
+        Raises if the library noticed that something failed.
+    lost : callable
+        ``lost(flight, error)`` is told, once, of what failed (``error``) or whose deadline passed
+        (None), and returns the error. From the watchdog's thread.
+    """
+
+    def __init__(
+        self,
+        device: int,
+        check: Callable[[], None],
+        lost: Callable[[Flight | None, CommunicationError | None], BaseException],
+    ) -> None:
+        self._device = device
+        self._check = check
+        self._lost = lost
+        self._lock = threading.Lock()
+        self._open: Flight | None = None
+        self._marked = 0.0  # when an event was recorded last
+        self._under_way: deque[Flight] = deque()
+        self._events: list[int] = []
+        self._graphs: list[
+            object
+        ] = []  # what captured calls need, as long as the communicator lives
+        self._ended = False
+
+    def note(
+        self,
+        stream: int,
+        keep: object,
+        begin: float,
+        timeout: float,
+        label: tuple[str, int],
+        sequence: int,
+    ) -> None:
+        """Remember a call that was put on a stream just now. It costs each call, so it is short."""
+        with self._lock:
+            flight = self._open
+            if flight is not None and flight.stream != stream:
+                self._mark(flight, begin)
+                flight = None
+            if flight is None:
+                flight = self._open = Flight(
+                    stream, begin, begin + timeout, timeout, label, sequence, [keep]
+                )
+            else:
+                flight.keep.append(keep)
+                flight.label, flight.sequence = label, sequence
+                if begin + timeout < flight.expires:
+                    flight.expires, flight.timeout = begin + timeout, timeout
+            if begin - self._marked > MARK_SECONDS or label[1] >= MARK_BYTES:
+                self._mark(flight, begin)
+
+    def depart(
+        self,
+        stream: int,
+        keep: object,
+        begin: float,
+        timeout: float,
+        label: tuple[str, int],
+        sequence: int,
+    ) -> Flight:
+        """Remember a call as `note` does, with an event of its own. Returns its flight."""
+        owner = streams.owned_event()
+        with self._lock:
+            flight = Flight(
+                stream, begin, begin + timeout, timeout, label, sequence, [keep], owner.ptr, owner
+            )
+            self._mark(flight, begin)
+            return flight
+
+    def _mark(self, flight: Flight, now: float) -> None:
+        """Record the event of a flight. Under the lock, with the device current."""
+        if flight is self._open:
+            self._open = None
+        self._marked = now
+        flight.captured = streams.capturing(flight.stream)
+        if not flight.event:
+            flight.event = self._take()
+        streams.record(flight.event, flight.stream)
+        if flight.captured:
+            self._graphs.append(flight)  # the graph may be replayed as long as there is one
+        else:
+            self._under_way.append(flight)
+            self._prune()
+
+    def _take(self) -> int:
+        return self._events.pop() if self._events else streams.make_event()
+
+    def event(self) -> int:
+        """Return an event for a short while; `give` takes it back."""
+        with self._lock:
+            return self._take()
+
+    def give(self, event: int) -> None:
+        """Take an event back that nobody waits for any more."""
+        with self._lock:
+            self._give(event)
+
+    def _give(self, event: int) -> None:
+        if self._ended or len(self._events) >= KEPT_EVENTS:
+            streams.drop_event(event)
+        else:
+            self._events.append(event)
+
+    def _prune(self) -> None:
+        """Let go of what is done, the oldest first. Under the lock."""
+        under_way = self._under_way
+        while under_way and (under_way[0].over or streams.ready(under_way[0].event)):
+            self._land(under_way.popleft())
+
+    def _land(self, flight: Flight) -> None:
+        flight.over = True
+        flight.keep = []
+        if flight.owner is None:
+            self._give(flight.event)
+
+    def landed(self, flight: Flight) -> bool:
+        """Tell whether a flight is over. Never blocks.
+
+        Raises
+        ------
+        CommunicationError
+            If CUDA has failed.
+        """
+        if not flight.over and streams.ready(flight.event):
+            with self._lock:
+                self._prune()
+            flight.over = True  # it may stand behind another stream's, which is not
+        return flight.over
+
+    def idle(self) -> bool:
+        """Tell whether nothing is under way, having recorded the events that are missing."""
+        with self._lock:
+            if self._open is not None:
+                self._mark(self._open, perf_counter())
+            self._prune()
+            return not self._under_way
+
+    def look(self, now: float) -> None:
+        """Look after what is under way: for the watchdog, from its thread."""
+        if self._ended:
+            return
+        try:
+            with streams.on_device(self._device), self._lock:
+                last = self._open
+                if last is not None and now - self._marked > QUIET_SECONDS:
+                    self._mark_from_afar(last, now)
+                self._prune()
+            self._check()
+        except CommunicationError as error:
+            self._give_up(None, error)
+            return
+        for flight in (*self._under_way, *((self._open,) if self._open is not None else ())):
+            if now > flight.expires:
+                self._give_up(flight, None)
+                return
+
+    def _mark_from_afar(self, flight: Flight, now: float) -> None:
+        # An event that another thread records while a graph is captured would become a part of it, or
+        # end it: nothing is touched then, and the next look tries again.
+        if not (streams.capturing(flight.stream) or streams.capture_anywhere()):
+            self._mark(flight, now)
+
+    def _give_up(self, flight: Flight | None, error: CommunicationError | None) -> None:
+        self._ended = True
+        told = self._lost(flight, error)
+        for each in self._under_way:
+            each.error = told
+
+    def end(self) -> None:
+        """Look no more, and forget what there is. Events that are out are given up with CUDA."""
+        with self._lock:
+            self._ended = True
+            for event in self._events:
+                streams.drop_event(event)
+            self._events.clear()
+
+    def abandon(self) -> Sequence[object]:
+        """Look no more; return what may still be in use."""
+        self._ended = True
+        return (*self._under_way, self._open, self._graphs)
