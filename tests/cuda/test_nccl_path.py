@@ -1,0 +1,171 @@
+"""Which way a call on device arrays takes over NCCL, and what NCCL is then given."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hpccomm import dtypes, settings
+from hpccomm.contracts.device import Piece, Pinned, Span
+from hpccomm.contracts.signature import Signature
+from hpccomm.errors import UsageError
+from hpccomm.paths import NcclPath
+from hpccomm.reductions import PremulSum, ReduceOp
+from hpccomm.topology import Topology
+
+cupy = pytest.importorskip("cupy")
+
+F32 = np.dtype(np.float32)
+SUM = Signature("all_reduce", F32, (8,), op=ReduceOp.SUM)
+BITS = Signature("all_reduce", np.dtype(np.int32), (8,), op=ReduceOp.BOR)
+
+
+class Library:
+    """What NCCL does by itself, as told; it notes what it is given."""
+
+    name, rank, size, device = "nccl", 0, 2, 0
+
+    def __init__(self, knows=lambda _call: True, algo=""):
+        self.given, self.exchanged, self._knows, self._algo = [], [], knows, algo
+
+    def algorithms(self, call):
+        pinned = {"all_reduce": ("ring", "tree"), "broadcast": ("ring",)}
+        return ("native", *pinned.get(call.collective, ())) if self._knows(call) else ()
+
+    def native(self, call, algorithm):
+        return Pinned(lambda *given: self.given.append((call, algorithm, given)))
+
+    def exchange(self, receives, sends, stream):
+        self.exchanged.append((list(receives), list(sends), stream))
+
+    def reason(self):
+        return f"NCCL_ALGO={self._algo} is set" if self._algo else ""
+
+
+def path(library):
+    return NcclPath(library, Topology((0, 0)), settings.merge("nccl", None, None))
+
+
+def test_auto_takes_nccls_own_collective():
+    library = Library()
+    way = path(library).decide(SUM, "auto", False)
+    assert way.grouped
+    way.launch(1, 2, 3)
+    assert library.given == [(SUM, "native", (1, 2, 3))]
+    assert str(way.choice) == (
+        "all_reduce takes the cuda path over nccl by algorithm native: NCCL has its own"
+    )
+
+
+def test_auto_takes_hpccomms_own_where_nccl_has_none_and_says_so():
+    way = path(Library(lambda _call: False)).decide(BITS, "auto", False)
+    assert way.choice.algorithm == "recursive_doubling"
+    assert "NCCL has none that does all_reduce of bor on int32 as it is meant" in str(way.choice)
+    assert not way.grouped
+
+
+def test_explain_tells_the_users_nccl_algo():
+    way = path(Library(algo="Ring")).decide(SUM, "native", False)
+    assert "NCCL_ALGO=Ring is set" in way.choice.reason
+
+
+def test_ring_and_tree_are_nccls_own_where_it_has_them():
+    library = Library()
+    over_nccl = path(library)
+    for name in ("ring", "tree"):
+        over_nccl.decide(SUM, name, False).launch(1, 2, 3)
+    assert [name for _, name, _ in library.given] == ["ring", "tree"]
+    broadcast = Signature("broadcast", F32, (8,), root=0)
+    assert "as asked, NCCL's own" in over_nccl.decide(broadcast, "ring", False).choice.reason
+    assert "as asked, hpccomm's own" in over_nccl.decide(broadcast, "tree", False).choice.reason
+    names = over_nccl.applicable(SUM, False)
+    assert names[:3] == ("native", "ring", "tree")
+    assert len(set(names)) == len(names)
+
+
+def test_an_algorithm_that_does_not_apply_is_refused_with_those_that_do():
+    over_nccl = path(Library())
+    with pytest.raises(UsageError, match=r"'shm'.*give one of 'auto', 'native', 'ring', 'tree'"):
+        over_nccl.decide(SUM, "shm", False)
+    with pytest.raises(UsageError, match=r"'native'.*all_reduce"):
+        over_nccl.decide(SUM, "native", True)
+
+
+def test_in_rank_order_nothing_is_left_to_nccl():
+    way = path(Library()).decide(SUM, "auto", True)
+    assert "in rank order" in way.choice.reason
+    assert "native" not in path(Library()).applicable(SUM, True)
+
+
+def test_in_place_or_not_ranks_choose_alike_and_an_all_to_all_is_copied_first():
+    library = Library()
+    over_nccl = path(library)
+    apart = Signature("all_to_all", F32, (4, 4), (4, 4))
+    there = replace(apart, in_place=True)
+    assert over_nccl.decide(apart, "auto", False).choice == (
+        over_nccl.decide(there, "auto", False).choice
+    )
+    x = cupy.asarray(np.arange(8, dtype=F32))
+    cupy.cuda.get_current_stream().synchronize()
+    way = over_nccl.decide(there, "auto", False)
+    assert not way.grouped  # a group begins when scratch may have other contents
+    way.launch(x.data.ptr, x.data.ptr, 0)
+    call, _, (send, recv, _) = library.given[0]
+    assert not call.in_place
+    assert recv == x.data.ptr
+    assert send != recv
+
+
+def test_a_factor_that_nccl_does_not_take_is_multiplied_beforehand():
+    library = Library(lambda call: not isinstance(call.op, PremulSum))
+    call = Signature("all_reduce", F32, (8,), op=PremulSum(0.5))
+    way = path(library).decide(call, "auto", False)
+    assert not way.grouped
+    x = cupy.asarray(np.arange(8, dtype=F32))
+    seen = []
+
+    def look(send, _recv, stream):
+        found = np.empty(8, F32)
+        runtime = cupy.cuda.runtime
+        runtime.memcpyAsync(found.ctypes.data, send, 32, runtime.memcpyDeviceToHost, stream)
+        runtime.streamSynchronize(stream)
+        seen.append(found)
+
+    library.native = lambda _call, _algorithm: Pinned(look)
+    way = path(library).decide(call, "auto", False)
+    cupy.cuda.get_current_stream().synchronize()
+    way.launch(x.data.ptr, x.data.ptr, 0)
+    assert seen[0].tolist() == [i * 0.5 for i in range(8)]
+    assert x.get().tolist() == list(range(8))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_nothing_is_launched_where_there_are_no_elements(known):
+    library = Library(lambda _call: known)
+    path(library).decide(replace(SUM, counts=(0,)), "auto", False).launch(0, 0, 0)
+    assert library.given == library.exchanged == []
+
+
+def test_messages_without_elements_are_not_sent_and_have_no_tags():
+    library = Library()
+    over_nccl = path(library)
+    full, empty = Piece(1, Span(64, 4, F32)), Piece(1, Span(0, 0, F32))
+    over_nccl.message([empty], [full], 0).launch(0, 0, 7)
+    assert library.exchanged == [([], [full], 7)]
+    over_nccl.message([empty], [], 0).launch(0, 0, 7)
+    assert len(library.exchanged) == 1
+    with pytest.raises(UsageError, match=r"tag is 3.*leave it at 0"):
+        over_nccl.message([], [full], 3)
+
+
+def test_a_users_function_that_takes_no_device_arrays_is_refused_before_anything_is_sent():
+    library = Library(lambda _call: False)
+
+    def by_lists(a, b):
+        return np.add(a.tolist(), b.tolist())
+
+    for dtype in (F32, dtypes.FLOAT8_E5M2):
+        call = Signature("all_reduce", dtype, (8,), op=by_lists)
+        with pytest.raises(UsageError, match="by_lists"):
+            path(library).decide(call, "auto", False)
+    assert library.exchanged == []
