@@ -31,7 +31,7 @@ def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-class flags:  # noqa: N801  # CuPy's name
+class flags:  # CuPy's name
     """What numpy.ndarray.flags tells of memory order."""
 
     def __init__(self, c: bool, f: bool, own: bool) -> None:
@@ -49,7 +49,7 @@ class flags:  # noqa: N801  # CuPy's name
         }[name]
 
 
-class ndarray:  # noqa: N801  # CuPy's name
+class ndarray:  # CuPy's name
     """An array in device memory."""
 
     __array_priority__ = 100
@@ -191,7 +191,7 @@ class ndarray:  # noqa: N801  # CuPy's name
         return self._same_memory(lambda like: like.transpose(*axes))
 
     @property
-    def T(self) -> "ndarray":  # noqa: N802  # NumPy's name
+    def T(self) -> "ndarray":  # NumPy's name
         return self.transpose()
 
     @property
@@ -208,7 +208,11 @@ class ndarray:  # noqa: N801  # CuPy's name
     # Copies
 
     def get(
-        self, stream: Any = None, order: str = "C", out: np.ndarray | None = None, blocking: bool = True
+        self,
+        stream: Any = None,
+        order: str = "C",
+        out: np.ndarray | None = None,
+        blocking: bool = True,
     ) -> np.ndarray:
         result = np.empty(self.shape, self.dtype) if out is None else out
         chosen = get_current_stream() if stream is None else stream
@@ -228,16 +232,21 @@ class ndarray:  # noqa: N801  # CuPy's name
         copied = arr.copy()
         layout = self.layout
         chosen = get_current_stream() if stream is None else stream
-        streams.find(chosen.ptr, self.data.device_id).put(
-            lambda: np.copyto(layout.host(), copied)
-        )
+        streams.find(chosen.ptr, self.data.device_id).put(lambda: np.copyto(layout.host(), copied))
 
     def copy(self, order: str = "C") -> "ndarray":
         made = ndarray(self.shape, self.dtype)
         run(lambda x: x, made, self)
         return made
 
-    def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: Any = None, copy: bool = True) -> "ndarray":
+    def astype(
+        self,
+        dtype: Any,
+        order: str = "K",
+        casting: str = "unsafe",
+        subok: Any = None,
+        copy: bool = True,
+    ) -> "ndarray":
         wanted = checked_dtype(dtype)
         if not copy and wanted == self.dtype:
             return self
@@ -273,10 +282,14 @@ class ndarray:  # noqa: N801  # CuPy's name
 
         return _ufuncs.reduced(name, self, axis, dtype, out, keepdims)
 
-    def sum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
+    def sum(
+        self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
+    ) -> "ndarray":
         return self._reduced("sum", axis, dtype, out, keepdims)
 
-    def prod(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
+    def prod(
+        self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
+    ) -> "ndarray":
         return self._reduced("prod", axis, dtype, out, keepdims)
 
     def max(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
@@ -291,7 +304,9 @@ class ndarray:  # noqa: N801  # CuPy's name
     def any(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
         return self._reduced("any", axis, None, out, keepdims)
 
-    def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
+    def mean(
+        self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
+    ) -> "ndarray":
         return self._reduced("mean", axis, dtype, out, keepdims)
 
     # NumPy's functions on it are CuPy's
@@ -322,9 +337,14 @@ def _at_least_array(like: np.ndarray, key: Any) -> np.ndarray:
 
 
 def _taken(x: ndarray, key: Any) -> ndarray:
-    keys = tuple(k.get() if isinstance(k, ndarray) else k for k in (key if isinstance(key, tuple) else (key,)))
+    keys = tuple(
+        k.get() if isinstance(k, ndarray) else k
+        for k in (key if isinstance(key, tuple) else (key,))
+    )
     like, _ = x._like()
-    made = ndarray(np.lib.stride_tricks.as_strided(like, like.shape, (0,) * like.ndim)[keys].shape, x.dtype)
+    made = ndarray(
+        np.lib.stride_tricks.as_strided(like, like.shape, (0,) * like.ndim)[keys].shape, x.dtype
+    )
     run(lambda values: values[keys], made, x)
     return made
 
@@ -375,7 +395,9 @@ def ones(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
     return full(shape, 1, dtype, order)
 
 
-def empty_like(a: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None) -> ndarray:
+def empty_like(
+    a: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None
+) -> ndarray:
     return ndarray(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
 
 

@@ -106,7 +106,9 @@ def reduced(name: str, x: Any, axis: Any, dtype: Any, out: Any, keepdims: bool) 
 
 
 def _reduction(name: str) -> Callable[..., ndarray]:
-    def call(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> ndarray:
+    def call(
+        a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
+    ) -> ndarray:
         return reduced(name, a, axis, dtype, out, keepdims)
 
     call.__name__ = name
@@ -123,12 +125,12 @@ def count_nonzero(a: ndarray, axis: Any = None) -> ndarray:
 
 
 def matmul(x1: ndarray, x2: ndarray, out: Any = None) -> ndarray:
-    like = np.matmul(np.empty(x1.shape, x1.dtype), np.empty(x2.shape, x2.dtype))
+    like = np.matmul(np.zeros(x1.shape, x1.dtype), np.zeros(x2.shape, x2.dtype))
     return run(np.matmul, ndarray(like.shape, like.dtype) if out is None else out, x1, x2)
 
 
 def dot(a: ndarray, b: ndarray, out: Any = None) -> ndarray:
-    like = np.asarray(np.dot(np.empty(a.shape, a.dtype), np.empty(b.shape, b.dtype)))
+    like = np.asarray(np.dot(np.zeros(a.shape, a.dtype), np.zeros(b.shape, b.dtype)))
     return run(np.dot, ndarray(like.shape, like.dtype) if out is None else out, a, b)
 
 
@@ -168,4 +170,9 @@ def _operators() -> None:
 
 
 _operators()
-__all__ = [name for name in globals() if not name.startswith("_") and name not in {"np", "Any", "Callable", "asarray", "checked_dtype", "ndarray", "run"}]
+__all__ = [
+    name
+    for name in globals()
+    if not name.startswith("_")
+    and name not in {"np", "Any", "Callable", "asarray", "checked_dtype", "ndarray", "run"}
+]

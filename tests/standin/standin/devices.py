@@ -10,6 +10,7 @@ from standin import control
 from standin.errors import CUDARuntimeError
 
 _local = threading.local()
+_lock = threading.Lock()
 _process = os.getpid()
 
 
@@ -57,8 +58,13 @@ class Device:
             raise CUDARuntimeError(self.error)
 
 
-@cache
 def _all() -> tuple[Device, ...]:
+    with _lock:
+        return _found()
+
+
+@cache
+def _found() -> tuple[Device, ...]:
     return tuple(Device(number, physical) for number, physical in enumerate(control.devices()))
 
 

@@ -49,7 +49,9 @@ class Capture:
         self._communicators: list = []
         self._clocks: dict[streams.Stream, dict[streams.Stream, int]] = {origin: {}}
 
-    def add(self, stream: streams.Stream, operation: streams.Operation, communicators: tuple) -> None:
+    def add(
+        self, stream: streams.Stream, operation: streams.Operation, communicators: tuple
+    ) -> None:
         """Take an operation into the graph."""
         self._check()
         self._operations.append(operation)

@@ -65,11 +65,11 @@ def get_unique_id() -> bytes:
     return rendezvous.unique_id()
 
 
-def groupStart() -> None:  # noqa: N802  # CuPy's name
+def groupStart() -> None:  # CuPy's name
     check_status(calls.group_start())
 
 
-def groupEnd() -> None:  # noqa: N802
+def groupEnd() -> None:
     check_status(calls.group_end())
 
 
@@ -91,7 +91,7 @@ def _size(count: int) -> int:
 
 class NcclCommunicator:
     def __init__(
-        self, ndev: int, commId: bytes, rank: int, config: NcclConfig | None = None  # noqa: N803
+        self, ndev: int, commId: bytes, rank: int, config: NcclConfig | None = None
     ) -> None:
         self._comm = 0
         if not isinstance(commId, bytes):
@@ -136,7 +136,7 @@ class NcclCommunicator:
     def size(self) -> int:
         return self._told("size")
 
-    def allReduce(self, sendbuf, recvbuf, count, datatype, op, stream) -> None:  # noqa: N802
+    def allReduce(self, sendbuf, recvbuf, count, datatype, op, stream) -> None:
         terms = Terms("all_reduce", _size(count), datatype, op)
         check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
 
@@ -151,18 +151,16 @@ class NcclCommunicator:
     def bcast(self, buff, count, datatype, root, stream) -> None:
         self.broadcast(buff, buff, count, datatype, root, stream)
 
-    def reduceScatter(self, sendbuf, recvbuf, recvcount, datatype, op, stream) -> None:  # noqa: N802
+    def reduceScatter(self, sendbuf, recvbuf, recvcount, datatype, op, stream) -> None:
         terms = Terms("reduce_scatter", _size(recvcount), datatype, op)
         check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
 
-    def allGather(self, sendbuf, recvbuf, count, datatype, stream) -> None:  # noqa: N802
+    def allGather(self, sendbuf, recvbuf, count, datatype, stream) -> None:
         terms = Terms("all_gather", _size(count), datatype)
         check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
 
     def send(self, sendbuf, count, datatype, peer, stream) -> None:
-        check_status(
-            calls.message(self._comm, True, sendbuf, _size(count), datatype, peer, stream)
-        )
+        check_status(calls.message(self._comm, True, sendbuf, _size(count), datatype, peer, stream))
 
     def recv(self, recvbuf, count, datatype, peer, stream) -> None:
         check_status(
@@ -174,7 +172,7 @@ class NcclCommunicator:
         check_status(error)
         check_status(result)
 
-    def commSplit(  # noqa: N802
+    def commSplit(
         self, color: int, key: int, config: NcclConfig | None = None
     ) -> "NcclCommunicator | None":
         status, comm = calls.split(self._comm, color, key)

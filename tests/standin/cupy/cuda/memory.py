@@ -59,9 +59,7 @@ class UnownedMemory(BaseMemory):
     def __init__(self, ptr: int, size: int, owner: object, device_id: int = -1) -> None:
         if device_id < 0:
             if ptr == 0:
-                raise RuntimeError(
-                    "UnownedMemory requires explicit device ID for a null pointer."
-                )
+                raise RuntimeError("UnownedMemory requires explicit device ID for a null pointer.")
             device_id = runtime.pointerGetAttributes(ptr).device
         self.ptr = ptr
         self.size = size

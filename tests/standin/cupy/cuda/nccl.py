@@ -1,7 +1,6 @@
 """CuPy's binding of NCCL, over the stand-in's."""
 
 import os
-from typing import Any
 
 if os.environ.get("STANDIN_NCCL") == "missing":
     available = False

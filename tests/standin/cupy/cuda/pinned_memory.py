@@ -24,27 +24,35 @@ class PinnedMemory:
 
 
 class PinnedMemoryPointer:
-    """A place in pinned memory, which it keeps; made by `alloc_pinned_memory`."""
+    """A place in pinned memory, which it keeps."""
 
     mem: PinnedMemory
     ptr: int
 
+    def __new__(cls, mem: PinnedMemory, offset: int) -> "PinnedMemoryPointer":
+        made = _with_buffer(mem.size - offset).from_address(mem.ptr + offset)
+        made.mem, made.ptr = mem, mem.ptr + offset
+        return made
+
+    def __init__(self, mem: PinnedMemory, offset: int) -> None:
+        pass  # made by __new__
+
     def __int__(self) -> int:
         return self.ptr
+
+    def __add__(self, offset: int) -> "PinnedMemoryPointer":
+        return PinnedMemoryPointer(self.mem, self.ptr - self.mem.ptr + offset)
 
     def size(self) -> int:
         return self.mem.size - (self.ptr - self.mem.ptr)
 
 
 @cache
-def _buffer(size: int) -> type:
+def _with_buffer(size: int) -> type:
     # Python's own classes have no buffer protocol before 3.12; those of ctypes do.
     return type("PinnedMemoryPointer", (PinnedMemoryPointer, ctypes.c_byte * size), {})
 
 
 def alloc_pinned_memory(size: int) -> PinnedMemoryPointer:
     # As CuPy's pool, whole units, which size() tells.
-    mem = PinnedMemory(-(-size // heap.UNIT) * heap.UNIT)
-    pointer = _buffer(mem.size).from_address(mem.ptr)
-    pointer.mem, pointer.ptr = mem, mem.ptr
-    return pointer
+    return PinnedMemoryPointer(PinnedMemory(-(-size // heap.UNIT) * heap.UNIT), 0)

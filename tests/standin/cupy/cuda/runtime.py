@@ -293,7 +293,9 @@ def streamEndCapture(stream: int) -> int:
 def streamIsCapturing(stream: int) -> bool:
     status = graphs.status(streams.find(stream))
     if status == streamCaptureStatusInvalidated:
-        raise RuntimeError("the stream was capturing, but an error has invalidated the capture sequence")
+        raise RuntimeError(
+            "the stream was capturing, but an error has invalidated the capture sequence"
+        )
     return bool(status)
 
 

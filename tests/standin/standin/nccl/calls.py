@@ -21,7 +21,7 @@ INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 4, 5, 6
 FIRST_OWN_OP = 5
 """Numbers of reductions that were made for a communicator begin here."""
 
-_handles = itertools.count(0x7F40_0000_0000, 0x1000)
+handles = itertools.count(0x7F40_0000_0000, 0x1000)
 _communicators: dict[int, Communicator] = {}
 _ended: set[int] = set()
 
@@ -45,7 +45,7 @@ def all_communicators() -> list[Communicator]:
 
 
 def _registered(communicator: Communicator) -> int:
-    handle = next(_handles)
+    handle = next(handles)
     _communicators[handle] = communicator
     return handle
 
@@ -189,9 +189,7 @@ def group_end() -> int:
     return error
 
 
-def collective(
-    handle: int, terms: Terms, send: int, recv: int, stream: int
-) -> int:
+def collective(handle: int, terms: Terms, send: int, recv: int, stream: int) -> int:
     """Put a collective on a stream, or into the calling thread's group."""
 
     def made(communicator: Communicator) -> Call | int:
@@ -199,7 +197,7 @@ def collective(
         if status:
             return status
         size, rank = communicator.size, communicator.rank
-        if terms.bytes_in(rank, size) and not send or terms.bytes_out(rank, size) and not recv:
+        if (terms.bytes_in(rank, size) and not send) or (terms.bytes_out(rank, size) and not recv):
             return INVALID_ARGUMENT
         if terms.kind not in REDUCTIONS or terms.op < FIRST_OWN_OP:
             return Collective(terms, send, recv)
@@ -218,7 +216,7 @@ def message(
     """Put a message on a stream, or into the calling thread's group."""
 
     def made(communicator: Communicator) -> Call | int:
-        if not 0 <= peer < communicator.size or not _known(datatype) or count and not pointer:
+        if not 0 <= peer < communicator.size or not _known(datatype) or (count and not pointer):
             return INVALID_ARGUMENT
         return Message(sends, peer, pointer, count, datatype)
 
@@ -235,9 +233,9 @@ def _refused(communicator: Communicator, terms: Terms) -> int:
         return INVALID_ARGUMENT
     if not 0 <= terms.root < communicator.size:
         return INVALID_ARGUMENT
-    if terms.kind in REDUCTIONS and not 0 <= terms.op < FIRST_OWN_OP:
-        if terms.op not in communicator.factors:
-            return INVALID_ARGUMENT
+    known = 0 <= terms.op < FIRST_OWN_OP or terms.op in communicator.factors
+    if terms.kind in REDUCTIONS and not known:
+        return INVALID_ARGUMENT
     if communicator.size > 1 and terms.count and not communicator.algorithms.permits(terms.kind):
         return INVALID_USAGE  # no algorithm available: NCCL_ALGO was set to ...
     return SUCCESS

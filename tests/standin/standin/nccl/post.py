@@ -8,7 +8,6 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
-from functools import cache
 
 _HEADER = struct.Struct("<QQ")
 
@@ -125,11 +124,14 @@ def read(connection: socket.socket, size: int) -> bytearray | None:
     return data
 
 
-@cache
-def _post(process: int) -> Post:
-    return Post()
+_lock = threading.Lock()
+_posts: dict[int, Post] = {}
 
 
 def post() -> Post:
     """Return this process's."""
-    return _post(os.getpid())
+    with _lock:
+        process = os.getpid()
+        if process not in _posts:
+            _posts[process] = Post()
+        return _posts[process]

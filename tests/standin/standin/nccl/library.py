@@ -1,0 +1,253 @@
+"""The library itself, as what loads it by ctypes has it: functions that take C's arguments.
+
+Addresses, handles, counts and numbers are Python ints or ctypes' simple values; what a function gives
+back is written through ``ctypes.byref``. A function that the version lacks is no attribute.
+"""
+
+import ctypes
+import os
+from typing import Any
+
+from standin import control, devices, heap
+from standin.errors import CUDARuntimeError
+from standin.nccl import calls
+from standin.nccl.collectives import Terms
+from standin.nccl.reductions import DTYPES
+
+_SINCE = {
+    "ncclMemAlloc": 21900,
+    "ncclMemFree": 21900,
+    "ncclCommRegister": 21900,
+    "ncclCommDeregister": 21900,
+    "ncclCommShrink": 22703,
+    "ncclAlltoAll": 22803,
+    "ncclGather": 22803,
+    "ncclScatter": 22803,
+}
+"""Versions that the functions came with; the others were there before."""
+
+_allocated: dict[int, heap.Block] = {}
+
+TEXTS = {
+    0: b"no error",
+    1: b"unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+    2: b"unhandled system error (run with NCCL_DEBUG=INFO for details)",
+    3: b"internal error - please report this issue to the NCCL developers",
+    4: b"invalid argument (run with NCCL_DEBUG=WARN for details)",
+    5: b"invalid usage (run with NCCL_DEBUG=WARN for details)",
+    6: b"remote process exited or there was a network error",
+    7: b"NCCL operation in progress",
+}
+
+
+def _number(x: Any) -> int:
+    """Return an argument that C takes by value."""
+    if isinstance(x, bool) or (not isinstance(x, int | None) and not hasattr(x, "value")):
+        raise ctypes.ArgumentError(f"cannot pass {x!r}")
+    return (x if isinstance(x, int | None) else x.value) or 0
+
+
+def _store(reference: Any, value: int) -> None:
+    """Write through ctypes.byref or ctypes.pointer."""
+    target = reference._obj if hasattr(reference, "_obj") else reference.contents
+    target.value = value
+
+
+def _given(status_and_value: tuple[int, int], reference: Any) -> int:
+    status, value = status_and_value
+    if not status:
+        _store(reference, value)
+    return status
+
+
+class Library:
+    """The functions, as ctypes.CDLL has them."""
+
+    def __getattribute__(self, name: str) -> Any:
+        missing = os.environ.get("STANDIN_RAW_MISSING", "").split(",")
+        if name in missing or control.nccl_version() < _SINCE.get(name, 0):
+            raise AttributeError(f"libnccl.so.2: undefined symbol: {name}")
+        return object.__getattribute__(self, name)
+
+    def ncclGetVersion(self, version: Any) -> int:
+        _store(version, control.nccl_version())
+        return 0
+
+    def ncclGetErrorString(self, status: Any) -> bytes:
+        return TEXTS.get(_number(status), b"unknown result code")
+
+    def ncclGetLastError(self, comm: Any) -> bytes:
+        return b""
+
+    # Memory
+
+    def ncclMemAlloc(self, pointer: Any, size: Any) -> int:
+        try:
+            block = heap.malloc(_number(size))
+        except CUDARuntimeError:
+            return calls.CUDA_ERROR
+        _allocated[block.pointer] = block
+        _store(pointer, block.pointer)
+        return 0
+
+    def ncclMemFree(self, pointer: Any) -> int:
+        block = _allocated.pop(_number(pointer), None)
+        if block is None:
+            control.violation("ncclMemFree of memory that ncclMemAlloc has not given")
+            return calls.INVALID_ARGUMENT
+        for communicator in calls.all_communicators():
+            for start, size in communicator.registered.values():
+                if start < block.pointer + block.size and block.pointer < start + size:
+                    control.violation("ncclMemFree of memory that is registered")
+        try:
+            heap.free(block)
+        except CUDARuntimeError:
+            return calls.CUDA_ERROR
+        return 0
+
+    def ncclCommRegister(self, comm: Any, pointer: Any, size: Any, handle: Any) -> int:
+        communicator = calls.find(_number(comm))
+        if communicator is None:
+            return calls.INVALID_ARGUMENT
+        block = heap.find(_number(pointer))
+        end = _number(pointer) + _number(size)
+        if block is None or block.device < 0 or end > block.pointer + block.size:
+            return calls.INVALID_ARGUMENT
+        key = next(calls.handles)
+        communicator.registered[key] = _number(pointer), _number(size)
+        _store(handle, key)
+        return 0
+
+    def ncclCommDeregister(self, comm: Any, handle: Any) -> int:
+        communicator = calls.find(_number(comm))
+        if communicator is None:
+            return calls.INVALID_ARGUMENT
+        if communicator.registered.pop(_number(handle), None) is None:
+            control.violation("ncclCommDeregister of what is not registered")
+            return calls.INVALID_ARGUMENT
+        return 0
+
+    # Reductions of a communicator
+
+    def ncclRedOpCreatePreMulSum(
+        self, op: Any, scalar: Any, datatype: Any, residence: Any, comm: Any
+    ) -> int:
+        kind = _number(datatype)
+        if not 0 <= kind < len(DTYPES):
+            return calls.INVALID_ARGUMENT
+        width = DTYPES[kind].itemsize
+        if hasattr(scalar, "_obj"):
+            value = bytes(scalar._obj)
+            if len(value) != width:
+                control.violation(f"a premul-sum scalar of {len(value)} bytes, not {width}")
+                return calls.INVALID_ARGUMENT
+        elif _number(residence) == 1:  # ncclScalarHostImmediate
+            value = ctypes.string_at(_number(scalar), width)
+        else:
+            devices.device().check()
+            value = heap.view(_number(scalar), width).tobytes()
+        return _given(calls.make_factor(_number(comm), value, kind), op)
+
+    def ncclRedOpDestroy(self, op: Any, comm: Any) -> int:
+        return calls.drop_factor(_number(comm), _number(op))
+
+    # Communicators
+
+    def ncclCommShrink(
+        self, comm: Any, exclude: Any, count: Any, made: Any, config: Any, flags: Any
+    ) -> int:
+        left_out = [int(exclude[i]) for i in range(_number(count))]
+        return _given(calls.shrink(_number(comm), left_out, _number(flags)), made)
+
+    def ncclCommSplit(self, comm: Any, color: Any, key: Any, made: Any, config: Any) -> int:
+        return _given(calls.split(_number(comm), _number(color), _number(key)), made)
+
+    def ncclCommDestroy(self, comm: Any) -> int:
+        return calls.destroy(_number(comm))
+
+    def ncclCommAbort(self, comm: Any) -> int:
+        return calls.abort(_number(comm))
+
+    def ncclCommGetAsyncError(self, comm: Any, error: Any) -> int:
+        return _given(calls.async_error(_number(comm)), error)
+
+    def ncclCommCount(self, comm: Any, count: Any) -> int:
+        return self._told(comm, count, "size")
+
+    def ncclCommUserRank(self, comm: Any, rank: Any) -> int:
+        return self._told(comm, rank, "rank")
+
+    def ncclCommCuDevice(self, comm: Any, device: Any) -> int:
+        communicator = calls.find(_number(comm))
+        if communicator is None:
+            return calls.INVALID_ARGUMENT
+        _store(device, communicator.device.number)
+        return 0
+
+    def _told(self, comm: Any, reference: Any, attribute: str) -> int:
+        communicator = calls.find(_number(comm))
+        if communicator is None:
+            return calls.INVALID_ARGUMENT
+        _store(reference, getattr(communicator, attribute))
+        return 0
+
+    # Groups
+
+    def ncclGroupStart(self) -> int:
+        return calls.group_start()
+
+    def ncclGroupEnd(self) -> int:
+        return calls.group_end()
+
+    # Calls
+
+    def ncclAllReduce(self, send, recv, count, datatype, op, comm, stream) -> int:
+        return _call("all_reduce", send, recv, count, datatype, comm, stream, op=op)
+
+    def ncclReduce(self, send, recv, count, datatype, op, root, comm, stream) -> int:
+        return _call("reduce", send, recv, count, datatype, comm, stream, op=op, root=root)
+
+    def ncclBroadcast(self, send, recv, count, datatype, root, comm, stream) -> int:
+        return _call("broadcast", send, recv, count, datatype, comm, stream, root=root)
+
+    def ncclReduceScatter(self, send, recv, count, datatype, op, comm, stream) -> int:
+        return _call("reduce_scatter", send, recv, count, datatype, comm, stream, op=op)
+
+    def ncclAllGather(self, send, recv, count, datatype, comm, stream) -> int:
+        return _call("all_gather", send, recv, count, datatype, comm, stream)
+
+    def ncclAlltoAll(self, send, recv, count, datatype, comm, stream) -> int:
+        return _call("all_to_all", send, recv, count, datatype, comm, stream)
+
+    def ncclGather(self, send, recv, count, datatype, root, comm, stream) -> int:
+        return _call("gather", send, recv, count, datatype, comm, stream, root=root)
+
+    def ncclScatter(self, send, recv, count, datatype, root, comm, stream) -> int:
+        return _call("scatter", send, recv, count, datatype, comm, stream, root=root)
+
+    def ncclSend(self, send, count, datatype, peer, comm, stream) -> int:
+        return _message(True, send, count, datatype, peer, comm, stream)
+
+    def ncclRecv(self, recv, count, datatype, peer, comm, stream) -> int:
+        return _message(False, recv, count, datatype, peer, comm, stream)
+
+
+def _call(
+    kind: str, send: Any, recv: Any, count: Any, datatype: Any, comm: Any, stream: Any,
+    *, op: Any = 0, root: Any = 0,
+) -> int:  # fmt: skip
+    terms = Terms(kind, _number(count), _number(datatype), _number(op), _number(root))
+    return calls.collective(_number(comm), terms, _number(send), _number(recv), _number(stream))
+
+
+def _message(
+    sends: bool, pointer: Any, count: Any, datatype: Any, peer: Any, comm: Any, stream: Any
+) -> int:
+    return calls.message(
+        _number(comm), sends, _number(pointer), _number(count), _number(datatype), _number(peer),
+        _number(stream),
+    )  # fmt: skip
+
+
+library = Library()
+"""What `ctypes.CDLL` gives of the real one."""

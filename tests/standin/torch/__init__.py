@@ -1,0 +1,217 @@
+"""A stand-in for PyTorch with CUDA: tensors that say where they lie, and streams of their own.
+
+A current stream of its own is what matters: it is not CuPy's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import cupy
+from torch import cuda as cuda
+
+
+class dtype:  # PyTorch's name
+    """An element type."""
+
+    def __init__(self, name: str, numpy: Any) -> None:
+        self._name = name
+        self._numpy = np.dtype(numpy)
+
+    def __repr__(self) -> str:
+        return f"torch.{self._name}"
+
+
+bool = dtype("bool", np.bool_)
+uint8 = dtype("uint8", np.uint8)
+int8 = dtype("int8", np.int8)
+int16 = dtype("int16", np.int16)
+int32 = dtype("int32", np.int32)
+int64 = dtype("int64", np.int64)
+uint16 = dtype("uint16", np.uint16)
+uint32 = dtype("uint32", np.uint32)
+uint64 = dtype("uint64", np.uint64)
+float16 = dtype("float16", np.float16)
+float32 = dtype("float32", np.float32)
+float64 = dtype("float64", np.float64)
+complex64 = dtype("complex64", np.complex64)
+complex128 = dtype("complex128", np.complex128)
+bfloat16 = dtype("bfloat16", ml_dtypes.bfloat16)
+float8_e4m3fn = dtype("float8_e4m3fn", ml_dtypes.float8_e4m3fn)
+float8_e5m2 = dtype("float8_e5m2", ml_dtypes.float8_e5m2)
+
+_DTYPES = [value for value in list(globals().values()) if isinstance(value, dtype)]
+
+
+def _of(numpy: np.dtype) -> dtype:
+    return next(d for d in _DTYPES if d._numpy == numpy)
+
+
+class device:  # PyTorch's name
+    """Where a tensor lies."""
+
+    def __init__(self, type: str, index: int | None = None) -> None:
+        kind, _, number = type.partition(":")
+        self.type = kind
+        self.index = int(number) if number else index
+
+    def __repr__(self) -> str:
+        return f"device(type='{self.type}', index={self.index})"
+
+    def __eq__(self, other: object) -> Any:
+        return isinstance(other, device) and repr(self) == repr(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Tensor:
+    """A tensor in device memory (or in the host's, where it says so)."""
+
+    requires_grad = False
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    @property
+    def is_cuda(self) -> Any:
+        return isinstance(self._array, cupy.ndarray)
+
+    @property
+    def device(self) -> device:
+        return device("cuda", self.get_device()) if self.is_cuda else device("cpu")
+
+    @property
+    def dtype(self) -> dtype:
+        return _of(self._array.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._array.shape
+
+    def get_device(self) -> int:
+        return self._array.data.device_id if self.is_cuda else -1
+
+    def data_ptr(self) -> int:
+        return self._array.data.ptr if self.is_cuda else self._array.ctypes.data
+
+    def is_contiguous(self) -> Any:
+        return self._array.flags.c_contiguous
+
+    def numel(self) -> int:
+        return self._array.size
+
+    def element_size(self) -> int:
+        return self._array.dtype.itemsize
+
+    def detach(self) -> Tensor:
+        return Tensor(self._array)
+
+    def requires_grad_(self, requires_grad: Any = True) -> Tensor:
+        self.requires_grad = requires_grad
+        return self
+
+    def new_empty(self, size: Any, *, dtype: dtype | None = None) -> Tensor:
+        kind = self._array.dtype if dtype is None else dtype._numpy
+        if not self.is_cuda:
+            return Tensor(np.empty(size, kind))
+        with cuda._current(self.get_device()):
+            return Tensor(cupy.empty(size, kind))
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return Tensor(self._array[key])
+
+    def view(self, *shape: Any) -> Tensor:
+        return Tensor(self._array.reshape(*shape))
+
+    def t(self) -> Tensor:
+        return Tensor(self._array.T)
+
+    def fill_(self, value: Any) -> Tensor:
+        with cuda._current(self.get_device()):
+            self._array.fill(value)
+        return self
+
+    def add_(self, value: Any) -> Tensor:
+        with cuda._current(self.get_device()):
+            cupy.add(self._array, value, out=self._array)
+        return self
+
+    def cpu(self) -> Tensor:
+        if not self.is_cuda:
+            return self
+        with cuda._current(self.get_device()):
+            return Tensor(self._array.get())
+
+    def numpy(self) -> np.ndarray:
+        if self.is_cuda:
+            raise TypeError(
+                "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the "
+                "tensor to host memory first."
+            )
+        return self._array
+
+    def tolist(self) -> Any:
+        return self.cpu()._array.tolist()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if not self.is_cuda:
+            raise AttributeError("Can't get __cuda_array_interface__ on non-CUDA tensor")
+        told = dict(self._array.__cuda_array_interface__)
+        del told["stream"]
+        return told | {"version": 2}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        return self._array.__dlpack__(**keywords)
+
+
+def _number(where: Any) -> int | None:
+    """Return the number of a CUDA device; None for the CPU."""
+    if where is None:
+        return None
+    place = where if isinstance(where, device) else device(str(where))
+    if place.type == "cpu":
+        return None
+    return cuda.current_device() if place.index is None else place.index
+
+
+def empty(*size: Any, dtype: dtype = float32, device: Any = None) -> Tensor:
+    shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+    number = _number(device)
+    if number is None:
+        return Tensor(np.empty(shape, dtype._numpy))
+    with cuda._current(number):
+        return Tensor(cupy.empty(shape, dtype._numpy))
+
+
+def full(size: Any, fill_value: Any, *, dtype: dtype = float32, device: Any = None) -> Tensor:
+    made = empty(size, dtype=dtype, device=device)
+    if not made.is_cuda:
+        made._array[...] = fill_value
+        return made
+    return made.fill_(fill_value)
+
+
+def zeros(*size: Any, dtype: dtype = float32, device: Any = None) -> Tensor:
+    shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+    return full(shape, 0, dtype=dtype, device=device)
+
+
+def ones(*size: Any, dtype: dtype = float32, device: Any = None) -> Tensor:
+    shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+    return full(shape, 1, dtype=dtype, device=device)
+
+
+def tensor(data: Any, *, dtype: dtype | None = None, device: Any = None) -> Tensor:
+    values = np.asarray(data, None if dtype is None else dtype._numpy)
+    number = _number(device)
+    if number is None:
+        return Tensor(values.copy())
+    with cuda._current(number):
+        return Tensor(cupy.asarray(values))

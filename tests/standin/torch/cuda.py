@@ -1,0 +1,98 @@
+"""Devices and streams of PyTorch: a thread's current stream is not CuPy's."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import cupy
+
+_local = threading.local()
+
+
+class Stream:
+    """A stream that does not wait for the default one."""
+
+    def __init__(self, device: Any = None, priority: int = 0) -> None:
+        number = current_device() if device is None else device
+        with cupy.cuda.Device(number):
+            self._stream = cupy.cuda.Stream(non_blocking=True, priority=priority)
+        self.device_index = number
+
+    @property
+    def cuda_stream(self) -> int:
+        return self._stream.ptr
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.cuda_stream
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+    def query(self) -> bool:
+        return self._stream.done
+
+
+class _Default(Stream):
+    def __init__(self, device: int) -> None:
+        self._stream = cupy.cuda.Stream.null
+        self.device_index = device
+
+
+def _streams() -> dict[int, Stream]:
+    return _local.__dict__.setdefault("streams", {})
+
+
+def is_available() -> bool:
+    return cupy.cuda.is_available()
+
+
+def device_count() -> int:
+    return cupy.cuda.runtime.getDeviceCount()
+
+
+def current_device() -> int:
+    return cupy.cuda.runtime.getDevice()
+
+
+def set_device(device: int) -> None:
+    cupy.cuda.runtime.setDevice(device)
+
+
+def current_stream(device: int | None = None) -> Stream:
+    number = current_device() if device is None else device
+    return _streams().get(number) or _Default(number)
+
+
+@contextmanager
+def stream(stream: Stream) -> Iterator[None]:
+    """Make a stream the thread's current one."""
+    before = _streams().get(stream.device_index)
+    _streams()[stream.device_index] = stream
+    try:
+        yield
+    finally:
+        if before is None:
+            del _streams()[stream.device_index]
+        else:
+            _streams()[stream.device_index] = before
+
+
+def synchronize(device: int | None = None) -> None:
+    cupy.cuda.Device(current_device() if device is None else device).synchronize()
+
+
+class _Of:
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._pointer
+
+
+@contextmanager
+def _current(device: int) -> Iterator[None]:
+    """Do with CuPy's arrays what PyTorch does on its own current stream."""
+    pointer = current_stream(device).cuda_stream
+    with cupy.cuda.Device(device), cupy.cuda.Stream.from_external(_Of(pointer)):
+        yield
