@@ -3,8 +3,10 @@
 import threading
 from dataclasses import replace
 
+import cupy
 import numpy as np
 import pytest
+from cupy.cuda import nccl
 
 from hpccomm import dtypes
 from hpccomm.algorithms import ALGORITHMS
@@ -15,9 +17,6 @@ from hpccomm.errors import UsageError
 from hpccomm.paths.schedules import DeviceSchedules
 from hpccomm.reductions import Folder, PremulSum, ReduceOp, identity, premultiply
 from hpccomm.topology import Topology
-
-cupy = pytest.importorskip("cupy")
-nccl = pytest.importorskip("cupy.cuda.nccl")
 
 I32, F32 = np.dtype(np.int32), np.dtype(np.float32)
 
@@ -259,6 +258,44 @@ def test_an_exclusive_scan_leaves_the_first_rank_the_identity(op):
     assert (found[0] == identity(op, F32)).all()
     for rank in (1, 2):
         assert found[rank].tobytes() == fold(op, x[:rank]).tobytes()
+
+
+def test_a_graph_of_a_schedule_is_replayed():
+    n, count = 2, 600
+    x = numbers(n, count)
+    call = Signature("all_reduce", I32, (count,), op=ReduceOp.BXOR)
+    unique = nccl.get_unique_id()
+
+    def rank_main(rank):
+        communicator = nccl.NcclCommunicator(n, unique, rank)
+        planned = DeviceSchedules(rank, Topology((0,) * n), rank, 512).planned(call, "ring", True)
+        send, recv = cupy.asarray(x[rank]), cupy.empty(count, I32)
+        stream = cupy.cuda.Stream(non_blocking=True)
+        cupy.cuda.Device(rank).synchronize()
+
+        def enqueue():
+            with streams.used(stream.ptr, rank):
+                exchange = exchanging(communicator)
+                planned.program.enqueue(exchange, send.data.ptr, recv.data.ptr, stream.ptr)
+
+        enqueue()  # its kernels are compiled, and the pool has memory for this stream
+        stream.synchronize()
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+        enqueue()
+        graph = stream.end_capture()
+        found = []
+        for factor in (1, 3):
+            new = x[rank] * factor
+            cupy.cuda.runtime.memcpy(send.data.ptr, new.ctypes.data, new.nbytes, 1)  # to the device
+            graph.launch(stream)
+            stream.synchronize()
+            found.append(recv.get())
+        communicator.destroy()
+        return found
+
+    for found in at_once(n, rank_main):
+        assert found[0].tolist() == (x[0] ^ x[1]).tolist()
+        assert found[1].tolist() == ((x[0] * 3) ^ (x[1] * 3)).tolist()
 
 
 def test_trap_scratch_for_a_graph_is_never_given_to_anything_else():

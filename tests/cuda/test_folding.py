@@ -1,5 +1,6 @@
 """Folds in device memory: what comes out is what the host's come to."""
 
+import cupy
 import numpy as np
 import pytest
 
@@ -9,8 +10,6 @@ from hpccomm.cuda.memory import Scratch
 from hpccomm.errors import UsageError
 from hpccomm.reductions import Folder, PremulSum, ReduceOp, identity, meaningful
 from hpccomm.reductions import premultiply as premultiply_on_host
-
-cupy = pytest.importorskip("cupy")
 
 PAIRS = [
     pytest.param(op, dtype, id=f"{op.value}-{dtype}")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import cupy
 import numpy as np
 import pytest
 
@@ -12,8 +13,6 @@ from hpccomm.errors import UsageError
 from hpccomm.paths import NcclPath
 from hpccomm.reductions import PremulSum, ReduceOp
 from hpccomm.topology import Topology
-
-cupy = pytest.importorskip("cupy")
 
 F32 = np.dtype(np.float32)
 SUM = Signature("all_reduce", F32, (8,), op=ReduceOp.SUM)
