@@ -302,7 +302,7 @@ class Calls:
         timeout: float,
         flights: Flights,
         *,
-        plain: Callable[[], bool],
+        apart: Callable[[], bool],
         otherwise: Callable[[], Any],
         result: Any,
     ) -> Callable[[], Any]:
@@ -316,8 +316,8 @@ class Calls:
             As of `enqueue`.
         current : callable
             Gives the stream.
-        plain : callable
-            Whether the call can go this way now.
+        apart : callable
+            Whether calls go elsewhere at present.
         otherwise : callable
             The long way, for when it cannot.
         result : object
@@ -332,7 +332,7 @@ class Calls:
         pre, post, nbytes = self.pre_hooks, self.post_hooks, label[1]
 
         def call() -> Any:
-            if pre.registered or post.registered or not plain():
+            if pre.registered or post.registered or apart():
                 return otherwise()
             if gate.error is not None or self._closed or not acquire(False):
                 return otherwise()  # which says what is wrong

@@ -149,14 +149,15 @@ class Flights:
             return flight
 
     def _mark(self, flight: Flight, now: float) -> None:
-        """Record the event of a flight. Under the lock, with the device current."""
+        """Record the event of a flight. Under the lock."""
         if flight is self._open:
             self._open = None
         self._marked = now
-        flight.captured = streams.capturing(flight.stream)
-        if not flight.event:
-            flight.event = self._take()
-        streams.record(flight.event, flight.stream)
+        with streams.on_device(self._device):  # the default stream has the same number on each
+            flight.captured = streams.capturing(flight.stream)
+            if not flight.event:
+                flight.event = self._take()
+            streams.record(flight.event, flight.stream)
         if flight.captured:
             self._graphs.append(flight)  # the graph may be replayed as long as there is one
         else:
@@ -221,7 +222,7 @@ class Flights:
         if self._ended:
             return
         try:
-            with streams.on_device(self._device), self._lock:
+            with self._lock:
                 last = self._open
                 if last is not None and now - self._marked > QUIET_SECONDS:
                     self._mark_from_afar(last, now)

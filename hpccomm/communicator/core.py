@@ -211,6 +211,8 @@ class Core:
     def _issue_on_device(self, bound: Bound, way: DeviceWay, async_op: bool, limit: float) -> Any:
         devices, recipe = self._devices, bound.recipe
         assert isinstance(devices, Devices)
+        if not async_op and self._batch is None and devices.enqueue(way, bound, limit):
+            return bound.result
         launched = devices.launched(way, recipe.label, recipe.tally, bound)
         if self._batch is not None:
             self._collect(launched, async_op)
@@ -304,15 +306,22 @@ class Core:
                 self._recipes[key] = recipe
         return recipe, a, b
 
-    def _check_devices(self, *arrays: View | None) -> None:
-        """Raise unless device arrays can be used here, and all of these lie on this rank's device."""
+    def _check_devices(self, x: View | None, out: View | None) -> None:
+        """Raise unless device arrays can be used here, and these lie on this rank's device."""
+        number = None if isinstance(self._devices, str) else self._devices.device
+        for array in (x, out):
+            # The shortest way: two arrays that fit.
+            if array is not None and (array.__class__ is not DeviceArray or array.device != number):
+                self._refuse_devices(x, out)
+
+    def _refuse_devices(self, x: View | None, out: View | None) -> None:
         devices = self._devices
         if isinstance(devices, str):
             raise BackendUnavailable(
                 f"communicator {self._calls.name!r} takes no device arrays: {devices}. "
                 "Or copy them to NumPy arrays first"
             )
-        for which, array in zip(("x", "out"), arrays, strict=True):
+        for which, array in (("x", x), ("out", out)):
             if array is None:
                 continue
             if not isinstance(array, DeviceArray):
@@ -320,7 +329,7 @@ class Core:
                 raise UsageError(
                     f"{which} is in host memory and {other} on a device; give both of one kind"
                 )
-            if array.device != devices.device and array.device >= 0:
+            if array.device != devices.device and array.nbytes:
                 raise UsageError(
                     f"{which} lies on device {array.device} and communicator {self._calls.name!r} "
                     f"uses device {devices.device}; make arrays there, for example after "

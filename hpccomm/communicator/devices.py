@@ -122,7 +122,6 @@ class Devices:
         check = (lambda: None) if backend is None else backend.check
         self._flights = Flights(device, check, self._lost)
         self._closed = False
-        self._runtime = cupy().cuda.runtime
         if backend is not None:
             calls.translators.append(backend.translate)
             calls.releases.append(self._abandon)
@@ -146,7 +145,7 @@ class Devices:
             0 if send is None else send.pointer,
             0 if recv is None else recv.pointer,
             stream,
-            partial(streams.current, array, self.device),
+            streams.finder(array, self.device),
             result,
             bound.keep,
             () if send is None else (send,),
@@ -172,7 +171,7 @@ class Devices:
             0,
             0,
             self._stream(array, stream),
-            partial(streams.current, array, self.device),
+            streams.finder(array, self.device),
             result,
             keep,
             reads,
@@ -195,6 +194,25 @@ class Devices:
 
     # Issuing.
 
+    def enqueue(self, way: DeviceWay, bound: "Bound", limit: float) -> bool:
+        """Issue a synchronous call the shortest way, and return whether that could be done."""
+        launch, needs = way.launch, way.needs
+        if launch is None or not (needs is None or needs.done()):
+            return False
+        recipe, send, recv, keep = bound.recipe, bound.send, bound.recv, bound.keep
+        self._calls.enqueue(
+            recipe.label,
+            recipe.tally,
+            launch,
+            0 if send is None else send.pointer,  # type: ignore[union-attr]  # a device array
+            0 if recv is None else recv.pointer,  # type: ignore[union-attr]  # likewise
+            self._stream(keep[0] if bound.result is None else bound.result, bound.stream),
+            keep,
+            limit,
+            self._flights,
+        )
+        return True
+
     def issue(self, call: Launched, async_op: bool, limit: float) -> Any:
         """Issue a call. Does not block the host, unless the host takes part in it."""
         way = call.way
@@ -206,7 +224,7 @@ class Devices:
         self._calls.enqueue(
             call.label,
             call.tally,
-            self._on_device(way.launch),
+            way.launch,
             call.send,
             call.recv,
             call.stream,
@@ -222,12 +240,11 @@ class Devices:
                 f"{call.label[0]} on device arrays goes over {self.path.name!r}, in which the host "
                 "takes part, and a CUDA graph is being captured; capture works over NCCL alone"
             )
-        operation = call.operation()
         if async_op:
-            return self._calls.start(operation, limit, call.result)
-        start, send, recv, stream = call.way.start, call.send, call.recv, call.stream
+            return self._calls.start(self._apart(call), limit, call.result)
+        start = call.way.start
         assert start is not None
-        steps = partial(start, send, recv, stream)
+        steps = partial(start, call.send, call.recv, call.stream)
         self._calls.run(
             call.label,
             call.tally,
@@ -239,6 +256,26 @@ class Devices:
             ordered=call.ordered,
         )
         return call.result
+
+    def _apart(self, call: Launched) -> Operation:
+        """Return a call in which the host takes part, on the communicator's own stream.
+
+        It is done once the device is: the stream of its arrays, which may be gone by then, is asked
+        for nothing more.
+        """
+        start, own = call.way.start, self.own_stream()
+        assert start is not None
+        ready, done = streams.owned_event(), streams.owned_event()
+        streams.record(ready.ptr, call.stream)
+        streams.order(ready.ptr, own)
+
+        def steps() -> Steps:
+            yield from start(call.send, call.recv, own)
+            streams.record(done.ptr, own)
+            while not streams.ready(done.ptr):
+                yield False
+
+        return Operation(*call.label, steps, (call.keep, ready, done), ordered=call.ordered)
 
     def make_ready(self, call: Launched) -> None:
         """Make what the call needs, if it is not there yet. Collective then; blocks."""
@@ -255,17 +292,6 @@ class Devices:
             )
         with self._calls.told("making a communicator", 0):
             way.needs.make()
-
-    def _on_device(self, launch: Launch) -> Launch:
-        """Return `launch`, with the device made current where it is not."""
-        if self._runtime.getDevice() == self.device:
-            return launch
-
-        def elsewhere(send: int, recv: int, stream: int) -> None:
-            with streams.on_device(self.device):
-                launch(send, recv, stream)
-
-        return elsewhere
 
     def own_stream(self) -> int:
         """Return the stream of asynchronous calls."""
@@ -405,7 +431,6 @@ class Devices:
         launch = call.way.launch
         if launch is None:
             return otherwise
-        get_device, device = self._runtime.getDevice, self.device
         stream = call.stream
         return self._calls.repeated(
             call.label,
@@ -417,7 +442,7 @@ class Devices:
             call.keep,
             limit,
             self._flights,
-            plain=lambda: get_device() == device and not apart(),
+            apart=apart,
             otherwise=otherwise,
             result=call.result,
         )

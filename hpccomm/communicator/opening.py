@@ -74,7 +74,8 @@ def open_devices(
             way, backend, calls, control, settings, host, device, parent, left_out, reasons
         )
         if path is not None:
-            told = "; ".join((*reasons, why) if why else reasons) or "it is the best way"
+            best = "as asked" if settings.backend in _ORDER else "it is the best way"
+            told = "; ".join((*reasons, why) if why else reasons) or best
             # What is slower than it could be is told to everybody.
             _log(backend, calls, f"device arrays go over {path.name}: {told}", loud=way == STAGED)
             return Devices(calls, path, over, device, high_priority=settings.high_priority_stream)

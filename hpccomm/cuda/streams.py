@@ -1,11 +1,11 @@
 """Streams and events, as the numbers that CUDA knows them by."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hpccomm.cuda.arrays import INTERFACE, TORCH, kind_of
+from hpccomm.cuda.arrays import CUPY, INTERFACE, TORCH, kind_of
 from hpccomm.cuda.library import cupy
 from hpccomm.errors import CommunicationError, UsageError
 
@@ -56,15 +56,29 @@ def given(stream: object) -> int:
 
 def current(x: Any, device: int) -> int:
     """Return the current stream of the framework of `x`, a device array on `device`."""
+    if kind_of(x) == CUPY:
+        found: int = cupy().cuda.get_current_stream(device).ptr
+        return found
+    return finder(x, device)()
+
+
+def finder(x: Any, device: int) -> Callable[[], int]:
+    """Return what gives the current stream of the framework of `x` again and again."""
     kind = kind_of(x)
     if kind == TORCH:
-        pointer: int = sys.modules["torch"].cuda.current_stream(device).cuda_stream
-        return pointer
+        of_torch = sys.modules["torch"].cuda.current_stream
+        return lambda: int(of_torch(device).cuda_stream)
     if kind == INTERFACE:
         told = x.__cuda_array_interface__.get("stream")
         if told is not None:  # 1 is the legacy default stream, as 0 is to CUDA
-            return int(told)
-    found: int = cupy().cuda.get_current_stream(device).ptr
+            number = int(told)
+            return lambda: number
+    of_cupy = cupy().cuda.get_current_stream
+
+    def found() -> int:
+        pointer: int = of_cupy(device).ptr
+        return pointer
+
     return found
 
 
