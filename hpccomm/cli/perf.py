@@ -3,13 +3,18 @@
 import argparse
 import sys
 from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
 
 from hpccomm.bootstrap.launch import launched
 from hpccomm.errors import UsageError
 from hpccomm.perf import flags
 
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
 DESCRIPTION = """\
-Measure collectives on host arrays, the way nccl-tests does, and verify what they did.
+Measure collectives on host or device arrays, the way nccl-tests does, and verify what they did.
 
 The flags are nccl-tests', with its meanings and defaults, and so is the table. One table is
 printed for each combination of collective, backend and algorithm. The printed time is that of a
@@ -29,6 +34,8 @@ examples:
   mpiexec -n 4 hpccomm perf all_reduce,all_gather -b 1M -e 16M -i 1M -d double --output runs.h5
   mpiexec -n 4 hpccomm perf all -b 0 -e 1M -f 4 -o all -d all
   mpiexec -n 2 hpccomm perf send_recv -b 1 -e 4M -f 2 -a 3 -I 1 --csv latency.csv
+  mpiexec -n 8 hpccomm perf all_reduce -b 8 -e 8G -f 2 --backend nccl --algorithm ring,tree,native
+  mpiexec -n 8 hpccomm perf all -b 1M -e 1G -f 4 --backend nccl,mpi --output runs.h5
 """
 
 
@@ -43,30 +50,39 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure. Collective: every rank of the job runs it."""
     options = flags.options(arguments)
     # Arguments are checked before MPI is started.
-    import hpccomm
     from hpccomm.perf import sweep
     from hpccomm.perf.report import terminal
+    from hpccomm.perf.sources import Source, kept
 
     place = launched()
     with ExitStack() as stack:
-        comms = []
-        for backend in options.backends:
-            comm = hpccomm.new_comm(
-                backend, timeout=options.timeout or None, name=f"perf-{backend}"
-            )
-            comms.append(stack.enter_context(comm))
-            if place is not None and place.size > comm.size and comm.mpi_comm is None:
-                raise UsageError(
-                    f"--backend {backend}: its ranks are in one process, and {place.launcher} "
-                    f"started {place.size}; leave the launcher out, or name another backend"
-                )
+        sources = [
+            Source(name, partial(_opened, name, options.timeout)) for name in options.backends
+        ]
+        if len(sources) == 1:  # it need not be opened again to be measured
+            sources = [kept(stack.enter_context(sources[0].opened()), sources[0].backend)]
         wrong = sweep.run(
-            comms,
+            sources,
             options,
             ("hpccomm", *sys.argv[1:]),
             "none" if place is None else place.launcher,
             sys.stdout,
             sys.stderr,
-            terminal() if comms[0].rank == 0 else None,
+            terminal() if place is None or place.rank == 0 else None,
         )
     return 1 if wrong else 0
+
+
+def _opened(backend: str, timeout: int) -> "Communicator":
+    """Return the communicator over a backend. Collective; blocks."""
+    import hpccomm
+
+    comm = hpccomm.new_comm(backend, timeout=timeout or None, name=f"perf-{backend}")
+    place = launched()
+    if place is not None and place.size > comm.size and comm.mpi_comm is None:
+        comm.abort()
+        raise UsageError(
+            f"--backend {backend}: its ranks are in one process, and {place.launcher} "
+            f"started {place.size}; leave the launcher out, or name another backend"
+        )
+    return comm

@@ -14,6 +14,7 @@ from hpccomm.perf.measure import Case, check_algorithm
 from hpccomm.perf.names import NO_OP, NO_TYPE, OPS, TYPES
 from hpccomm.perf.options import Options
 from hpccomm.perf.readers import ALL
+from hpccomm.perf.side import DEVICE, Side
 from hpccomm.perf.sizes import Sizes
 from hpccomm.policy import AUTO
 
@@ -49,17 +50,20 @@ class Block:
 
     Attributes
     ----------
-    comm : Communicator
-        Whose collective is measured.
+    source : int
+        Number of the backend, as they were asked for.
+    backend : str
+        As it is printed.
     collective : Collective
-        Which.
+        Which is measured.
     algorithm : str
         As it is printed, and passed to the calls.
     pairs : tuple of Pair
         Types and reductions that are measured.
     """
 
-    comm: "Communicator"
+    source: int
+    backend: str
     collective: Collective
     algorithm: str
     pairs: tuple[Pair, ...]
@@ -67,82 +71,128 @@ class Block:
     @property
     def names(self) -> tuple[str, str, str]:
         """Collective, backend and algorithm, as they are printed."""
-        return self.collective.name, self.comm.backends["host"] or "", self.algorithm
+        return self.collective.name, self.backend, self.algorithm
 
-    def stretches(self, options: Options) -> Iterator[Stretch]:
+    def stretches(self, options: Options, ranks: int) -> Iterator[Stretch]:
         """Yield the lines, type by type, reduction by reduction, root by root."""
         if not self.collective.moves:
             yield Stretch(NO_TYPE, NO_OP, -1, Sizes(0, 0, 2, 0))
             return
         for type_name, op_name in self.pairs:
-            for root in options.roots(self.collective.name, self.comm.size):
+            for root in options.roots(self.collective.name, ranks):
                 yield Stretch(type_name, op_name, root, options.sizes)
 
-    def expected_rows(self, options: Options) -> int:
+    def expected_rows(self, options: Options, ranks: int) -> int:
         """Return how many rows there will be; those of one cycle, if there is no end to them."""
         halves = 2 if self.collective.in_place else 1
         return sum(
             halves * stretch.sizes.number(stretch.dtype.itemsize)
-            for stretch in self.stretches(options)
+            for stretch in self.stretches(options, ranks)
         ) * max(1, options.config.run_cycles)
 
 
-def blocks(
-    comms: Sequence["Communicator"], options: Options
-) -> tuple[tuple[Block, ...], tuple[str, ...]]:
-    """Return the tables of a run, and what is skipped because it does not exist. Local.
+class Plan:
+    """The tables of a run, found out backend by backend.
 
     Parameters
     ----------
-    comms : sequence of Communicator
-        One for each backend that was asked for.
     options : Options
         What was asked for.
 
-    Raises
-    ------
-    UsageError
-        If an algorithm applies to nothing that was asked for.
+    Attributes
+    ----------
+    ranks : int
+        Of the run; 0 before the first backend.
+    versions : dict of str to str
+        Of what the backends need.
     """
-    tables: dict[tuple[str, str, str], Block] = {}
-    skipped: dict[str, None] = dict.fromkeys(options.skipped())
-    refused: dict[str, str] = {}
-    used: set[str] = set()
-    every = ALL in (options.algorithms or ())
-    for name in options.collectives:
-        collective = COLLECTIVES[name]
-        pairs = options.pairs(name)
-        for comm in comms:
-            if options.algorithms is None or not collective.algorithms:
-                algorithm = _by_default(comm, collective, pairs)
-                block = Block(comm, collective, algorithm, pairs)
-                tables.setdefault(block.names, block)
-                used.add(algorithm)
+
+    def __init__(self, options: Options) -> None:
+        self.ranks = 0
+        self.versions: dict[str, str] = {}
+        self._options = options
+        self._tables: dict[tuple[str, str, str], Block] = {}
+        self._skipped: dict[str, None] = dict.fromkeys(options.skipped())
+        self._refused: dict[str, str] = {}
+        self._used: set[str] = set()
+
+    def add(self, number: int, comm: "Communicator", side: Side) -> None:
+        """Add the tables of a backend. Local.
+
+        Parameters
+        ----------
+        number : int
+            The backend's, as they were asked for.
+        comm : Communicator
+            Over it.
+        side : Side
+            The arrays.
+        """
+        self.ranks = comm.size
+        self.versions |= side.versions()
+        for name in self._options.collectives:
+            collective = COLLECTIVES[name]
+            if side.name == DEVICE and not collective.moves:
+                self._leave_out(name)
                 continue
-            for algorithm in policy.NAMES if every else options.algorithms:
-                if every and algorithm == AUTO:
-                    continue  # it takes one of the others
-                fails = _failures(comm, collective, pairs, algorithm)
-                fit = tuple(pair for pair in pairs if pair not in fails)
-                if fit:
-                    block = Block(comm, collective, algorithm, fit)
-                    tables.setdefault(block.names, block)
-                    used.add(algorithm)
-                elif every:
-                    continue  # what does not apply at all is no part of all
-                for pair, why in fails.items():
-                    refused.setdefault(algorithm, f"{_spelled(name, pair)}: {why}")
-                    part = _spelled(name, pair) if fit else name
-                    skipped[f"{algorithm} on {part}"] = None
-    for algorithm in options.algorithms or ():
-        if algorithm not in used and not every:
-            why = refused.get(algorithm, f"{', '.join(options.collectives)} takes no algorithm")
-            raise UsageError(f"--algorithm {algorithm}: {why}")
-    return tuple(tables.values()), tuple(skipped)
+            for algorithm, pairs in self._algorithms(comm, side, collective):
+                block = Block(number, side.backend(), collective, algorithm, pairs)
+                self._tables.setdefault(block.names, block)
+                self._used.add(algorithm)
+
+    def _leave_out(self, name: str) -> None:
+        if len(self._options.collectives) == 1:
+            raise UsageError(
+                f"{name} moves no arrays, on a device or elsewhere; measure it with --arrays host"
+            )
+        self._skipped[f"{name} on device arrays"] = None
+
+    def _algorithms(
+        self, comm: "Communicator", side: Side, collective: Collective
+    ) -> Iterator[tuple[str, tuple[Pair, ...]]]:
+        """Yield the algorithms of a collective, and the pairs that each applies to."""
+        asked, pairs = self._options.algorithms, self._options.pairs(collective.name)
+        if asked is None or not collective.algorithms:
+            yield _by_default(comm, side, collective, pairs), pairs
+            return
+        every = ALL in asked
+        for algorithm in policy.NAMES if every else asked:
+            if every and algorithm == AUTO:
+                continue  # it takes one of the others
+            fails = _failures(comm, side, collective, pairs, algorithm)
+            fit = tuple(pair for pair in pairs if pair not in fails)
+            if fit:
+                yield algorithm, fit
+            elif every:
+                continue  # what does not apply at all is no part of all
+            for pair, why in fails.items():
+                self._refused.setdefault(algorithm, f"{_spelled(collective.name, pair)}: {why}")
+                part = _spelled(collective.name, pair) if fit else collective.name
+                self._skipped[f"{algorithm} on {part}"] = None
+
+    def made(self) -> tuple[tuple[Block, ...], tuple[str, ...]]:
+        """Return the tables, and what is skipped because it does not exist.
+
+        Raises
+        ------
+        UsageError
+            If an algorithm applies to nothing that was asked for.
+        """
+        asked = self._options.algorithms or ()
+        for algorithm in asked:
+            if algorithm not in self._used and ALL not in asked:
+                nothing = f"{', '.join(self._options.collectives)} takes no algorithm"
+                why = self._refused.get(algorithm, nothing)
+                raise UsageError(f"--algorithm {algorithm}: {why}")
+        return tuple(self._tables.values()), tuple(self._skipped)
 
 
 def _failures(
-    comm: "Communicator", collective: Collective, pairs: Sequence[Pair], algorithm: str
+    comm: "Communicator",
+    side: Side,
+    collective: Collective,
+    pairs: Sequence[Pair],
+    algorithm: str,
 ) -> dict[Pair, str]:
     """Return the pairs that an algorithm does not apply to, and why.
 
@@ -154,13 +204,15 @@ def _failures(
     for type_name, op_name in pairs:
         try:
             case = Case(collective, TYPES[type_name], OPS.get(op_name), 0, 0)
-            check_algorithm(comm, case, algorithm)
+            check_algorithm(comm, side, case, algorithm)
         except UsageError as error:
             fails[type_name, op_name] = str(error)
     return fails
 
 
-def _by_default(comm: "Communicator", collective: Collective, pairs: Sequence[Pair]) -> str:
+def _by_default(
+    comm: "Communicator", side: Side, collective: Collective, pairs: Sequence[Pair]
+) -> str:
     """Return the algorithm of a table for which none is asked: the variable's where it applies.
 
     A table has one algorithm, so the variable holds for a table only if it does for every line.
@@ -168,7 +220,7 @@ def _by_default(comm: "Communicator", collective: Collective, pairs: Sequence[Pa
     variable = str(settings.read("HPCCOMM_ALGORITHM"))
     if variable == AUTO:
         return AUTO
-    applies = collective.algorithms and not _failures(comm, collective, pairs, variable)
+    applies = collective.algorithms and not _failures(comm, side, collective, pairs, variable)
     return variable if applies else AUTO
 
 

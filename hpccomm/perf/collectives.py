@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.perf.verification import REDUCED, Segment
@@ -271,8 +270,14 @@ def _none(_given: Given) -> Arguments:
     return (), {}
 
 
-def bind(comm: "Communicator", collective: "Collective", given: Given, how: dict[str, Any]) -> Call:
-    """Return the call without arguments; `how` is passed on to it."""
+def bind(
+    comm: "Communicator",
+    collective: "Collective",
+    given: Given,
+    how: dict[str, Any],
+    copy: Callable[[Any, Any], None],
+) -> Call:
+    """Return the call without arguments; `how` is passed on to it, ``copy(out, x)`` copies an array."""
     args, keywords = collective.arguments(given)
     call: Call = partial(getattr(comm, collective.name), *args, **keywords, **how)
     x, out = given.x, given.out
@@ -282,7 +287,7 @@ def bind(comm: "Communicator", collective: "Collective", given: Given, how: dict
     # A broadcast knows no output. Out of place, the root's own copy is part of the work, as it is
     # in NCCL's.
     def copied() -> None:
-        np.copyto(out, x)
+        copy(out, x)
         call()
 
     return copied

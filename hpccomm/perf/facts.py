@@ -4,7 +4,7 @@ import getpass
 import os
 import platform
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -16,17 +16,21 @@ from hpccomm.results.schema import Config, RankInfo, RunInfo, recorded_environme
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
+    from hpccomm.perf.side import Side, Told
 
 
 def run_info(
     comm: "Communicator",
+    side: "Side",
     config: Config,
     skipped: tuple[str, ...],
     arguments: tuple[str, ...],
     launcher: str,
+    versions: Mapping[str, str],
 ) -> RunInfo:
-    """Gather the facts of a run. Collective; every rank gets them."""
-    ranks = comm.all_gather_object(_rank_info(comm))
+    """Gather the facts of a run; `versions` are those of the backends. Collective; every rank gets them."""
+    told = side.told()
+    ranks = comm.all_gather_object((_rank_info(comm, told), told.more))
     return RunInfo(
         started=datetime.now().astimezone(),
         user=user(),
@@ -34,14 +38,15 @@ def run_info(
         arguments=arguments,
         skipped=skipped,
         config=config,
-        ranks=tuple(ranks),
-        versions=_versions(comm),
+        ranks=tuple(rank for rank, _ in ranks),
+        devices=tuple(device for _, device in ranks if device is not None),
+        versions=_versions(comm) | dict(versions),
         environment=recorded_environment(os.environ),
         slurm=recorded_slurm(os.environ),
     )
 
 
-def _rank_info(comm: "Communicator") -> RankInfo:
+def _rank_info(comm: "Communicator", told: "Told") -> RankInfo:
     return RankInfo(
         rank=comm.rank,
         group=0,
@@ -49,10 +54,10 @@ def _rank_info(comm: "Communicator") -> RankInfo:
         node=comm.node,
         pid=os.getpid(),
         cores=ranges(os.sched_getaffinity(0)),
-        device=-1,
-        device_hex="",
-        device_info="host memory",
-        driver="",
+        device=told.device,
+        device_hex=told.device_hex,
+        device_info=told.device_info,
+        driver=told.driver,
     )
 
 

@@ -16,6 +16,7 @@ from hpccomm.perf.collectives import COLLECTIVES
 from hpccomm.perf.names import OPS, TYPES
 from hpccomm.perf.options import Options
 from hpccomm.perf.readers import ALL
+from hpccomm.perf.side import AUTO, DEVICE, HOST
 from hpccomm.perf.sizes import Sizes
 from hpccomm.results.schema import Config
 
@@ -62,7 +63,7 @@ class Flag:
 LARGEST = 32 << 20
 _MOST = 10_000_000
 _MOST_OPERATIONS = 1_000_000
-_NO_STREAM = "host arrays have no stream"
+_CTAS = "NCCL is not told how many CTAs to use; set NCCL_MIN_CTAS and NCCL_MAX_CTAS"
 _ONE_RANK = "a rank is a process here; start more of them with mpiexec -n"
 
 FLAGS: dict[str, tuple[Flag, ...]] = {
@@ -155,7 +156,7 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
             "SECONDS",
             0,
             readers.integer(0),
-            "deadline of each operation; 0 is the communicator's own",
+            "deadline of each operation, from its call on; 0 is the communicator's own",
         ),
         Flag(
             "-u",
@@ -171,8 +172,28 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
             "0/1",
             0,
             readers.integer(0, 1),
-            "arrays in registered memory, which the ranks of a node reach directly",
+            "arrays in registered memory: of the host, which the ranks of a node reach directly, or "
+            "of the library's allocator on a device",
         ),
+    ),
+    "on device arrays": (
+        Flag(
+            "-G",
+            "cudagraph",
+            "N",
+            0,
+            readers.integer(0, _MOST_OPERATIONS),
+            "record the block into a CUDA graph, and time N launches of it",
+        ),
+        Flag(
+            "-C",
+            "report_cputime",
+            "0/1",
+            0,
+            readers.integer(0, 1),
+            "print the time until calls have returned; bandwidths remain those of the work",
+        ),
+        Flag("-y", "stream_null", "0/1", 0, readers.integer(0, 1), "calls on CUDA's null stream"),
     ),
     "verification and output": (
         Flag(
@@ -187,7 +208,7 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
         Flag("-M", "memory", "0/1", 0, readers.integer(0, 1), "report the memory that was used"),
         Flag("-J", "output_file", "FILE.json", None, readers.json_file, "write nccl-tests' JSON"),
     ),
-    "flags of nccl-tests that host arrays cannot follow, taken at their defaults alone": (
+    "flags of nccl-tests that cannot be followed, taken at their defaults alone": (
         Flag("-t", "nthreads", "1", 1, readers.only(1, _ONE_RANK), "ranks that are threads"),
         Flag("-g", "ngpus", "1", 1, readers.only(1, _ONE_RANK), "devices of a thread"),
         Flag(
@@ -198,32 +219,13 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
             readers.only(0, "there is one thread a process to start communication"),
             "threads that initialise in parallel",
         ),
-        Flag("-y", "stream_null", "0", 0, readers.only(0, _NO_STREAM), "CUDA's null stream"),
-        Flag(
-            "-G",
-            "cudagraph",
-            "0",
-            0,
-            readers.only(0, "CUDA graphs hold device work"),
-            "CUDA graphs",
-        ),
-        Flag(
-            "-C",
-            "report_cputime",
-            "0",
-            0,
-            readers.only(
-                0, "a call on host arrays returns when it is done, so its time is the table's"
-            ),
-            "time until the call returns",
-        ),
-        Flag("-x", "cta_policy", "-1", -1, readers.only(-1, "CTAs are the device's"), "CTA policy"),
+        Flag("-x", "cta_policy", "-1", -1, readers.only(-1, _CTAS), "CTA policy"),
         Flag(
             "-D",
             "device_implementation",
             "0",
             0,
-            readers.only(0, "it runs on a device"),
+            readers.only(0, "hpccomm has no kernels of its own"),
             "kernels in place of NCCL's collectives",
         ),
         Flag(
@@ -231,7 +233,7 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
             "device_cta_count",
             "16",
             16,
-            readers.only(16, "CTAs are the device's"),
+            readers.only(16, _CTAS),
             "their CTAs",
         ),
     ),
@@ -254,6 +256,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=readers.listed,
         default=("auto",),
         help=f"one table for each of these: auto, {', '.join(backends.names())} (default auto)",
+    )
+    own.add_argument(
+        "--arrays",
+        choices=(AUTO, HOST, DEVICE),
+        default=AUTO,
+        help="where all arrays lie (default auto: on devices if NCCL is among the backends, by name or "
+        "because auto found it; else in host memory)",
     )
     own.add_argument(
         "--algorithm",
@@ -334,10 +343,12 @@ def options(given: argparse.Namespace) -> Options:
             f"-n/--iters {given.iters} times -m/--agg_iters {given.agg_iters} is more than "
             f"{_MOST_OPERATIONS} operations; give less of one of them"
         )
+    _check_graph(given)
     _check_files(given)
     asked = Options(
         collectives=given.collectives,
         backends=given.backend,
+        arrays=given.arrays,
         algorithms=given.algorithm,
         types=given.datatype,
         ops=given.op,
@@ -365,6 +376,7 @@ def options(given: argparse.Namespace) -> Options:
             run_cycles=given.run_cycles,
             nthreads=given.nthreads,
             ngpus=given.ngpus,
+            stream_null=bool(given.stream_null),
         ),
         timeout=given.timeout,
         memory=bool(given.memory),
@@ -378,7 +390,24 @@ def options(given: argparse.Namespace) -> Options:
                 f"-o/--op {asked.ops[0]} means nothing on -d/--datatype {asked.types[0]}; "
                 f"give another of them, or {ALL}"
             )
+    if asked.arrays == HOST:
+        for flag in asked.device_flags():
+            raise UsageError(f"{flag}, and --arrays is {HOST}; leave one of them out")
     return asked
+
+
+def _check_graph(given: argparse.Namespace) -> None:
+    """Raise if a flag is given that a recorded block cannot follow."""
+    if not given.cudagraph:
+        return
+    cannot = {
+        "-z/--blocking": (given.blocking, "the host cannot wait within what is recorded"),
+        "-I/--per_iter_timing": (given.per_iter_timing, "repetitions are not timed within a graph"),
+        "-y/--stream_null": (given.stream_null, "nothing is recorded from the null stream"),
+    }
+    for flag, (value, why) in cannot.items():
+        if value:
+            raise UsageError(f"-G/--cudagraph and {flag} {value}: {why}; leave one of them out")
 
 
 def _check_files(given: argparse.Namespace) -> None:

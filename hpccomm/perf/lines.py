@@ -49,8 +49,14 @@ class Line:
         self, measured: Sequence[Measured], *, in_place: bool
     ) -> tuple[Row, NDArray[np.float64]]:
         """Return the row of one half, and its samples (seconds, repetition by rank)."""
-        samples = np.stack([each.seconds for each in measured], axis=1)
-        seconds = over_ranks(samples.mean(axis=0), self.config.average)
+        samples = np.stack([each.samples for each in measured], axis=1)
+        how = self.config.average
+        seconds = over_ranks(np.array([each.seconds for each in measured]), how)
+        # As in nccl-tests, the time of the calls is printed in place of that of the work, while
+        # bandwidths remain those of the work.
+        shown = seconds
+        if self.config.report_cputime:
+            shown = over_ranks(np.array([each.issued for each in measured]), how)
         layout = self.case.arrange(0, self.ranks)
         algbw = layout.nbytes / 1e9 / seconds if seconds > 0 else math.inf
         checked = self.config.validation > 0 and self.case.collective.moves
@@ -65,11 +71,11 @@ class Line:
             bytes=layout.nbytes,
             count=layout.count,
             in_place=in_place,
-            time=seconds * 1e6,
+            time=shown * 1e6,
             algbw=algbw,
             busbw=algbw * self.case.collective.factor(self.ranks),
             wrong=found if checked else UNCHECKED,
-            iterations=self.config.iterations,
+            iterations=self.config.iterations * max(1, self.config.graph),
             finished=time.time(),
         )
         return row, samples

@@ -9,22 +9,20 @@ what is compared is what these timed repetitions left behind.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.dtypes import DType
-from hpccomm.perf import timing
 from hpccomm.perf.collectives import Call, Collective, Given, Layout, Place, Segments, bind
-from hpccomm.perf.verification import Data, Mismatch, compare, fill, poison
+from hpccomm.perf.side import Array, Side
+from hpccomm.perf.verification import Data, Mismatch
 from hpccomm.reductions import Op
 from hpccomm.results.schema import Config
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +64,17 @@ class Measured:
 
     Attributes
     ----------
-    seconds : ndarray of float64, shape (repetitions,)
-        Of one operation in each repetition.
+    seconds, issued : float
+        Of one operation: until it was done, and until its call returned.
+    samples : ndarray of float64
+        Seconds of one operation in each repetition; empty where they were not taken.
     findings : tuple of Finding
         Wrong results.
     """
 
-    seconds: NDArray[np.float64]
+    seconds: float
+    issued: float
+    samples: NDArray[np.float64]
     findings: tuple[Finding, ...]
 
 
@@ -92,19 +94,22 @@ class Bench:
     ----------
     comm : Communicator
         Whose collectives are measured. Every rank makes a bench and calls the same on it.
-    slots : sequence of three ndarray of uint8
-        Memory, as `memory.allocate` gives it.
+    side : Side
+        The arrays, allocated.
     config : Config
         The flags.
     algorithm : str
         Passed to the calls that take one.
+    samples : bool
+        Whether every repetition is to be timed.
     """
 
     def __init__(
-        self, comm: "Communicator", slots: Sequence[Array], config: Config, algorithm: str
+        self, comm: "Communicator", side: Side, config: Config, algorithm: str, *, samples: bool
     ) -> None:
         self._comm = comm
-        self._slots = slots
+        self._side = side
+        self._samples = samples
         self._config = config
         # Always said, since it comes before HPCCOMM_ALGORITHM: what the table names is what runs.
         self._how = {"algorithm": algorithm}
@@ -113,10 +118,11 @@ class Bench:
     def warm_up(self, case: Case) -> None:
         """Run a case out of place, ``-w`` times, on zeros."""
         layout = case.arrange(self._comm.rank, self._comm.size)
-        self._slots[0][: self._offset(case) + layout.nbytes] = 0
+        self._side.clear(0, self._offset(case) + layout.nbytes)
         operation = self._apart(case, layout, 0, 1, 0)
         for _ in range(self._config.warmup_iters):
             operation()
+        self._side.settle()
 
     def measure(self, case: Case, *, in_place: bool, serial: int) -> Measured:
         """Measure a case and verify it. Collective; blocks.
@@ -140,27 +146,24 @@ class Bench:
         # One operation ahead of the block: whatever is done on first use is then done.
         ahead = self._within(case, layout, 2, 0) if in_place else self._apart(case, layout, 0, 1, 0)
         ahead()
+        self._side.settle()
         self._comm.barrier()
-        seconds = self._time(operations)
+        timed = self._side.time(operations, self._samples)
+        if timed.again is not None and in_place and self._config.graph > 1:
+            # What was replayed has worked on its own results: it starts from known data once more.
+            for slot, check in enumerate(checks):
+                self._prepare(case, layout, data, slot, check.repetition)
+            timed.again()
+            self._side.settle()
         findings = list(self._compare(checks, data))
         for further in range(1, self._config.validation):
             if case.collective.moves:
                 more = replace(data, seed=data.seed + (further << 32))
                 findings += self._check_once(case, layout, more, in_place=in_place)
-        return Measured(seconds / self._config.aggregated_iterations, tuple(findings))
-
-    def _time(self, operations: Sequence[Call]) -> NDArray[np.float64]:
-        barrier = self._comm.barrier
-        mode = self._config.blocking_collectives
-        calls = timing.repetitions(
-            operations,
-            self._config.aggregated_iterations,
-            self._comm.batch,
-            barrier if mode == 1 else None,
+        each = self._config.aggregated_iterations
+        return Measured(
+            timed.seconds / each, timed.issued / each, timed.samples / each, tuple(findings)
         )
-        if mode == 3:
-            return timing.each_after_a_barrier(calls, barrier)
-        return timing.back_to_back(calls)
 
     # --- out of place: slot 0 is input, slot 1 output, slot 2 output of the last repetition --------
 
@@ -176,20 +179,18 @@ class Bench:
             operations[last] = self._apart(case, layout, last % tiles, 2, 0)
             if layout.outputs is not None:
                 out = self._view(case, 2, 0, layout.output_size)
-                poison(out, data, layout.outputs)
+                self._side.poison(out, data, layout.outputs)
                 checks.append(_Check(out, layout.outputs, last))
         return operations
 
     def _fill_tiles(self, case: Case, layout: Layout, data: Data, tiles: int) -> None:
         if layout.inputs is None:
             return
-        extent = layout.nbytes // case.dtype.itemsize
-        every = self._view(case, 0, 0, tiles * extent).reshape(tiles, extent)
         if self._verifies(case):
-            fill(every[0, : layout.input_size], data, layout.inputs)
-            every[1:] = every[0]
+            self._side.fill(self._view(case, 0, 0, layout.input_size), data, layout.inputs)
+            self._side.spread(0, self._offset(case), layout.nbytes, tiles)
         else:
-            every.view(np.uint8)[:] = 0
+            self._side.clear(0, self._offset(case) + tiles * layout.nbytes)
 
     def _apart(self, case: Case, layout: Layout, x_tile: int, slot: int, out_tile: int) -> Call:
         """Return the operation from a tile of slot 0 to a tile of `slot`."""
@@ -209,7 +210,7 @@ class Bench:
         tiles = self._tiles(layout)
         # Zeros stay zeros under every reduction, so that repetitions on what the one before left
         # neither overflow nor differ from each other.
-        self._slots[2][: self._offset(case) + tiles * layout.nbytes] = 0
+        self._side.clear(2, self._offset(case) + tiles * layout.nbytes)
         calls = [self._within(case, layout, 2, tile) for tile in range(tiles)]
         operations = [calls[turn % tiles] for turn in range(self._operations)]
         if self._verifies(case):
@@ -229,9 +230,9 @@ class Bench:
         """Fill a slot for one operation in place; returns what must come out."""
         x, out = self._parts(case, layout, slot, 0)
         if out is not None and layout.outputs is not None and out is not x:
-            poison(out, data, layout.outputs)
+            self._side.poison(out, data, layout.outputs)
         if x is not None and layout.inputs is not None:
-            fill(x, data, layout.inputs)
+            self._side.fill(x, data, layout.inputs)
         if out is not None and layout.outputs is not None:
             return _Check(out, layout.outputs, turn)
         if x is not None and layout.inputs is not None:
@@ -265,19 +266,22 @@ class Bench:
         if in_place:
             check = self._prepare(case, layout, data, 0, None)
             self._within(case, layout, 0, 0)()
+            self._side.settle()
             return self._compare([check] if check is not None else [], data)
         self._fill_tiles(case, layout, data, 1)
         checks = []
         if layout.outputs is not None:
             out = self._view(case, 2, 0, layout.output_size)
-            poison(out, data, layout.outputs)
+            self._side.poison(out, data, layout.outputs)
             checks.append(_Check(out, layout.outputs, None))
         self._apart(case, layout, 0, 2, 0)()
+        self._side.settle()
         return self._compare(checks, data)
 
-    @staticmethod
-    def _compare(checks: Sequence[_Check], data: Data) -> list[Finding]:
-        compared = [(check, compare(check.array, data, check.expected)) for check in checks]
+    def _compare(self, checks: Sequence[_Check], data: Data) -> list[Finding]:
+        compared = [
+            (check, self._side.compare(check.array, data, check.expected)) for check in checks
+        ]
         return [Finding(check.repetition, found) for check, found in compared if found is not None]
 
     def _verifies(self, case: Case) -> bool:
@@ -294,19 +298,17 @@ class Bench:
 
     def _view(self, case: Case, slot: int, start: int, count: int) -> Array:
         """Return elements of a slot."""
-        itemsize = case.dtype.itemsize
-        first = self._offset(case) + start * itemsize
-        return self._slots[slot][first : first + count * itemsize].view(case.dtype)
+        first = self._offset(case) + start * case.dtype.itemsize
+        return self._side.view(slot, first, count, case.dtype)
 
     def _bind(self, case: Case, layout: Layout, x: Array | None, out: Array | None) -> Call:
         place = Place(self._comm.rank, self._comm.size, case.root)
         given = Given(x, out, case.op, layout, place)
-        return bind(
-            self._comm, case.collective, given, self._how if case.collective.algorithms else {}
-        )
+        how = self._how if case.collective.algorithms else {}
+        return bind(self._comm, case.collective, given, how, self._side.copy)
 
 
-def check_algorithm(comm: "Communicator", case: Case, algorithm: str) -> None:
+def check_algorithm(comm: "Communicator", side: Side, case: Case, algorithm: str) -> None:
     """Raise unless `algorithm` applies to a case. Local.
 
     Raises
@@ -316,7 +318,7 @@ def check_algorithm(comm: "Communicator", case: Case, algorithm: str) -> None:
     """
     place = Place(comm.rank, comm.size, case.root)
     layout = case.arrange(comm.rank, comm.size)
-    x = None if layout.inputs is None else np.empty(layout.input_size, case.dtype)
-    out = None if layout.outputs is None else np.empty(layout.output_size, case.dtype)
+    x = None if layout.inputs is None else side.some(layout.input_size, case.dtype)
+    out = None if layout.outputs is None else side.some(layout.output_size, case.dtype)
     args, keywords = case.collective.arguments(Given(x, out, case.op, layout, place))
     comm.explain(case.collective.name, *args, **keywords, algorithm=algorithm)

@@ -2,13 +2,10 @@
 
 import os
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from hpccomm.errors import UsageError
 
@@ -33,22 +30,24 @@ def needed(largest: int, unalign: int) -> int:
     return (SLOTS + STAGING) * slot_bytes(largest, unalign)
 
 
-def allocate(
-    largest: int, unalign: int, empty: Callable[..., NDArray[Any]] = np.empty
-) -> tuple[NDArray[np.uint8], ...]:
-    """Return `SLOTS` arrays of bytes that begin on a page, with all their pages there.
+def arena_bytes(size: int) -> int:
+    """Return the bytes that `SLOTS` slots of `size` bytes take wherever they begin."""
+    return SLOTS * size + PAGE
+
+
+def cut(arena: Any, address: int, size: int) -> tuple[Any, ...]:
+    """Return `SLOTS` parts of an array of bytes, each of `size` bytes and beginning on a page.
 
     Parameters
     ----------
-    largest, unalign : int
-        ``-e`` and ``-u``.
-    empty : callable
-        ``empty(shape, dtype)`` gives memory: NumPy's, or a communicator's, which is registered.
+    arena : array of uint8
+        `arena_bytes` of them.
+    address : int
+        Where it begins.
+    size : int
+        A multiple of the page, as `slot_bytes` gives it.
     """
-    size = slot_bytes(largest, unalign)
-    arena: NDArray[np.uint8] = empty(SLOTS * size + PAGE, np.uint8)
-    start = -arena.ctypes.data % PAGE
-    arena[:] = 0
+    start = -address % PAGE
     return tuple(arena[start + k * size : start + (k + 1) * size] for k in range(SLOTS))
 
 
@@ -60,37 +59,37 @@ class Need:
     ----------
     node : int
         Its node.
-    host : str
-        The node's name.
+    where : str
+        What of the node has the memory: its name, or a device of it.
     needed, available : int
-        Bytes that the rank will take, and that its node can give to all of its ranks.
+        Bytes that the rank will take, and that are there for all ranks that take them from there.
     """
 
     node: int
-    host: str
+    where: str
     needed: int
     available: int
 
 
 def require(needs: Sequence[Need], largest: int) -> None:
-    """Raise unless every node has the memory that its ranks need.
+    """Raise unless there is the memory that the ranks of each node, or device, need.
 
     Raises
     ------
     UsageError
-        If one has not; the message says which size would fit.
+        If there is not; the message says which size would fit.
     """
-    for node in sorted({need.node for need in needs}):
-        mine = [need for need in needs if need.node == node]
+    for place in sorted({(need.node, need.where) for need in needs}):
+        mine = [need for need in needs if (need.node, need.where) == place]
         wanted = sum(need.needed for need in mine)
         offered = min(need.available for need in mine)
         if wanted > offered:
             fits = max(0, offered // (len(mine) * (SLOTS + STAGING)) - PAGE)
             raise UsageError(
-                f"-e/--maxbytes {largest}: {len(mine)} ranks on {mine[0].host} would take "
+                f"-e/--maxbytes {largest}: {len(mine)} ranks on {mine[0].where} would take "
                 f"{spelled(wanted)} ({SLOTS} arrays each, {STAGING} more for the library) and "
                 f"{spelled(offered)} are available; "
-                f"give at most {fits}, or fewer ranks a node"
+                f"give at most {fits}, or fewer ranks there"
             )
 
 
@@ -144,32 +143,37 @@ def left_by_groups(system: Path) -> list[int]:
     return left
 
 
+def peak() -> int:
+    """Return the most memory that this process ever had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
 class Usage:
-    """The memory that this process has taken, stage by stage (``-M``).
+    """The memory that was taken, stage by stage (``-M``).
 
     Attributes
     ----------
     stages : dict of str to int
-        Bytes by which each stage raised the most memory that the process ever had.
+        Bytes that each stage added; of a stage that comes again, the most that it did.
     """
 
     def __init__(self) -> None:
         self.stages: dict[str, int] = {}
         self._before = 0
 
-    def note(self, stage: str) -> None:
-        """End a stage."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-        self.stages[stage] = peak - self._before
-        self._before = peak
+    def note(self, stage: str, amount: int) -> None:
+        """End a stage, after which so many bytes are in use."""
+        added = amount - self._before
+        self.stages[stage] = max(added, self.stages.get(stage, added))
+        self._before = amount
 
 
-def report(usages: Sequence[Usage]) -> str:
+def report(usages: Sequence[Usage], title: str) -> str:
     """Return the line that ``-M`` asks for: for each stage, the rank that took most."""
     most = {stage: max(usage.stages[stage] for usage in usages) for stage in usages[0].stages}
     parts = [f"{stage} {spelled(amount)}" for stage, amount in most.items()]
     parts.append(f"Total  {spelled(sum(most.values()))}")
-    return f"# {'Host memory usage':20s} : {' | '.join(parts)}\n"
+    return f"# {title:20s} : {' | '.join(parts)}\n"
 
 
 def spelled(amount: int) -> str:

@@ -46,6 +46,8 @@ class Options:
     ----------
     collectives, backends : tuple of str
         Each combination is one table.
+    arrays : str
+        Where arrays lie: ``auto``, ``host`` or ``device``.
     algorithms : tuple of str or None
         For each, one table; None if the flag was not given.
     types, ops : tuple of str
@@ -66,6 +68,7 @@ class Options:
 
     collectives: tuple[str, ...]
     backends: tuple[str, ...]
+    arrays: str
     algorithms: tuple[str, ...] | None
     types: tuple[str, ...]
     ops: tuple[str, ...]
@@ -81,6 +84,24 @@ class Options:
     def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
         """Return the pairs of type and reduction that mean something for a collective."""
         return pairs(COLLECTIVES[name], self.types, self.ops)
+
+    @property
+    def samples(self) -> bool:
+        """Whether the time of every repetition is wanted, and not that of the block alone."""
+        return self.config.per_iter_timing or self.output is not None
+
+    def device_flags(self) -> tuple[str, ...]:
+        """Return the flags that host arrays cannot follow, as they were given, with why not."""
+        config = self.config
+        given = (
+            (config.graph, f"-G/--cudagraph {config.graph}: CUDA graphs hold device work"),
+            (config.stream_null, "-y/--stream_null 1: host arrays have no stream"),
+            (
+                config.report_cputime,
+                "-C/--report_cputime 1: calls on host arrays return when they are done",
+            ),
+        )
+        return tuple(flag for there, flag in given if there)
 
     def skipped(self) -> tuple[str, ...]:
         """Return the pairs that mean nothing, as ``"avg on bool"``; empty if nothing is reduced."""

@@ -3,24 +3,26 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, TextIO
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TextIO
 
-import numpy as np
-from numpy.typing import NDArray
-
+from hpccomm.errors import UsageError
 from hpccomm.perf import facts, lines, memory
-from hpccomm.perf.blocks import Block, Stretch, blocks
+from hpccomm.perf.blocks import Block, Plan, Stretch
 from hpccomm.perf.measure import Bench, Measured
 from hpccomm.perf.options import Options
 from hpccomm.perf.report import Report
 from hpccomm.perf.root import on_root
+from hpccomm.perf.side import HOST, Side
+from hpccomm.perf.sources import Source, kind_of_arrays, side_of
+from hpccomm.results.schema import RunInfo
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 
 def run(
-    comms: Sequence["Communicator"],
+    sources: Sequence[Source],
     options: Options,
     arguments: tuple[str, ...],
     launcher: str,
@@ -32,8 +34,8 @@ def run(
 
     Parameters
     ----------
-    comms : sequence of Communicator
-        One for each backend that was asked for, all of the same ranks.
+    sources : sequence of Source
+        Where the communicator of each backend that was asked for comes from, all of the same ranks.
     options : Options
         What was asked for; the same on all ranks.
     arguments : tuple of str
@@ -54,68 +56,147 @@ def run(
     ------
     UsageError
         On every rank, before anything is measured: no such root, an algorithm that does not apply,
-        not enough memory.
+        not enough memory, a flag that host arrays cannot follow.
+    BackendUnavailable
+        On every rank, likewise: a backend has no way for device arrays.
     ResultsError
         On every rank, if rank 0 cannot write a file, before anything is measured or later.
     """
-    comm = comms[0]
-    usage = memory.Usage()
-    usage.note("Initialization")
-    tables, skipped = blocks(comms, options)
-    expected_rows = sum(block.expected_rows(options) for block in tables)
-    slots = _slots(comm, options)
-    usage.note("User-Allocated")
-    info = facts.run_info(comm, options.config, skipped, arguments, launcher)
-    with ExitStack() as stack:
+    kind = kind_of_arrays(sources, options.arrays)
+    if kind == HOST:
+        _refuse_device_flags(options)
+    plan = Plan(options)
+    for number, source in enumerate(sources):
+        with source.opened() as comm:
+            side = side_of(kind, comm, options)
+            with side.entered():
+                plan.add(number, comm, side)
+    tables, skipped = plan.made()
+    written = _Written(options, out, err, terminal)
+    written.expected_rows = sum(block.expected_rows(options, plan.ranks) for block in tables)
+    with written:
+        for number, source in enumerate(sources):
+            with source.opened() as comm:
+                side = side_of(kind, comm, options)
+                with side.entered():
+                    written.usage.note("Initialization", side.in_use())
+                    _allocate(comm, side, options)
+                    written.usage.note("User-Allocated", side.in_use())
+                    if number == 0:
+                        about = skipped, arguments, launcher, plan.versions
+                        written.open(comm, facts.run_info(comm, side, options.config, *about))
+                    for block in tables:
+                        if block.source == number:
+                            _measure_block(comm, side, block, options, written)
+                    written.usage.note("Collective", side.in_use())
+                    if number == len(sources) - 1:
+                        return written.end(comm, side)
+    raise AssertionError  # there is at least one source
 
-        def open_report() -> Report:
-            return stack.enter_context(Report(info, options, expected_rows, out, err, terminal))
 
-        report = on_root(comm, open_report)
-        serials = itertools.count(1)
-        for block in tables:
-            _measure_block(block, options, slots, report, serials)
-        usage.note("Collective")
-        if options.memory:
-            usages = comm.gather_object(usage) or []
-            _write(comm, report, lambda to: to.show(memory.report(usages)))
+class _Written:
+    """The report of a run, which rank 0 alone has, and what is counted on the way.
+
+    A context manager: leaving it ends the report.
+
+    Attributes
+    ----------
+    usage : Usage
+        The memory in use.
+    serials : iterator of int
+        Numbers of the measurements.
+    expected_rows : int
+        As far as is known.
+    """
+
+    def __init__(self, options: Options, out: TextIO, err: TextIO, terminal: TextIO | None) -> None:
+        self.usage = memory.Usage()
+        self.serials = itertools.count(1)
+        self.expected_rows = 0
+        self._options = options
+        self._streams = out, err, terminal
+        self._report: Report | None = None
+        self._stack = ExitStack()
+
+    def open(self, comm: "Communicator", info: RunInfo) -> None:
+        """Open the report. Collective."""
+
+        def make() -> Report:
+            report = Report(info, self._options, self.expected_rows, *self._streams)
+            return self._stack.enter_context(report)
+
+        self._report = on_root(comm, make)
+
+    def write(self, comm: "Communicator", action: Callable[[Report], None]) -> None:
+        """Write something down. Collective."""
+        report = self._report
+        on_root(comm, lambda: None if report is None else action(report))
+
+    def progress(self, doing: str) -> None:
+        """Say what is measured, on a terminal."""
+        if self._report is not None:
+            self._report.progress(doing)
+
+    def end(self, comm: "Communicator", side: Side) -> int:
+        """End the report; returns the elements that were wrong, on every rank. Collective."""
+        if self._options.memory:
+            usages = comm.gather_object(self.usage) or []
+            self.write(comm, lambda to: to.show(memory.report(usages, side.usage)))
+        report = self._report
         wrong = int(comm.broadcast_object(None if report is None else report.wrong))
         # Closed here, so that a file that cannot be completed is an error on every rank.
-        on_root(comm, stack.close)
+        on_root(comm, self._stack.close)
         return wrong
 
+    def __enter__(self) -> Self:
+        return self
 
-def _write(comm: "Communicator", report: Report | None, action: Callable[[Report], None]) -> None:
-    """Write something down on rank 0, which alone has a report."""
-    on_root(comm, lambda: None if report is None else action(report))
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
 
 
-def _slots(comm: "Communicator", options: Options) -> tuple[NDArray[np.uint8], ...]:
-    largest, unalign = options.sizes.largest, options.config.unalign
-    need = memory.Need(comm.node, facts.host(), memory.needed(largest, unalign), memory.available())
+def _refuse_device_flags(options: Options) -> None:
+    """Raise if a flag is given that only device arrays can follow."""
+    for flag in options.device_flags():
+        raise UsageError(
+            f"{flag}, and the arrays are in host memory; leave it out, or give --arrays device where "
+            "there are GPUs"
+        )
+
+
+def _allocate(comm: "Communicator", side: Side, options: Options) -> None:
+    """Make the arrays, where all ranks find the memory for them. Collective."""
+    largest = options.sizes.largest
+    where, available = side.room()
+    needed = memory.needed(largest, options.config.unalign)
+    need = memory.Need(comm.node, where, needed, available)
     memory.require(comm.all_gather_object(need), largest)
-    empty = comm.empty if options.config.local_register else np.empty
-    return memory.allocate(largest, unalign, empty)
+    side.allocate(largest)
 
 
 def _measure_block(
+    comm: "Communicator",
+    side: Side,
     block: Block,
     options: Options,
-    slots: Sequence[NDArray[np.uint8]],
-    report: Report | None,
-    serials: Iterator[int],
+    written: _Written,
 ) -> None:
     """Measure one table, from header to footer."""
-    comm, collective = block.comm, block.collective
-    bench = Bench(comm, slots, options.config, block.algorithm)
-    _write(comm, report, lambda to: to.begin(*block.names))
-    for stretch in block.stretches(options):
+    collective = block.collective
+    bench = Bench(comm, side, options.config, block.algorithm, samples=options.samples)
+    written.write(comm, lambda to: to.begin(*block.names))
+    for stretch in block.stretches(options, comm.size):
         for size in stretch.sizes.warmups(stretch.dtype.itemsize):
             bench.warm_up(stretch.case(collective, size))
         for _ in _cycles(options.config.run_cycles):
             for size in stretch.sizes.measured(stretch.dtype.itemsize):
-                _measure_line(block, options, stretch, size, bench, report, serials)
-    _write(comm, report, lambda to: to.finish(collective.name))
+                _measure_line(comm, block, options, stretch, size, bench, written)
+    written.write(comm, lambda to: to.finish(collective.name))
 
 
 def _cycles(number: int) -> Iterator[int]:
@@ -124,25 +205,23 @@ def _cycles(number: int) -> Iterator[int]:
 
 
 def _measure_line(
+    comm: "Communicator",
     block: Block,
     options: Options,
     stretch: Stretch,
     size: int,
     bench: Bench,
-    report: Report | None,
-    serials: Iterator[int],
+    written: _Written,
 ) -> None:
     """Measure one line of a table, and write it down."""
-    comm = block.comm
     case = stretch.case(block.collective, size)
     halves: list[list[Measured] | None] = []
     for in_place in (False, True) if block.collective.in_place else (False,):
-        if report is not None:
-            place = "in place" if in_place else "out of place"
-            report.progress(
-                f"{case.collective.name} {stretch.type_name} {stretch.op_name} {size} B {place}"
-            )
-        measured = bench.measure(case, in_place=in_place, serial=next(serials))
+        place = "in place" if in_place else "out of place"
+        written.progress(
+            f"{case.collective.name} {stretch.type_name} {stretch.op_name} {size} B {place}"
+        )
+        measured = bench.measure(case, in_place=in_place, serial=next(written.serials))
         halves.append(comm.gather_object(measured))
 
     def add(to: Report) -> None:
@@ -156,4 +235,4 @@ def _measure_line(
             wrong += line.wrong(measured, in_place=bool(in_place))
         to.add(rows, wrong)
 
-    _write(comm, report, add)
+    written.write(comm, add)

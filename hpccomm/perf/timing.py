@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
@@ -11,11 +12,33 @@ from numpy.typing import NDArray
 Call = Callable[[], object]
 
 
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """How long a block of repetitions took.
+
+    Attributes
+    ----------
+    seconds : float
+        Of one repetition: those of the block, until all was done, divided by their number.
+    issued : float
+        Of one repetition, until all calls had returned.
+    samples : ndarray of float64
+        Seconds of each repetition; none where they were not asked for.
+    again : callable or None
+        Runs the block once more, where it was recorded to be replayed.
+    """
+
+    seconds: float
+    issued: float
+    samples: NDArray[np.float64]
+    again: Call | None = None
+
+
 def repetitions(
     operations: Sequence[Call],
     aggregated: int,
     batch: Callable[[], AbstractContextManager[object]],
-    barrier: Call | None,
+    after: Call | None,
 ) -> list[Call]:
     """Group operations into repetitions.
 
@@ -27,24 +50,24 @@ def repetitions(
         Operations that a repetition issues together (``-m``).
     batch : callable
         Gives the context manager in which operations are issued together.
-    barrier : callable or None
+    after : callable or None
         Called after each operation, in the time (``-z 1``).
     """
-    if barrier is not None:
-        operations = [_followed(operation, barrier) for operation in operations]
+    if after is not None:
+        operations = [_followed(operation, after) for operation in operations]
     if aggregated == 1:
         return list(operations)
     return [
-        # With a barrier after each operation there is nothing left to issue together.
-        _together(operations[first : first + aggregated], batch if barrier is None else None)
+        # With a wait after each operation there is nothing left to issue together.
+        _together(operations[first : first + aggregated], batch if after is None else None)
         for first in range(0, len(operations), aggregated)
     ]
 
 
-def _followed(operation: Call, barrier: Call) -> Call:
+def _followed(operation: Call, after: Call) -> Call:
     def run() -> None:
         operation()
-        barrier()
+        after()
 
     return run
 
@@ -73,7 +96,7 @@ def back_to_back(calls: Sequence[Call]) -> NDArray[np.float64]:
         Seconds of each. Their sum is the time of the whole block.
     """
     stamps = [0.0] * (len(calls) + 1)
-    with _no_garbage_collection():
+    with no_garbage_collection():
         stamps[0] = perf_counter()
         for position, call in enumerate(calls, 1):
             call()
@@ -90,7 +113,7 @@ def each_after_a_barrier(calls: Sequence[Call], barrier: Call) -> NDArray[np.flo
         Seconds of each.
     """
     seconds = np.zeros(len(calls))
-    with _no_garbage_collection():
+    with no_garbage_collection():
         for position, call in enumerate(calls):
             start = perf_counter()
             call()
@@ -100,7 +123,7 @@ def each_after_a_barrier(calls: Sequence[Call], barrier: Call) -> NDArray[np.flo
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """Keep the collector from running in the middle of a measurement, as timeit does."""
     enabled = gc.isenabled()
     gc.disable()

@@ -4,7 +4,7 @@ All of it works in blocks that fit the cache, so that checking an array needs no
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,26 +96,37 @@ def fill(array: Array, data: Data, segments: Sequence[Segment]) -> None:
     segments : sequence of Segment
         Which parts of it.
     """
-    for at, block in _blocks(data, segments):
+    for at, block in blocks(data, segments):
         array[at : at + block.size] = block
 
 
 def poison(array: Array, data: Data, segments: Sequence[Segment]) -> None:
     """Write into `array` what differs from `segments` in every byte (for bool: in every element)."""
-    for at, block in _blocks(data, segments):
-        target = array[at : at + block.size]
-        if data.dtype == dtypes.BOOL:
-            np.logical_not(block, out=target)
-        else:
-            np.invert(block.view(np.uint8), out=target.view(np.uint8))
+    for at, block in blocks(data, segments):
+        array[at : at + block.size] = opposite(block)
+
+
+def opposite(block: Array) -> Array:
+    """Return what differs from `block` in every byte (for bool: in every element)."""
+    if block.dtype == dtypes.BOOL:
+        return np.logical_not(block)
+    other: Array = np.invert(block.view(np.uint8)).view(block.dtype)
+    return other
 
 
 def compare(array: Array, data: Data, segments: Sequence[Segment]) -> Mismatch | None:
     """Compare `array` with what `fill` would write. None if nothing differs."""
+    return compare_read(lambda at, count: array[at : at + count], data, segments)
+
+
+def compare_read(
+    read: Callable[[int, int], Array], data: Data, segments: Sequence[Segment]
+) -> Mismatch | None:
+    """Compare what is read piece by piece; ``read(at, count)`` gives elements of the array."""
     wrong = 0
     first = None
-    for at, block in _blocks(data, segments):
-        got = array[at : at + block.size]
+    for at, block in blocks(data, segments):
+        got = read(at, block.size)
         differs = _differs(got, block, reduced=data.op is not None)
         count = int(np.count_nonzero(differs))
         if count and first is None:
@@ -125,7 +136,7 @@ def compare(array: Array, data: Data, segments: Sequence[Segment]) -> Mismatch |
     return None if first is None else Mismatch(wrong, *first)
 
 
-def _blocks(data: Data, segments: Sequence[Segment]) -> Iterator[tuple[int, Array]]:
+def blocks(data: Data, segments: Sequence[Segment]) -> Iterator[tuple[int, Array]]:
     """Make the segments in blocks; yields where each block lies in the array, and the block."""
     at = 0
     for segment in segments:

@@ -6,6 +6,7 @@ import io
 import hpccomm
 from hpccomm.perf import flags, sweep
 from hpccomm.perf.collectives import COLLECTIVES
+from hpccomm.perf.sources import kept
 
 
 def perf(comm: hpccomm.Communicator, *arguments: str) -> tuple[int, str, str]:
@@ -14,7 +15,7 @@ def perf(comm: hpccomm.Communicator, *arguments: str) -> tuple[int, str, str]:
     flags.add_arguments(parser)
     options = flags.options(parser.parse_args(arguments))
     out, err = io.StringIO(), io.StringIO()
-    wrong = sweep.run([comm], options, ("hpccomm", "perf"), "mpiexec", out, err)
+    wrong = sweep.run([kept(comm)], options, ("hpccomm", "perf"), "mpiexec", out, err)
     return wrong, out.getvalue(), err.getvalue()
 
 

@@ -13,6 +13,7 @@ from hpccomm.algorithms import ALGORITHMS
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.perf import flags, sweep
 from hpccomm.perf.collectives import COLLECTIVES
+from hpccomm.perf.sources import kept
 from hpccomm.results import reader
 from hpccomm.testing import run_ranks
 
@@ -31,7 +32,7 @@ def perf(ranks, *arguments, disturb=None):
     def on_rank(comm):
         if disturb is not None:
             disturb(comm)
-        return sweep.run([comm], asked, ("hpccomm", "perf"), "threads", out, err)
+        return sweep.run([kept(comm)], asked, ("hpccomm", "perf"), "threads", out, err)
 
     wrong = run_ranks(ranks, on_rank)
     assert len(set(wrong)) == 1
@@ -256,7 +257,7 @@ def test_a_file_that_cannot_be_written_is_an_error_on_every_rank(tmp_path, flag)
 
     def on_rank(comm):
         with pytest.raises(ResultsError, match=re.escape(str(file))):
-            sweep.run([comm], asked, ("hpccomm",), "threads", out, out)
+            sweep.run([kept(comm)], asked, ("hpccomm",), "threads", out, out)
 
     run_ranks(3, on_rank)
     assert out.getvalue() == ""  # nothing was measured
@@ -336,7 +337,9 @@ def test_a_row_is_in_the_file_before_it_is_shown(tmp_path):
 
     out = Watched()
     asked = options(["all_reduce", "-b", "8", "-e", "32", "-f", "2", "--output", str(file)])
-    run_ranks(2, lambda comm: sweep.run([comm], asked, ("hpccomm",), "threads", out, io.StringIO()))
+    run_ranks(
+        2, lambda comm: sweep.run([kept(comm)], asked, ("hpccomm",), "threads", out, io.StringIO())
+    )
     assert stored == [2, 4, 6]
 
 
@@ -354,7 +357,7 @@ def test_output_that_fails_in_the_middle_ends_the_run_on_every_rank(tmp_path):
 
     def on_rank(comm):
         with pytest.raises(ResultsError, match="cannot be written: No space left on device"):
-            sweep.run([comm], asked, ("hpccomm",), "threads", out, io.StringIO())
+            sweep.run([kept(comm)], asked, ("hpccomm",), "threads", out, io.StringIO())
         comm.barrier()  # the communicator is as good as before
 
     run_ranks(3, on_rank)
@@ -378,7 +381,9 @@ def test_progress_is_for_terminals():
     with contextlib.redirect_stdout(io.StringIO()) as out:
         run_ranks(
             2,
-            lambda comm: sweep.run([comm], asked, ("hpccomm",), "threads", out, out, terminal),
+            lambda comm: sweep.run(
+                [kept(comm)], asked, ("hpccomm",), "threads", out, out, terminal
+            ),
         )
     assert "\rall_reduce float sum 8 B in place\x1b[K\r" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")

@@ -1,0 +1,74 @@
+"""What NVIDIA's management library knows of a device's links. It is optional: ``nvidia-ml-py``."""
+
+import importlib
+import importlib.util
+from typing import Any, NamedTuple
+
+LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""GB/s of one lane in one direction, by generation of PCI Express, after its line code."""
+
+
+class Link(NamedTuple):
+    """What connects a device to others.
+
+    Attributes
+    ----------
+    name : str
+        Such as ``NVLink, 18 of 26.562 GB/s`` or ``PCI Express 5 x16``.
+    peak : float
+        1e9 B/s in one direction, all of it together.
+    """
+
+    name: str
+    peak: float
+
+
+def fastest_link(uuid: str) -> Link | None:
+    """Return a device's fastest link, or None where there is no library to ask or it does not know.
+
+    NVLink if any of it is up, else PCI Express at the most that device and slot can do together (an
+    idle device lowers its speed).
+
+    Parameters
+    ----------
+    uuid : str
+        The device's, as NVIDIA's tools print it: other numbers depend on what the process sees.
+    """
+    if importlib.util.find_spec("pynvml") is None:
+        return None
+    nvml: Any = importlib.import_module("pynvml")
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:  # no driver
+        return None
+    try:
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        active = _active_nvlinks(nvml, handle)
+        return _nvlink(nvml, handle, active) if active else _pci_express(nvml, handle)
+    except nvml.NVMLError:  # a virtual device, or one that this library is too old for
+        return None
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _active_nvlinks(nvml: Any, handle: Any) -> int:
+    active = 0
+    for number in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            active += nvml.nvmlDeviceGetNvLinkState(handle, number) == nvml.NVML_FEATURE_ENABLED
+        except nvml.NVMLError:  # there are no more, or none at all
+            break
+    return active
+
+
+def _nvlink(nvml: Any, handle: Any, active: int) -> Link | None:
+    (told,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
+    speed = told.value.uiVal / 1000 if told.nvmlReturn == nvml.NVML_SUCCESS else 0.0
+    return Link(f"NVLink, {active} of {speed:g} GB/s", active * speed) if speed else None
+
+
+def _pci_express(nvml: Any, handle: Any) -> Link | None:
+    generation = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
+    width = nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
+    lane = LANE.get(generation)
+    return None if lane is None else Link(f"PCI Express {generation} x{width}", width * lane)
