@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from hpccomm.contracts.backend import Backend, Buffer
 from hpccomm.contracts.device import Launch
+from hpccomm.cuda.streams import Queue
 from hpccomm.errors import (
     BufferMismatch,
     CollectiveTimeout,
@@ -263,7 +264,7 @@ class Calls:
         launch: Launch,
         send: int,
         recv: int,
-        stream: int,
+        queue: Queue,
         keep: object,
         timeout: float,
         flights: Flights | None,
@@ -278,9 +279,10 @@ class Calls:
             self.pre_hooks(self._info(*label))
         begin = perf_counter()
         try:
+            stream, holder = queue
             launch(send, recv, stream)
             if flights is not None:
-                flights.note(stream, keep, begin, timeout, label, self.sequence)
+                flights.note(stream, holder, keep, begin, timeout, label, self.sequence)
         except BaseException as error:  # noqa: BLE001 (raised again)
             self._failed(error, *label, perf_counter() - begin, keep)
         elapsed = perf_counter() - begin
@@ -297,7 +299,7 @@ class Calls:
         launch: Launch,
         send: int,
         recv: int,
-        current: Callable[[], int],
+        current: Callable[[], Queue],
         keep: object,
         timeout: float,
         flights: Flights,
@@ -340,9 +342,9 @@ class Calls:
                 self.sequence = sequence = self.sequence + 1
                 begin = perf_counter()
                 try:
-                    stream = current()
+                    stream, holder = current()
                     launch(send, recv, stream)
-                    note(stream, keep, begin, timeout, label, sequence)
+                    note(stream, holder, keep, begin, timeout, label, sequence)
                 except BaseException as error:  # noqa: BLE001 (raised again)
                     self._failed(error, *label, perf_counter() - begin, keep)
                 tally.calls += 1

@@ -34,8 +34,8 @@ class Flight:
 
     Attributes
     ----------
-    stream : int
-        Where they are.
+    stream, holder : int and object
+        Where they are, and what keeps that stream until the event is recorded.
     begin, expires : float
         When the first was issued, and when the first deadline passes (``time.perf_counter``).
     timeout : float
@@ -57,6 +57,7 @@ class Flight:
     """
 
     stream: int
+    holder: object
     begin: float
     expires: float
     timeout: float
@@ -106,13 +107,17 @@ class Flights:
     def note(
         self,
         stream: int,
+        holder: object,
         keep: object,
         begin: float,
         timeout: float,
         label: tuple[str, int],
         sequence: int,
     ) -> None:
-        """Remember a call that was put on a stream just now. It costs each call, so it is short."""
+        """Remember a call that was put on a stream just now. It costs each call, so it is short.
+
+        A stream without a holder may be gone when the call has returned: it is asked for nothing more.
+        """
         with self._lock:
             flight = self._open
             if flight is not None and flight.stream != stream:
@@ -120,19 +125,20 @@ class Flights:
                 flight = None
             if flight is None:
                 flight = self._open = Flight(
-                    stream, begin, begin + timeout, timeout, label, sequence, [keep]
+                    stream, holder, begin, begin + timeout, timeout, label, sequence, [keep]
                 )
             else:
                 flight.keep.append(keep)
                 flight.label, flight.sequence = label, sequence
                 if begin + timeout < flight.expires:
                     flight.expires, flight.timeout = begin + timeout, timeout
-            if begin - self._marked > MARK_SECONDS or label[1] >= MARK_BYTES:
+            if begin - self._marked > MARK_SECONDS or label[1] >= MARK_BYTES or holder is None:
                 self._mark(flight, begin)
 
     def depart(
         self,
         stream: int,
+        holder: object,
         keep: object,
         begin: float,
         timeout: float,
@@ -143,7 +149,16 @@ class Flights:
         owner = streams.owned_event()
         with self._lock:
             flight = Flight(
-                stream, begin, begin + timeout, timeout, label, sequence, [keep], owner.ptr, owner
+                stream,
+                holder,
+                begin,
+                begin + timeout,
+                timeout,
+                label,
+                sequence,
+                [keep],
+                owner.ptr,
+                owner,
             )
             self._mark(flight, begin)
             return flight
@@ -158,6 +173,7 @@ class Flights:
             if not flight.event:
                 flight.event = self._take()
             streams.record(flight.event, flight.stream)
+        flight.holder = None
         if flight.captured:
             self._graphs.append(flight)  # the graph may be replayed as long as there is one
         else:

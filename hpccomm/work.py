@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpccomm.cuda import streams
+from hpccomm.cuda.streams import Queue
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.flights import Flight, Flights
 from hpccomm.progress import Engine, Task
@@ -98,7 +99,7 @@ class DeviceWork(Work):
         *,
         result: Any,
         gate: Gate,
-        current: Callable[[], int],
+        current: Callable[[], Queue],
         expired: Callable[[Flight, float], CommunicationError],
     ) -> None:
         self._flights = flights
@@ -149,7 +150,7 @@ class DeviceWork(Work):
             )
             self._raise()
         if not flight.over or flight.captured:
-            streams.order(flight.event, self._current())
+            streams.order(flight.event, self._current()[0])
         return self._result
 
     def done(self) -> bool:

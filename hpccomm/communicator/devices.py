@@ -19,6 +19,7 @@ from hpccomm.contracts.device import DeviceBackend, DevicePath, DeviceWay, Launc
 from hpccomm.cuda import arrays, streams
 from hpccomm.cuda.arrays import DeviceArray
 from hpccomm.cuda.library import cupy
+from hpccomm.cuda.streams import Queue
 from hpccomm.distress import tell
 from hpccomm.dtypes import DType
 from hpccomm.errors import CommunicationError, UsageError
@@ -51,7 +52,7 @@ class Launched:
         Where it is counted.
     send, recv : int
         Addresses; 0 where this rank has no array.
-    stream : int
+    queue : tuple of int and object
         The stream on which its arrays are ready, and its result will be.
     current : callable
         Gives the current stream of the arrays' framework.
@@ -70,8 +71,8 @@ class Launched:
     tally: Tally
     send: int
     recv: int
-    stream: int
-    current: Callable[[], int]
+    queue: Queue
+    current: Callable[[], Queue]
     result: Any
     keep: object
     reads: tuple[DeviceArray, ...]
@@ -82,8 +83,8 @@ class Launched:
         """Return a call in which the host takes part as something polled."""
         start = self.way.start
         assert start is not None
-        steps = partial(start, self.send, self.recv, self.stream)
-        return Operation(*self.label, steps, (self.keep,), ordered=self.ordered)
+        steps = partial(start, self.send, self.recv, self.queue[0])
+        return Operation(*self.label, steps, (self.keep, self.queue), ordered=self.ordered)
 
 
 class Devices:
@@ -137,14 +138,14 @@ class Devices:
         assert recv is None or isinstance(recv, DeviceArray)
         x, result = bound.keep
         array = x if result is None else result
-        stream = self._stream(array, bound.stream)
+        queue = self._queue(array, bound.stream)
         return Launched(
             way,
             label,
             tally,
             0 if send is None else send.pointer,
             0 if recv is None else recv.pointer,
-            stream,
+            queue,
             streams.finder(array, self.device),
             result,
             bound.keep,
@@ -170,7 +171,7 @@ class Devices:
             self._calls.stats.tally(*label),
             0,
             0,
-            self._stream(array, stream),
+            self._queue(array, stream),
             streams.finder(array, self.device),
             result,
             keep,
@@ -179,7 +180,7 @@ class Devices:
             ordered=False,
         )
 
-    def _stream(self, array: Any, given: object) -> int:
+    def _queue(self, array: Any, given: object) -> Queue:
         if given is not None:
             return streams.given(given)
         return streams.current(array, self.device)
@@ -189,7 +190,7 @@ class Devices:
         if stream is None:
             with streams.on_device(self.device):
                 return arrays.empty_like_kind(x, shape, dtype)
-        with streams.used(streams.given(stream), self.device):
+        with streams.used(streams.given(stream)[0], self.device):
             return arrays.empty_like_kind(x, shape, dtype)
 
     # Issuing.
@@ -206,7 +207,7 @@ class Devices:
             launch,
             0 if send is None else send.pointer,  # type: ignore[union-attr]  # a device array
             0 if recv is None else recv.pointer,  # type: ignore[union-attr]  # likewise
-            self._stream(keep[0] if bound.result is None else bound.result, bound.stream),
+            self._queue(keep[0] if bound.result is None else bound.result, bound.stream),
             keep,
             limit,
             self._flights,
@@ -218,7 +219,7 @@ class Devices:
         way = call.way
         if way.launch is None:
             return self._by_host(call, async_op, limit)
-        self._ready(way, call.stream)
+        self._ready(way, call.queue[0])
         if async_op:
             return self._start(way.launch, call, limit)
         self._calls.enqueue(
@@ -227,7 +228,7 @@ class Devices:
             way.launch,
             call.send,
             call.recv,
-            call.stream,
+            call.queue,
             call.keep,
             limit,
             self._flights,
@@ -235,7 +236,7 @@ class Devices:
         return call.result
 
     def _by_host(self, call: Launched, async_op: bool, limit: float) -> Any:
-        if streams.capturing(call.stream):
+        if streams.capturing(call.queue[0]):
             raise UsageError(
                 f"{call.label[0]} on device arrays goes over {self.path.name!r}, in which the host "
                 "takes part, and a CUDA graph is being captured; capture works over NCCL alone"
@@ -244,7 +245,7 @@ class Devices:
             return self._calls.start(self._apart(call), limit, call.result)
         start = call.way.start
         assert start is not None
-        steps = partial(start, call.send, call.recv, call.stream)
+        steps = partial(start, call.send, call.recv, call.queue[0])
         self._calls.run(
             call.label,
             call.tally,
@@ -266,7 +267,7 @@ class Devices:
         start, own = call.way.start, self.own_stream()
         assert start is not None
         ready, done = streams.owned_event(), streams.owned_event()
-        streams.record(ready.ptr, call.stream)
+        streams.record(ready.ptr, call.queue[0])
         streams.order(ready.ptr, own)
 
         def steps() -> Steps:
@@ -279,7 +280,7 @@ class Devices:
 
     def make_ready(self, call: Launched) -> None:
         """Make what the call needs, if it is not there yet. Collective then; blocks."""
-        self._ready(call.way, call.stream)
+        self._ready(call.way, call.queue[0])
 
     def _ready(self, way: DeviceWay, stream: int) -> None:
         """Make what the way needs, if it is not there yet. Collective then."""
@@ -313,14 +314,20 @@ class Devices:
                 streams.order(event, own)
                 launch(send, recv, own)
                 flight = flights.depart(
-                    own, call.keep, perf_counter(), limit, call.label, self._calls.sequence
+                    own,
+                    self._own,
+                    call.keep,
+                    perf_counter(),
+                    limit,
+                    call.label,
+                    self._calls.sequence,
                 )
                 # A captured event belongs to the graph until the capture ends.
                 if not flight.captured:
                     flights.give(event)
 
         self._calls.enqueue(
-            call.label, call.tally, apart, call.send, call.recv, call.stream, call.keep, limit, None
+            call.label, call.tally, apart, call.send, call.recv, call.queue, call.keep, limit, None
         )
         assert flight is not None
         return DeviceWork(
@@ -336,7 +343,7 @@ class Devices:
         """Return what comes of a call in place on `given`, for a self-check. Collective; blocks."""
         with streams.on_device(self.device):
             x = cupy().asarray(given)
-            stream = streams.current(x, self.device)
+            stream, holder = streams.current(x, self.device)
             pointer: int = x.data.ptr
             if way.launch is None:
                 assert way.start is not None
@@ -344,7 +351,9 @@ class Devices:
             else:
                 way.launch(pointer, pointer, stream)
                 limit = calls.timeout
-                self._flights.note(stream, x, perf_counter(), limit, ("self-check", x.nbytes), 0)
+                self._flights.note(
+                    stream, holder, x, perf_counter(), limit, ("self-check", x.nbytes), 0
+                )
                 calls.drive("self-check", self._landing())
             found: NDArray[Any] = cupy().asnumpy(x)
             return found
@@ -367,13 +376,13 @@ class Devices:
         """
         label = ("batch", sum(call.label[1] for call in calls))
         first = calls[0]
-        if any(call.stream != first.stream for call in calls):
+        if any(call.queue[0] != first.queue[0] for call in calls):
             raise UsageError(
                 "the calls of a batch are on several streams; give all of them one stream"
             )
         _check_apart(calls)
         for call in calls:
-            self._ready(call.way, call.stream)
+            self._ready(call.way, call.queue[0])
         together = [call for call in calls if call.way.grouped]
         after = [call for call in calls if not call.way.grouped]
         backend = self.backend
@@ -394,7 +403,7 @@ class Devices:
             self._calls.stats.tally(*label),
             0,
             0,
-            first.stream,
+            first.queue,
             first.current,
             None,
             tuple(call.keep for call in calls),
@@ -431,14 +440,14 @@ class Devices:
         launch = call.way.launch
         if launch is None:
             return otherwise
-        stream = call.stream
+        queue = call.queue
         return self._calls.repeated(
             call.label,
             call.tally,
             launch,
             call.send,
             call.recv,
-            (lambda: stream) if given else call.current,
+            (lambda: queue) if given else call.current,
             call.keep,
             limit,
             self._flights,

@@ -23,8 +23,15 @@ class _Foreign:
         return 0, self._pointer
 
 
-def given(stream: object) -> int:
-    """Return the number of what the user gave as `stream`.
+Queue = tuple[int, object]
+"""A stream: its number, and what keeps it from ending. Where that is None it may end at any time."""
+
+DEFAULTS = (0, 1, 2)
+"""Numbers of the default streams, which never end: the legacy one (twice), and a thread's."""
+
+
+def given(stream: object) -> Queue:
+    """Return what the user gave as `stream`.
 
     Parameters
     ----------
@@ -38,48 +45,53 @@ def given(stream: object) -> int:
         If it is none.
     """
     if isinstance(stream, int) and not isinstance(stream, bool):
-        return stream
+        return stream, "default" if stream in DEFAULTS else None
     protocol = getattr(stream, "__cuda_stream__", None)
     if callable(protocol):
         told = protocol()
         if isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], int):
-            return told[1]
+            return told[1], stream
     for attribute in ("ptr", "cuda_stream"):
         pointer = getattr(stream, attribute, None)
         if isinstance(pointer, int):
-            return pointer
+            return pointer, stream
     raise UsageError(
         f"stream is {stream!r}; give a CuPy stream, its pointer as an integer, or an object with "
         "__cuda_stream__"
     )
 
 
-def current(x: Any, device: int) -> int:
+def current(x: Any, device: int) -> Queue:
     """Return the current stream of the framework of `x`, a device array on `device`."""
     if kind_of(x) == CUPY:
-        found: int = cupy().cuda.get_current_stream(device).ptr
-        return found
+        stream = cupy().cuda.get_current_stream(device)
+        return stream.ptr, stream
     return finder(x, device)()
 
 
-def finder(x: Any, device: int) -> Callable[[], int]:
+def finder(x: Any, device: int) -> Callable[[], Queue]:
     """Return what gives the current stream of the framework of `x` again and again."""
     kind = kind_of(x)
     if kind == TORCH:
         of_torch = sys.modules["torch"].cuda.current_stream
-        return lambda: int(of_torch(device).cuda_stream)
+
+        def torchs() -> Queue:
+            stream = of_torch(device)
+            return stream.cuda_stream, stream
+
+        return torchs
     if kind == INTERFACE:
         told = x.__cuda_array_interface__.get("stream")
-        if told is not None:  # 1 is the legacy default stream, as 0 is to CUDA
-            number = int(told)
-            return lambda: number
+        if told is not None:
+            queue = given(int(told))  # 1 is the legacy default stream, as 0 is to CUDA
+            return lambda: queue
     of_cupy = cupy().cuda.get_current_stream
 
-    def found() -> int:
-        pointer: int = of_cupy(device).ptr
-        return pointer
+    def cupys() -> Queue:
+        stream = of_cupy(device)
+        return stream.ptr, stream
 
-    return found
+    return cupys
 
 
 @contextmanager
