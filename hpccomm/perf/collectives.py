@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.perf.verification import REDUCED, Segment
@@ -275,7 +276,7 @@ def bind(
     collective: "Collective",
     given: Given,
     how: dict[str, Any],
-    copy: Callable[[Any, Any], None],
+    copy: Callable[[Any, Any], None] = np.copyto,
 ) -> Call:
     """Return the call without arguments; `how` is passed on to it, ``copy(out, x)`` copies an array."""
     args, keywords = collective.arguments(given)

@@ -12,24 +12,42 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import hpccomm
+from hpccomm.perf.side import ON_HOST, Told
 from hpccomm.results.schema import Config, RankInfo, RunInfo, recorded_environment, recorded_slurm
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
-    from hpccomm.perf.side import Side, Told
 
 
 def run_info(
     comm: "Communicator",
-    side: "Side",
     config: Config,
     skipped: tuple[str, ...],
     arguments: tuple[str, ...],
     launcher: str,
-    versions: Mapping[str, str],
+    *,
+    told: Told = ON_HOST,
+    versions: Mapping[str, str] | None = None,
 ) -> RunInfo:
-    """Gather the facts of a run; `versions` are those of the backends. Collective; every rank gets them."""
-    told = side.told()
+    """Gather the facts of a run. Collective; every rank gets them.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Whose ranks they are.
+    config : Config
+        The settings.
+    skipped : tuple of str
+        What is left out because it does not exist.
+    arguments : tuple of str
+        The command line.
+    launcher : str
+        What started the ranks.
+    told : Told
+        This rank's device.
+    versions : mapping of str to str, optional
+        Of what is used besides what every run needs.
+    """
     ranks = comm.all_gather_object((_rank_info(comm, told), told.more))
     return RunInfo(
         started=datetime.now().astimezone(),
@@ -40,13 +58,13 @@ def run_info(
         config=config,
         ranks=tuple(rank for rank, _ in ranks),
         devices=tuple(device for _, device in ranks if device is not None),
-        versions=_versions(comm) | dict(versions),
+        versions=_versions(comm) | dict(versions or {}),
         environment=recorded_environment(os.environ),
         slurm=recorded_slurm(os.environ),
     )
 
 
-def _rank_info(comm: "Communicator", told: "Told") -> RankInfo:
+def _rank_info(comm: "Communicator", told: Told) -> RankInfo:
     return RankInfo(
         rank=comm.rank,
         group=0,

@@ -348,7 +348,6 @@ def options(given: argparse.Namespace) -> Options:
     asked = Options(
         collectives=given.collectives,
         backends=given.backend,
-        arrays=given.arrays,
         algorithms=given.algorithm,
         types=given.datatype,
         ops=given.op,
@@ -383,6 +382,7 @@ def options(given: argparse.Namespace) -> Options:
         json=given.output_file,
         csv=given.csv,
         output=given.output,
+        arrays=given.arrays,
     )
     for name in asked.collectives:
         if not asked.pairs(name):

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpccomm.dtypes import DType
 from hpccomm.perf import facts, memory, timing, verification
-from hpccomm.perf.side import HOST, Array, Told
+from hpccomm.perf.side import HOST, ON_HOST, Array, Told
 from hpccomm.perf.timing import Call, Timed
 from hpccomm.perf.verification import Data, Mismatch, Segment
 from hpccomm.results.schema import Config
@@ -42,7 +42,7 @@ class HostSide:
 
     def told(self) -> Told:
         """Return what the header says of this rank: nothing besides host memory."""
-        return Told(-1, "", "host memory", "", None)
+        return ON_HOST
 
     def versions(self) -> dict[str, str]:
         """Return no versions besides those that every run has."""

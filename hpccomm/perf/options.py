@@ -8,6 +8,7 @@ from hpccomm.errors import UsageError
 from hpccomm.perf.collectives import COLLECTIVES, Collective
 from hpccomm.perf.names import NO_OP, OPS, TYPES
 from hpccomm.perf.readers import ALL, ALL_ROOTS
+from hpccomm.perf.side import AUTO
 from hpccomm.perf.sizes import Sizes
 from hpccomm.reductions import meaningful
 from hpccomm.results.schema import Config
@@ -46,8 +47,6 @@ class Options:
     ----------
     collectives, backends : tuple of str
         Each combination is one table.
-    arrays : str
-        Where arrays lie: ``auto``, ``host`` or ``device``.
     algorithms : tuple of str or None
         For each, one table; None if the flag was not given.
     types, ops : tuple of str
@@ -64,11 +63,12 @@ class Options:
         Report the memory that was used.
     json, csv, output : Path or None
         Files to write.
+    arrays : str
+        Where arrays lie: ``auto``, ``host`` or ``device``.
     """
 
     collectives: tuple[str, ...]
     backends: tuple[str, ...]
-    arrays: str
     algorithms: tuple[str, ...] | None
     types: tuple[str, ...]
     ops: tuple[str, ...]
@@ -80,6 +80,7 @@ class Options:
     json: Path | None
     csv: Path | None
     output: Path | None
+    arrays: str = AUTO
 
     def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
         """Return the pairs of type and reduction that mean something for a collective."""

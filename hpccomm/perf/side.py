@@ -26,6 +26,10 @@ class Told(NamedTuple):
     more: DeviceInfo | None
 
 
+ON_HOST = Told(-1, "", "host memory", "", None)
+"""Of a rank whose arrays are in host memory."""
+
+
 class Side(Protocol):
     """Arrays of one kind, on one rank, over one communicator: made, filled, timed, compared.
 

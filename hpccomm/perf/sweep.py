@@ -83,8 +83,16 @@ def run(
                     _allocate(comm, side, options)
                     written.usage.note("User-Allocated", side.in_use())
                     if number == 0:
-                        about = skipped, arguments, launcher, plan.versions
-                        written.open(comm, facts.run_info(comm, side, options.config, *about))
+                        info = facts.run_info(
+                            comm,
+                            options.config,
+                            skipped,
+                            arguments,
+                            launcher,
+                            told=side.told(),
+                            versions=plan.versions,
+                        )
+                        written.open(comm, info)
                     for block in tables:
                         if block.source == number:
                             _measure_block(comm, side, block, options, written)
