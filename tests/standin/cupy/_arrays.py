@@ -1,5 +1,6 @@
 """Arrays in device memory, as CuPy has them; what is done with them runs on the current stream."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,19 @@ _TYPES = frozenset("?bBhHiIlLqQefdFD")
 
 
 def checked_dtype(dtype: Any) -> np.dtype:
-    """Return a dtype that CuPy has arrays of."""
+    """Return a dtype that CuPy makes arrays of; over memory that is there it takes any."""
     found = np.dtype(dtype)
-    if found.char not in _TYPES and found.name != "bfloat16" and found.kind != "V":
-        raise ValueError(f"Unsupported dtype {found}")
+    if found.byteorder == ">":
+        raise ValueError(f"Unsupported dtype {found} with big-endian byte-order")
+    check_kernel_dtype(found)
     return found
+
+
+def check_kernel_dtype(dtype: np.dtype) -> None:
+    """Raise where CuPy has no C type for a dtype, so that nothing can be computed with it."""
+    plain_void = dtype.num == np.dtype("V1").num and dtype.subdtype is None and dtype.itemsize
+    if dtype.hasobject or not (dtype.char in _TYPES or dtype.name == "bfloat16" or plain_void):
+        raise ValueError(f"Unsupported dtype {dtype}")
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -29,6 +38,17 @@ def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
         strides.append(step)
         step *= extent
     return tuple(reversed(strides))
+
+
+def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    expected = itemsize
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent == 0:
+            return True
+        if extent != 1 and stride != expected:
+            return False
+        expected *= extent
+    return True
 
 
 class flags:  # CuPy's name
@@ -65,10 +85,10 @@ class ndarray:  # CuPy's name
         _base: Any = None,
     ) -> None:
         self.shape = (int(shape),) if np.isscalar(shape) else tuple(int(n) for n in shape)
-        self.dtype = checked_dtype(dtype)
+        self.dtype = np.dtype(dtype) if memptr is not None else checked_dtype(dtype)
         self.itemsize = self.dtype.itemsize
         self.ndim = len(self.shape)
-        self.size = int(np.prod(self.shape, dtype=np.int64))
+        self.size = math.prod(self.shape)
         self.nbytes = self.size * self.itemsize
         if strides is None:
             self.strides = _strides(self.shape, self.itemsize)
@@ -76,13 +96,14 @@ class ndarray:  # CuPy's name
                 self.strides = _strides(self.shape[::-1], self.itemsize)[::-1]
         else:
             self.strides = tuple(strides)
+        if memptr is not None and not isinstance(memptr, MemoryPointer):
+            raise TypeError(
+                f"Cannot convert {type(memptr).__name__} to cupy.cuda.memory.MemoryPointer"
+            )
         self.data = alloc(self.nbytes) if memptr is None else memptr
         self.base = _base
-        like = np.lib.stride_tricks.as_strided(
-            np.empty(0, self.dtype), self.shape, self.strides, writeable=False
-        )
-        self._c_contiguous = like.flags.c_contiguous
-        self._f_contiguous = like.flags.f_contiguous
+        self._c_contiguous = _contiguous(self.shape, self.strides, self.itemsize)
+        self._f_contiguous = _contiguous(self.shape[::-1], self.strides[::-1], self.itemsize)
 
     # What it is
 
@@ -184,7 +205,7 @@ class ndarray:  # CuPy's name
     def view(self, dtype: Any = None) -> "ndarray":
         if dtype is None:
             return self._same_memory(lambda like: like.view())
-        wanted = checked_dtype(dtype)
+        wanted = np.dtype(dtype)
         return self._same_memory(lambda like: like.view(wanted))
 
     def transpose(self, *axes: Any) -> "ndarray":
@@ -247,7 +268,9 @@ class ndarray:  # CuPy's name
         subok: Any = None,
         copy: bool = True,
     ) -> "ndarray":
-        wanted = checked_dtype(dtype)
+        wanted = np.dtype(dtype)
+        if wanted != self.dtype:
+            check_kernel_dtype(self.dtype)
         if not copy and wanted == self.dtype:
             return self
         made = ndarray(self.shape, wanted)
@@ -255,6 +278,7 @@ class ndarray:  # CuPy's name
         return made
 
     def fill(self, value: Any) -> None:
+        check_kernel_dtype(self.dtype)
         run(lambda: value, self)
 
     def item(self, *index: Any) -> Any:
@@ -341,10 +365,7 @@ def _taken(x: ndarray, key: Any) -> ndarray:
         k.get() if isinstance(k, ndarray) else k
         for k in (key if isinstance(key, tuple) else (key,))
     )
-    like, _ = x._like()
-    made = ndarray(
-        np.lib.stride_tricks.as_strided(like, like.shape, (0,) * like.ndim)[keys].shape, x.dtype
-    )
+    made = ndarray(np.broadcast_to(np.False_, x.shape)[keys].shape, x.dtype)
     run(lambda values: values[keys], made, x)
     return made
 

@@ -85,7 +85,7 @@ class _Owner:
 def from_dlpack(array: Any, device: Any = None, copy: Any = None) -> ndarray:
     kind, number = array.__dlpack_device__()
     if kind not in (2, 13):
-        raise RuntimeError(
+        raise TypeError(
             "CPU arrays cannot be directly imported to CuPy. Use `cupy.array(numpy.from_dlpack(input))` instead."
         )
     capsule = array.__dlpack__(stream=1)

@@ -1,56 +1,113 @@
 """Functions of elements, as CuPy has them: put on the current stream."""
 
+import builtins
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from cupy._arrays import asarray, checked_dtype, ndarray, run
+from cupy._arrays import asarray, check_kernel_dtype, checked_dtype, ndarray, run
+from cupy._loops import TYPES
+from cupy._loops import dtype as loop_dtype
 
-_NAMES = """
-add subtract multiply divide true_divide floor_divide remainder mod fmod power negative absolute abs
-minimum maximum fmin fmax bitwise_and bitwise_or bitwise_xor invert left_shift right_shift
-logical_and logical_or logical_xor logical_not equal not_equal less less_equal greater greater_equal
-isnan isinf isfinite sign signbit sqrt exp log sin cos rint floor ceil trunc conjugate conj copysign
-square
-""".split()
+
+class ufunc:  # CuPy's name
+    """A function of elements."""
+
+    def __init__(self, name: str) -> None:
+        self.name = f"cupy_{name}"
+        self.__name__ = name
+        self.types = TYPES[name]
+        self._function = getattr(np, name)
+        self.nin = self._function.nin
+        self.nout = 1
+        self._chosen: dict[Any, tuple[list[np.dtype], np.dtype]] = {}
+
+    def __call__(
+        self, *args: Any, out: Any = None, dtype: Any = None, casting: str = "same_kind"
+    ) -> ndarray:
+        if len(args) > self.nin:
+            *args, out = args  # positionally, as NumPy allows
+        for x in args:
+            if not isinstance(x, ndarray | bool | int | float | complex | np.generic):
+                raise TypeError(f"Unsupported type {type(x)}")
+        inputs, output = self._loop(args, dtype)
+        shape = np.broadcast_shapes(*(np.shape(_shaped(x)) for x in args))
+        if out is None:
+            out = ndarray(shape, output)
+        elif not isinstance(out, ndarray):
+            raise TypeError("return arrays must be of ArrayType")
+        elif np.broadcast_shapes(shape, out.shape) != out.shape:
+            raise ValueError("Out shape is mismatched")
+        elif output.kind != out.dtype.kind and not np.can_cast(output, out.dtype, casting):
+            raise TypeError(
+                f"Cannot cast array data from {output!r} to {out.dtype!r} according to the rule "
+                f"'{casting}'"
+            )
+        for x in (*args, out):
+            if isinstance(x, ndarray):
+                check_kernel_dtype(x.dtype)
+        function = self._function
+
+        def computed(*values: Any) -> Any:
+            cast = [np.asarray(v).astype(t) for v, t in zip(values, inputs, strict=True)]
+            return np.asarray(function(*cast)).astype(output)
+
+        return run(computed, out, *args)
+
+    def _loop(self, args: Any, dtype: Any) -> tuple[list[np.dtype], np.dtype]:
+        """Return the dtypes that the inputs are cast to, and that of the result."""
+        given = tuple(_seen(x) for x in args)
+        if (given, dtype) not in self._chosen:
+            self._chosen[given, dtype] = self._first_that_fits(given, dtype)
+        return self._chosen[given, dtype]
+
+    def _first_that_fits(self, given: Any, dtype: Any) -> tuple[list[np.dtype], np.dtype]:
+        weak = _weak(given)
+        for loop in self.types:
+            letters, result = loop.split("->")
+            inputs = [loop_dtype(letter) for letter in letters]
+            if dtype is not None:
+                fits = loop_dtype(result) == np.dtype(dtype)
+            else:
+                fits = builtins.all(
+                    np.can_cast(seen, wanted)
+                    or (weak and scalar is not None and np.result_type(scalar(0), wanted) == wanted)
+                    for (seen, scalar), wanted in zip(given, inputs, strict=True)
+                )
+            if fits:
+                if self.__name__ in ("subtract", "negative") and letters[0] == "?":
+                    raise TypeError(
+                        f"cupy boolean {self.__name__}, the `-` operator, is deprecated"
+                    )
+                return inputs, loop_dtype(result)
+        wrong = tuple(seen for seen, _ in given) if dtype is None else dtype
+        raise TypeError(f"Wrong type ({wrong}) of arguments for {self.name}")
+
+
+def _seen(x: Any) -> tuple[np.dtype, type | None]:
+    """Return an argument's dtype, and its class where it is a number of Python's own."""
+    if isinstance(x, ndarray | np.generic):
+        return x.dtype, None
+    return np.asarray(x).dtype, None if isinstance(x, bool) else type(x)
+
+
+_RANKS = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 2}
+
+
+def _weak(given: tuple[tuple[np.dtype, type | None], ...]) -> bool:
+    """Tell whether numbers of Python's own follow the arrays' dtypes."""
+    scalars = [_RANKS[seen.kind] for seen, scalar in given if scalar is not None]
+    others = [_RANKS.get(seen.kind, 3) for seen, scalar in given if scalar is None]
+    return len(scalars) > 0 and len(others) > 0 and sorted(others)[-1] >= sorted(scalars)[-1]
+
+
+for _name in TYPES:
+    globals()[_name] = ufunc(_name)
 
 
 def _kind(x: Any) -> Any:
     return np.ones((1,) * x.ndim, x.dtype) if isinstance(x, ndarray) else x
-
-
-def _ufunc(name: str) -> Callable[..., Any]:
-    function = getattr(np, name)
-
-    def call(*args: Any, out: Any = None, dtype: Any = None, casting: str = "same_kind") -> Any:
-        if len(args) > function.nin:
-            *args, out = args  # positionally, as NumPy allows
-        keywords: dict[str, Any] = {"casting": casting}
-        if dtype is not None:
-            keywords["dtype"] = np.dtype(dtype)
-        shapes = [x.shape if isinstance(x, ndarray) else np.shape(x) for x in args]
-        with np.errstate(all="ignore"):
-            made = np.asarray(function(*map(_kind, args), **keywords)).dtype
-        if out is None:
-            out = ndarray(np.broadcast_shapes(*shapes), made)
-        elif not isinstance(out, ndarray):
-            raise TypeError("return arrays must be of ArrayType")
-        elif np.broadcast_shapes(*shapes, out.shape) != out.shape:
-            raise ValueError("Out shape is mismatched")
-        elif not np.can_cast(made, out.dtype, casting):
-            raise TypeError(
-                f"output (typecode '{made.char}') could not be coerced to provided output parameter "
-                f"(typecode '{out.dtype.char}') according to the casting rule \"{casting}\""
-            )
-        return run(lambda *values: function(*values, **keywords), out, *args)
-
-    call.__name__ = name
-    return call
-
-
-for _name in _NAMES:
-    globals()[_name] = _ufunc(_name)
 
 
 def where(condition: Any, x: Any = None, y: Any = None) -> ndarray:
@@ -61,9 +118,18 @@ def where(condition: Any, x: Any = None, y: Any = None) -> ndarray:
 
 
 def copyto(dst: ndarray, src: Any, casting: str = "same_kind", where: Any = None) -> None:
-    source = src.dtype if isinstance(src, ndarray) else np.min_scalar_type(src)
-    if not np.can_cast(source, dst.dtype, casting):
-        raise TypeError(f"Cannot cast {source} to {dst.dtype} in {casting} casting mode")
+    if isinstance(src, np.ndarray):
+        if src.size != 1:
+            raise ValueError("non-scalar numpy.ndarray cannot be used for copyto")
+        src = src.squeeze()[()]
+    if type(src) in (bool, int, float, complex):
+        np.copyto(np.empty((), dst.dtype), src, casting=casting)
+    elif not np.can_cast(src.dtype, dst.dtype, casting):
+        raise TypeError(f"Cannot cast {src.dtype} to {dst.dtype} in {casting} casting mode")
+    if not isinstance(src, ndarray) or src.dtype != dst.dtype:
+        for x in (src, dst):
+            if isinstance(x, ndarray):
+                check_kernel_dtype(x.dtype)
     if where is None:
         run(lambda x: x, dst, src)
     else:
@@ -115,7 +181,8 @@ def _reduction(name: str) -> Callable[..., ndarray]:
     return call
 
 
-for _name in ("sum", "prod", "max", "min", "all", "any", "mean"):
+_REDUCTIONS = ("sum", "prod", "max", "min", "all", "any", "mean")
+for _name in _REDUCTIONS:
     globals()[_name] = _reduction(_name)
 
 
@@ -170,9 +237,7 @@ def _operators() -> None:
 
 
 _operators()
-__all__ = [
-    name
-    for name in globals()
-    if not name.startswith("_")
-    and name not in {"np", "Any", "Callable", "asarray", "checked_dtype", "ndarray", "run"}
-]
+__all__ = [  # noqa: PLE0604  # names of the table
+    *TYPES, *_REDUCTIONS, "array_equal", "concatenate", "copyto", "count_nonzero", "dot", "matmul",
+    "stack", "take", "ufunc", "where",
+]  # fmt: skip

@@ -57,7 +57,7 @@ class CUDARuntimeError(RuntimeError):
 
     def __init__(self, status: int) -> None:
         self.status = status
-        name, text = _NAMES.get(status, ("cudaErrorUnknown", "unknown error"))
+        name, text = _NAMES.get(status, ("unrecognized error code",) * 2)
         super().__init__(f"{name}: {text}")
 
     def __reduce__(self) -> tuple[type, tuple[int]]:

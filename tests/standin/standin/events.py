@@ -102,6 +102,7 @@ def _forbid_captured(event: Event) -> None:
 def query(pointer: int) -> int:
     """Return 0 if an event has come or was never recorded, else a status. Raises nothing, as CUDA."""
     try:
+        devices.count()
         graphs.forbid_while_capturing()
         event = find(pointer)
         _forbid_captured(event)

@@ -53,13 +53,16 @@ def _of(numpy: np.dtype) -> dtype:
 class device:  # PyTorch's name
     """Where a tensor lies."""
 
-    def __init__(self, type: str, index: int | None = None) -> None:
-        kind, _, number = type.partition(":")
+    def __init__(self, type: Any, index: int | None = None) -> None:
+        kind, _, number = str(type).partition(":")
         self.type = kind
         self.index = int(number) if number else index
 
     def __repr__(self) -> str:
         return f"device(type='{self.type}', index={self.index})"
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
 
     def __eq__(self, other: object) -> Any:
         return isinstance(other, device) and repr(self) == repr(other)
@@ -118,7 +121,7 @@ class Tensor:
         if not self.is_cuda:
             return Tensor(np.empty(size, kind))
         with cuda._current(self.get_device()):
-            return Tensor(cupy.empty(size, kind))
+            return Tensor(_device_empty(size, kind))
 
     def __getitem__(self, key: Any) -> Tensor:
         return Tensor(self._array[key])
@@ -131,7 +134,7 @@ class Tensor:
 
     def fill_(self, value: Any) -> Tensor:
         with cuda._current(self.get_device()):
-            self._array.fill(value)
+            self._array[...] = np.asarray(value).astype(self._array.dtype)[()]
         return self
 
     def add_(self, value: Any) -> Tensor:
@@ -152,6 +155,11 @@ class Tensor:
                 "tensor to host memory first."
             )
         return self._array
+
+    def flatten(self) -> Tensor:
+        return Tensor(self._array.reshape(-1))
+
+    reshape = view
 
     def tolist(self) -> Any:
         return self.cpu()._array.tolist()
@@ -181,31 +189,41 @@ def _number(where: Any) -> int | None:
     return cuda.current_device() if place.index is None else place.index
 
 
-def empty(*size: Any, dtype: dtype = float32, device: Any = None) -> Tensor:
-    shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+def _shape(size: Any) -> Any:
+    return size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+
+
+def empty(
+    *size: Any, dtype: dtype = float32, device: Any = None, requires_grad: Any = False
+) -> Tensor:
     number = _number(device)
     if number is None:
-        return Tensor(np.empty(shape, dtype._numpy))
+        return Tensor(np.empty(_shape(size), dtype._numpy)).requires_grad_(requires_grad)
     with cuda._current(number):
-        return Tensor(cupy.empty(shape, dtype._numpy))
+        return Tensor(_device_empty(_shape(size), dtype._numpy)).requires_grad_(requires_grad)
 
 
-def full(size: Any, fill_value: Any, *, dtype: dtype = float32, device: Any = None) -> Tensor:
-    made = empty(size, dtype=dtype, device=device)
+def _device_empty(shape: Any, dtype: Any) -> Any:
+    """PyTorch has dtypes that CuPy makes no arrays of."""
+    extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    memory = cupy.cuda.alloc(int(np.prod(extents, dtype=np.int64)) * dtype.itemsize)
+    return cupy.ndarray(extents, dtype, memory)
+
+
+def full(size: Any, fill_value: Any, **keywords: Any) -> Tensor:
+    made = empty(size, **keywords)
     if not made.is_cuda:
         made._array[...] = fill_value
         return made
     return made.fill_(fill_value)
 
 
-def zeros(*size: Any, dtype: dtype = float32, device: Any = None) -> Tensor:
-    shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
-    return full(shape, 0, dtype=dtype, device=device)
+def zeros(*size: Any, **keywords: Any) -> Tensor:
+    return full(_shape(size), 0, **keywords)
 
 
-def ones(*size: Any, dtype: dtype = float32, device: Any = None) -> Tensor:
-    shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
-    return full(shape, 1, dtype=dtype, device=device)
+def ones(*size: Any, **keywords: Any) -> Tensor:
+    return full(_shape(size), 1, **keywords)
 
 
 def tensor(data: Any, *, dtype: dtype | None = None, device: Any = None) -> Tensor:
@@ -214,4 +232,6 @@ def tensor(data: Any, *, dtype: dtype | None = None, device: Any = None) -> Tens
     if number is None:
         return Tensor(values.copy())
     with cuda._current(number):
-        return Tensor(cupy.asarray(values))
+        made = Tensor(_device_empty(values.shape, values.dtype))
+        made._array.set(values)
+        return made

@@ -14,7 +14,7 @@ class Stream:
     """A stream that does not wait for the default one."""
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
-        number = current_device() if device is None else device
+        number = current_device() if device is None else getattr(device, "index", device)
         with cupy.cuda.Device(number):
             self._stream = cupy.cuda.Stream(non_blocking=True, priority=priority)
         self.device_index = number

@@ -90,10 +90,11 @@ def _size(count: int) -> int:
 
 
 class NcclCommunicator:
+    _comm = 0
+
     def __init__(
         self, ndev: int, commId: bytes, rank: int, config: NcclConfig | None = None
     ) -> None:
-        self._comm = 0
         if not isinstance(commId, bytes):
             raise TypeError(
                 f"Argument 'commId' has incorrect type (expected bytes, got {type(commId).__name__})"
@@ -111,7 +112,7 @@ class NcclCommunicator:
         return self._comm
 
     def destroy(self) -> None:
-        comm = self.__dict__.get("_comm", 0)
+        comm = self._comm
         if comm:
             calls.destroy(comm)
             self._comm = 0
