@@ -534,9 +534,8 @@ class Devices:
     def _end(self) -> None:
         self._closed = True
         self._flights.end()
-        if self.backend is not None:
-            with streams.on_device(self.device):
-                self.backend.close()
+        with streams.on_device(self.device):
+            self.path.close()
 
     def leave(self) -> None:
         """At the process's exit: free what can be freed soon, and abort the rest."""

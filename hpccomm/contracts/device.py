@@ -198,3 +198,7 @@ class DevicePath(Protocol):
             If the tag does not apply.
         """
         ...
+
+    def close(self) -> None:
+        """Free what it owns, after all that is under way has ended. Local; idempotent."""
+        ...

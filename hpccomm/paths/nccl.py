@@ -93,6 +93,10 @@ class NcclPath:
         choice = self._choice(name, policy.NATIVE, "NCCL has messages of its own", None)
         return DeviceWay(choice, launch, grouped=True)
 
+    def close(self) -> None:
+        """Free NCCL's communicators, after all that is under way has ended. Local; idempotent."""
+        self._devices.close()
+
     def _library(self, call: Signature, deterministic: bool) -> tuple[Signature, tuple[str, ...]]:
         """Return what NCCL is asked for, and the names under which it does that."""
         if call.collective == "all_to_all":
