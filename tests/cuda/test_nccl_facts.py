@@ -1,0 +1,196 @@
+"""What is known of the ranks before NCCL is called: who cannot take part, and what to do."""
+
+import logging
+import os
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from hpccomm.backends.nccl import variables
+from hpccomm.backends.nccl.facts import Facts, named, unfit, unpacked, version_text
+from hpccomm.cuda import users
+from hpccomm.errors import CommunicatorAborted
+
+
+@contextmanager
+def pinned(value):
+    """Hold a pin."""
+    pin = variables.Pin(value)
+    pin.enter()
+    try:
+        yield pin
+    finally:
+        pin.leave()
+
+
+def ranks(n, **common):
+    """Return the facts of `n` sound ranks on one host with a GPU each."""
+    sound = {"host": "node1", "visible": n, "name": "H100", "capability": 90, "nccl": 23203}
+    return [
+        Facts(**{"rank": rank, "device": rank, "uuid": f"GPU-{rank}", **sound, **common})
+        for rank in range(n)
+    ]
+
+
+def test_sound_ranks_fit():
+    assert unfit(ranks(4)) == ""
+
+
+def test_facts_survive_the_way_to_other_ranks():
+    told = replace(ranks(1)[0], functions=("ncclMemAlloc",), why_not="é")
+    assert unpacked(told.packed()) == told
+
+
+def test_trap_gpu_that_two_ranks_have_is_found_by_its_uuid():
+    two = ranks(4)
+    two[2] = replace(two[2], uuid="GPU-1", device=0)  # each may call it by another number
+    why = unfit(two)
+    assert "ranks 1-2 have the same GPU (H100 GPU-1" in why
+    assert "NCCL_MULTI_RANK_GPU_ENABLE=1" in why
+    assert "NCCL_HOSTID" in why
+
+
+def test_trap_several_ranks_a_gpu_from_nccl_2_30():
+    shared = ranks(2, uuid="GPU-0", device=0, visible=1)
+    assert "at most as many ranks on a host as it has GPUs" in unfit(shared)
+    assert unfit([replace(each, several=True) for each in shared]) == ""
+    old = [replace(each, several=True, nccl=22907) for each in shared]
+    assert "install NCCL 2.30" in unfit(old)
+    assert unfit([replace(shared[0], several=True), shared[1]]) != ""  # on one rank alone
+
+
+def test_trap_ranks_with_different_host_ids_may_share_a_gpu():
+    shared = ranks(2, uuid="GPU-0", device=0, nccl=21903)
+    assert unfit([replace(each, host_id=f"h{each.rank}") for each in shared]) == ""
+    assert unfit([replace(each, host_id="h") for each in shared]) != ""
+    assert unfit([replace(shared[0], host_id="h"), shared[1]]) == ""
+
+
+def test_equal_addresses_on_two_hosts_are_two_gpus():
+    assert (
+        unfit([replace(each, host=f"node{each.rank}", pci="0000:01:00.0") for each in ranks(2)])
+        == ""
+    )
+
+
+def test_trap_mixed_nccl_versions_are_found():
+    mixed = ranks(4)
+    mixed[3] = replace(mixed[3], nccl=22707)
+    assert unfit(mixed) == (
+        "the ranks have different versions of NCCL (2.32.3 on ranks 0-2, 2.27.7 on rank 3); "
+        "install one version everywhere"
+    )
+
+
+def test_what_is_missing_on_some_ranks_is_told_with_their_hosts():
+    lacking = ranks(4)
+    for rank in (1, 2):
+        lacking[rank] = Facts(rank, "node2", why_not="CuPy is not installed; install it")
+    assert unfit(lacking) == "ranks 1-2 (node2): CuPy is not installed; install it"
+
+
+def test_names_of_ranks_and_versions():
+    assert named([3]) == "rank 3"
+    assert named([4, 0, 1, 2]) == "ranks 0-2, 4"
+    assert [version_text(code) for code in (23203, 2708, 0)] == ["2.32.3", "2.7.8", "none"]
+
+
+def test_trap_names_that_nccl_does_not_read_are_warned_of(caplog):
+    environ = {
+        "NCCL_TIMEOUT": "5",
+        "NCCL_MIN_NRINGS": "4",
+        "NCCL_DEBUG": "DEBUG",
+        "NCCL_ALGO": "Ring",
+    }
+    with caplog.at_level(logging.WARNING, "hpccomm"):
+        found = variables.warn_of_misnamed(environ)
+    assert found == ["NCCL_TIMEOUT", "NCCL_MIN_NRINGS", "NCCL_DEBUG"]
+    assert "NCCL_MIN_NCHANNELS" in caplog.text
+    assert "HPCCOMM_TIMEOUT" in caplog.text
+    assert variables.warn_of_misnamed({"NCCL_DEBUG": "info"}) == []
+
+
+def test_trap_launches_are_ordered_from_2_26_unless_the_user_says(monkeypatch):
+    monkeypatch.delenv(variables.LAUNCH_ORDER, raising=False)
+    variables.order_launches(22507)
+    assert variables.LAUNCH_ORDER not in os.environ
+    variables.order_launches(22600)
+    assert os.environ[variables.LAUNCH_ORDER] == "1"
+    monkeypatch.setenv(variables.LAUNCH_ORDER, "0")
+    variables.order_launches(23203)
+    assert os.environ[variables.LAUNCH_ORDER] == "0"
+
+
+@pytest.mark.parametrize("before", [None, "Tree,Ring"])
+def test_trap_pinned_algorithm_is_restored(monkeypatch, before):
+    if before is None:
+        monkeypatch.delenv("NCCL_ALGO", raising=False)
+    else:
+        monkeypatch.setenv("NCCL_ALGO", before)
+
+    def fail():
+        with pinned("Ring"):
+            assert os.environ["NCCL_ALGO"] == "Ring"
+            assert variables.algo() == (before or "")
+            raise OSError("x")
+
+    with pytest.raises(OSError, match="x"):
+        fail()
+    assert os.environ.get("NCCL_ALGO") == before
+
+
+def test_threads_that_pin_alike_do_so_at_once_and_others_wait(monkeypatch):
+    monkeypatch.delenv("NCCL_ALGO", raising=False)
+    both = threading.Barrier(2, timeout=10)
+    seen = []
+
+    def ring():
+        with pinned("Ring"):
+            both.wait()  # passes only if both are in the block at once
+            seen.append(os.environ.get("NCCL_ALGO"))
+
+    def native():
+        with pinned(None):
+            seen.append(os.environ.get("NCCL_ALGO"))
+
+    with pinned("Ring"):
+        threads = [threading.Thread(target=each) for each in (ring, ring, native)]
+        for thread in threads:
+            thread.start()
+        threads[2].join(0.1)
+        assert threads[2].is_alive()
+    for thread in threads:
+        thread.join(10)
+    assert seen == ["Ring", "Ring", None]
+    assert "NCCL_ALGO" not in os.environ
+
+
+def test_a_pin_that_was_given_up_holds_nothing_back(monkeypatch):
+    """Its thread is still in NCCL, and may be there for ever."""
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    stuck, late = variables.Pin(None), variables.Pin(None)
+    stuck.enter()
+    stuck.leave()
+    late.leave()
+    with pytest.raises(CommunicatorAborted):
+        late.enter()
+    with pinned("Ring"):
+        stuck.leave()  # it came back
+        assert os.environ["NCCL_ALGO"] == "Ring"
+    assert os.environ["NCCL_ALGO"] == "Tree"
+
+
+def test_trap_nccl_and_cuda_aware_mpi_never_have_one_device():
+    assert users.claim(77, users.NCCL) == ""
+    assert users.claim(77, users.NCCL) == ""
+    assert "in use by NCCL" in users.claim(77, users.MPI)
+    assert users.claim(78, users.MPI) == ""
+    users.release(77, users.NCCL)
+    assert users.claim(77, users.MPI) != ""
+    users.release(77, users.NCCL)
+    assert users.claim(77, users.MPI) == ""
+    for device in (77, 78):
+        users.release(device, users.MPI)
+    users.release(77, users.MPI)  # once too often does no harm

@@ -1,0 +1,218 @@
+"""Making NCCL's communicators: one outcome for all ranks, under a deadline, and nothing hangs."""
+
+import os
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from nccl_ranks import on_ranks, sound
+
+from hpccomm.backends.nccl import facts, opening
+from hpccomm.contracts.signature import Signature
+from hpccomm.cuda import users
+from hpccomm.errors import CollectiveTimeout, CommunicationError
+from hpccomm.reductions import ReduceOp
+
+cupy = pytest.importorskip("cupy")
+
+FLOAT32 = np.dtype(np.float32)
+SUM = Signature("all_reduce", FLOAT32, (1,), op=ReduceOp.SUM, in_place=True)
+LONG = 60.0
+"""A deadline that no test waits for."""
+
+
+def summed(backend, algorithm="native"):
+    """Return the sum of the ranks' numbers, each one more than its rank."""
+    with cupy.cuda.Device(backend.device):
+        # Its own: threads that share a GPU share its default stream as well.
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            x = cupy.full(1, backend.rank + 1, np.float32)
+        pinned = backend.native(SUM, algorithm)
+        if pinned.needs is not None:
+            pinned.needs.make()
+        pinned.launch(x.data.ptr, x.data.ptr, stream.ptr)
+        stream.synchronize()
+        return float(x.get()[0])
+
+
+def refused(rank):
+    """Return why NCCL could not be opened."""
+    backend, why = rank.open()
+    if backend is not None:
+        backend.close()
+    return why
+
+
+def the_same(results):
+    """Return what all ranks were told."""
+    sound(results)
+    assert len(set(results)) == 1, results
+    assert results[0]
+    return results[0]
+
+
+@pytest.fixture
+def never_asked(monkeypatch):
+    """Fail a test in which NCCL is asked for an id."""
+
+    def ask():
+        raise AssertionError("NCCL was called")
+
+    monkeypatch.setattr(cupy.cuda.nccl, "get_unique_id", ask)
+
+
+def test_trap_ranks_on_one_gpu_are_told_before_nccl_is_called(never_asked, monkeypatch):
+    monkeypatch.delenv("NCCL_MULTI_RANK_GPU_ENABLE", raising=False)
+    monkeypatch.delenv("NCCL_HOSTID", raising=False)
+    why = the_same(on_ranks(3, refused, devices=[0, 1, 1], timeout=LONG))
+    assert "ranks 1-2 have the same GPU" in why
+
+
+@pytest.mark.standin
+def test_ranks_share_a_gpu_where_nccl_lets_them(monkeypatch):
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+
+    def main(rank):
+        backend, why = rank.open()
+        assert backend is not None, why
+        result = summed(backend)
+        backend.close()
+        return result
+
+    assert sound(on_ranks(2, main, devices=[0, 0])) == [3.0, 3.0]
+
+
+def test_trap_mixed_versions_are_told_before_nccl_is_called(never_asked, monkeypatch):
+    def mine(rank, device):
+        found = facts.mine(rank, device)
+        return replace(found, nccl=22703) if rank == 1 else found
+
+    monkeypatch.setattr(opening, "mine", mine)
+    why = the_same(on_ranks(2, refused, timeout=LONG))
+    assert "different versions of NCCL" in why
+
+
+def test_a_rank_without_a_device_is_told_on_all(never_asked):
+    why = the_same(on_ranks(2, refused, devices=[0, None], timeout=LONG))
+    assert why.startswith("rank 1 (")
+
+
+def test_trap_a_device_that_cuda_aware_mpi_uses_is_told_on_all(never_asked):
+    assert users.claim(1, users.MPI) == ""
+    try:
+        why = the_same(on_ranks(2, refused, timeout=LONG))
+    finally:
+        users.release(1, users.MPI)
+    assert why.startswith("rank 1 (")
+    assert "in use by CUDA-aware MPI" in why
+    # Rank 0's own device was free, and is again.
+    assert users.claim(0, users.MPI) == ""
+    users.release(0, users.MPI)
+
+
+def test_trap_a_unique_id_that_rank_0_does_not_get_is_told_on_all(monkeypatch):
+    def ask():
+        raise cupy.cuda.nccl.NcclError(2)
+
+    monkeypatch.setattr(cupy.cuda.nccl, "get_unique_id", ask)
+    began = time.perf_counter()
+    why = the_same(on_ranks(3, refused, timeout=LONG))
+    assert "rank 0 gets no unique id" in why
+    assert time.perf_counter() - began < LONG / 4
+
+
+@pytest.mark.standin
+@pytest.mark.parametrize("failing", [0, 2])
+def test_trap_a_creation_that_fails_on_one_rank_fails_on_all_at_once(monkeypatch, failing):
+    """The others are in NCCL, and would wait there for the one that failed."""
+    monkeypatch.setenv("STANDIN_FAIL_INIT", str(failing))
+    began = time.perf_counter()
+    why = the_same(on_ranks(3, refused, timeout=LONG))
+    assert f"rank {failing}: NcclError" in why
+    assert time.perf_counter() - began < LONG / 4
+
+
+@pytest.mark.standin
+def test_trap_a_rank_that_does_not_come_ends_in_a_timeout(monkeypatch):
+    monkeypatch.setenv("STANDIN_LATE_RANK", "1")
+    began = time.perf_counter()
+    results = on_ranks(3, refused, timeout=1.0)
+    assert [type(each) for each in results] == [CollectiveTimeout] * 3
+    assert time.perf_counter() - began < 10
+    assert users.claim(0, users.MPI) == ""  # nothing is left claimed
+    users.release(0, users.MPI)
+
+
+def test_groups_and_several_communicators_of_the_same_ranks():
+    def main(rank):
+        whole, why = rank.open()
+        assert whole is not None, why
+        members = [0, 2] if rank.rank in (0, 2) else [1]
+        part, why = rank.group(members, 7).open()
+        assert part is not None, why
+        told = summed(whole), summed(part), summed(whole)
+        part.close()
+        assert users.claim(rank.device, users.MPI) != ""
+        told = (*told, summed(whole))
+        whole.close()
+        return told
+
+    told = sound(on_ranks(3, main))
+    assert told == [(6.0, 3.0, 6.0, 6.0), (6.0, 1.0, 6.0, 6.0), (6.0, 3.0, 6.0, 6.0)]
+
+
+def pinned(backend):
+    """Return what the communicators of a backend were created under, by algorithm."""
+    from standin.nccl import calls
+
+    return {
+        name: calls.find(backend._communicators[name].comm).algorithms.text
+        for name in ("native", "ring", "tree")
+        if name in backend._communicators
+    }
+
+
+@pytest.mark.standin
+@pytest.mark.parametrize("users_own", [None, "allreduce:tree,ring"])
+def test_trap_ring_and_tree_are_made_under_nccl_algo_which_is_restored(monkeypatch, users_own):
+    if users_own is None:
+        monkeypatch.delenv("NCCL_ALGO", raising=False)
+    else:
+        monkeypatch.setenv("NCCL_ALGO", users_own)
+
+    def main(rank):
+        backend, why = rank.open()
+        assert backend is not None, why
+        told = [summed(backend), backend.reason()]
+        assert not backend.native(SUM, "ring").needs.done()
+        told += [summed(backend, "tree"), summed(backend, "ring"), summed(backend)]
+        assert backend.native(SUM, "ring").needs.done()
+        told.append(pinned(backend))
+        backend.close()
+        return told
+
+    own = users_own or ""
+    reason = f"NCCL_ALGO={own} is set" if own else ""
+    made = {"native": own, "ring": "Ring", "tree": "Tree"}
+    assert sound(on_ranks(2, main)) == [[3.0, reason, 3.0, 3.0, 3.0, made]] * 2
+    assert os.environ.get("NCCL_ALGO") == users_own
+
+
+@pytest.mark.standin
+def test_a_pinned_communicator_that_fails_is_told_on_all(monkeypatch):
+    def main(rank):
+        backend, why = rank.open()
+        assert backend is not None, why
+        rank.control.all_gather(b"")
+        if rank.rank == 0:
+            monkeypatch.setenv("STANDIN_FAIL_INIT", "1")
+        rank.control.all_gather(b"")
+        with pytest.raises(CommunicationError, match="rank 1: NcclError"):
+            backend.native(SUM, "tree").needs.make()
+        result = summed(backend)  # the others go on
+        backend.close()
+        return result
+
+    assert sound(on_ranks(2, main, timeout=LONG)) == [3.0, 3.0]

@@ -1,0 +1,90 @@
+"""Threads as ranks with NCCL between their devices, without a communicator of hpccomm above it."""
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from hpccomm.backends.loopback import LoopbackBackend, make_world
+from hpccomm.backends.nccl import open_nccl
+from hpccomm.control import Control
+from hpccomm.errors import CollectiveTimeout
+from hpccomm.waiting import Gate, drive
+
+LEFT_SECONDS = 2.0
+"""How long the others have after a rank has failed."""
+
+
+class Waits:
+    """Waits under a deadline, as a communicator's calls do."""
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self.gate = Gate(crowded=True)
+
+    def drive(self, name, steps):
+        """Move steps on until they are done."""
+
+        def expired(elapsed):
+            return CollectiveTimeout(f"{name} was not done after {elapsed:.3g} s")
+
+        drive(steps, timeout=self.timeout, gate=self.gate, expired=expired)
+
+
+@dataclass
+class Rank:
+    """One rank: its host side, and what opens NCCL for it."""
+
+    rank: int
+    size: int
+    device: int | None
+    host: LoopbackBackend
+    waits: Waits
+    control: Control
+
+    def open(self, **keywords: Any):
+        """Return the NCCL side or None, and why."""
+        return open_nccl(self.host, self.control, self.waits, self.device, **keywords)
+
+    def group(self, ranks, label):
+        """Return the rank as a member of a group."""
+        host = self.host.group(ranks, label)
+        control = Control(host.collectives, self.waits.drive)
+        return Rank(host.rank, host.size, self.device, host, self.waits, control)
+
+
+def on_ranks(n, function, *, timeout=20.0, devices=None, whole=30.0):
+    """Return what ``function(rank)`` gave or raised on `n` ranks, each of them a thread."""
+    world = make_world(n)
+    results: list[Any] = [TimeoutError("this rank was not done")] * n
+
+    def main(rank):
+        host = LoopbackBackend(world, (), range(n), rank)
+        waits = Waits(timeout)
+        device = rank if devices is None else devices[rank]
+        member = Rank(rank, n, device, host, waits, Control(host.collectives, waits.drive))
+        try:
+            results[rank] = function(member)
+        except BaseException as error:  # noqa: BLE001 (given to the test)
+            results[rank] = error
+
+    threads = [threading.Thread(target=main, args=(rank,), daemon=True) for rank in range(n)]
+    for thread in threads:
+        thread.start()
+    # A rank that fails leaves the others waiting for it: the first failure is what is told.
+    ends = time.monotonic() + whole
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < ends:
+        if any(
+            isinstance(each, Exception) and not isinstance(each, TimeoutError) for each in results
+        ):
+            ends = min(ends, time.monotonic() + LEFT_SECONDS)
+        time.sleep(0.005)
+    return results
+
+
+def sound(results):
+    """Return results of which none is an exception, else raise the first that says most."""
+    for each in sorted(results, key=lambda each: isinstance(each, TimeoutError)):
+        if isinstance(each, BaseException):
+            raise each
+    return results
