@@ -61,11 +61,19 @@ def founded(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
     if lacking:
         return None, payload.decode()
 
-    def make() -> Any:
-        with variables.pinned(algorithm):
-            return kept(nccl.NcclCommunicator(ranks.size, payload, ranks.rank))
+    pin = variables.Pin(algorithm)
 
-    return together(ranks, "making NCCL's communicator", make)
+    def make() -> Any:
+        pin.enter()
+        try:
+            return kept(nccl.NcclCommunicator(ranks.size, payload, ranks.rank))
+        finally:
+            pin.leave()
+
+    try:
+        return together(ranks, "making NCCL's communicator", make)
+    finally:
+        pin.leave()  # where one is still in NCCL, and nobody waits for it
 
 
 def kept(communicator: Any) -> Any:

@@ -3,8 +3,9 @@
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+
+from hpccomm.errors import CommunicatorAborted
 
 logger = logging.getLogger("hpccomm")
 
@@ -74,33 +75,57 @@ def algo() -> str:
     return told or ""
 
 
-@contextmanager
-def pinned(value: str | None) -> Iterator[None]:
-    """Have ``NCCL_ALGO`` be `value` while the block creates a communicator; None: as the user has it.
+class Pin:
+    """Has ``NCCL_ALGO`` be `value` while communicators are created; None: as the user has it.
 
     NCCL reads it while a communicator is created, for the life of that communicator. The variable is
-    the process's, and its ranks may be threads that create one communicator together: threads that
-    want the same value may be in the block at once, those that want another wait. Restored when the
-    last one leaves.
+    the process's, and its ranks may be threads that create one communicator together: those that want
+    the same value may hold it at once, those that want another wait. Restored when the last one
+    leaves.
+
+    Parameters
+    ----------
+    value : str or None
+        For ``NCCL_ALGO``.
     """
-    global _creating, _value, _before
-    with _changed:
-        while _creating and _value != value:
-            _changed.wait()
-        if not _creating:
-            _value, _before = value, os.environ.get(ALGO)
-            if value is not None:
-                os.environ[ALGO] = value
-        _creating += 1
-    try:
-        yield
-    finally:
+
+    def __init__(self, value: str | None) -> None:
+        self._wanted = value
+        self._held = False
+        self._left = False
+
+    def enter(self) -> None:
+        """Set the variable, once nobody holds another value. Blocks.
+
+        Raises
+        ------
+        CommunicatorAborted
+            If `leave` was called before.
+        """
+        global _creating, _value, _before
         with _changed:
-            _creating -= 1
+            while _creating and _value != self._wanted and not self._left:
+                _changed.wait()
+            if self._left:
+                raise CommunicatorAborted("creating a communicator was given up")
             if not _creating:
+                _value, _before = self._wanted, os.environ.get(ALGO)
                 if _value is not None:
+                    os.environ[ALGO] = _value
+            _creating += 1
+            self._held = True
+
+    def leave(self) -> None:
+        """Hold it no longer: from any thread, as from one that waits for the creator no more."""
+        global _creating
+        with _changed:
+            self._left = True
+            if self._held:
+                self._held = False
+                _creating -= 1
+                if not _creating and _value is not None:
                     _restore()
-                _changed.notify_all()
+            _changed.notify_all()
 
 
 def _restore() -> None:
