@@ -16,7 +16,7 @@ from hpccomm.cuda.timing import Marks
 from hpccomm.dtypes import DType
 from hpccomm.errors import BackendUnavailable, CollectiveTimeout
 from hpccomm.perf import facts, memory, timing, verification
-from hpccomm.perf.side import DEVICE, Array, Told
+from hpccomm.perf.side import DEVICE, NCCL, Array, Told
 from hpccomm.perf.timing import Call, Timed
 from hpccomm.perf.verification import Data, Mismatch, Segment
 from hpccomm.results.schema import Config, DeviceInfo
@@ -48,6 +48,7 @@ class DeviceSide:
 
     name = DEVICE
     usage = "GPU memory usage"
+    at_once = True
 
     def __init__(self, comm: "Communicator", config: Config, timeout: float) -> None:
         backend = comm.backends["cuda"]
@@ -59,6 +60,7 @@ class DeviceSide:
         self._comm = comm
         self._config = config
         self._backend = backend
+        self.multiplies = backend == NCCL
         self._device = comm.device
         self._timeout = timeout or float(str(settings.read("HPCCOMM_TIMEOUT")))
         self._slots: tuple[Any, ...] = ()
@@ -100,7 +102,7 @@ class DeviceSide:
             "cuda_driver": device.driver,
             "cuda_runtime": device.runtime,
         }
-        if self._backend == "nccl":
+        if self._backend == NCCL:
             found["nccl"] = version_text(self._cupy.cuda.nccl.get_version())
         return found
 
@@ -276,8 +278,9 @@ class DeviceSide:
         )
 
     def _captured(self, calls: Sequence[Call]) -> Any:
-        # In this mode what other threads ask of CUDA meanwhile, as a watchdog does, ends nothing.
-        self._stream.begin_capture(self._runtime.streamCaptureModeThreadLocal)
+        # In this mode what other threads ask of CUDA meanwhile, as a watchdog does, ends nothing, and
+        # this one may allocate: each recorded operation keeps its scratch.
+        self._stream.begin_capture(self._runtime.streamCaptureModeRelaxed)
         try:
             for call in calls:
                 call()

@@ -22,6 +22,8 @@ class HostSide:
 
     name = HOST
     usage = "Host memory usage"
+    at_once = False
+    multiplies = False
 
     def __init__(self, comm: "Communicator", config: Config) -> None:
         self._comm = comm

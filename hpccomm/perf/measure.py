@@ -137,7 +137,7 @@ class Bench:
             Number of this measurement, the same on all ranks. Another number gives other data.
         """
         layout = case.arrange(self._comm.rank, self._comm.size)
-        data = Data(case.dtype, case.op, self._comm.size, serial)
+        data = Data(case.dtype, case.op, self._comm.size, serial, self._side.multiplies)
         checks: list[_Check] = []
         if in_place:
             operations = self._all_in_place(case, layout, data, checks)
@@ -291,7 +291,10 @@ class Bench:
         """Return how many parts of the arrays the repetitions walk over."""
         if layout.nbytes == 0:
             return 1
-        return max(1, min(self._config.maximum_bytes // layout.nbytes, self._operations))
+        extent = self._config.maximum_bytes
+        if self._side.at_once:
+            extent *= self._config.aggregated_iterations
+        return max(1, min(extent // layout.nbytes, self._operations))
 
     def _offset(self, case: Case) -> int:
         return self._config.unalign * case.dtype.itemsize

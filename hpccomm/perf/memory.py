@@ -71,8 +71,17 @@ class Need:
     available: int
 
 
-def require(needs: Sequence[Need], largest: int) -> None:
+def require(needs: Sequence[Need], largest: int, batched: int = 1) -> None:
     """Raise unless there is the memory that the ranks of each node, or device, need.
+
+    Parameters
+    ----------
+    needs : sequence of Need
+        Of all ranks.
+    largest : int
+        ``-e``.
+    batched : int
+        Operations that are carried out at once, each on arrays of its own.
 
     Raises
     ------
@@ -84,10 +93,11 @@ def require(needs: Sequence[Need], largest: int) -> None:
         wanted = sum(need.needed for need in mine)
         offered = min(need.available for need in mine)
         if wanted > offered:
-            fits = max(0, offered // (len(mine) * (SLOTS + STAGING)) - PAGE)
+            fits = max(0, offered // (len(mine) * (SLOTS + STAGING)) - PAGE) // batched
+            times = f" for each of {batched} in a batch" if batched > 1 else ""
             raise UsageError(
                 f"-e/--maxbytes {largest}: {len(mine)} ranks on {mine[0].where} would take "
-                f"{spelled(wanted)} ({SLOTS} arrays each, {STAGING} more for the library) and "
+                f"{spelled(wanted)} ({SLOTS} arrays each, {STAGING} more for the library{times}) and "
                 f"{spelled(offered)} are available; "
                 f"give at most {fits}, or fewer ranks there"
             )

@@ -12,6 +12,9 @@ from hpccomm.results.schema import DeviceInfo
 AUTO, HOST, DEVICE = "auto", "host", "device"
 """Where arrays may lie, as ``--arrays`` has it."""
 
+NCCL = "nccl"
+"""The backend that device arrays are for."""
+
 Array = Any
 """A 1-D array of NumPy or CuPy."""
 
@@ -39,10 +42,16 @@ class Side(Protocol):
         `HOST` or `DEVICE`.
     usage : str
         Title of the line that tells the memory in use.
+    at_once : bool
+        Whether a batch is carried out at once, so that its operations need arrays of their own.
+    multiplies : bool
+        Whether averages of floats are sums of what was multiplied before (see `Data`).
     """
 
     name: str
     usage: str
+    at_once: bool
+    multiplies: bool
 
     def entered(self) -> AbstractContextManager[None]:
         """Return a context in which all else is done."""

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 from hpccomm.perf.device_side import DeviceSide
 from hpccomm.perf.host_side import HostSide
 from hpccomm.perf.options import Options
-from hpccomm.perf.side import AUTO, DEVICE, HOST, Side
+from hpccomm.perf.side import AUTO, DEVICE, HOST, NCCL, Side
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
-
-NCCL = "nccl"
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,11 +180,12 @@ def _refuse_device_flags(options: Options) -> None:
 def _allocate(comm: "Communicator", side: Side, options: Options) -> None:
     """Make the arrays, where all ranks find the memory for them. Collective."""
     largest = options.sizes.largest
+    batched = options.config.aggregated_iterations if side.at_once else 1
     where, available = side.room()
-    needed = memory.needed(largest, options.config.unalign)
+    needed = memory.needed(batched * largest, options.config.unalign)
     need = memory.Need(comm.node, where, needed, available)
-    memory.require(comm.all_gather_object(need), largest)
-    side.allocate(largest)
+    memory.require(comm.all_gather_object(need), largest, batched)
+    side.allocate(batched * largest)
 
 
 def _measure_block(

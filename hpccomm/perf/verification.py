@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +16,7 @@ from hpccomm import dtypes
 from hpccomm.dtypes import DType
 from hpccomm.perf import patterns
 from hpccomm.perf.streams import Span
-from hpccomm.reductions import Op
+from hpccomm.reductions import Op, ReduceOp
 
 Array = NDArray[Any]
 
@@ -56,12 +57,23 @@ class Data:
         Number of ranks.
     seed : int
         Another seed gives other data.
+    multiplied : bool
+        Whether averages of floats are sums of what was multiplied by 1 / ranks, as NCCL's are:
+        each contribution is rounded then, so that no data give exact results.
     """
 
     dtype: DType
     op: Op | None
     ranks: int
     seed: int
+    multiplied: bool = False
+
+    @property
+    def inexact(self) -> bool:
+        """Whether results may differ in roundings. Multiplying by a power of two rounds nothing."""
+        inexact_dtype = dtypes.is_float(self.dtype) or dtypes.is_complex(self.dtype)
+        rounds = self.multiplied and self.ranks & (self.ranks - 1) != 0
+        return rounds and self.op is ReduceOp.AVG and inexact_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +139,10 @@ def compare_read(
     first = None
     for at, block in blocks(data, segments):
         got = read(at, block.size)
-        differs = _differs(got, block, reduced=data.op is not None)
+        if data.inexact:
+            differs = _differs_by_more_than_roundings(got, block, data.ranks)
+        else:
+            differs = _differs(got, block, reduced=data.op is not None)
         count = int(np.count_nonzero(differs))
         if count and first is None:
             here = int(np.argmax(differs))
@@ -167,6 +182,22 @@ def _differs(got: Array, expected: Array, *, reduced: bool) -> NDArray[np.bool_]
     if expected.itemsize == width:
         return parts
     return np.logical_or(parts[::2], parts[1::2])
+
+
+def _differs_by_more_than_roundings(got: Array, expected: Array, ranks: int) -> NDArray[np.bool_]:
+    """Compare sums of contributions times 1 / ranks with exact averages.
+
+    The factor, each product and each sum is rounded: relative errors of ``ranks + 2`` unit roundoffs
+    together, contributions being of one sign; below the normal numbers absolute ones.
+    """
+    real = expected.real.dtype
+    kind = ml_dtypes.finfo(real)  # type: ignore[no-untyped-call]
+    unit, least = float(kind.eps) / 2, float(kind.smallest_subnormal) / 2
+    is_, should = (each.view(real).astype(np.float64) for each in (got, expected))
+    size = np.abs(should)
+    allowed = (ranks + 2) * unit * size + least * ranks * (1 + size)
+    far: NDArray[np.bool_] = ~(np.abs(is_ - should) <= allowed)  # what is no number is far
+    return far if far.size == got.size else np.logical_or(far[::2], far[1::2])
 
 
 def _spelled(element: Any) -> str:
