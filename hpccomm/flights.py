@@ -255,7 +255,7 @@ class Flights:
     def _mark_from_afar(self, flight: Flight, now: float) -> None:
         # An event that another thread records while a graph is captured would become a part of it, or
         # end it: nothing is touched then, and the next look tries again.
-        if not (streams.capturing(flight.stream) or streams.capture_anywhere()):
+        if streams.undisturbed(flight.stream):
             self._mark(flight, now)
 
     def _give_up(self, flight: Flight | None, error: CommunicationError | None) -> None:

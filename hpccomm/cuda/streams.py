@@ -107,16 +107,17 @@ def capturing(stream: int) -> bool:
     return bool(cupy().cuda.runtime.streamIsCapturing(stream))
 
 
-def capture_anywhere() -> bool:
-    """Tell whether a graph is captured from any stream that the legacy default one waits for.
+def undisturbed(stream: int) -> bool:
+    """Tell whether another thread may record an event on the stream without ending a capture.
 
-    What another thread puts on the default stream meanwhile would end that capture.
+    It may not while a graph is captured from the stream, of which the event would become a part; nor,
+    since the default stream waits for others, while one is captured from any of those.
     """
     runtime = cupy().cuda.runtime
     try:
-        return bool(runtime.streamIsCapturing(runtime.streamLegacy))
-    except runtime.CUDARuntimeError:
-        return True  # cudaErrorStreamCaptureImplicit: there is one
+        return not any(runtime.streamIsCapturing(each) for each in (runtime.streamLegacy, stream))
+    except RuntimeError:  # CUDA's, for the default stream then; CuPy's, of a capture that failed
+        return False
 
 
 @contextmanager

@@ -1,0 +1,349 @@
+"""Calls that are under way on a device: what they hold, who looks after them, how they end."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from time import perf_counter
+
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm.cuda import streams
+from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAborted
+from hpccomm.flights import MARK_BYTES, QUIET_SECONDS, Flights
+from hpccomm.testing import run_ranks
+
+cupy = pytest.importorskip("cupy")
+
+DEVICE = 0
+SMALL = ("all_reduce", 8)
+
+
+class Owner:
+    """What a flight holds: something whose end can be seen."""
+
+
+def flights_of(lost=None):
+    """Return flights, and a list that what is lost goes to."""
+    told: list[object] = []
+
+    def take(flight, error):
+        told.append((flight, error))
+        return error or CollectiveTimeout("overdue")
+
+    return Flights(DEVICE, lambda: None, lost or take), told
+
+
+def busy(stream):
+    """Put work on a stream that ends when the returned function is called."""
+    gate = threading.Event()
+    stream.launch_host_func(lambda _: gate.wait(30), None)
+    return gate.set
+
+
+def noted(flights, stream, label=SMALL, timeout=30.0):
+    """Note a call that was put on the stream just now; return a reference to what it holds."""
+    held = Owner()
+    seen = weakref.ref(held)
+    flights.note(stream.ptr, stream, held, perf_counter(), timeout, label, 1)
+    return seen
+
+
+def last_of_two(flights, stream):
+    """Note two calls at one time; return a reference to what the last holds, which has no event."""
+    now = perf_counter()
+    flights.note(stream.ptr, stream, Owner(), now, 30.0, SMALL, 1)
+    held = Owner()
+    seen = weakref.ref(held)
+    flights.note(stream.ptr, stream, held, now, 30.0, SMALL, 2)
+    return seen
+
+
+@pytest.fixture
+def stream():
+    with cupy.cuda.Device(DEVICE):
+        yield cupy.cuda.Stream(non_blocking=True)
+
+
+def test_trap_what_a_call_touches_is_held_until_its_event_has_come(stream):
+    flights, _ = flights_of()
+    release = busy(stream)
+    held = noted(flights, stream, ("all_reduce", MARK_BYTES))
+    gc.collect()
+    assert not flights.idle()
+    assert held() is not None
+    release()
+    stream.synchronize()
+    assert flights.idle()
+    gc.collect()
+    assert held() is None
+
+
+def test_calls_that_follow_closely_share_an_event_and_are_let_go_together(stream, monkeypatch):
+    recorded = []
+    record = streams.record
+    monkeypatch.setattr(streams, "record", lambda *args: (recorded.append(args), record(*args)))
+    flights, _ = flights_of()
+    now = perf_counter()
+    held = []
+    for number in range(50):
+        owner = Owner()
+        held.append(weakref.ref(owner))
+        # Ten microseconds apart, whatever this machine is at.
+        flights.note(stream.ptr, stream, owner, now + number * 1e-5, 30.0, SMALL, number)
+        del owner
+    assert 1 <= len(recorded) < 10
+    while not flights.idle():
+        pass
+    gc.collect()
+    assert not any(each() for each in held)
+
+
+def test_the_watchdog_looks_after_the_last_calls_of_a_burst(stream):
+    flights, _ = flights_of()
+    held = last_of_two(flights, stream)
+    stream.synchronize()
+    flights.look(perf_counter())
+    assert held() is not None, "too early"
+    flights.look(perf_counter() + 2 * QUIET_SECONDS)
+    stream.synchronize()
+    flights.look(perf_counter() + 2 * QUIET_SECONDS)
+    gc.collect()
+    assert held() is None
+
+
+def test_a_deadline_that_passes_is_found_without_anybody_asking(stream):
+    flights, told = flights_of()
+    release = busy(stream)
+    noted(flights, stream, ("all_reduce", MARK_BYTES), timeout=0.1)
+    noted(flights, stream, ("broadcast", MARK_BYTES), timeout=30.0)
+    flights.look(perf_counter())
+    assert not told
+    flights.look(perf_counter() + 0.2)
+    assert [flight.label[0] for flight, _ in told] == ["all_reduce"]
+    flights.look(perf_counter() + 60)
+    assert len(told) == 1, "told once"
+    release()
+
+
+def test_trap_an_event_that_never_comes_for_an_error_is_no_event_that_is_not_ready(monkeypatch):
+    event = streams.make_event()
+    runtime = cupy.cuda.runtime
+    for status, expected in ((0, True), (streams.NOT_READY, False)):
+        monkeypatch.setattr(runtime, "eventQuery", lambda _, status=status: status)
+        assert streams.ready(event) is expected
+    monkeypatch.setattr(runtime, "eventQuery", lambda _: 700)
+    with pytest.raises(CommunicationError, match="CUDA has failed"):
+        streams.ready(event)
+
+
+def test_an_error_of_the_device_is_told_by_the_watchdog(stream, monkeypatch):
+    flights, told = flights_of()
+    release = busy(stream)
+    noted(flights, stream, ("all_reduce", MARK_BYTES))
+    monkeypatch.setattr(cupy.cuda.runtime, "eventQuery", lambda _: 700)
+    flights.look(perf_counter())
+    assert len(told) == 1
+    assert "CUDA has failed" in str(told[0][1])
+    release()
+
+
+def test_trap_the_watchdog_has_a_device_of_its_own():
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two devices")
+    other = 1
+    flights = Flights(other, lambda: None, lambda *_: CollectiveTimeout("overdue"))
+    with cupy.cuda.Device(other):
+        default = cupy.cuda.Stream.null
+        held = last_of_two(flights, default)
+    failures = []
+
+    def watch():
+        try:
+            assert cupy.cuda.runtime.getDevice() == 0, "as every thread begins"
+            for _ in range(3):
+                flights.look(perf_counter() + 1)
+                time.sleep(0.02)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    thread.join()
+    assert not failures
+    gc.collect()
+    assert held() is None
+
+
+def test_trap_a_capture_in_thread_local_mode_is_not_broken_by_the_watchdog(stream):
+    flights, _ = flights_of()
+    default = cupy.cuda.Stream.null
+    held = last_of_two(flights, default)
+    capturing = cupy.cuda.Stream()
+    x = cupy.zeros(4, np.float32)
+    default.synchronize()
+    with capturing:
+        capturing.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+        cupy.add(x, np.float32(1), out=x)
+        watchdog = threading.Thread(target=flights.look, args=(perf_counter() + 1,))
+        watchdog.start()
+        watchdog.join()
+        assert held() is not None, "left alone while a graph is captured"
+        graph = capturing.end_capture()
+        graph.launch(capturing)
+        capturing.synchronize()
+    assert x.get().tolist() == [1.0] * 4
+    flights.look(perf_counter() + 1)
+    default.synchronize()
+    flights.look(perf_counter() + 1)
+    gc.collect()
+    assert held() is None
+
+
+def test_a_stream_that_only_its_number_is_known_of_is_asked_for_nothing_later():
+    flights, _ = flights_of()
+    own = cupy.cuda.Stream(non_blocking=True)
+    flights.note(own.ptr, own, Owner(), perf_counter(), 30.0, SMALL, 1)
+    flights.note(own.ptr, None, Owner(), perf_counter(), 30.0, SMALL, 2)
+    own.synchronize()
+    del own
+    gc.collect()
+    deadline = perf_counter() + 10
+    while not flights.idle():
+        assert perf_counter() < deadline
+
+
+def test_a_stream_lives_until_its_event_is_recorded():
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.ones(4, np.float32)
+            cupy.cuda.get_current_stream().synchronize()
+            for _ in range(3):
+                with cupy.cuda.Stream(non_blocking=True):
+                    comm.all_reduce(x)
+                    cupy.cuda.get_current_stream().synchronize()
+                gc.collect()
+            comm.barrier()
+        assert x.get().tolist() == [comm.size**3] * 4
+
+    run_ranks(2, main, backend="nccl")
+
+
+@pytest.mark.standin
+def test_trap_abort_from_the_watchdog_releases_the_stream_and_wait_raises():
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.ones(4, np.float32)
+            comm.all_reduce(x)
+            cupy.cuda.get_current_stream().synchronize()
+            if comm.rank == 1:
+                time.sleep(3)  # misses the next call
+                comm.abort()
+                return
+            work = comm.all_reduce(x, async_op=True, timeout=0.5)
+            heard = []
+            comm.register_abort_hook(heard.append)
+            begin = perf_counter()
+            while not work.done():
+                assert perf_counter() - begin < 20
+                time.sleep(0.01)
+            with pytest.raises(CollectiveTimeout, match="all_reduce") as told:
+                work.wait()
+            assert told.value.operation == "all_reduce"
+            assert isinstance(work.exception(), CollectiveTimeout)
+            while not heard:  # hooks come last
+                assert perf_counter() - begin < 20
+                time.sleep(0.01)
+            with pytest.raises(CommunicatorAborted):
+                comm.all_reduce(x)
+            # What was put on the device behind the call goes on.
+            cupy.cuda.Device(comm.device).synchronize()
+
+    run_ranks(2, main, backend="nccl")
+
+
+PROGRAM = """
+import sys, time, numpy as np, cupy, hpccomm
+comm = hpccomm.new_comm("nccl")
+cupy.cuda.Device(comm.device).use()
+x = cupy.ones(1 << 20, np.float32)
+for _ in range(20):
+    comm.all_reduce(x)
+work = comm.all_reduce(x, async_op=True)
+{}
+"""
+
+
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "comm.abort()", "del comm, x, work"])
+def test_trap_leaving_without_finalize_frees_what_it_can_and_ends(ending):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(ending)],
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"STANDIN_DELAY": "0.01"},
+    )
+    assert done.returncode == (3 if "3" in ending else 0), done.stderr
+    assert "Error" not in done.stderr, done.stderr
+
+
+def test_trap_a_forked_child_is_refused_and_ends_in_peace():
+    program = PROGRAM.format(
+        """
+work.wait(block=True)
+import os
+child = os.fork()
+if child == 0:
+    try:
+        comm.all_reduce(x)
+    except hpccomm.CommunicatorAborted as error:
+        assert "forked" in str(error)
+        os._exit(7)
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+comm.all_reduce(x)
+comm.finalize()
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_plan_and_the_call_itself_do_the_same_and_count_alike():
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.ones(4, np.float32)
+            plan = comm.plan("all_reduce", x)
+            calls = []
+            for issue in (plan, lambda: comm.all_reduce(x)):
+                before = comm.stats().get(("all_reduce", "to 1 KiB"), hpccomm.stats.Tally()).calls
+                assert issue() is x
+                calls.append(comm.stats()["all_reduce", "to 1 KiB"].calls - before)
+            assert calls == [1, 1]
+            heard = []
+            handle = comm.register_post_hook(heard.append)
+            plan()
+            handle.remove()
+            assert [info.operation for info in heard] == ["all_reduce"]
+            assert x.get().tolist() == [comm.size**3] * 4
+            with comm.batch():
+                plan()
+            assert x.get().tolist() == [comm.size**4] * 4
+        comm.finalize()
+        with pytest.raises(hpccomm.UsageError, match="finalized"):
+            plan()
+
+    run_ranks(2, main, backend="nccl")
