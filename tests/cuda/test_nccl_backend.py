@@ -16,6 +16,7 @@ from hpccomm.errors import CommunicationError
 from hpccomm.reductions import Folder, PremulSum, ReduceOp, premul_sum, premultiply
 
 cupy = pytest.importorskip("cupy")
+nccl = pytest.importorskip("cupy.cuda.nccl")
 
 FLOAT32 = np.dtype(np.float32)
 SIZE = 3
@@ -377,7 +378,6 @@ def test_errors_of_nccl_are_told_as_hpccomms():
     def main(rank):
         backend, why = rank.open()
         assert backend is not None, why
-        nccl = cupy.cuda.nccl
         lost = backend.translate(nccl.NcclError(6))
         usage = backend.translate(nccl.NcclError(5))
         assert type(lost).__name__ == "PeerLost"

@@ -15,6 +15,7 @@ from hpccomm.errors import CollectiveTimeout, CommunicationError
 from hpccomm.reductions import ReduceOp
 
 cupy = pytest.importorskip("cupy")
+nccl = pytest.importorskip("cupy.cuda.nccl")
 
 FLOAT32 = np.dtype(np.float32)
 SUM = Signature("all_reduce", FLOAT32, (1,), op=ReduceOp.SUM, in_place=True)
@@ -60,7 +61,7 @@ def never_asked(monkeypatch):
     def ask():
         raise AssertionError("NCCL was called")
 
-    monkeypatch.setattr(cupy.cuda.nccl, "get_unique_id", ask)
+    monkeypatch.setattr(nccl, "get_unique_id", ask)
 
 
 def test_trap_ranks_on_one_gpu_are_told_before_nccl_is_called(never_asked, monkeypatch):
@@ -114,9 +115,9 @@ def test_trap_a_device_that_cuda_aware_mpi_uses_is_told_on_all(never_asked):
 
 def test_trap_a_unique_id_that_rank_0_does_not_get_is_told_on_all(monkeypatch):
     def ask():
-        raise cupy.cuda.nccl.NcclError(2)
+        raise nccl.NcclError(2)
 
-    monkeypatch.setattr(cupy.cuda.nccl, "get_unique_id", ask)
+    monkeypatch.setattr(nccl, "get_unique_id", ask)
     began = time.perf_counter()
     why = the_same(on_ranks(3, refused, timeout=LONG))
     assert "rank 0 gets no unique id" in why

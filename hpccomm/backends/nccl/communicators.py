@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hpccomm.backends.nccl import variables
+from hpccomm.backends.nccl.binding import nccl
 from hpccomm.backends.nccl.together import Aside, Ranks, together
-from hpccomm.cuda.library import cupy
 from hpccomm.errors import CommunicationError
 from hpccomm.waiting import Steps
 
@@ -46,13 +46,13 @@ def founded(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
     CollectiveTimeout
         If it took longer than the deadline.
     """
-    nccl = cupy().cuda.nccl
+    library = nccl()
     told = b""
     if ranks.rank == 0:
         # The others wait for what is told here, so a failure is told as well.
         try:
-            told = b"+" + nccl.get_unique_id()
-        except (nccl.NcclError, KeyError) as error:
+            told = b"+" + library.get_unique_id()
+        except (library.NcclError, KeyError) as error:
             told = f"-rank 0 gets no unique id from NCCL ({error})".encode()
     told = ranks.control.bcast(told)
     status, payload = told[:1], told[1:]
@@ -66,7 +66,7 @@ def founded(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
     def make() -> Any:
         pin.enter()
         try:
-            return kept(nccl.NcclCommunicator(ranks.size, payload, ranks.rank))
+            return kept(library.NcclCommunicator(ranks.size, payload, ranks.rank))
         finally:
             pin.leave()
 

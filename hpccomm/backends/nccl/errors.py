@@ -1,6 +1,7 @@
 """NCCL's and CUDA's errors as hpccomm's."""
 
 from hpccomm.backends.nccl import raw
+from hpccomm.backends.nccl.binding import nccl
 from hpccomm.cuda.library import cupy
 from hpccomm.errors import CommunicationError, HpccommError, PeerLost
 
@@ -13,8 +14,7 @@ UNKNOWN_TO_CUPY = {7: "is still in progress", 8: "timed out"}
 
 def translate(error: Exception) -> HpccommError | None:
     """Return an error of NCCL or CUDA as one of hpccomm's; None if it is neither."""
-    cuda = cupy().cuda
-    if isinstance(error, cuda.nccl.NcclError):
+    if isinstance(error, nccl().NcclError):
         told = raw.last_error()
         text = f"NCCL has failed: {error}{f' ({told})' if told else ''}"
         if error.status == REMOTE:
@@ -25,7 +25,7 @@ def translate(error: Exception) -> HpccommError | None:
             f"NCCL says that the call {UNKNOWN_TO_CUPY[error.args[0]]} (status {error.args[0]}), "
             "which a blocking communicator should not; unset NCCL_COMM_BLOCKING"
         )
-    if isinstance(error, cuda.runtime.CUDARuntimeError):
+    if isinstance(error, cupy().cuda.runtime.CUDARuntimeError):
         return CommunicationError(
             f"CUDA has failed: {error}; the device's memory and streams may be lost to this process"
         )

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpccomm.backends.nccl import raw, variables
+from hpccomm.backends.nccl.binding import nccl
 from hpccomm.cuda import library
 from hpccomm.cuda.identity import identify
 
@@ -98,9 +99,8 @@ def mine(rank: int, device: int | None) -> Facts:
         return Facts(rank, host, why_not=why_not or "it has no CUDA device")
     cupy = library.cupy()
     visible = library.visible_devices()
-    from cupy.cuda import nccl
-
-    if not getattr(nccl, "available", False):
+    binding = nccl()
+    if not getattr(binding, "available", False):
         return Facts(
             rank,
             host,
@@ -123,7 +123,7 @@ def mine(rank: int, device: int | None) -> Facts:
             told.uuid,
             told.pci,
             10 * properties["major"] + properties["minor"],
-            nccl.get_version(),
+            binding.get_version(),
             cupy.__version__,
             told.driver,
             told.runtime,
@@ -132,7 +132,7 @@ def mine(rank: int, device: int | None) -> Facts:
             variables.several_ranks_a_gpu(),
             variables.algo(),
         )
-    except (runtime.CUDARuntimeError, nccl.NcclError) as error:
+    except (runtime.CUDARuntimeError, binding.NcclError) as error:
         return Facts(
             rank,
             host,

@@ -3,7 +3,7 @@
 import contextlib
 from types import TracebackType
 
-from hpccomm.cuda.library import cupy
+from hpccomm.backends.nccl.binding import nccl
 
 
 class Group:
@@ -16,9 +16,9 @@ class Group:
     __slots__ = ("_end", "_start")
 
     def __init__(self) -> None:
-        nccl = cupy().cuda.nccl
-        self._start = nccl.groupStart
-        self._end = nccl.groupEnd
+        library = nccl()
+        self._start = library.groupStart
+        self._end = library.groupEnd
 
     def __enter__(self) -> None:
         self._start()

@@ -6,7 +6,7 @@ from ctypes import c_char_p, c_int, c_size_t, c_void_p
 from functools import cache
 from typing import Any
 
-from hpccomm.cuda.library import cupy
+from hpccomm.backends.nccl.binding import nccl
 
 HOST_IMMEDIATE = 1
 """ncclScalarHostImmediate: a scalar in host memory that is read before the call returns."""
@@ -49,7 +49,7 @@ def library() -> Any:
 
     Each function is an attribute and returns NCCL's status; one that the library lacks is not there.
     """
-    module = sys.modules[cupy().cuda.nccl.NcclCommunicator.__module__]
+    module = sys.modules[nccl().NcclCommunicator.__module__]
     path = getattr(module, "__file__", None) or ""
     if not path.endswith(".so"):
         return None
@@ -78,7 +78,7 @@ def present() -> tuple[str, ...]:
 def check(status: int) -> None:
     """Raise CuPy's error for a status other than success."""
     if status:
-        raise cupy().cuda.nccl.NcclError(status)
+        raise nccl().NcclError(status)
 
 
 def last_error() -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpccomm.backends.nccl import raw
+from hpccomm.errors import CommunicatorAborted
 
 
 class RawCommunicator:
@@ -95,6 +96,8 @@ def shrunk(parent: Any, exclude: Sequence[int]) -> RawCommunicator:
 
     Called by these alone; blocks in NCCL until all of them have. Raises CuPy's NCCL errors.
     """
+    if not parent.comm:
+        raise CommunicatorAborted("the communicator that is shrunk was aborted")
     made = ctypes.c_void_p()
     left_out = (ctypes.c_int * len(exclude))(*exclude)
     raw.check(
