@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
+SCRIPTS = ("quickstart.sh", "test.sh", "perf.sbatch", "gpu_acceptance.sh")
 
 
 def block_after(start: str) -> list[str]:
@@ -42,7 +43,7 @@ def test_the_measurement_looks_as_it_is_shown(mpiexec: Callable, tmp_path: Path)
     assert (tmp_path / "runs.h5").is_file()
 
 
-@pytest.mark.parametrize("path", ["jobs/quickstart.sh", "jobs/test.sh", "jobs/perf.sbatch"])
-def test_the_scripts_are_there(path: str) -> None:
-    assert path in README.read_text(encoding="utf-8")
-    assert (README.parent / path).is_file()
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_scripts_are_there(name: str) -> None:
+    assert f"jobs/{name}" in README.read_text(encoding="utf-8")
+    assert (README.parent / "jobs" / name).is_file()

