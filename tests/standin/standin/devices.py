@@ -10,7 +10,7 @@ from standin import control
 from standin.errors import CUDARuntimeError
 
 _local = threading.local()
-_lock = threading.Lock()
+_lock = threading.RLock()
 _process = os.getpid()
 
 

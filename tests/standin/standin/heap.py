@@ -2,6 +2,7 @@
 
 import bisect
 import ctypes
+import sys
 import threading
 from typing import NamedTuple
 
@@ -110,14 +111,14 @@ class Lent:
 
     def __del__(self) -> None:
         block = getattr(self, "block", None)
-        if block is None:
+        if block is None or sys.is_finalizing():
             return
         try:
             if self.stream.capture is None and not self.stream.device.error:
                 self.stream.put(lambda: block.bytes.fill(POISON))
             else:
                 block.bytes.fill(POISON)
-        except CUDARuntimeError:
+        except (CUDARuntimeError, RuntimeError):  # the latter: no threads begin at exit
             block.bytes.fill(POISON)
         with _lock:
             _free.setdefault(self._key, []).append(block)

@@ -19,7 +19,7 @@ _IDLE = 1.0
 
 _numbers = itertools.count(0x7F10_0000_0000, 0x40)
 _by_pointer: dict[int, "Stream"] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
 _local = threading.local()
 
 

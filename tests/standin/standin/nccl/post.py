@@ -58,7 +58,7 @@ class Post:
 
     def __init__(self) -> None:
         self.address = f"\0standin-{os.getpid()}-{secrets.token_hex(8)}"
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._boxes: dict[Hashable, Mailbox] = {}
         self._out: dict[str, tuple[socket.socket, threading.Lock]] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -87,7 +87,7 @@ class Post:
             if address not in self._out:
                 connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 connection.connect(address)
-                self._out[address] = connection, threading.Lock()
+                self._out[address] = connection, threading.RLock()
             return self._out[address]
 
     def _accept(self) -> None:
@@ -124,7 +124,7 @@ def read(connection: socket.socket, size: int) -> bytearray | None:
     return data
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _posts: dict[int, Post] = {}
 
 
