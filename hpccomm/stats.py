@@ -17,7 +17,7 @@ class Tally:
         Bytes of this rank's larger array, summed over the calls.
     seconds : float
         Summed over the calls: of a synchronous one from call to return, of an asynchronous one from
-        call to completion.
+        call to completion. Of one that is put on a device's stream, what it took the host to do that.
     """
 
     calls: int = 0

@@ -12,10 +12,17 @@ SUM = ReduceOp.SUM
 class Collectives(Core):
     """Every call is collective: all ranks of the communicator call it, in the same order.
 
-    `x` and `out` are arrays (NumPy, or anything with the buffer protocol or DLPack): C-contiguous,
-    in native byte order, writable where written. `out` may have any shape with the right number of
-    elements. Keywords are equal on all ranks, but for `timeout`. A synchronous call blocks until the
-    result is there.
+    `x` and `out` are arrays, both of the host (NumPy, or anything with the buffer protocol or DLPack)
+    or both of this rank's device (CuPy, PyTorch, or anything with ``__cuda_array_interface__`` or CUDA
+    DLPack), and so on all ranks: C-contiguous, in native byte order, writable where written. `out` may
+    have any shape with the right number of elements. Keywords are equal on all ranks, but for `timeout`
+    and `stream`.
+
+    On host arrays a synchronous call blocks until the result is there. On device arrays it is put on a
+    stream: it begins once what is there is done, and what follows on that stream finds the result; the
+    host goes on, unless it takes part (``comm.backends["cuda"]`` is not ``"nccl"``). Its deadline counts
+    from the call, with the work that the stream has before it; once it passes, the communicator is
+    aborted and later calls raise.
     """
 
     def all_reduce(
@@ -50,7 +57,8 @@ class Collectives(Core):
         deterministic : bool
             Fold each element in rank order, so that the same input gives the same bits.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
@@ -102,7 +110,8 @@ class Collectives(Core):
         algorithm : str, optional
             None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
@@ -162,7 +171,8 @@ class Collectives(Core):
         deterministic : bool
             Fold each element in rank order, so that the same input gives the same bits.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
@@ -215,7 +225,8 @@ class Collectives(Core):
         algorithm : str, optional
             None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
@@ -273,7 +284,8 @@ class Collectives(Core):
         deterministic : bool
             Fold each element in rank order, so that the same input gives the same bits.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
@@ -325,7 +337,8 @@ class Collectives(Core):
         algorithm : str, optional
             None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
@@ -378,7 +391,8 @@ class Collectives(Core):
         algorithm : str, optional
             None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
@@ -433,7 +447,8 @@ class Collectives(Core):
         algorithm : str, optional
             None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
@@ -494,7 +509,8 @@ class Collectives(Core):
         deterministic : bool
             Fold each element in rank order, so that the same input gives the same bits.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
@@ -541,7 +557,8 @@ class Collectives(Core):
         algorithm : str, optional
             None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------

@@ -51,7 +51,8 @@ class Messages(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
@@ -108,7 +109,8 @@ class Messages(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
@@ -173,7 +175,8 @@ class Messages(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------

@@ -50,7 +50,8 @@ class Uneven(Core):
         algorithm : str, optional
             None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
@@ -121,7 +122,8 @@ class Uneven(Core):
         deterministic : bool
             Fold each element in rank order, so that the same input gives the same bits.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
@@ -181,7 +183,8 @@ class Uneven(Core):
         algorithm : str, optional
             None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
@@ -246,7 +249,8 @@ class Uneven(Core):
         algorithm : str, optional
             None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
@@ -317,7 +321,8 @@ class Uneven(Core):
         algorithm : str, optional
             None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
         stream : object, optional
-            For device arrays.
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
 
         Returns
         -------
