@@ -4,6 +4,7 @@ import bisect
 import ctypes
 import sys
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -109,9 +110,9 @@ class Lent:
         self.block = malloc(rounded) if block is None else block
         self.pointer = self.block.pointer
 
-    def __del__(self) -> None:
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         block = getattr(self, "block", None)
-        if block is None or sys.is_finalizing():
+        if block is None or finalizing():
             return
         try:
             if self.stream.capture is None and not self.stream.device.error:

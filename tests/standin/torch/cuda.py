@@ -14,7 +14,7 @@ class Stream:
     """A stream that does not wait for the default one."""
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
-        number = current_device() if device is None else getattr(device, "index", device)
+        number = _index(device)
         with cupy.cuda.Device(number):
             self._stream = cupy.cuda.Stream(non_blocking=True, priority=priority)
         self.device_index = number
@@ -55,12 +55,17 @@ def current_device() -> int:
     return cupy.cuda.runtime.getDevice()
 
 
-def set_device(device: int) -> None:
-    cupy.cuda.runtime.setDevice(device)
+def set_device(device: Any) -> None:
+    cupy.cuda.runtime.setDevice(_index(device))
 
 
-def current_stream(device: int | None = None) -> Stream:
-    number = current_device() if device is None else device
+def _index(device: Any) -> int:
+    number = getattr(device, "index", device)
+    return current_device() if number is None else number
+
+
+def current_stream(device: Any = None) -> Stream:
+    number = _index(device)
     return _streams().get(number) or _Default(number)
 
 
@@ -78,8 +83,8 @@ def stream(stream: Stream) -> Iterator[None]:
             _streams()[stream.device_index] = before
 
 
-def synchronize(device: int | None = None) -> None:
-    cupy.cuda.Device(current_device() if device is None else device).synchronize()
+def synchronize(device: Any = None) -> None:
+    cupy.cuda.Device(_index(device)).synchronize()
 
 
 class _Of:

@@ -1,9 +1,11 @@
-"""CuPy's access to CUDA, as far as the stand-in has it."""
+"""CuPy's access to CUDA, as far as the stand-in has it.
+
+``cupy.cuda.nccl`` is there once somebody has imported it, as with CuPy.
+"""
 
 from cupy.cuda import device as device
 from cupy.cuda import graph as graph
 from cupy.cuda import memory as memory
-from cupy.cuda import nccl as nccl
 from cupy.cuda import pinned_memory as pinned_memory
 from cupy.cuda import runtime as runtime
 from cupy.cuda import stream as stream

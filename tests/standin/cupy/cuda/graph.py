@@ -21,8 +21,8 @@ class Graph:
     def upload(self, stream: Any = None) -> None:
         runtime.graphUpload(self.graphExec, _pointer(stream))
 
-    def __del__(self) -> None:
-        if hasattr(self, "graphExec") and not sys.is_finalizing():
+    def __del__(self, finalizing: Any = sys.is_finalizing) -> None:
+        if hasattr(self, "graphExec") and not finalizing():
             runtime.graphExecDestroy(self.graphExec)
 
 

@@ -1,5 +1,6 @@
 """Device memory, as CuPy has it: from a pool, each block for the stream that it was allocated for."""
 
+import sys
 from typing import Any
 
 from cupy.cuda import runtime
@@ -31,8 +32,8 @@ class Memory(BaseMemory):
         self.device_id = runtime.getDevice()
         self.ptr = runtime.malloc(size) if size > 0 else 0
 
-    def __del__(self) -> None:
-        if self.ptr:
+    def __del__(self, finalizing: Any = sys.is_finalizing) -> None:
+        if self.ptr and not finalizing():
             runtime.free(self.ptr)
 
 

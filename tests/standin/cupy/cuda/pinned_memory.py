@@ -1,6 +1,8 @@
 """Pinned memory of the host, as CuPy has it."""
 
 import ctypes
+import sys
+from collections.abc import Callable
 from functools import cache
 
 from standin import heap
@@ -17,9 +19,9 @@ class PinnedMemory:
     def __int__(self) -> int:
         return self.ptr
 
-    def __del__(self) -> None:
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         block = self.__dict__.get("_block")
-        if block is not None:
+        if block is not None and not finalizing():
             heap.unpin(block)
 
 

@@ -62,8 +62,8 @@ class Event:
             | (interprocess and runtime.eventInterprocess)
         )
 
-    def __del__(self) -> None:
-        if self.ptr and not sys.is_finalizing():
+    def __del__(self, finalizing: Any = sys.is_finalizing) -> None:
+        if self.ptr and not finalizing():
             runtime.eventDestroy(self.ptr)
 
     @property
@@ -185,8 +185,8 @@ class Stream(_BaseStream):
         super().__init__(ptr, device)
         self._foreign_stream_ref: object = None
 
-    def __del__(self) -> None:
-        if sys.is_finalizing() or getattr(self, "_foreign_stream_ref", None) is not None:
+    def __del__(self, finalizing: Any = sys.is_finalizing) -> None:
+        if finalizing() or getattr(self, "_foreign_stream_ref", None) is not None:
             return
         if getattr(self, "ptr", 0) not in (0, runtime.streamLegacy, runtime.streamPerThread):
             runtime.streamDestroy(self.ptr)
