@@ -243,7 +243,7 @@ verdict() {
 
 asks_for() { [[ ,$stages, == *,$1,* ]]; }
 
-# Runs a command on so many ranks: on_ranks SECONDS N COMMAND... The folder of what it printed: $printed
+# Runs a command on so many ranks: on_ranks SECONDS N COMMAND... What it printed is in $printed then.
 printed=$folder/part.txt
 on_ranks() {
     local seconds=$1 number=$2 started=$SECONDS status=0
@@ -254,7 +254,14 @@ on_ranks() {
     hosts) set -- sh -c "$of_rank" sh "$@" ;;
     enabled) set -- env NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS="${NCCL_MAX_CTAS:-8}" "$@" ;;
     esac
-    limited "$seconds" "$mpiexec" -n "$number" "$@" > >(tee "$printed") 2>&1 || status=$?
+    local out copying
+    # Open MPI's launcher may print a NUL, which would make the log a binary file.
+    exec {out}> >(exec sed -u "s/\x00//g; w $printed")
+    copying=$!
+    limited "$seconds" "$mpiexec" -n "$number" "$@" >&"$out" 2>&1 || status=$?
+    exec {out}>&-
+    # What was printed is whole when that process has ended; a rank that lives on must not hold it up.
+    timeout 10 tail --pid="$copying" -f /dev/null || true
     took=$((SECONDS - started))
     return "$status"
 }
@@ -325,16 +332,21 @@ perf() {
     outcome "$status" "perf $*, $number ranks: every result right"
 }
 
+# Runs tests/cuda on so many ranks; those that are for one process run on one without --with-mpi.
+tests() {
+    local number=$1 what=$2 status=0 counts
+    shift 2
+    say "device tests, $what"
+    on_ranks 1800 "$number" "$python" -m pytest "$@" -p no:cacheprovider -o faulthandler_timeout=120 \
+        tests/cuda || status=$?
+    counts=$(grep -aoE '[0-9]+ (passed|failed|skipped|errors?)[^=]*in [0-9.]+' "$printed" | tail -1 |
+        sed 's/ in [0-9.]*$//' || true)
+    outcome "$status" "device tests, $what: ${counts:-no count}"
+}
+
+! asks_for tests || tests 1 "one process"
 for number in ${usable[0]+"${usable[@]}"}; do
-    if asks_for tests; then
-        say "device tests, $number ranks"
-        status=0
-        on_ranks 1800 "$number" "$python" -m pytest --with-mpi -p no:cacheprovider \
-            -o faulthandler_timeout=120 tests/cuda || status=$?
-        counts=$(grep -aoE '[0-9]+ (passed|failed|skipped|errors?)[^=]*in [0-9.]+' "$printed" | tail -1 |
-            sed 's/ in [0-9.]*$//' || true)
-        outcome "$status" "device tests, $number ranks: ${counts:-no count}"
-    fi
+    ! asks_for tests || tests "$number" "$number ranks" --with-mpi
     if asks_for perf; then
         largest=64M
         [[ -z $stand_in ]] || largest=64K
