@@ -16,7 +16,7 @@ from hpccomm.cuda.arrays import wrapped
 from hpccomm.cuda.library import cupy
 from hpccomm.cuda.memory import Scratch
 from hpccomm.cuda.narrow import carrier, narrow, widen
-from hpccomm.cuda.streams import capture_anywhere, capturing
+from hpccomm.cuda.streams import capturing
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.reductions import Op, PremulSum, ReduceOp, name_of
@@ -236,8 +236,11 @@ def _try(op: Op, combine: Combine, dtype: DType, device: int) -> None:
     """Give a user's function two elements, so that what it does not take is found beforehand."""
     module = cupy()
     with module.cuda.Device(device):
-        if capture_anywhere() or capturing(module.cuda.get_current_stream().ptr):
-            return  # nothing may be put there beside the call
+        try:
+            if capturing(module.cuda.get_current_stream().ptr):
+                return  # nothing may be put there beside the call
+        except module.cuda.runtime.CUDARuntimeError:
+            return  # nor on the default stream while another one is captured
         try:
             a, b, out = (module.empty(2, dtype) for _ in range(3))
         except ValueError as error:
