@@ -1,0 +1,332 @@
+"""perf on device arrays: every result is verified, what is timed is the work, what ran is told."""
+
+import argparse
+import io
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import cupy
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm.errors import BackendUnavailable, UsageError
+from hpccomm.perf import flags, sweep
+from hpccomm.perf.collectives import COLLECTIVES
+from hpccomm.perf.side import AUTO, DEVICE, HOST
+from hpccomm.perf.sources import Source, kept, kind_of_arrays
+from hpccomm.results import reader, table
+
+MOVING = [name for name, collective in COLLECTIVES.items() if collective.moves]
+SMALL = ("-b", "64", "-e", "4K", "-f", "8", "-n", "4")
+
+nccl = pytest.mark.parametrize("way", ["nccl"])
+ways = pytest.mark.parametrize("way", ["nccl", "mpi", "staged"])
+
+
+def options(*arguments):
+    parser = argparse.ArgumentParser()
+    flags.add_arguments(parser)
+    return flags.options(parser.parse_args([*arguments]))
+
+
+def perf(sources, *arguments):
+    """Return the wrong elements, what rank 0 printed, and what it complained of."""
+    out, err = io.StringIO(), io.StringIO()
+    wrong = sweep.run(sources, options(*arguments), ("hpccomm", "perf"), "mpiexec", out, err)
+    return wrong, out.getvalue(), err.getvalue()
+
+
+def on_device(comm, *arguments):
+    return perf([kept(comm)], *arguments, "--arrays", "device")
+
+
+def table_lines(text):
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def stored(comm, file):
+    """Return the last run of rank 0's file, on rank 0."""
+    return reader.read(file)[-1] if comm.rank == 0 else None
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "run.h5"
+
+
+@pytest.mark.mpi
+@ways
+@pytest.mark.parametrize("collective", MOVING)
+def test_every_type_and_reduction_is_right(comm, way, collective):
+    wrong, printed, complaints = on_device(
+        comm, collective, "-b", "256", "-e", "256", "-n", "2", "-d", "all", "-o", "all"
+    )
+    assert (wrong, complaints) == (0, "")
+    if comm.rank == 0:
+        assert printed.count("Out of bounds values : 0 OK") == 1
+        verdicts = {tuple(line.split()[at] for at in (8, 12)) for line in table_lines(printed)}
+        assert verdicts == {("0", "0")}
+
+
+@pytest.mark.mpi
+@nccl
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *("-m 3", "-z 1", "-z 2", "-z 3", "-z 1 -m 2", "-c 3", "-u 3", "-r all", "-y 1", "-I 1"),
+        *("-C 1", "-R 1", "-R 1 -u 3", "-G 1", "-G 3", "-G 2 -m 2", "-G 2 -c 3 -C 1", "-w 0 -n 1"),
+        "-M 1",
+    ],
+)
+def test_flags_do_not_disturb_the_results(comm, way, arguments):
+    wrong, printed, complaints = on_device(comm, "all", *SMALL, *arguments.split())
+    assert (wrong, complaints) == (0, "")
+    if comm.rank == 0:
+        assert printed.count("Out of bounds values : 0 OK") == len(MOVING)
+        assert "Skipped, as they do not exist: barrier on device arrays" in printed
+        assert ("# GPU memory usage" in printed) == (arguments == "-M 1")
+
+
+@pytest.mark.mpi
+@nccl
+def test_what_a_graph_records_for_a_reduction_of_hpccomms_own_is_right(comm, way):
+    arguments = ["-d", "all", "-o", "bxor", "-G", "2"]
+    assert on_device(comm, "all_reduce", *SMALL, *arguments)[0] == 0
+
+
+@pytest.mark.mpi
+@nccl
+def test_the_algorithms_that_nccl_pins_are_measured_one_by_one(comm, way):
+    _, printed, _ = on_device(comm, "all_reduce", *SMALL, "--algorithm", "ring,tree,native")
+    if comm.rank == 0:
+        assert re.findall(r"backend (\S+) algorithm (\S+)", printed) == [
+            ("nccl", "ring"),
+            ("nccl", "tree"),
+            ("nccl", "native"),
+        ]
+
+
+@pytest.mark.mpi
+@ways
+def test_the_header_and_the_file_tell_devices_and_versions(comm, way, file):
+    _, printed, _ = on_device(comm, "broadcast", *SMALL, "--output", str(file))
+    name = cupy.cuda.runtime.getDeviceProperties(comm.device)["name"].decode()
+    if comm.rank == 0:
+        run = stored(comm, file)
+        assert [rank.device_info for rank in run.info.ranks].count(name) >= 1
+        assert all(re.fullmatch(r"GPU-[-0-9a-f]{36}", each.uuid) for each in run.info.devices)
+        assert len(run.info.devices) == comm.size
+        for rank, device in zip(run.info.ranks, run.info.devices, strict=True):
+            assert f"device {rank.device:2d} [{rank.device_hex}] {rank.device_info}" in printed
+            assert f"{device.uuid}, node" in printed
+        wanted = {"cupy", "cuda_driver", "cuda_runtime"} | ({"nccl"} if way == "nccl" else set())
+        assert wanted <= set(run.info.versions)
+        assert ("nccl" in run.info.versions) == (way == "nccl")
+        assert {row.backend for row in run.rows} == {way}
+        # What is stored prints as it was printed.
+        assert table.run_text(run.info, run.rows, run.samples, finished=True) == printed
+
+
+@pytest.mark.mpi
+@nccl
+def test_samples_are_cudas_times_between_repetitions_of_the_printed_block(comm, way, file):
+    on_device(comm, "all_reduce", *SMALL, "--output", str(file))
+    if comm.rank == 0:
+        run = stored(comm, file)
+        for index, row in enumerate(run.rows):
+            samples = run.samples(index)
+            assert samples.shape == (4, comm.size)
+            assert (samples >= 0).all()
+            # The host looks at its clock before the first and after the last of them.
+            assert samples.sum(axis=0).mean() * 1e6 <= row.time * 4 * 1.05
+
+
+@pytest.mark.mpi
+@nccl
+def test_samples_of_a_graph_are_of_its_launches(comm, way, file):
+    on_device(comm, "all_reduce", *SMALL, "-G", "3", "--output", str(file))
+    if comm.rank == 0:
+        run = stored(comm, file)
+        assert run.info.config.graph == 3
+        assert {row.iterations for row in run.rows} == {4 * 3}
+        for index, row in enumerate(run.rows):
+            assert run.samples(index).shape == (3, comm.size)
+            assert run.samples(index).mean() * 1e6 <= row.time * 1.05
+
+
+@pytest.mark.mpi
+@nccl
+def test_the_time_of_calls_is_printed_beside_the_bandwidth_of_the_work(comm, way, file):
+    _, printed, _ = on_device(comm, "all_reduce", *SMALL, "-C", "1", "--output", str(file))
+    if comm.rank == 0:
+        assert "cputime" in printed
+        for row in stored(comm, file).rows:
+            assert row.time <= row.bytes / 1e3 / row.algbw * 1.0001
+
+
+@pytest.mark.mpi
+@nccl
+def test_no_event_stands_between_repetitions_that_nobody_wants_the_time_of(comm, way, monkeypatch):
+    from hpccomm.perf import device_side
+
+    made = []
+    marks = device_side.Marks
+    monkeypatch.setattr(device_side, "Marks", lambda count: made.append(count) or marks(count))
+    on_device(comm, "all_reduce", *SMALL)
+    assert made == []
+    on_device(comm, "all_reduce", *SMALL, "-I", "1")
+    assert made == [5] * 6
+
+
+@pytest.mark.mpi
+@nccl
+def test_registered_arrays_are_of_the_communicator(comm, way, monkeypatch):
+    made = []
+    empty = comm.empty
+    monkeypatch.setattr(
+        comm, "empty", lambda *shape, **where: made.append(where) or empty(*shape, **where)
+    )
+    wrong, printed, _ = on_device(comm, "all_reduce", *SMALL, "-R", "1")
+    assert (wrong, made) == (0, [{"device": comm.device}])
+    if comm.rank == 0:
+        assert "# Registered memory: the library knows the arrays" in printed
+
+
+@pytest.mark.mpi
+@ways
+def test_a_spoilt_result_is_found_and_located(comm, way, monkeypatch):
+    call = comm.all_reduce
+
+    def spoilt(x, *, out, **how):
+        call(x, out=out, **how)
+        if comm.rank == 0:
+            (x if out is None else out)[5:6].view(np.uint8)[...] = 0
+
+    monkeypatch.setattr(comm, "all_reduce", spoilt)
+    wrong, _, complaints = on_device(comm, "all_reduce", *SMALL)
+    # In each of three lines the last repetition out of place, the first and a random one in place.
+    assert wrong == 9
+    if comm.rank == 0:
+        assert len(complaints.splitlines()) == 9
+        for line in complaints.splitlines():
+            assert "rank 0, index 5: expected" in line
+            assert "got 0.0 (0x00000000); 1 elements are wrong on ranks 0" in line
+
+
+@pytest.mark.mpi
+@nccl
+@pytest.mark.parametrize("launches", ["1", "3"])
+def test_a_graph_that_records_nothing_is_found(comm, way, monkeypatch, launches):
+    call = comm.all_reduce
+    capturing = cupy.cuda.get_current_stream
+
+    def forgetful(x, *, out, **how):
+        stream = capturing()
+        if comm.rank or not cupy.cuda.runtime.streamIsCapturing(stream.ptr):
+            call(x, out=out, **how)
+        else:  # the others' recorded calls need their peer
+            call(cupy.empty_like(x), out=cupy.empty_like(x), **how)
+
+    monkeypatch.setattr(comm, "all_reduce", forgetful)
+    wrong, _, complaints = on_device(comm, "all_reduce", *SMALL, "-G", launches)
+    assert wrong > 0
+    if comm.rank == 0:
+        assert "out of place" in complaints
+        assert "in place" in complaints
+
+
+@pytest.mark.mpi
+@ways
+def test_arrays_go_where_nccl_is(comm, way):
+    device = way == "nccl"
+    assert kind_of_arrays([kept(comm)], AUTO) == (DEVICE if device else HOST)
+    assert kind_of_arrays([kept(comm, "mpi")], AUTO) == HOST
+    assert kind_of_arrays([kept(comm, "mpi"), kept(comm, "nccl")], AUTO) == DEVICE
+    assert kind_of_arrays([kept(comm, "mpi")], DEVICE) == DEVICE
+    assert kind_of_arrays([kept(comm, "nccl")], HOST) == HOST
+    wrong, printed, _ = perf([kept(comm, "mpi")], "all", *SMALL)
+    assert wrong == 0
+    if comm.rank == 0:
+        assert "device -1 [none] host memory" in printed
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("way", ["staged"])
+def test_what_is_not_to_be_had_is_refused_on_every_rank(comm, way):
+    with pytest.raises(UsageError, match="barrier moves no arrays"):
+        on_device(comm, "barrier")
+    with pytest.raises(UsageError, match="-G/--cudagraph 2: CUDA graphs hold device work, and"):
+        perf([kept(comm, "mpi")], "all_reduce", "-G", "2")
+    with pytest.raises(UsageError, match=r"-e/--maxbytes \d+: \d+ ranks on device .* would take"):
+        on_device(comm, "all_reduce", "-e", "900000G")
+
+
+@pytest.mark.mpi
+def test_backends_follow_each_other_and_never_share_a_device(mpi_comm, tmp_path):
+    under_way, log = [], []
+
+    def source(backend):
+        @contextmanager
+        def opened():
+            assert under_way == []
+            under_way.append(backend)
+            with hpccomm.new_comm(backend, mpi_comm=mpi_comm) as comm:
+                log.append((backend, comm.backends["cuda"]))
+                yield comm
+            under_way.remove(backend)
+
+        return Source(backend, opened)
+
+    sources = [source("nccl"), source("mpi")]
+    wrong, printed, _ = perf(sources, "all_reduce,broadcast", *SMALL, "-R", "1", "-M", "1")
+    assert wrong == 0
+    second = log[1][1]
+    assert second in ("mpi", "staged")
+    assert log == [("nccl", "nccl"), ("mpi", second)] * 2
+    if mpi_comm.rank == 0:
+        blocks = re.findall(r"starting: (\S+) backend (\S+)", printed)
+        names = ("all_reduce", "broadcast")
+        assert blocks == [(name, each) for each in ("nccl", second) for name in names]
+
+
+@pytest.mark.standin
+def test_trap_a_uuid_with_a_zero_byte_is_not_told_from_another_by_what_cupy_gives(monkeypatch):
+    """CuPy reads a UUID as a C string: here are two devices whose UUIDs begin with a zero byte."""
+    from hpccomm.cuda.identity import identify
+
+    found = cupy.cuda.runtime.getDeviceProperties(0)
+    monkeypatch.setattr(
+        cupy.cuda.runtime, "getDeviceProperties", lambda _device: found | {"uuid": b""}
+    )
+    first, second = identify(0), identify(1)
+    assert first.uuid != second.uuid
+    assert len(first.uuid) == len("GPU-") + 36
+
+
+@pytest.mark.standin
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--backend", "nccl"], "backend 'nccl' cannot run: CUDA finds no device"),
+        (["--backend", "mpi", "--arrays", "device"], "CUDA finds no device"),
+    ],
+)
+def test_without_a_driver_one_line_and_status_2(arguments, said, monkeypatch):
+    monkeypatch.setenv("STANDIN_DRIVER", "missing")
+    command = [sys.executable, "-m", "hpccomm", "perf", "all", *SMALL, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("hpccomm: error: ")]
+    assert said in line
+
+
+def test_a_communicator_of_host_arrays_has_no_device_side():
+    from hpccomm.perf.device_side import DeviceSide
+
+    alone = SimpleNamespace(backends={"host": "another's", "cuda": None}, device=0)
+    with pytest.raises(BackendUnavailable, match="over another's: it communicates host arrays"):
+        DeviceSide(alone, options("all_reduce").config, 0)
