@@ -1,0 +1,106 @@
+"""Whether MPI is given device memory: what is asked, what it comes to, and what a crash says."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from hpccomm.bootstrap.cuda_aware import Told, judged, lists_cuda
+
+SILENT = Told("", None, None)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "listed"),
+    [
+        ("", False),
+        ("mpi,system", False),
+        ("mpi,system,cuda", True),
+        ("mpi,cuda:device", True),
+        ("cuda:managed:device , system", True),
+        ("system,cuda:host", False),
+        ("rocm:device,cudart", False),
+    ],
+)
+def test_kinds_of_memory_with_cudas_among_them(kinds: str, listed: bool) -> None:
+    assert lists_cuda(kinds) is listed
+
+
+@pytest.mark.parametrize(
+    ("asked", "told", "aware", "words"),
+    [
+        (True, Told("mpi,system", False, False), True, "HPCCOMM_CUDA_AWARE"),
+        (False, Told("cuda", True, True), False, "HPCCOMM_CUDA_AWARE"),
+        (None, Told("mpi,cuda:device", None, None), True, "mpi_memory_alloc_kinds"),
+        (None, Told("mpi,system", True, None), True, "MPIX_Query_cuda_support"),
+        (None, Told("", False, True), True, "opal_built_with_cuda_support"),
+        (None, Told("mpi,system", False, False), False, "opal_built_with_cuda_support is false"),
+        (None, SILENT, False, "it does not tell"),
+    ],
+)
+def test_the_user_comes_before_the_library(
+    asked: bool | None, told: Told, aware: bool, words: str
+) -> None:
+    found, why = judged("Some MPI", asked, told)
+    assert found is aware
+    assert words in why
+    assert "Some MPI" in why
+    if not aware and asked is None:
+        assert "HPCCOMM_CUDA_AWARE=1" in why  # the remedy
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HPCCOMM_LAUNCH_CHECK": "0"}
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+    )
+
+
+def test_trap_mpi_is_asked_whether_it_is_cuda_aware_and_the_one_from_pip_says_no() -> None:
+    pytest.importorskip("mpi4py")
+    done = run(
+        """
+        from hpccomm.bootstrap import cuda_aware, mpi
+
+        started = mpi.start()
+        told = cuda_aware._asked_library(started)
+        assert told.query is not None, told  # Open MPI, MPICH and Intel MPI all export it
+        if started.get_vendor()[0] == "Open MPI":
+            assert told.built is not None, told
+        print(*cuda_aware.aware(started, None))
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    if "True" in done.stdout.split()[0]:
+        pytest.skip(f"this library is CUDA-aware: {done.stdout}")
+    assert "is not known to be CUDA-aware" in done.stdout
+
+
+CRASH = """
+import os, signal
+from hpccomm.bootstrap.cuda_aware import explained
+with explained("HPCCOMM_CUDA_AWARE says so"):
+    {}
+"""
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGSEGV)", "os._exit(3)"])
+def test_a_crash_is_explained_by_name(end: str) -> None:
+    done = run(CRASH.format(end))
+    assert done.returncode in (-signal.SIGSEGV, 3)
+    assert done.stderr.count("set HPCCOMM_CUDA_AWARE=0") == 1
+    assert "HPCCOMM_CUDA_AWARE says so" in done.stderr
+
+
+@pytest.mark.parametrize("end", ["pass", "raise SystemExit(0)"])
+def test_nothing_is_said_where_nothing_crashed(end: str) -> None:
+    done = run(CRASH.format(end))
+    assert done.returncode == 0
+    assert done.stderr == ""
