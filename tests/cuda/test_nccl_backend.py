@@ -252,8 +252,8 @@ EACH = [
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["nccl-2.28", "older"])
-def test_every_collective(own):
-    """Also where NCCL has no all-to-all, gather and scatter of its own."""
+def test_trap_all_to_all_gather_and_scatter_of_nccls_own_from_2_28(own):
+    """Every collective, with them and without."""
 
     def main(rank):
         backend, why = rank.open()
@@ -326,6 +326,30 @@ def test_every_reduction_that_nccl_does():
     assert min(sound(on_ranks(SIZE, main))) > 50
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64])
+def test_trap_avg_of_integers_wraps_and_goes_towards_zero(dtype):
+    """The sum wraps in the dtype; the quotient is that of C."""
+    top = np.iinfo(dtype).max
+    numbers = np.array([[top, 1, -5], [top, 1, -1], [top, 0, -1]]).astype(dtype)
+    call = Signature("all_reduce", np.dtype(dtype), (3,), op=ReduceOp.AVG, in_place=True)
+
+    def main(rank):
+        backend, why = rank.open()
+        assert backend is not None, why
+        with cupy.cuda.Device(rank.device):
+            x = cupy.asarray(numbers[rank.rank])
+            stream = cupy.cuda.get_current_stream()
+            backend.native(call, "native").launch(x.data.ptr, x.data.ptr, stream.ptr)
+            stream.synchronize()
+            got = x.get()
+        backend.close()
+        return got
+
+    expected = folded(ReduceOp.AVG, list(numbers))
+    for got in sound(on_ranks(SIZE, main)):
+        np.testing.assert_array_equal(got, expected)
+
+
 def test_messages_go_together_and_to_oneself():
     """More than a block each way at once: without a group each would wait for the other."""
     count = 300_000
@@ -374,7 +398,7 @@ def test_trap_an_exception_in_a_group_still_ends_it():
     assert sound(on_ranks(SIZE, main)) == [True] * SIZE
 
 
-def test_errors_of_nccl_are_told_as_hpccomms():
+def test_trap_a_status_that_cupy_has_no_name_for_is_a_key_error():
     def main(rank):
         backend, why = rank.open()
         assert backend is not None, why

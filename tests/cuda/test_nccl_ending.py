@@ -239,7 +239,7 @@ def test_a_full_device_is_a_memory_error(monkeypatch):
     sound(on_ranks(1, main))
 
 
-def test_shrunk_by_nccl_itself():
+def test_trap_what_nccl_shrinks_itself_has_one_owner():
     """Through the raw pointer: a communicator that CuPy does not own, with all calls."""
 
     def main(rank):

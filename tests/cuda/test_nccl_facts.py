@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hpccomm.backends.nccl import variables
-from hpccomm.backends.nccl.facts import Facts, named, unfit, unpacked, version_text
+from hpccomm.backends.nccl.facts import Facts, crowded, named, unfit, unpacked, version_text
 from hpccomm.cuda import users
 from hpccomm.errors import CommunicatorAborted
 
@@ -39,7 +39,9 @@ def test_sound_ranks_fit():
 
 
 def test_facts_survive_the_way_to_other_ranks():
-    told = replace(ranks(1)[0], functions=("ncclMemAlloc",), why_not="é")
+    told = replace(
+        ranks(1)[0], functions=("ncclMemAlloc",), variables={"NCCL_ALGO": "x"}, why_not="é"
+    )
     assert unpacked(told.packed()) == told
 
 
@@ -82,6 +84,25 @@ def test_trap_mixed_nccl_versions_are_found():
         "the ranks have different versions of NCCL (2.32.3 on ranks 0-2, 2.27.7 on rank 3); "
         "install one version everywhere"
     )
+
+
+def test_variables_that_ranks_decide_by_must_be_alike():
+    """Each rank picks an algorithm by itself; two that differ wait for each other for ever."""
+    told = ranks(3, variables={"NCCL_ALGO": "Ring"})
+    assert unfit(told) == ""
+    told[1] = replace(told[1], variables={})
+    assert unfit(told) == (
+        "NCCL_ALGO differs between the ranks (Ring on ranks 0, 2, not set on rank 1); "
+        "set it alike on all, or on none"
+    )
+
+
+def test_more_ranks_on_a_gpu_than_fit_are_warned_of():
+    shared = ranks(3, uuid="GPU-0", several=True)
+    assert unfit(shared) == ""
+    assert "ranks 0-2 share a GPU" in crowded(shared)
+    assert crowded([replace(each, ctas=True) for each in shared]) == ""
+    assert crowded(shared[:2]) == ""
 
 
 def test_what_is_missing_on_some_ranks_is_told_with_their_hosts():

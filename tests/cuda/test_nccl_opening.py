@@ -146,6 +146,19 @@ def test_trap_a_rank_that_does_not_come_ends_in_a_timeout(monkeypatch):
     users.release(0, users.MPI)
 
 
+def test_trap_the_thread_that_creates_sets_its_own_device():
+    """The current device is a thread's; the creator's would be device 0."""
+
+    def main(rank):
+        backend, why = rank.open()
+        assert backend is not None, why
+        device = backend._communicators.native.device_id()
+        backend.close()
+        return device
+
+    assert sound(on_ranks(2, main, devices=[1, 0])) == [1, 0]
+
+
 def test_groups_and_several_communicators_of_the_same_ranks():
     def main(rank):
         whole, why = rank.open()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from hpccomm.backends.nccl import collectives, errors
+from hpccomm.backends.nccl import collectives, errors, variables
 from hpccomm.backends.nccl.collectives import Bind
 from hpccomm.backends.nccl.communicators import NATIVE, Communicators, Needs
 from hpccomm.backends.nccl.facts import Facts
@@ -102,8 +102,8 @@ class NcclBackend:
 
     def reason(self) -> str:
         """Return what besides NCCL decides its own choice: the user's ``NCCL_ALGO``."""
-        algo = self.facts[self.rank].algo
-        return f"NCCL_ALGO={algo} is set" if algo else ""
+        algo = self.facts[self.rank].variables.get(variables.ALGO)
+        return f"{variables.ALGO}={algo} is set" if algo else ""
 
     # Memory.
 

@@ -120,11 +120,11 @@ def _reduce_scatter_v(call: Signature, ability: Ability) -> Bind | None:
     ]
 
     def bind(communicator: Any) -> Launch:
-        run = communicator.reduce
+        run, group = communicator.reduce, Group()
 
         def bound(op: int) -> Launch:
             def launch(send: int, recv: int, stream: int) -> None:
-                with Group():
+                with group:
                     for root, offset, count in blocks:
                         here = recv if root == rank else 0
                         run(send + offset, here, count, datatype, op, root, stream)
@@ -174,10 +174,10 @@ def _all_gather_v(call: Signature, ability: Ability) -> Bind:
     ]
 
     def bind(communicator: Any) -> Launch:
-        run = communicator.broadcast
+        run, group = communicator.broadcast, Group()
 
         def launch(send: int, recv: int, stream: int) -> None:
-            with Group():
+            with group:
                 for root, offset, nbytes in blocks:
                     there = recv + offset
                     run(send if root == rank else there, there, nbytes, INT8, root, stream)
@@ -212,10 +212,10 @@ def _messages(sends: list[Message], receives: list[Message]) -> Bind:
     """Return a call that is nothing but messages, in one group."""
 
     def bind(communicator: Any) -> Launch:
-        send_to, receive_from = communicator.send, communicator.recv
+        send_to, receive_from, group = communicator.send, communicator.recv, Group()
 
         def launch(send: int, recv: int, stream: int) -> None:
-            with Group():
+            with group:
                 for peer, offset, nbytes in sends:
                     send_to(send + offset, nbytes, INT8, peer, stream)
                 for peer, offset, nbytes in receives:

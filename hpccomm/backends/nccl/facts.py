@@ -6,8 +6,9 @@ called.
 
 import json
 import platform
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from hpccomm.backends.nccl import raw, variables
@@ -17,6 +18,9 @@ from hpccomm.cuda.identity import identify
 
 SEVERAL_RANKS_SINCE = 23000
 """NCCL version that can have several ranks on one GPU."""
+
+RANKS_A_GPU = 2
+"""About as many fit on one with NCCL's own defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,10 @@ class Facts:
         The user's ``NCCL_HOSTID``.
     several : bool
         Whether the user lets several ranks use one GPU.
-    algo : str
-        The user's ``NCCL_ALGO``.
+    ctas : bool
+        Whether the user limits what NCCL takes of a GPU, by ``NCCL_MAX_CTAS``.
+    variables : dict
+        The user's variables that must be equal on all ranks.
     why_not : str
         Why this rank cannot take part, and what to do; empty if it can.
     """
@@ -68,7 +74,8 @@ class Facts:
     functions: tuple[str, ...] = ()
     host_id: str = ""
     several: bool = False
-    algo: str = ""
+    ctas: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
     why_not: str = ""
 
     def packed(self) -> bytes:
@@ -130,7 +137,8 @@ def mine(rank: int, device: int | None) -> Facts:
             raw.present(),
             variables.host_id(),
             variables.several_ranks_a_gpu(),
-            variables.algo(),
+            variables.ctas_limited(),
+            variables.equal_on_all(),
         )
     except (runtime.CUDARuntimeError, binding.NcclError) as error:
         return Facts(
@@ -148,7 +156,7 @@ def unfit(ranks: Sequence[Facts]) -> str:
 
     The same on all ranks, since it looks at nothing else.
     """
-    for look in (_missing, _mixed, _doubled):
+    for look in (_missing, _mixed, _differing, _doubled):
         why = look(ranks)
         if why:
             return why
@@ -172,6 +180,22 @@ def _mixed(ranks: Sequence[Facts]) -> str:
         for version, alike in versions
     )
     return f"the ranks have different versions of NCCL ({listed}); install one version everywhere"
+
+
+def _differing(ranks: Sequence[Facts]) -> str:
+    """Look for variables from which ranks would decide differently, and wait for each other."""
+    for name in variables.EQUAL_ON_ALL:
+        values = _grouped(ranks, partial(_set_to, name))
+        if len(values) > 1:
+            listed = ", ".join(
+                f"{value} on {named(each.rank for each in alike)}" for value, alike in values
+            )
+            return f"{name} differs between the ranks ({listed}); set it alike on all, or on none"
+    return ""
+
+
+def _set_to(name: str, each: Facts) -> str:
+    return each.variables.get(name, "not set")
 
 
 def _doubled(ranks: Sequence[Facts]) -> str:
@@ -199,6 +223,17 @@ def _doubled(ranks: Sequence[Facts]) -> str:
         f"visible to each, or give device= another one on each rank, {several} (to try a program, "
         f"a different {variables.HOST_ID} a rank also does: then they talk over sockets)"
     )
+
+
+def crowded(ranks: Sequence[Facts]) -> str:
+    """Return what is to be feared where many ranks share a GPU, as the user lets them; else ''."""
+    for _, alike in _grouped(ranks, lambda each: each.uuid):
+        if len(alike) > RANKS_A_GPU and not all(each.ctas for each in alike):
+            return (
+                f"{named(each.rank for each in alike)} share a GPU, which has room for about "
+                f"{RANKS_A_GPU} by default: NCCL may hang; set {variables.MAX_CTAS}, such as to 2"
+            )
+    return ""
 
 
 def _grouped(ranks: Iterable[Facts], key: Callable[[Facts], Any]) -> list[tuple[Any, list[Facts]]]:

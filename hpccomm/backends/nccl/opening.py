@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from hpccomm.backends.nccl import variables
 from hpccomm.backends.nccl.backend import NcclBackend
 from hpccomm.backends.nccl.communicators import founded
-from hpccomm.backends.nccl.facts import mine, unfit, unpacked
+from hpccomm.backends.nccl.facts import crowded, mine, unfit, unpacked
 from hpccomm.backends.nccl.together import Ranks, together
 from hpccomm.contracts.backend import Backend
 from hpccomm.control import Control
@@ -84,6 +84,9 @@ def open_nccl(
         facts = tuple(unpacked(each) for each in control.all_gather(own.packed()))
         why = unfit(facts)
         if not why:
+            fear = crowded(facts)
+            if fear and backend.rank == 0:
+                logger.warning("%s", fear)
             ranks = Ranks(backend.rank, backend.size, own.device, control, calls.drive)
             native, why = _communicator(ranks, parent, left_out)
             if native is not None:

@@ -14,6 +14,11 @@ HOST_ID = "NCCL_HOSTID"
 SEVERAL_RANKS_A_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
 LAUNCH_ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
 
+MAX_CTAS = "NCCL_MAX_CTAS"
+
+EQUAL_ON_ALL = (ALGO, "NCCL_PROTO")
+"""What each rank decides from by itself, and all must alike: else NCCL's calls do not fit each other."""
+
 LAUNCH_ORDER_SINCE = 22600
 """NCCL version that knows `LAUNCH_ORDER`."""
 
@@ -37,6 +42,18 @@ def host_id() -> str:
 def several_ranks_a_gpu() -> bool:
     """Tell whether the user lets several ranks use one GPU."""
     return os.environ.get(SEVERAL_RANKS_A_GPU, "").strip() not in ("", "0")
+
+
+def ctas_limited() -> bool:
+    """Tell whether the user limits how much of a GPU NCCL takes."""
+    return bool(os.environ.get(MAX_CTAS))
+
+
+def equal_on_all() -> dict[str, str]:
+    """Return the user's own variables that must be equal on all ranks, where they are set."""
+    told = {name: os.environ.get(name, "") for name in EQUAL_ON_ALL}
+    told[ALGO] = algo()
+    return {name: value for name, value in told.items() if value}
 
 
 def order_launches(version: int) -> None:
