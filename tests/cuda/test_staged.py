@@ -1,0 +1,372 @@
+"""Device arrays through pinned host memory: in parts, in order, and in memory that nobody else has."""
+
+from functools import partial
+
+import cupy
+import numpy as np
+import pytest
+
+from hpccomm.contracts.device import Piece, Span
+from hpccomm.contracts.signature import Signature
+from hpccomm.cuda import pinned
+from hpccomm.cuda.pinned import Pool, copied
+from hpccomm.cuda.streams import make_event, record
+from hpccomm.errors import BufferMismatch, UsageError
+from hpccomm.paths import StagedPath, staged
+from hpccomm.paths.parts import ROW_BYTES, parts
+from hpccomm.reductions import ReduceOp
+from hpccomm.testing import run_ranks
+from hpccomm.waiting import drive
+
+PART = 1 << 12
+"""Bytes of a part here: small arrays have several."""
+
+F64 = np.dtype(np.float64)
+LENGTHS = [0, 1, PART // 8, PART // 8 + 1, 5 * PART // 8 + 3]
+
+
+@pytest.fixture(autouse=True)
+def late(monkeypatch):
+    """Have the stand-in's streams do their work late, by up to a millisecond at random."""
+    monkeypatch.setenv("STANDIN_DELAY", "0.001")
+
+
+def signature(name, count, size, **more):
+    blockwise = name in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+    counts = (count,) * size if blockwise else (count,)
+    op = ReduceOp.SUM if name in ("all_reduce", "reduce", "reduce_scatter", "scan") else None
+    root = size - 1 if name in ("broadcast", "reduce", "gather", "scatter") else -1
+    recv_counts = counts if name == "all_to_all" else ()
+    return Signature(name, F64, counts, recv_counts, op=op, root=root, **more)
+
+
+# Which parts.
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "scatter", "all_to_all"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_parts_hold_each_byte_once_and_are_as_many_on_all_ranks(collective, size) -> None:
+    count = 5 * ROW_BYTES // 8 + 7
+    call = signature(collective, count, size)
+    of_ranks = [parts(call, rank, size, PART) for rank in range(size)]
+    assert len({len(each) for each in of_ranks}) == 1
+    assert len(of_ranks[0]) > 4
+    for rank, cut in enumerate(of_ranks):
+        lengths = [int(each[0]) * 8 for each in call.lengths(np.array([rank]))]
+        for which, nbytes in zip(("send", "recv"), lengths, strict=True):
+            touched = np.zeros(nbytes, int)
+            for part in cut:
+                rows = getattr(part, which)
+                if rows is None:
+                    continue
+                for row in range(rows.height):
+                    first = rows.offset + row * rows.pitch
+                    touched[first : first + rows.width] += 1
+            assert (touched == 1).all()
+
+
+def test_uneven_calls_stay_whole() -> None:
+    # Each rank would have its own number of parts, and none of a block of nothing.
+    counts = (100 * PART, 0, 3)
+    call = Signature("all_gather", F64, counts, uniform=False)
+    for rank in range(3):
+        (part,) = parts(call, rank, 3, PART)
+        assert part.call == call
+        assert part.send.nbytes == 8 * counts[rank]
+        assert part.recv.nbytes == 8 * sum(counts)
+
+
+# What comes out.
+
+
+def path_of(comm, part_bytes=PART, host=None):
+    backend = comm._backend
+    device = comm.device
+    wire = partial(int.__mul__, 2)
+    return StagedPath(
+        host or comm._path, backend.messages, device, wire, "the test says so", part_bytes
+    )
+
+
+def carried_out(comm, path, call, send, recv, *, deterministic=False):
+    """Run one call on the current stream, and return what `recv` holds then."""
+    way = path.decide(call, "auto", deterministic)
+    stream = cupy.cuda.get_current_stream().ptr
+    pointers = [0 if each is None else each.data.ptr for each in (send, recv)]
+    run(comm, way.start(*pointers, stream))
+    return None if recv is None else cupy.asnumpy(recv)
+
+
+def run(comm, steps):
+    drive(steps, timeout=30, gate=comm._calls.gate, expired=lambda _: TimeoutError())
+
+
+def values(rank, count):
+    return np.random.default_rng([rank, count]).integers(-99, 99, count).astype(F64)
+
+
+def every_collective(comm, count, in_place):
+    n, rank = comm.size, comm.rank
+    root = n - 1
+    path = path_of(comm)
+    mine = values(rank, count)
+    blocks = [values(100 + each, n * count) for each in range(n)]
+    all_mine = [values(each, count) for each in range(n)]
+    total = sum(all_mine)
+
+    def call(name, x, out, inside=None):
+        """Give x, and `out` elements for the result; `inside` is where the one lies in the other."""
+        send = recv = None
+        if in_place and inside is not None:
+            larger = cupy.full(max(out, 0 if x is None else x.size), 77.0)
+            whole, smaller = larger, larger[inside]
+            send, recv = (whole, smaller) if x.size == whole.size else (smaller, whole)
+            if x.size:
+                send[:] = cupy.asarray(x)
+        else:
+            send = None if x is None else cupy.asarray(x)
+            recv = None if out is None else cupy.full(out, 77.0)
+        found = signature(name, count, n, in_place=in_place and inside is not None)
+        return carried_out(comm, path, found, send, recv)
+
+    everything, own = slice(None), slice(rank * count, (rank + 1) * count)
+    assert np.array_equal(call("all_reduce", mine, count, everything), total)
+    scanned = sum(all_mine[: rank + 1])
+    assert np.array_equal(call("scan", mine, count, everything), scanned)
+    at_root = rank == root
+    got = call("reduce", mine, count if at_root else None, everything if at_root else None)
+    assert not at_root or np.array_equal(got, total)
+    assert np.array_equal(call("all_gather", mine, n * count, own), np.concatenate(all_mine))
+    got = call("gather", mine, n * count if at_root else None, own if at_root else None)
+    assert not at_root or np.array_equal(got, np.concatenate(all_mine))
+    got = call("reduce_scatter", blocks[rank], count, own)
+    assert np.array_equal(got, sum(blocks)[own])
+    got = call("scatter", blocks[root] if at_root else None, count, own if at_root else None)
+    assert np.array_equal(got, blocks[root][own])
+    got = call("all_to_all", blocks[rank], n * count, everything)
+    assert np.array_equal(got, np.concatenate([each[own] for each in blocks]))
+    x = cupy.asarray(values(rank, count))
+    assert np.array_equal(
+        carried_out(comm, path, signature("broadcast", count, n), None, x), values(root, count)
+    )
+
+
+def on_its_device(comm, function, *args):
+    with cupy.cuda.Device(comm.device):
+        return function(comm, *args)
+
+
+@pytest.mark.standin
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("count", LENGTHS)
+def test_every_collective_in_parts(count, in_place, size) -> None:
+    run_ranks(size, on_its_device, every_collective, count, in_place)
+
+
+@pytest.mark.standin
+def test_rows_farther_apart_than_cudas_limit_are_copied_one_by_one(monkeypatch) -> None:
+    monkeypatch.setattr(pinned, "_LARGEST_PITCH", 100)
+    run_ranks(3, on_its_device, every_collective, LENGTHS[-1], False)
+
+
+@pytest.mark.standin
+def test_deterministic_results_have_the_hosts_bits_whatever_the_parts() -> None:
+    def sums(comm):
+        x = (np.random.default_rng(comm.rank).random(4 * PART) * 10.0**comm.rank).astype(np.float32)
+        expected = comm.all_reduce(x.copy(), deterministic=True)
+        call = Signature("all_reduce", x.dtype, (x.size,), op=ReduceOp.SUM, in_place=True)
+        y = cupy.asarray(x)
+        got = carried_out(comm, path_of(comm), call, y, y, deterministic=True)
+        assert got.tobytes() == expected.tobytes()
+
+    run_ranks(4, on_its_device, sums)
+
+
+# What goes on at once.
+
+
+def test_a_part_is_copied_while_the_one_before_is_communicated(monkeypatch) -> None:
+    log = []
+    real = copied
+
+    def logged(*args, to_host):
+        log.append("fetch" if to_host else "return")
+        real(*args, to_host=to_host)
+
+    monkeypatch.setattr(staged, "copied", logged)
+
+    def four_parts(comm):
+        class Host:
+            """The host's way, which notes when it is asked to begin."""
+
+            def applicable(self, call, deterministic):
+                return comm._path.applicable(call, deterministic)
+
+            def decide(self, call, algorithm, deterministic):
+                way = comm._path.decide(call, algorithm, deterministic)
+
+                def start(send, recv):
+                    log.append("communicate")
+                    return way.start(send, recv)
+
+                return type(way)(way.choice, start)
+
+        x = cupy.arange(4 * PART // 8, dtype=F64)
+        call = Signature("all_reduce", F64, (x.size,), op=ReduceOp.SUM, in_place=True)
+        log.clear()  # of what the communicator tried when it was made
+        got = carried_out(comm, path_of(comm, host=Host()), call, x, x)
+        assert np.array_equal(got, np.arange(x.size))
+
+    run_ranks(1, on_its_device, four_parts)
+    middle = ["fetch", "communicate", "return"]
+    assert log == ["fetch", *middle, *middle, *middle, "communicate", "return"]
+
+
+@pytest.mark.standin
+def test_the_callers_stream_is_ordered_before_and_behind() -> None:
+    """Work that the caller put on a stream is done first, and what comes later sees the result."""
+
+    def ordered(comm):
+        stream = cupy.cuda.Stream(non_blocking=True)
+        x = cupy.zeros(5 * PART // 8, F64)
+        cupy.cuda.Device().synchronize()
+        with stream:
+            for _ in range(20):
+                cupy.add(x, 1.0, out=x)
+            call = Signature("all_reduce", F64, (x.size,), op=ReduceOp.SUM, in_place=True)
+            way = path_of(comm).decide(call, "auto", False)
+            run(comm, way.start(x.data.ptr, x.data.ptr, stream.ptr))
+            y = x * 2.0
+            x.fill(-1.0)
+        assert (cupy.asnumpy(y, stream=stream) == 40.0 * comm.size).all()
+
+    run_ranks(3, on_its_device, ordered)
+
+
+# Pinned memory.
+
+
+def held_up(stream):
+    """Put enough on a stream that it is not done at once; return an event behind it."""
+    x = cupy.zeros(1000, F64)
+    with stream:
+        for _ in range(50):
+            cupy.add(x, 1.0, out=x)
+    event = make_event()
+    record(event, stream.ptr)
+    return event
+
+
+@pytest.mark.standin
+def test_trap_pinned_memory_is_kept_until_the_copy_from_it_is_done(monkeypatch) -> None:
+    monkeypatch.setenv("STANDIN_DELAY", "0.01")
+    pool = Pool()
+    block = pool.take(1000, 0)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    pool.give_back(block, held_up(stream))
+    assert pool.take(1000, 0) is not block
+    stream.synchronize()
+    assert pool.take(1000, 0) is block
+
+
+def test_pinned_memory_is_used_again_and_kept_up_to_a_bound() -> None:
+    pool = Pool(kept=1 << 16)
+    blocks = [pool.take(1 << 15, 0) for _ in range(3)]
+    assert len({block.pointer for block in blocks}) == 3
+    for block in blocks:
+        pool.give_back(block)
+    assert pool.take(1 << 15, 0) is blocks[0]
+    assert pool.take(20000, 0) is blocks[1]  # a little smaller
+    assert pool.take(1 << 15, 0) not in blocks  # the third was freed
+    assert pool.take(100, 0) not in blocks
+
+
+# Messages.
+
+
+def test_messages_of_one_tag_leave_in_order_whichever_copy_is_ready_first() -> None:
+    def two(comm):
+        path = path_of(comm)
+        x, y = cupy.full(10, 1.0), cupy.full(10, 2.0)
+        slow, quick = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+        cupy.cuda.Device().synchronize()
+        held_up(slow)
+
+        def piece(array):
+            return Piece(0, Span(array.data.ptr, array.size, F64))
+
+        first = path.message([], [piece(x)], 5).start(0, 0, slow.ptr)
+        second = path.message([], [piece(y)], 5).start(0, 0, quick.ptr)
+        out = [cupy.zeros(10) for _ in range(2)]
+        cupy.cuda.Device().synchronize()
+        landing = [path.message([piece(each)], [], 5).start(0, 0, quick.ptr) for each in out]
+        under_way = [second, first, *landing]
+        while under_way:
+            under_way = [steps for steps in under_way if next(steps, None) is not None]
+        assert [float(cupy.asnumpy(each)[0]) for each in out] == [1.0, 2.0]
+
+    run_ranks(1, on_its_device, two)
+
+
+@pytest.mark.standin
+def test_messages_match_those_of_host_arrays_and_their_sizes_are_checked() -> None:
+    def exchange(comm):
+        peer = 1 - comm.rank
+        host, device = np.arange(6.0), cupy.arange(6, dtype=F64)
+        if comm.rank:
+            comm.send(device + 1.0, peer, 3)
+            comm.recv(device, peer, 3)
+            assert np.array_equal(cupy.asnumpy(device), host)
+        else:
+            out = np.empty(6)
+            comm.recv(out, peer, 3)
+            assert np.array_equal(out, host + 1.0)
+            comm.send(host, peer, 3)
+        if comm.rank:
+            comm.send(device[:5], peer)
+        else:
+            with pytest.raises(BufferMismatch, match="40 bytes"):
+                comm.recv(device, peer)
+        assert np.array_equal(cupy.asnumpy(comm.all_reduce(cupy.full(3, 2.0))), np.full(3, 4.0))
+
+    run_ranks(2, on_its_device, exchange)
+
+
+# What is refused.
+
+
+def test_capture_is_refused_since_the_host_takes_part() -> None:
+    def captured(comm):
+        path = path_of(comm)
+        x = cupy.zeros(4, F64)
+        call = Signature("all_reduce", F64, (4,), op=ReduceOp.SUM, in_place=True)
+        way = path.decide(call, "auto", False)
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+            try:
+                with pytest.raises(UsageError, match="graph"):
+                    way.start(x.data.ptr, x.data.ptr, stream.ptr)
+            finally:
+                stream.end_capture()
+
+    run_ranks(1, on_its_device, captured)
+
+
+@pytest.mark.standin
+def test_the_choice_is_the_hosts_and_says_why_arrays_are_staged() -> None:
+    def told(comm):
+        x = cupy.zeros(4 * PART, F64)
+        call = Signature("all_reduce", F64, (x.size,), op=ReduceOp.SUM, in_place=True)
+        path = path_of(comm)
+        choice = path.decide(call, "ring", False).choice
+        assert (choice.path, choice.backend, choice.algorithm) == ("staged", "loopback", "ring")
+        assert choice.segment == PART
+        assert "the test says so" in str(choice)
+        with pytest.raises(UsageError, match="ring"):
+            path.decide(call, "bruck", False)
+        assert comm.explain("all_reduce", x).path == "staged"
+        assert comm.backends == {"host": "loopback", "cuda": "staged"}
+
+    run_ranks(2, on_its_device, told)
