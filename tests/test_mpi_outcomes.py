@@ -16,7 +16,8 @@ def launch(tmp_path: Path, mpiexec: Launch) -> Launch:
     """Run the text of a test file on n ranks, with a time limit of 4 s a phase."""
     (tmp_path / "conftest.py").write_text(CONFTEST.read_text())
     (tmp_path / "pytest.ini").write_text(
-        "[pytest]\nfaulthandler_timeout = 4\nfaulthandler_exit_on_timeout = true\n"
+        f"[pytest]\npythonpath = {CONFTEST.parent.parent}\n"
+        "faulthandler_timeout = 4\nfaulthandler_exit_on_timeout = true\n"
     )
 
     def run(ranks: int, text: str) -> subprocess.CompletedProcess[str]:

@@ -23,6 +23,7 @@ def run_ranks(
     timeout: float = 60.0,
     ranks_per_node: int | None = None,
     options: CommOptions | None = None,
+    backend: str = "loopback",
 ) -> list[T]:
     """Run ``function(comm, *args)`` on `n` ranks that are threads of this process. Blocks.
 
@@ -40,6 +41,9 @@ def run_ranks(
         Make the ranks look as if so many shared a node; None is all.
     options : CommOptions, optional
         Of the communicators.
+    backend : str
+        As in `new_comm`; one that runs on threads. ``"loopback"`` has device arrays staged through
+        host memory, ``"nccl"`` and ``"auto"`` reach for what there is.
 
     Returns
     -------
@@ -73,7 +77,7 @@ def run_ranks(
     def rank_main(rank: int) -> None:
         seat.world, seat.rank, seat.opened = world, rank, 0
         try:
-            with new_comm("loopback", timeout=timeout, options=options) as comm:
+            with new_comm(backend, timeout=timeout, options=options) as comm:
                 results[rank] = function(comm, *args)
         except BaseException as error:  # noqa: BLE001 (raised in the caller's thread)
             with lock:

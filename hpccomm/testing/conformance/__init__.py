@@ -22,6 +22,8 @@ whoever runs several cases on the same ranks must let all of them know how each 
 stop, or begin a new communicator, when one failed. Give `new_comm` a ``timeout`` of some seconds:
 a fault that would make a rank wait for ever then ends with its place named.
 
+A backend with a way for device arrays passes `device_cases` as well, on machines that have devices.
+
 Results are compared with NumPy's, computed on every rank from all ranks' inputs. Outputs hold
 something else in every element before the call. Values are chosen so that arithmetic is exact, and
 comparison is for equality; the few cases that tolerate an error say why.
@@ -50,6 +52,7 @@ from hpccomm.testing.conformance import (
     works,
 )
 from hpccomm.testing.conformance.case import Case
+from hpccomm.testing.conformance.devices import device_cases
 
 SECTIONS = (
     collectives.COLLECTIVES,
@@ -75,7 +78,7 @@ SECTIONS = (
 )
 """The suite, simplest behaviours first and those that make communicators fail last."""
 
-__all__ = ["Case", "cases"]
+__all__ = ["Case", "cases", "device_cases"]
 
 
 def cases() -> tuple[Case, ...]:

@@ -12,6 +12,7 @@ from hpccomm import CommOptions
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.mirrored import OnDevice
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -21,6 +22,9 @@ CREATION = Behaviours("creation")
 
 def another(comm: Communicator, **keywords: Any) -> Communicator:
     """Make a communicator like `comm`, from nothing; collective over it."""
+    if isinstance(comm, OnDevice):
+        made: Communicator = comm.another(**keywords)
+        return made
     backend = str(comm.backends["host"])
     return hpccomm.new_comm(backend, **{"mpi_comm": comm.mpi_comm, **keywords})
 

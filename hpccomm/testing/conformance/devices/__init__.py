@@ -1,0 +1,215 @@
+"""What every backend must do with device arrays: the suite over mirrors, and what only devices have.
+
+The suite of host arrays runs on device arrays as it stands, through `hpccomm.testing.on_device`. What
+means nothing there, or something else, is left out by the one table below, and stands with its device
+meaning in the files beside this one, which take device arrays themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hpccomm.testing.conformance.devices import (
+    asynchronous,
+    choices,
+    failures,
+    frameworks,
+    graphs,
+    misuse,
+    registered,
+    streams,
+)
+from hpccomm.testing.mirrored import on_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hpccomm.communicator import Communicator
+    from hpccomm.testing.conformance.case import Case
+
+NCCL, MPI, STAGED = "nccl", "mpi", "staged"
+
+WAYS = (NCCL, MPI, STAGED)
+"""What ``comm.backends["cuda"]`` may be."""
+
+SECTIONS = (
+    streams.STREAMS,
+    asynchronous.ASYNCHRONOUS,
+    choices.CHOICES,
+    graphs.GRAPHS,
+    registered.REGISTERED,
+    frameworks.FRAMEWORKS,
+    misuse.MISUSE,
+    failures.FAILURES,
+)
+"""What only device arrays do, simplest first and what makes communicators fail last."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Cases that are not run on device arrays.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Beginnings of their names.
+    ways : tuple of str
+        Where they are left out.
+    reason : str
+        Why.
+    """
+
+    names: tuple[str, ...]
+    ways: tuple[str, ...]
+    reason: str
+
+    def has(self, name: str, way: str) -> bool:
+        """Tell whether a case is among them."""
+        return way in self.ways and name.startswith(self.names)
+
+
+LEFT_OUT = (
+    LeftOut(("windows.",), WAYS, "one-sided calls are for host memory"),
+    LeftOut(("shared_memory.",), WAYS, "what ranks of a node share is host memory"),
+    LeftOut(("registered.",), WAYS, "of the host's memory; devices.registered is of the device's"),
+    LeftOut(
+        ("objects.", "groups.facts", "groups.names", "groups.split_misuse", "creation.misuse"),
+        WAYS,
+        "no array takes part",
+    ),
+    LeftOut(
+        ("creation.unknown_hints", "creation.settings_that_differ", "groups.split_ranks_that"),
+        WAYS,
+        "no array takes part",
+    ),
+    LeftOut(
+        ("collectives.barrier_waits", "algorithms.barriers", "misuse.hooks", "misuse.explanations"),
+        WAYS,
+        "no array takes part",
+    ),
+    LeftOut(
+        ("observers.hooks_come_off", "observers.abort_hooks", "failures.with_"),
+        WAYS,
+        "no array takes part",
+    ),
+    LeftOut(
+        ("failures.recv_object", "failures.object_", "failures.an_exception_leaves"),
+        WAYS,
+        "no array takes part",
+    ),
+    LeftOut(
+        ("arrays.kinds", "arrays.read_only", "arrays.torch", "arrays.tensors"),
+        WAYS,
+        "kinds of host arrays; devices.frameworks has the device's",
+    ),
+    LeftOut(("misuse.streams",), WAYS, "a stream is right for a device array"),
+    LeftOut(("misused_arrays.outputs[read_only",), WAYS, "CuPy has no arrays that are read-only"),
+    LeftOut(
+        ("plans.explain_is_local",), WAYS, "it names the host path; devices.choices the device's"
+    ),
+    LeftOut(("algorithms.the_setting",), (NCCL,), "NCCL has no segments"),
+    LeftOut(
+        ("reductions.nan_spreads",),
+        (NCCL,),
+        "what MIN and MAX make of a NaN is NCCL's affair there",
+    ),
+    LeftOut(
+        ("messages.tags_tell", "messages.messages_from_any_memory"), (NCCL,), "NCCL has no tags"
+    ),
+    LeftOut(
+        ("messages.a_message_of_another", "messages.a_large_message_of_another"),
+        (NCCL,),
+        "a message of NCCL's does not say its size",
+    ),
+    LeftOut(
+        ("messages.messages_and_collectives_mix", "groups.dup"),
+        (NCCL,),
+        "messages of NCCL that are not in one batch follow one another on a stream: a receive that "
+        "stands before the send that its peer waits for never ends",
+    ),
+    LeftOut(
+        ("failures.recv_times_out", "failures.collectives_time_out", "failures.the_default_dead"),
+        (NCCL,),
+        "a call that does not block cannot raise its own timeout; devices.failures has what it does",
+    ),
+    LeftOut(
+        ("failures.large_send", "failures.abort_releases_waits", "failures.two_threads_at_once"),
+        (NCCL,),
+        "a synchronous call does not block the host",
+    ),
+    LeftOut(
+        ("failures.arrays_of_different_sizes",),
+        (NCCL,),
+        "NCCL does not look whether the ranks' calls fit each other",
+    ),
+    LeftOut(
+        ("devices.graphs.replayed", "devices.graphs.captured"),
+        (MPI, STAGED),
+        "the host takes part in each call",
+    ),
+    LeftOut(("devices.graphs.refused",), (NCCL,), "NCCL's calls are captured"),
+    LeftOut(
+        ("devices.streams.the_host_goes_on", "devices.failures.a_call_that_does_not_block"),
+        (MPI, STAGED),
+        "the host takes part in each call",
+    ),
+    LeftOut(
+        ("devices.asynchronous.wait_does_not_hold",),
+        (MPI, STAGED),
+        "what the host has yet to do cannot be put on a stream",
+    ),
+    LeftOut(("devices.misuse.tags",), (MPI, STAGED), "messages have tags there"),
+    LeftOut(("devices.choices.pinned",), (MPI, STAGED), "ring and tree are hpccomm's own there"),
+)
+"""The cases that are not run, and why."""
+
+
+def device_cases(way: str, *, devices_own: bool = True) -> tuple[Case, ...]:
+    """Return the cases for communicators whose device arrays go by `way`.
+
+    Each takes the communicator itself; it needs a device path.
+
+    Parameters
+    ----------
+    way : str
+        ``comm.backends["cuda"]``: ``"nccl"``, ``"mpi"`` (CUDA-aware) or ``"staged"``.
+    devices_own : bool
+        Leave out, if False, what only devices have.
+
+    Returns
+    -------
+    tuple of Case
+        Names are unique; those of the host's suite are as there.
+    """
+    from hpccomm.testing.conformance import cases
+
+    own = [case for section in SECTIONS for case in section.cases()] if devices_own else []
+    every = [*map(mirrored, cases()), *own]
+    return tuple(case for case in every if left_out(case.name, way) is None)
+
+
+def left_out(name: str, way: str) -> str | None:
+    """Return why a case is not run on device arrays that go by `way`, or None if it is."""
+    return next((each.reason for each in LEFT_OUT if each.has(name, way)), None)
+
+
+def mirrored(case: Case) -> Case:
+    """Return a case of host arrays as one of device arrays."""
+    return replace(case, function=partial(_mirrored, case.function))
+
+
+def _mirrored(function: Callable[..., None], comm: Communicator, **arguments: Any) -> None:
+    function(on_device(comm), **arguments)
+
+
+def unused(cases: Sequence[Case]) -> list[str]:
+    """Return the beginnings of names in `LEFT_OUT` with which no case begins."""
+    names = [case.name for case in cases]
+    return [
+        beginning
+        for each in LEFT_OUT
+        for beginning in each.names
+        if not any(name.startswith(beginning) for name in names)
+    ]

@@ -1,0 +1,189 @@
+"""Asynchronous calls on a device: on the communicator's own stream, with events in and out."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpccomm import Work
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import equal
+from hpccomm.testing.conformance.devices.inputs import (
+    COUNT,
+    device_of,
+    filled,
+    full,
+    holds,
+    ranks_sum,
+    stream_of,
+)
+from hpccomm.testing.conformance.devices.streams import LATE, TURNS
+from hpccomm.testing.conformance.works import PATIENCE
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+ASYNCHRONOUS = Behaviours("devices.asynchronous")
+
+
+@ASYNCHRONOUS.behaviour()
+def events_in_and_out(comm: Communicator) -> None:
+    """It comes after what was on the stream when it began; `wait` puts what follows behind it."""
+    with stream_of(comm):
+        for turn in range(TURNS):
+            x, y = filled(comm), filled(comm)
+            work = comm.all_reduce(x, async_op=True)
+            assert isinstance(work, Work), type(work)
+            y += 1  # goes on beside it
+            assert work.wait() is x, "the result is x"
+            holds(x + y, full(ranks_sum(comm) + comm.rank + 2), f"turn {turn}")
+            assert work.wait() is x, "the same result again"
+            assert work.exception() is None, "no exception"
+
+
+@ASYNCHRONOUS.behaviour()
+def wait_orders_the_stream_that_waits(comm: Communicator) -> None:
+    """It may be another than that on which the call began."""
+    with stream_of(comm), device_of(comm) as module:
+        other = module.cuda.Stream(non_blocking=True)
+        for turn in range(TURNS):
+            x = filled(comm)
+            work = comm.all_reduce(x, async_op=True)
+            with other:
+                work.wait()
+                holds(x + 1, full(ranks_sum(comm) + 1), f"turn {turn}")
+
+
+@ASYNCHRONOUS.behaviour(min_size=2)
+def wait_does_not_hold_the_host_up(comm: Communicator) -> None:
+    """Without arguments it returns while a rank has yet to come; what follows on the stream waits."""
+    with stream_of(comm) as stream:
+        x = filled(comm)
+        comm.all_reduce(x, async_op=True).wait(block=True)
+        comm.barrier()
+        last = comm.rank == comm.size - 1
+        if last:
+            time.sleep(LATE)
+        before = time.monotonic()
+        work = comm.all_reduce(x, async_op=True)
+        work.wait()
+        y = x + 1
+        took = time.monotonic() - before
+        over, done = work.done(), stream.done
+        assert last or took < LATE / 2, f"it held the host up for {took:.3f} s"
+        assert last or not over, "done before the last rank came"
+        assert last or not done, "the stream went on before the last rank came"
+        holds(y, full(comm.size * ranks_sum(comm) + 1), "result")
+
+
+@ASYNCHRONOUS.behaviour()
+def block_waits_on_the_host(comm: Communicator) -> None:
+    """With ``block=True``, or a timeout, the result is there when it returns, for any stream."""
+    with stream_of(comm), device_of(comm) as module:
+        other = module.cuda.Stream(non_blocking=True)
+        for turn in range(TURNS):
+            for how in ({"block": True}, {"timeout": PATIENCE}):
+                x = filled(comm)
+                work = comm.all_reduce(x, async_op=True)
+                work.wait(**how)
+                assert work.done(), f"done after wait({how})"
+                with other:
+                    holds(x, full(ranks_sum(comm)), f"turn {turn}, {how}")
+
+
+@ASYNCHRONOUS.behaviour()
+def done_by_itself(comm: Communicator) -> None:
+    """`done` becomes True while it is asked."""
+    with stream_of(comm):
+        x = filled(comm)
+        work = comm.all_reduce(x, async_op=True)
+        deadline = time.monotonic() + PATIENCE
+        while not work.done():
+            assert time.monotonic() < deadline, f"not done after {PATIENCE} s"
+            time.sleep(0.001)
+        assert work.exception() is None, work.exception()
+        work.wait()
+        holds(x, full(ranks_sum(comm)), "result")
+
+
+@ASYNCHRONOUS.behaviour()
+def arrays_are_kept_alive(comm: Communicator) -> None:
+    """Nobody else need hold the arrays, nor the work itself; their memory is not given again."""
+    with stream_of(comm), device_of(comm) as module:
+        for turn in range(TURNS):
+            out = module.empty((comm.size, COUNT), np.float32)
+            works = [comm.all_gather(filled(comm), out=out, async_op=True)]
+            comm.all_reduce(filled(comm), async_op=True)
+            gc.collect()
+            for _ in range(4):
+                filled(comm).fill(-1)
+            works.pop().wait()
+            ranks = np.arange(1, comm.size + 1, dtype=np.float32)
+            holds(out, np.repeat(ranks, COUNT).reshape(comm.size, COUNT), f"turn {turn}")
+
+
+@ASYNCHRONOUS.behaviour()
+def results_that_are_made(comm: Communicator) -> None:
+    """A result that the call makes is an array of CuPy's on the communicator's device."""
+    with stream_of(comm), device_of(comm) as module:
+        x = filled(comm, 4 * comm.size)
+        works = [getattr(comm, name)(x, async_op=True) for name in ("all_gather", "all_to_all")]
+        works.append(comm.scan(x, async_op=True))
+        for work in works:
+            result = work.wait()
+            assert isinstance(result, module.ndarray), type(result)
+            assert result.device.id == comm.device, result.device
+        holds(result, full((comm.rank + 1) * (comm.rank + 2) // 2, 4 * comm.size), "scan")
+
+
+@ASYNCHRONOUS.behaviour()
+def synchronous_calls_between(comm: Communicator) -> None:
+    """Synchronous calls, of host arrays too, may come between, and all are right."""
+    with stream_of(comm):
+        x, y, z = filled(comm), filled(comm), full(comm.rank + 1)
+        work = comm.all_reduce(x, async_op=True)
+        comm.all_reduce(y)
+        comm.all_reduce(z)
+        holds(y, full(ranks_sum(comm)), "synchronous")
+        equal(z, full(ranks_sum(comm)), "host")
+        work.wait()
+        holds(x, full(ranks_sum(comm)), "asynchronous")
+
+
+@ASYNCHRONOUS.behaviour()
+def batches(comm: Communicator) -> None:
+    """A batch goes on by itself too; messages in it do not wait for each other."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    with stream_of(comm), device_of(comm) as module:
+        for asynchronous in (False, True):
+            x, y, root = filled(comm), filled(comm, 7, np.int32), filled(comm, 3, np.int8)
+            out, every = module.zeros_like(y), module.empty((comm.size, 7), np.int32)
+            with comm.batch(async_op=asynchronous) as batch:
+                comm.recv(out, left)
+                comm.all_reduce(x)
+                comm.all_gather(y, out=every)
+                comm.send(y, right)
+                comm.broadcast(root, comm.size - 1)
+            if asynchronous:
+                assert batch.work is not None, "work"
+                batch.work.wait()
+            holds(x, full(ranks_sum(comm)), "all_reduce")
+            holds(out, full(left + 1, 7, np.int32), "recv")
+            holds(root, full(comm.size, 3, np.int8), "broadcast")
+            ranks = np.arange(1, comm.size + 1, dtype=np.int32)
+            holds(every, np.repeat(ranks, 7).reshape(comm.size, 7), "all_gather")
+
+
+@ASYNCHRONOUS.behaviour()
+def finalize_completes_what_is_under_way(comm: Communicator) -> None:
+    """After `finalize`, what nobody waited for is done."""
+    with stream_of(comm):
+        other = comm.dup()
+        x = filled(comm, 100_000)
+        work = other.all_reduce(x, async_op=True)
+        other.finalize()
+        assert work.done(), "done"
+        holds(x, full(ranks_sum(comm), 100_000), "result")

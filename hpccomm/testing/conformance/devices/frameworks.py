@@ -1,0 +1,154 @@
+"""Device arrays of other libraries, read and written where they lie, on their own current stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm.cuda.library import cupy
+from hpccomm.errors import UsageError
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import raises
+from hpccomm.testing.conformance.devices.inputs import (
+    device_of,
+    filled,
+    full,
+    holds,
+    ranks_sum,
+    stream_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpccomm.communicator import Communicator
+
+FRAMEWORKS = Behaviours("devices.frameworks")
+
+
+class OnlyInterface:
+    """An array that has ``__cuda_array_interface__`` and nothing else."""
+
+    def __init__(self, array: Any, **changes: Any) -> None:
+        self.array = array
+        self._changes = changes
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {**self.array.__cuda_array_interface__, **self._changes}
+
+
+class OnlyDLPack:
+    """An array of a foreign library that offers DLPack and nothing else."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """Hand the memory over, as CuPy would."""
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Say that it is CUDA's."""
+        kind, number = self.array.__dlpack_device__()
+        return int(kind), int(number)
+
+
+@FRAMEWORKS.behaviour(kind=(OnlyInterface, OnlyDLPack))
+def protocols(comm: Communicator, kind: Callable[[Any], Any]) -> None:
+    """Whatever shares device memory by a protocol takes part as x and as out."""
+    with stream_of(comm):
+        x, out = filled(comm, 6), filled(comm, 6)
+        given = kind(x)
+        assert comm.all_reduce(given) is given, "the result is x"
+        holds(x, full(ranks_sum(comm), 6), "in place")
+        x.fill(comm.rank + 1)
+        comm.all_reduce(given, out=kind(out))
+        holds(out, full(ranks_sum(comm), 6), "out")
+        holds(x, full(comm.rank + 1, 6), "x")
+        comm.broadcast(given, comm.size - 1)
+        holds(x, full(comm.size, 6), "broadcast")
+        comm.send_recv(kind(x), comm.rank, kind(out), comm.rank)
+        holds(out, full(comm.size, 6), "send_recv")
+
+
+@FRAMEWORKS.behaviour()
+def misused_protocols(comm: Communicator) -> None:
+    """What is not contiguous, has a mask, or may not be written is refused."""
+    with device_of(comm) as module:
+        x = module.ones((4, 4), np.float32)
+        masked = OnlyInterface(x, mask=OnlyInterface(x))
+        frozen = OnlyInterface(x, data=(x.data.ptr, True))
+        if comm.rank == comm.size - 1:
+            with raises(UsageError, "x", "contiguous"):
+                comm.all_reduce(OnlyInterface(x.T))
+            with raises(UsageError, "x", "contiguous"):
+                comm.all_reduce(OnlyInterface(x[:, 1]))
+            with raises(UsageError, "x", "mask"):
+                comm.all_reduce(masked)
+            with raises(UsageError, "x", "read-only"):
+                comm.all_reduce(frozen)
+        comm.all_reduce(frozen, out=module.empty_like(x))
+        comm.barrier()
+
+
+@FRAMEWORKS.behaviour()
+def the_stream_that_the_interface_names(comm: Communicator) -> None:
+    """An array may say on which stream it is made; that is its current one."""
+    with stream_of(comm), device_of(comm) as module:
+        other = module.cuda.Stream(non_blocking=True)
+        with other:
+            x = filled(comm)
+        comm.all_reduce(OnlyInterface(x, stream=other.ptr))
+        with other:
+            holds(x, full(ranks_sum(comm)), "on its stream")
+
+
+@FRAMEWORKS.behaviour(needs="torch")
+def torch_tensors(comm: Communicator) -> None:
+    """PyTorch's CUDA tensors are read and written where they lie, on PyTorch's current stream."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return  # a PyTorch for the host
+    device = torch.device("cuda", comm.device or 0)
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            x = torch.full((3, 2), comm.rank + 1, dtype=dtype, device=device)
+            assert comm.all_reduce(x) is x, "the result is x"
+            made = comm.all_gather(x)
+            assert isinstance(made, torch.Tensor), type(made)
+            assert (made.dtype, tuple(made.shape)) == (dtype, (comm.size, 3, 2)), made
+            work = comm.all_reduce(x, async_op=True)
+            work.wait()
+            total = ranks_sum(comm)
+            assert x.cpu().flatten().tolist() == [total * comm.size] * 6, f"all_reduce, {dtype}"
+            assert made.cpu().flatten().tolist() == [total] * 6 * comm.size, f"gathered, {dtype}"
+
+
+@FRAMEWORKS.behaviour(needs="torch")
+def tensors_that_require_gradients(comm: Communicator) -> None:
+    """A tensor that autograd records is refused, with the advice to detach it."""
+    import torch
+
+    if torch.cuda.is_available() and comm.rank == comm.size - 1:
+        x = torch.ones(3, device=torch.device("cuda", comm.device or 0), requires_grad=True)
+        with raises(UsageError, "x", "grad", "detach"):
+            comm.all_reduce(x)
+    comm.barrier()
+
+
+@FRAMEWORKS.behaviour()
+def memory_that_lives_elsewhere(comm: Communicator) -> None:
+    """CuPy arrays over memory of others, at odd places of it, are arrays as any."""
+    with stream_of(comm), device_of(comm) as module:
+        for odd in (1, comm.rank % 2):
+            memory = module.zeros(8 * 5 + 1, np.uint8)
+            pointer = module.cuda.MemoryPointer(memory.data.mem, 0) + odd
+            x = module.ndarray((5,), np.uint8, pointer)
+            x.fill(comm.rank + 1)
+            cupy().cuda.get_current_stream().synchronize()
+            comm.all_reduce(x)
+            holds(x, full(ranks_sum(comm) % 256, 5, np.uint8), f"offset {odd}")

@@ -1,0 +1,173 @@
+"""CUDA graphs: calls are captured once and replayed, with whatever the arrays hold then."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import hpccomm
+from hpccomm import ReduceOp
+from hpccomm.cuda.library import cupy
+from hpccomm.errors import UsageError
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import raises
+from hpccomm.testing.conformance.devices.inputs import filled, full, holds, ranks_sum, stream_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hpccomm.communicator import Communicator
+
+GRAPHS = Behaviours("devices.graphs")
+
+COUNT = 1000
+"""Elements."""
+
+REPLAYS = 3
+
+
+@contextmanager
+def capture(stream: Any) -> Iterator[list[Any]]:
+    """Capture what is put on the stream; the list holds the graph after the block.
+
+    In the mode that lets other threads of the process go on as they like.
+    """
+    graph: list[Any] = []
+    stream.begin_capture(cupy().cuda.runtime.streamCaptureModeThreadLocal)
+    try:
+        yield graph
+    except BaseException:
+        stream.end_capture()
+        raise
+    graph.append(stream.end_capture())
+
+
+CALLS: dict[str, Callable[[Any, Any, Any], object]] = {
+    "all_reduce": lambda c, x, _: c.all_reduce(x),
+    "out": lambda c, x, out: c.all_reduce(x, out=out),
+    "max": lambda c, x, _: c.all_reduce(x, ReduceOp.MAX),
+    "premul_sum": lambda c, x, _: c.all_reduce(x, hpccomm.premul_sum(1)),
+    "deterministic": lambda c, x, _: c.all_reduce(x, deterministic=True),
+    "own algorithm": lambda c, x, _: c.all_reduce(x, algorithm="recursive_doubling"),
+    "ring": lambda c, x, _: c.all_reduce(x, algorithm="ring"),
+    "scan": lambda c, x, out: c.scan(x, out=out),
+    "all_to_all": lambda c, x, out: c.all_to_all(x, out=out),
+    "in place": lambda c, x, _: c.all_to_all(x, out=x),
+    "broadcast": lambda c, x, _: c.broadcast(x, c.size - 1),
+    "send_recv": lambda c, x, out: c.send_recv(
+        x, (c.rank + 1) % c.size, out, (c.rank - 1) % c.size
+    ),
+}
+
+
+@GRAPHS.behaviour(name=tuple(CALLS))
+def replayed(comm: Communicator, name: str) -> None:
+    """What a call does when it is replayed is what it does when it is made."""
+    call = CALLS[name]
+    with stream_of(comm) as stream:
+        x, out = filled(comm, COUNT * comm.size), filled(comm, COUNT * comm.size)
+        call(comm, x, out)  # the first call may make what it needs
+        with capture(stream) as graph:
+            call(comm, x, out)
+        for turn in range(REPLAYS):
+            x.fill(comm.rank + turn)
+            out.fill(-1)
+            graph[0].launch(stream)
+            replayed = x.copy(), out.copy()
+            x.fill(comm.rank + turn)
+            out.fill(-1)
+            call(comm, x, out)
+            for mine, theirs in zip(replayed, (x, out), strict=True):
+                holds(mine, theirs.get(), f"{name}, replay {turn}")
+
+
+@GRAPHS.behaviour(op=(ReduceOp.BXOR, ReduceOp.BAND))
+def captured_plan(comm: Communicator, op: ReduceOp) -> None:
+    """A plan, here of what NCCL has not, is captured once it was called on the stream."""
+    with stream_of(comm) as stream:
+        x = filled(comm, COUNT, np.int32)
+        planned = comm.plan("all_reduce", x, op)
+        planned()
+        with capture(stream) as graph:
+            planned()
+        expected = getattr(np, {"bxor": "bitwise_xor", "band": "bitwise_and"}[op.value])
+        for turn in range(REPLAYS):
+            x.fill(comm.rank + turn)
+            graph[0].launch(stream)
+            value = expected.reduce(np.arange(comm.size, dtype=np.int32) + turn)
+            holds(x, full(value, COUNT, np.int32), f"replay {turn}")
+
+
+@GRAPHS.behaviour()
+def captured_batch(comm: Communicator) -> None:
+    """A batch is captured as any call."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    with stream_of(comm) as stream:
+        x, y, out = filled(comm), filled(comm, COUNT), filled(comm, COUNT)
+
+        def calls() -> None:
+            with comm.batch():
+                comm.all_reduce(x)
+                comm.send(y, right)
+                comm.recv(out, left)
+
+        calls()
+        with capture(stream) as graph:
+            calls()
+        for turn in range(REPLAYS):
+            x.fill(comm.rank + 1)
+            y.fill(comm.rank + turn)
+            graph[0].launch(stream)
+            holds(x, full(ranks_sum(comm)), f"all_reduce, replay {turn}")
+            holds(out, full(left + turn, COUNT), f"recv, replay {turn}")
+
+
+@GRAPHS.behaviour()
+def captured_asynchronously(comm: Communicator) -> None:
+    """An asynchronous call forks from the stream, and `wait` joins it again."""
+    with stream_of(comm) as stream:
+        x, y = filled(comm), filled(comm)
+        comm.all_reduce(x, async_op=True).wait()
+        with capture(stream) as graph:
+            work = comm.all_reduce(x, async_op=True)
+            y *= 2
+            work.wait()
+            x += y
+        for turn in range(REPLAYS):
+            x.fill(comm.rank + 1)
+            y.fill(turn)
+            graph[0].launch(stream)
+            holds(x, full(ranks_sum(comm) + 2 * turn), f"replay {turn}")
+
+
+@GRAPHS.behaviour()
+def captured_calls_hold_their_arrays(comm: Communicator) -> None:
+    """What a graph reads and writes lives as long as the communicator, whoever else drops it."""
+    with stream_of(comm) as stream:
+        out = filled(comm)
+        x = filled(comm)
+        comm.all_reduce(x, out=out)
+        with capture(stream) as graph:
+            comm.all_reduce(x, out=out)
+        del x
+        others = [filled(comm) for _ in range(4)]
+        for other in others:
+            other.fill(-7)
+        for turn in range(REPLAYS):
+            out.fill(turn)
+            graph[0].launch(stream)
+            holds(out, full(ranks_sum(comm)), f"replay {turn}")
+
+
+@GRAPHS.behaviour()
+def refused(comm: Communicator) -> None:
+    """Where the host takes part in a call, it cannot be captured, and that is said."""
+    with stream_of(comm) as stream:
+        x = filled(comm)
+        comm.all_reduce(x)
+        with raises(UsageError, "graph"), capture(stream):
+            comm.all_reduce(x)
+        comm.all_reduce(x)
+        holds(x, full(comm.size * ranks_sum(comm)), "afterwards")

@@ -1,0 +1,60 @@
+"""Device arrays that hold what each rank puts in, and what came of them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm.cuda.library import cupy
+from hpccomm.testing.conformance.check import equal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpccomm.communicator import Communicator
+    from hpccomm.testing.conformance.check import Array
+
+COUNT = 5000
+"""Elements of an array that is not the shortest."""
+
+
+@contextmanager
+def device_of(comm: Communicator) -> Iterator[Any]:
+    """Give CuPy, with the communicator's device as the thread's current one."""
+    module = cupy()
+    with module.cuda.Device(comm.device):
+        yield module
+
+
+@contextmanager
+def stream_of(comm: Communicator) -> Iterator[Any]:
+    """Give a stream of its own that is the thread's current one, on the communicator's device."""
+    with device_of(comm) as module:
+        stream = module.cuda.Stream(non_blocking=True)
+        with stream:
+            yield stream
+            stream.synchronize()
+
+
+def ranks_sum(comm: Communicator) -> int:
+    """Return 1 + 2 + ... + size: what an all-reduce makes of rank + 1."""
+    return comm.size * (comm.size + 1) // 2
+
+
+def filled(comm: Communicator, count: int = COUNT, dtype: Any = np.float32) -> Any:
+    """Return a new device array of rank + 1, put there on the current stream."""
+    x = cupy().empty(count, dtype)
+    x.fill(comm.rank + 1)
+    return x
+
+
+def full(value: object, count: int = COUNT, dtype: Any = np.float32) -> Array:
+    """Return the host's array of one value."""
+    return np.full(count, value, dtype)
+
+
+def holds(x: Any, expected: Array, what: str) -> None:
+    """Assert what a device array holds once what is on the current stream is done. Blocks."""
+    equal(x.get(), expected, what)

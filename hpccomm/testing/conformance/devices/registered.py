@@ -1,0 +1,128 @@
+"""Registered device memory: arrays that ``empty(device=...)`` gives."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpccomm.cuda.library import cupy
+from hpccomm.errors import UsageError
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.devices.inputs import filled, full, holds, ranks_sum, stream_of
+from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES
+from hpccomm.testing.conformance.misuse import refused
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+REGISTERED = Behaviours("devices.registered")
+
+
+@REGISTERED.behaviour()
+def empty(comm: Communicator) -> None:
+    """`empty` gives an array of any shape and dtype on the device, which behaves like CuPy's own."""
+    with stream_of(comm):
+        for dtype in MOVABLE:
+            for shape in SHAPES:
+                x = comm.empty(shape, dtype, device=comm.device)
+                assert isinstance(x, cupy().ndarray), type(x)
+                assert (x.shape, x.dtype) == (shape, dtype), f"{x.shape}, {x.dtype}"
+                assert x.flags.c_contiguous, "C-contiguous"
+                assert x.device.id == comm.device, x.device
+        assert comm.empty(3, "f4", device=comm.device).shape == (3,), "one number for a shape"
+
+
+@REGISTERED.behaviour()
+def empty_misused(comm: Communicator) -> None:
+    """Another device than the communicator's, or none, is refused. Local."""
+    with refused(comm) as attempt:
+        for device in (comm.device + 1 if comm.device is not None else 1, -1, 1.5, "0"):
+            attempt(
+                "empty",
+                UsageError,
+                ("device", repr(device)),
+                lambda number: comm.empty(3, np.float32, device=number),
+                device,
+            )
+        attempt("shape", UsageError, ("shape",), lambda: comm.empty(-1, "f4", device=comm.device))
+        attempt("dtype", UsageError, ("dtype",), lambda: comm.empty(3, object, device=comm.device))
+
+
+@REGISTERED.behaviour()
+def calls(comm: Communicator) -> None:
+    """Registered arrays, views of them, and plain ones mix, on each rank in another way."""
+    with stream_of(comm):
+        whole = comm.empty(3000, np.float32, device=comm.device)
+        for turn in range(3):
+            x = (whole, whole[500:2000], filled(comm, 3000))[(comm.rank + turn) % 3][:1500]
+            x.fill(comm.rank + 1)
+            comm.all_reduce(x)
+            holds(x, full(ranks_sum(comm), 1500), f"all_reduce, turn {turn}")
+            x.fill(comm.rank + 1)
+            out = comm.empty((comm.size, 1500), np.float32, device=comm.device)
+            comm.all_gather(x, out=out)
+            ranks = np.arange(1, comm.size + 1, dtype=np.float32)
+            holds(out, np.repeat(ranks, 1500).reshape(comm.size, 1500), f"all_gather, turn {turn}")
+
+
+@REGISTERED.behaviour()
+def explained(comm: Communicator) -> None:
+    """`explain` knows registered arrays and views of them; plain ones are none."""
+    with stream_of(comm):
+        mine, plain = comm.empty(100, np.float32, device=comm.device), filled(comm, 100)
+        assert not comm.explain("all_reduce", plain).registered, "plain"
+        registered = comm.explain("all_reduce", mine).registered
+        assert comm.explain("all_reduce", mine[7:19]).registered == registered, "a view"
+        assert not comm.explain("all_reduce", mine, out=plain).registered, "one of two"
+
+
+@REGISTERED.behaviour()
+def arrays_are_apart(comm: Communicator) -> None:
+    """Arrays that live at the same time share no byte; they are given up in any order."""
+    random = np.random.default_rng(comm.rank)
+    with stream_of(comm):
+        kept = {}
+        for number in range(40):
+            x = comm.empty(int(random.integers(1, 5000)), np.int64, device=comm.device)
+            x.fill(number)
+            kept[number] = x
+            if len(kept) > 6:
+                del kept[int(random.choice(list(kept)))]
+        for number, x in kept.items():
+            holds(x, np.full(x.shape, number), f"array {number}")
+            del x
+
+
+@REGISTERED.behaviour()
+def a_view_keeps_its_array(comm: Communicator) -> None:
+    """Memory is given back with the last view of it."""
+    with stream_of(comm):
+        part = comm.empty(1000, np.int32, device=comm.device)[500:]
+        part.fill(comm.rank + 1)
+        gc.collect()
+        others = [comm.empty(1000, np.int32, device=comm.device) for _ in range(8)]
+        for other in others:
+            other.fill(-1)
+        comm.all_reduce(part)
+        holds(part, full(ranks_sum(comm), 500, np.int32), "the view")
+
+
+@REGISTERED.behaviour()
+def arrays_outlive_their_communicator(comm: Communicator) -> None:
+    """An array may be used after `finalize`, and in other communicators, and dropped after both."""
+    with stream_of(comm):
+        other = comm.dup()
+        x = other.empty((3, 50), np.float32, device=comm.device)
+        x.fill(1)
+        other.all_reduce(x)
+        other.finalize()
+        comm.all_reduce(x)
+        holds(x, np.full((3, 50), comm.size**2, np.float32), "in another communicator")
+        comm.barrier()
+        del x, other
+        gc.collect()
+        y = filled(comm)
+        comm.all_reduce(y)
+        holds(y, full(ranks_sum(comm)), "afterwards")

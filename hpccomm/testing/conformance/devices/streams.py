@@ -1,0 +1,213 @@
+"""Calls on a device keep to the order of its streams, and do not hold the host up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm.cuda.library import cupy
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import equal
+from hpccomm.testing.conformance.devices.inputs import (
+    COUNT,
+    device_of,
+    filled,
+    full,
+    holds,
+    ranks_sum,
+    stream_of,
+)
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+STREAMS = Behaviours("devices.streams")
+
+TURNS = 5
+"""How often what might go wrong by chance is tried."""
+
+LATE = 0.3
+"""Seconds by which a rank is late, on purpose."""
+
+
+@STREAMS.behaviour()
+def the_current_stream(comm: Communicator) -> None:
+    """A call comes after what is on CuPy's current stream, and before what is put there next."""
+    with stream_of(comm):
+        for turn in range(TURNS):
+            x = filled(comm)
+            comm.all_reduce(x)
+            y = x * 2
+            x.fill(-1)  # the call is over for the stream
+            holds(y, full(2 * ranks_sum(comm)), f"all_reduce, turn {turn}")
+            x = filled(comm)
+            gathered = comm.all_gather(x)
+            x.fill(-1)
+            expected = np.repeat(np.arange(1, comm.size + 1, dtype=np.float32), COUNT)
+            holds(gathered, expected.reshape(comm.size, COUNT), f"all_gather, turn {turn}")
+
+
+@STREAMS.behaviour()
+def the_default_stream(comm: Communicator) -> None:
+    """Without a stream of their own, arrays are ordered on CUDA's default one."""
+    with device_of(comm):
+        for turn in range(TURNS):
+            x = filled(comm)
+            comm.all_reduce(x)
+            holds(x + 1, full(ranks_sum(comm) + 1), f"turn {turn}")
+
+
+class Protocol:
+    """A stream of another library: it has CUDA's protocol and nothing else."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._stream.ptr
+
+
+def as_stream(stream: Any) -> Any:
+    """CuPy's own."""
+    return stream
+
+
+def as_number(stream: Any) -> Any:
+    """Its number."""
+    return stream.ptr
+
+
+def as_protocol(stream: Any) -> Any:
+    """An object with the protocol."""
+    return Protocol(stream)
+
+
+@STREAMS.behaviour(kind=(as_stream, as_number, as_protocol))
+def a_stream_that_is_named(comm: Communicator, kind: Any) -> None:
+    """``stream=`` orders the call there, whatever the current stream is."""
+    with stream_of(comm) as other, device_of(comm) as module:
+        stream = module.cuda.Stream(non_blocking=True)
+        for turn in range(TURNS):
+            with stream:
+                x = filled(comm)
+            comm.all_reduce(x, stream=kind(stream))
+            with stream:
+                holds(x + 1, full(ranks_sum(comm) + 1), f"all_reduce, turn {turn}")
+            with stream:
+                x = filled(comm, comm.size * 10)
+                out = module.zeros_like(x)
+            comm.all_to_all(x, out=out, stream=kind(stream))
+            with stream:
+                expected = np.repeat(np.arange(1, comm.size + 1, dtype=np.float32), 10)
+                holds(out, expected, f"all_to_all, turn {turn}")
+            with stream:
+                x = filled(comm, 10)
+                out = module.zeros_like(x)
+            right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+            comm.send_recv(x, right, out, left, stream=kind(stream))
+            with stream:
+                holds(out, full(left + 1, 10), f"send_recv, turn {turn}")
+        assert other is not stream
+
+
+@STREAMS.behaviour()
+def streams_are_ordered_by_events(comm: Communicator) -> None:
+    """The user's events order calls on several streams, as they order kernels."""
+    with stream_of(comm) as first, device_of(comm) as module:
+        second = module.cuda.Stream(non_blocking=True)
+        x = filled(comm)
+        comm.all_reduce(x)
+        second.wait_event(first.record())
+        comm.all_reduce(x, stream=second)
+        first.wait_event(second.record())
+        holds(x, full(comm.size * ranks_sum(comm)), "both")
+
+
+@STREAMS.behaviour(min_size=2)
+def the_host_goes_on(comm: Communicator) -> None:
+    """A call returns while a rank has yet to come to it; what follows on the stream waits."""
+    with stream_of(comm) as stream:
+        x = filled(comm)
+        comm.all_reduce(x)  # what the first call makes may block
+        comm.barrier()
+        last = comm.rank == comm.size - 1
+        if last:
+            time.sleep(LATE)
+        before = time.monotonic()
+        comm.all_reduce(x)
+        y = x + 1
+        took = time.monotonic() - before
+        done = stream.done
+        assert last or took < LATE / 2, f"the call held the host up for {took:.3f} s"
+        assert last or not done, "the stream went on before the last rank came"
+        holds(y, full(comm.size * ranks_sum(comm) + 1), "result")
+
+
+@STREAMS.behaviour()
+def many_calls_without_waiting(comm: Communicator) -> None:
+    """A hundred calls on one stream, and nothing waited for before the end."""
+    with stream_of(comm):
+        x = cupy().zeros(100, np.int64)
+        out = cupy().empty((comm.size, 100), np.int64)
+        for _ in range(50):
+            comm.all_gather(x, out=out)
+            x += 1
+            comm.all_reduce(x)
+            x //= comm.size
+        holds(x, full(50, 100, np.int64), "x")
+        holds(out, np.full((comm.size, 100), 49), "out")
+
+
+@STREAMS.behaviour()
+def arrays_that_are_given_up(comm: Communicator) -> None:
+    """An array may be dropped as soon as the call on another stream returned: it is kept till then."""
+    with stream_of(comm) as current, device_of(comm) as module:
+        stream = module.cuda.Stream(non_blocking=True)
+        for turn in range(TURNS):
+            x, out = filled(comm), module.empty((comm.size, COUNT), np.float32)
+            stream.wait_event(current.record())
+            comm.all_gather(x, out=out, stream=stream)
+            del x
+            # The pool gives the same memory again, where nobody holds it.
+            other = [module.empty(COUNT, np.float32) for _ in range(3)]
+            for each in other:
+                each.fill(-1)
+            current.wait_event(stream.record())
+            ranks = np.arange(1, comm.size + 1, dtype=np.float32)
+            holds(out, np.repeat(ranks, COUNT).reshape(comm.size, COUNT), f"turn {turn}")
+
+
+@STREAMS.behaviour()
+def another_thread(comm: Communicator) -> None:
+    """CuPy's current device and stream are a thread's own: a call may come from any thread."""
+    failures: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            with stream_of(comm):
+                x = filled(comm)
+                comm.all_reduce(x)
+                holds(x, full(ranks_sum(comm)), "in another thread")
+        except BaseException as error:  # noqa: BLE001 (raised below)
+            failures.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+
+
+@STREAMS.behaviour()
+def host_and_device_in_turn(comm: Communicator) -> None:
+    """One communicator serves both kinds of arrays, one after the other."""
+    with stream_of(comm):
+        for turn in range(TURNS):
+            x, y = filled(comm), full(comm.rank + 1)
+            comm.all_reduce(x)
+            comm.all_reduce(y)
+            equal(y, full(ranks_sum(comm)), f"host, turn {turn}")
+            holds(x, full(ranks_sum(comm)), f"device, turn {turn}")

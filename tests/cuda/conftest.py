@@ -1,0 +1,150 @@
+"""Tests of device arrays: on a machine with GPUs, or on the stand-in for CuPy that tests/standin has.
+
+    PYTHONPATH=tests/standin python -m pytest tests/cuda
+    PYTHONPATH=tests/standin mpiexec -n 2 python -m pytest --with-mpi tests/cuda
+    mpiexec -n 2 python -m pytest --with-mpi tests/cuda                          where there are GPUs
+
+In processes of their own: the stand-in is importable as ``cupy``, and other tests must not see it.
+Under ``--with-mpi`` each rank runs the tests that are marked ``mpi``, as one test with one outcome
+(see ``mpi_ranks``); without it, the others run. Those marked ``standin`` need the stand-in, those
+marked ``gpu`` a GPU. What cannot run is skipped, and says why.
+"""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+# pytest takes hooks and fixtures from here by their names.
+from mpi_ranks import (
+    FAILED,
+    mpi_comm,
+    pytest_collection_finish,
+    pytest_exception_interact,
+    pytest_runtest_makereport,
+    pytest_terminal_summary,
+)
+from mpi_ranks import pytest_configure as agree_outcomes
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    import hpccomm
+
+__all__ = [
+    "mpi_comm",
+    "pytest_collection_finish",
+    "pytest_exception_interact",
+    "pytest_runtest_makereport",
+    "pytest_terminal_summary",
+]
+
+HERE = Path(__file__).parent
+STANDIN = HERE.parent / "standin"
+
+
+def is_standin() -> bool:
+    """Whether ``cupy`` is the stand-in. Imports nothing."""
+    found = importlib.util.find_spec("cupy")
+    return found is not None and Path(found.origin or "").is_relative_to(STANDIN)
+
+
+def absent() -> str:
+    """Return why there are no device arrays here, or nothing."""
+    from hpccomm.cuda import library
+
+    why = library.unavailable()
+    return why and f"{why}; or set PYTHONPATH={STANDIN} for the stand-in"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the marks, and bring the ranks together."""
+    config.addinivalue_line("markers", "standin: needs the stand-in for CuPy")
+    config.addinivalue_line("markers", "gpu: needs a GPU")
+    agree_outcomes(config)
+
+
+class Skipped(pytest.Module):
+    """A file of tests that is not even imported: it may import CuPy."""
+
+    def collect(self) -> list[pytest.Item]:
+        pytest.skip(absent(), allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
+    """Skip all files, with the reason, where there is nothing to test."""
+    return Skipped.from_parent(parent, path=module_path) if absent() else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is for another kind of run."""
+    ranks = config.getoption("--with-mpi")
+    for item in items:
+        if not item.path.is_relative_to(HERE):
+            continue
+        if item.get_closest_marker("standin") and not is_standin():
+            item.add_marker(pytest.mark.skip(reason="needs the stand-in: a fault is planted in it"))
+        if item.get_closest_marker("gpu") and is_standin():
+            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+        if ranks and not item.get_closest_marker("mpi"):
+            item.add_marker(pytest.mark.skip(reason="is for one process"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def standins_library() -> Iterator[None]:
+    """Let the backend find the stand-in's NCCL library, which it reaches by ctypes."""
+    if not is_standin():
+        yield
+        return
+    from hpccomm.backends.nccl import raw
+
+    with pytest.MonkeyPatch.context() as patch:
+        from standin.nccl.library import library
+
+        patch.setattr(raw, "library", lambda: library)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def rules_are_kept() -> Iterator[None]:
+    """Fail what the real CUDA or NCCL would have answered with a crash or with wrong bytes."""
+    if not is_standin():
+        yield
+        return
+    from standin import control
+
+    del control.violations[:]
+    yield
+    broken, control.violations[:] = list(control.violations), []
+    assert not broken, "\n".join(broken)
+
+
+@pytest.fixture
+def comm(request: pytest.FixtureRequest, mpi_comm: "MPI.Comm") -> Iterator["hpccomm.Communicator"]:
+    """Give a communicator over all ranks whose device arrays go by `way`, a test's argument."""
+    import hpccomm
+
+    way = request.getfixturevalue("way")
+    if way == "mpi" and not is_standin():  # for which any MPI will do: its memory is the host's
+        from mpi4py import MPI
+
+        from hpccomm.bootstrap.cuda_aware import aware
+
+        told, why = aware(MPI, None)
+        if not told:
+            pytest.skip(f"no CUDA-aware MPI: {why}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HPCCOMM_CUDA_AWARE", str(int(way == "mpi")))
+        made = hpccomm.new_comm("nccl" if way == "nccl" else "mpi", mpi_comm=mpi_comm)
+    assert made.backends["cuda"] == way, made.backends
+    yield made
+    if request.node.stash.get(FAILED, False):
+        made.abort()
+    else:
+        made.finalize()
