@@ -41,10 +41,10 @@ def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    if 0 in shape:
+        return True
     expected = itemsize
     for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if extent == 0:
-            return True
         if extent != 1 and stride != expected:
             return False
         expected *= extent
@@ -116,7 +116,7 @@ class ndarray:  # CuPy's name
         return self.data.device
 
     @property
-    def layout(self) -> Layout:
+    def _layout(self) -> Layout:
         """The stand-in's own: where the elements lie."""
         return Layout(self.data.ptr, self.shape, self.strides, self.dtype)
 
@@ -237,7 +237,7 @@ class ndarray:  # CuPy's name
     ) -> np.ndarray:
         result = np.empty(self.shape, self.dtype) if out is None else out
         chosen = get_current_stream() if stream is None else stream
-        layout = self.layout
+        layout = self._layout
         there = streams.find(chosen.ptr, self.data.device_id)
         if blocking and there.capture is not None:
             there.capture.invalidate()
@@ -251,7 +251,7 @@ class ndarray:  # CuPy's name
         if arr.dtype != self.dtype or arr.shape != self.shape:
             raise ValueError("Shape or dtype mismatch of arrays")
         copied = arr.copy()
-        layout = self.layout
+        layout = self._layout
         chosen = get_current_stream() if stream is None else stream
         streams.find(chosen.ptr, self.data.device_id).put(lambda: np.copyto(layout.host(), copied))
 
@@ -380,7 +380,7 @@ def _operand(x: Any, device: int) -> Any:
             "Array device must be same as the current device: array device = "
             f"{x.data.device_id} while current = {device}"
         )
-    return x.layout
+    return x._layout
 
 
 def run(function: Any, out: ndarray, *inputs: Any) -> ndarray:
@@ -417,9 +417,10 @@ def ones(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
 
 
 def empty_like(
-    a: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None
+    prototype: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None
 ) -> ndarray:
-    return ndarray(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
+    like = prototype
+    return ndarray(like.shape if shape is None else shape, like.dtype if dtype is None else dtype)
 
 
 def zeros_like(a: Any, dtype: Any = None) -> ndarray:

@@ -23,7 +23,7 @@ _LOOPS = {
     "absolute abs": (
         "?->? b->b B->B h->h H->H i->i I->I l->l L->L q->q Q->Q e->e E->E f->f d->d F->f D->d "
     ),
-    "bitwise_and bitwise_or bitwise_xor": (
+    "bitwise_and bitwise_or bitwise_xor gcd lcm": (
         "??->? bb->b BB->B hh->h HH->H ii->i II->I ll->l LL->L qq->q QQ->Q "
     ),
     "invert": ("?->? b->b B->B h->h H->H i->i I->I l->l L->L q->q Q->Q "),
@@ -41,13 +41,13 @@ _LOOPS = {
         "b->b B->B h->h H->H i->i I->I l->l L->L q->q Q->Q e->e E->E f->f d->d F->F D->D "
     ),
     "signbit": ("e->? E->? f->? d->? "),
-    "sqrt exp log sin cos rint": ("e->e E->E f->f d->d F->F D->D "),
+    "sqrt exp log sin cos rint tan tanh exp2 log2 log1p expm1": ("e->e E->E f->f d->d F->F D->D "),
     "floor ceil trunc": (
         "?->? b->b B->B h->h H->H i->i I->I l->l L->L q->q Q->Q e->e E->E f->f d->d "
     ),
-    "copysign": ("ee->e EE->E ff->f dd->d FF->F DD->D "),
+    "copysign hypot arctan2": ("ee->e EE->E ff->f dd->d FF->F DD->D "),
+    "logaddexp": ("ee->e EE->E ff->f dd->d "),
 }
-
 
 TYPES = {name: loops.split() for names, loops in _LOOPS.items() for name in names.split()}
 """By function, in CuPy's order."""

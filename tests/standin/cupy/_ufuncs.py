@@ -147,15 +147,15 @@ def _shaped(x: Any) -> Any:
     return np.empty(x.shape, bool) if isinstance(x, ndarray) else x
 
 
-def concatenate(arrays: Any, axis: Any = 0, out: Any = None) -> ndarray:
-    parts = [asarray(x) for x in arrays]
+def concatenate(tup: Any, axis: Any = 0, out: Any = None) -> ndarray:
+    parts = [asarray(x) for x in tup]
     like = np.concatenate([np.empty(p.shape, p.dtype) for p in parts], axis)
     target = ndarray(like.shape, like.dtype) if out is None else out
     return run(lambda *values: np.concatenate(values, axis), target, *parts)
 
 
-def stack(arrays: Any, axis: int = 0) -> ndarray:
-    parts = [asarray(x) for x in arrays]
+def stack(tup: Any, axis: int = 0) -> ndarray:
+    parts = [asarray(x) for x in tup]
     like = np.stack([np.empty(p.shape, p.dtype) for p in parts], axis)
     return run(lambda *values: np.stack(values, axis), ndarray(like.shape, like.dtype), *parts)
 

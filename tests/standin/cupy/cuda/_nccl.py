@@ -27,7 +27,7 @@ _NAMES = {
     5: "NCCL_ERROR_INVALID_USAGE",
     6: "NCCL_ERROR_REMOTE_ERROR",
 }
-TEXTS = {
+_TEXTS = {
     0: "no error",
     1: "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
     2: "unhandled system error (run with NCCL_DEBUG=INFO for details)",
@@ -42,7 +42,7 @@ TEXTS = {
 class NcclError(RuntimeError):
     def __init__(self, status: int) -> None:
         self.status = status
-        super().__init__(f"{_NAMES[status]}: {TEXTS[status]}")
+        super().__init__(f"{_NAMES[status]}: {_TEXTS[status]}")
 
     def __reduce__(self) -> tuple[type, tuple[int]]:
         return type(self), (self.status,)

@@ -18,10 +18,6 @@ memcpyHostToHost, memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice =
 memcpyDefault = 4
 memoryTypeUnregistered, memoryTypeHost, memoryTypeDevice, memoryTypeManaged = 0, 1, 2, 3
 hostAllocDefault, hostAllocPortable, hostAllocMapped, hostAllocWriteCombined = 0, 1, 2, 4
-errorInvalidValue, errorMemoryAllocation = 1, 2
-errorContextIsDestroyed, errorInvalidResourceHandle = 709, 400
-errorPeerAccessAlreadyEnabled = 704
-
 _pinned: dict[int, heap.Block] = {}
 _allocated: dict[int, heap.Block] = {}
 

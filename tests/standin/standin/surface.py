@@ -1,0 +1,65 @@
+"""What a package called ``cupy`` looks like: names, arguments, numbers and texts, as JSON.
+
+Run by the stand-in's own tests in a process that has the real CuPy: ``python surface.py < names``.
+"""
+
+import importlib
+import inspect
+import json
+import re
+import sys
+
+
+def arguments(function: object) -> list[str] | None:
+    """Return the names of a function's arguments, or None where nothing tells them."""
+    try:
+        found = [
+            parameter.name
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.kind is not parameter.VAR_KEYWORD
+        ]
+    except (TypeError, ValueError):
+        first = re.match(r"[\w.]+\((.*?)\)(?:$| ->|\n)", getattr(function, "__doc__", None) or "")
+        if first is None:
+            return None
+        words = [word.split("=")[0].split() for word in first[1].split(",")]
+        found = [word[-1] for word in words if word and word[-1].isidentifier()]
+    return [name for name in found if name != "self"]
+
+
+def described(name: str) -> object:
+    """Return what there is under a name such as ``cupy.cuda.runtime:memcpyAsync``."""
+    module, _, path = name.partition(":")
+    found: object = importlib.import_module(module)
+    for part in filter(None, path.split(".")):
+        if not hasattr(found, part):
+            return {"missing": True}
+        found = getattr(found, part)
+    if isinstance(found, int | float | str | list):
+        return {"value": found}
+    return {"arguments": arguments(found) if callable(found) else None}
+
+
+def texts(package: str) -> dict[str, object]:
+    """Return the texts of errors."""
+    nccl = importlib.import_module(f"{package}.cuda.nccl")
+    runtime = importlib.import_module(f"{package}.cuda").runtime
+    statuses = (1, 2, 3, 35, 100, 101, 400, 600, 700, 719, *range(900, 909))
+    return {
+        "cuda": [str(runtime.CUDARuntimeError(status)) for status in statuses],
+        "nccl": [str(nccl.NcclError(status)) for status in range(1, 7)],
+    }
+
+
+if __name__ == "__main__":
+    import cupy
+
+    names = json.load(sys.stdin)
+    json.dump(
+        {
+            "version": cupy.__version__,
+            "names": {name: described(name) for name in names},
+            "texts": texts("cupy"),
+        },
+        sys.stdout,
+    )
