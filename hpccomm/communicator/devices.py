@@ -266,9 +266,10 @@ class Devices:
         """
         start, own = call.way.start, self.own_stream()
         assert start is not None
-        ready, done = streams.owned_event(), streams.owned_event()
-        streams.record(ready.ptr, call.queue[0])
-        streams.order(ready.ptr, own)
+        with streams.on_device(self.device):
+            ready, done = streams.owned_event(), streams.owned_event()
+            streams.record(ready.ptr, call.queue[0])
+            streams.order(ready.ptr, own)
 
         def steps() -> Steps:
             yield from start(call.send, call.recv, own)
@@ -466,7 +467,7 @@ class Devices:
             if self.backend is not None and count:
                 memory = self.backend.empty(count * dtype.itemsize)
             if memory is None:
-                return cupy().empty(shape, dtype)
+                return arrays.empty(shape, dtype)
             pointer: int = memory.pointer  # type: ignore[attr-defined]  # as the contract has it
             return arrays.wrapped(pointer, count, dtype, self.device, memory).reshape(shape)
 

@@ -181,10 +181,10 @@ def _interface(x: Any, name: str) -> DeviceArray:
 
 
 def _c_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    if 0 in shape:
+        return True
     expected = itemsize
     for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if extent == 0:
-            return True
         if extent != 1 and stride != expected:
             return False
         expected *= extent
@@ -198,8 +198,16 @@ def wrapped(pointer: int, count: int, dtype: DType, device: int, owner: object =
     return module.ndarray((count,), dtype, module.cuda.MemoryPointer(memory, 0))
 
 
+def empty(shape: tuple[int, ...], dtype: DType) -> Any:
+    """Return a new CuPy array of any dtype whose elements are plain bytes, on CuPy's current stream."""
+    module = cupy()
+    # For a new array CuPy wants a dtype that its kernels know; over memory that is given it does not.
+    memory = module.empty(prod(shape) * dtype.itemsize, np.uint8)
+    return module.ndarray(shape, dtype, memory.data)
+
+
 def empty_like_kind(x: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     """Return a new device array of the kind of `x`: a PyTorch tensor for one, else a CuPy array."""
     if _kinds[x.__class__] == TORCH:
         return x.new_empty(shape)
-    return cupy().empty(shape, dtype)
+    return empty(shape, dtype)
