@@ -189,3 +189,39 @@ def test_the_report_spells_value_and_bits():
     found = compare(array, data, [Segment(REDUCED, 0, 4)])
     assert found is not None
     assert (found.wrong, found.index, found.got) == (1, 2, "1.5 (0x3fc00000)")
+
+
+FLOATS = [dtype for dtype in TYPES.values() if dtypes.is_float(dtype) or dtypes.is_complex(dtype)]
+
+
+def averaged_as_nccl_does(shares):
+    """Sum contributions times 1 / ranks, everything rounded to the dtype."""
+    real = shares[0].real.dtype
+    factor = np.asarray(1 / len(shares)).astype(real)
+    total = (shares[0].view(real) * factor).astype(real)
+    for share in shares[1:]:
+        total = (total + (share.view(real) * factor).astype(real)).astype(real)
+    return total.view(shares[0].dtype)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 16, 29])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_averages_that_nccl_rounds_pass_and_others_do_not(dtype, ranks):
+    data = Data(dtype, ReduceOp.AVG, ranks, 5, multiplied=True)
+    whole = [Segment(REDUCED, 0, COUNT)]
+    shares = contributions(dtype, ReduceOp.AVG, ranks, 5)
+    got = averaged_as_nccl_does(shares)
+    assert compare(got, data, whole) is None
+    if ranks & (ranks - 1) == 0:  # nothing is rounded, so nothing is allowed
+        assert np.array_equal(got, expectation(dtype, ReduceOp.AVG, ranks, 5))
+        assert not data.inexact
+    got[7] = np.nan
+    assert compare(got, data, whole).index == 7
+    assert compare(sum(shares[1:], shares[0] * 0), data, whole) is not None
+
+
+def test_exact_results_are_asked_for_but_of_nccls_averages_of_floats():
+    assert Data(np.dtype("f4"), ReduceOp.AVG, 3, 0, multiplied=True).inexact
+    assert not Data(np.dtype("f4"), ReduceOp.AVG, 3, 0).inexact
+    assert not Data(np.dtype("f4"), ReduceOp.SUM, 3, 0, multiplied=True).inexact
+    assert not Data(np.dtype("i4"), ReduceOp.AVG, 3, 0, multiplied=True).inexact

@@ -3,6 +3,7 @@
 import ctypes
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from hpccomm.errors import UsageError
 from hpccomm.results import table
+from hpccomm.results.schema import DeviceInfo
 from hpccomm.results.table import Columns
 
 libc = ctypes.CDLL(None)
@@ -122,6 +124,44 @@ def test_footer(example, wrong, verdict):
         f"# Out of bounds values : {verdict}\n# Avg bus bandwidth    : 1.25 \n"
         "#\n# Collective test concluded: all_reduce\n#\n\n"
     )
+
+
+def devices(example, peaks, ranks=2, uuids="abcd"):
+    info = example.example_info(ranks=ranks)
+    lines = [
+        DeviceInfo(f"GPU-{uuid}", "NVLink", peak) for uuid, peak in zip(uuids, peaks, strict=False)
+    ]
+    return replace(info, devices=tuple(lines))
+
+
+def test_the_best_bus_bandwidth_is_compared_with_the_slowest_link(example):
+    info = devices(example, [450.0, 50.0])
+    rows = [example.example_row(0, busbw=20.0), example.example_row(1, busbw=40.0)]
+    link = table.bounding_link(info)
+    assert link == info.devices[1]
+    line = "# Peak bus bandwidth   : 40 (80% of the link's 50) \n"
+    assert table.footer(rows, "all_reduce", link).splitlines(keepends=True)[2] == line
+    text = table.run_text(info, rows, lambda index: None, finished=True)
+    assert line in text
+    assert "# Link of a device: NVLink, 50 GB/s in one direction\n" in text
+    assert "host memory, GPU-a, node 0" in text
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"peaks": []},  # host memory
+        {"peaks": [450.0, 0.0]},  # one is not known
+        {"peaks": [450.0, 450.0], "uuids": "aa"},  # two ranks on a device
+        {"peaks": [450.0], "ranks": 1},
+        {"peaks": [450.0] * 4, "ranks": 4},  # on two nodes
+    ],
+)
+def test_no_link_is_named_where_it_does_not_bound_the_bandwidth(example, about):
+    info = devices(example, **about)
+    assert table.bounding_link(info) is None
+    assert "Link" not in table.run_header(info, "all_reduce", "nccl", "auto")
+    assert "Peak" not in table.footer([example.example_row(0)], "all_reduce", None)
 
 
 def test_a_run_is_printed_block_by_block(example):
