@@ -278,6 +278,21 @@ def test_memory_let_go_of_in_the_order_of_its_stream_is_not_missed():
     assert (x.get() == 21).all()
 
 
+def test_memory_written_after_it_was_let_go_of_is_seen_when_it_is_used_again():
+    held = Held(non_blocking=True)
+    x = cupy.ones(77)
+    cupy.cuda.Stream.null.synchronize()
+    with held.stream:
+        x.fill(5)
+    del x
+    cupy.cuda.Stream.null.synchronize()
+    held.let_go()
+    held.stream.synchronize()
+    cupy.empty(77).get()
+    assert "written after it was freed" in control.violations[0]
+    control.violations.clear()
+
+
 def test_pinned_memory_is_not_kept():
     pinned = cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(64), 0)
     values = np.frombuffer(pinned, np.uint8, 64)

@@ -13,7 +13,7 @@ STANDIN_FAIL_INIT        a rank on which the creation of a communicator fails
 STANDIN_MEMORY           bytes of memory of a device (80 GiB)
 ======================== =========================================================================
 
-What happens to a running communicator is asked for by `fail` (an error that NCCL notices by itself).
+An error that NCCL notices by itself comes from `standin.nccl.calls.fail`.
 """
 
 import os

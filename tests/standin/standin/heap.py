@@ -92,6 +92,15 @@ def unpin(block: Block) -> None:
     _drop(block)
 
 
+_LOOKED_AT = 1 << 20
+"""Bytes up to which memory is looked at when it is used again."""
+
+
+def _look(block: Block) -> None:
+    if not (block.bytes == POISON).all():
+        control.violation(f"memory of device {block.device} was written after it was freed")
+
+
 class Lent:
     """Memory of the pool, for as long as somebody has it.
 
@@ -108,6 +117,8 @@ class Lent:
             there = _free.get(self._key)
             block = there.pop() if there else None
         self.block = malloc(rounded) if block is None else block
+        if block is not None and stream.capture is None and rounded <= _LOOKED_AT:
+            stream.put(lambda: _look(block))
         self.pointer = self.block.pointer
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -76,7 +76,7 @@ def getDeviceProperties(device: int) -> dict[str, Any]:
     there = devices.device(device)
     return {
         "name": b"Stand-in for a GPU",
-        "uuid": there.uuid,
+        "uuid": there.uuid.partition(b"\0")[0],  # as a C string, which ends at a zero
         "totalGlobalMem": control.memory(),
         "major": 9,
         "minor": 0,

@@ -44,6 +44,12 @@ def all_communicators() -> list[Communicator]:
     return list(_communicators.values())
 
 
+def fail(status: int) -> None:
+    """Have all communicators of this process notice an error."""
+    for communicator in all_communicators():
+        communicator.notice(status)
+
+
 def _registered(communicator: Communicator) -> int:
     handle = next(handles)
     _communicators[handle] = communicator
