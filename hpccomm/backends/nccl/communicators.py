@@ -1,6 +1,7 @@
 """NCCL's communicators of one set of ranks: its own choice of algorithm, and those with one pinned."""
 
 import ctypes
+import logging
 import os
 import threading
 import time
@@ -12,6 +13,8 @@ from hpccomm.backends.nccl.binding import nccl
 from hpccomm.backends.nccl.together import Aside, Ranks, together
 from hpccomm.errors import CommunicationError
 from hpccomm.waiting import Steps
+
+logger = logging.getLogger("hpccomm")
 
 NATIVE = "native"
 PINNED = {"ring": "Ring", "tree": "Tree"}
@@ -179,6 +182,11 @@ class Communicators:
         thread = threading.Thread(target=run, name="hpccomm-nccl-abort", daemon=True)
         thread.start()
         thread.join(ABORT_SECONDS)
+        if thread.is_alive():
+            logger.warning(
+                "NCCL has not let go of a communicator %.3g s after its abort; it goes on in a thread",
+                ABORT_SECONDS,
+            )
 
     def destroy(self) -> None:
         """Free all of them, after all that was under way has ended. Blocks.

@@ -145,5 +145,7 @@ class Registry:
     def forget(self) -> None:
         """Hold nothing any more: the communicators are about to end. What is held lives on."""
         self._closed = True
-        for block in list(self._blocks.values()):
+        _orphans.extend(self._released)
+        for block in (*self._blocks.values(), *self._released):
             block.handles.clear()
+        self._released.clear()
