@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hpccomm.backends.nccl import variables
-from hpccomm.backends.nccl.facts import Facts, crowded, named, unfit, unpacked, version_text
+from hpccomm.backends.nccl.facts import Facts, crowded, mine, named, unfit, unpacked, version_text
 from hpccomm.cuda import users
 from hpccomm.errors import CommunicatorAborted
 
@@ -110,6 +110,17 @@ def test_what_is_missing_on_some_ranks_is_told_with_their_hosts():
     for rank in (1, 2):
         lacking[rank] = Facts(rank, "node2", why_not="CuPy is not installed; install it")
     assert unfit(lacking) == "ranks 1-2 (node2): CuPy is not installed; install it"
+
+
+def test_an_old_cupy_and_a_missing_library_are_told_with_what_to_install(monkeypatch):
+    cupy, nccl = pytest.importorskip("cupy"), pytest.importorskip("cupy.cuda.nccl")
+    with monkeypatch.context() as patch:
+        patch.setattr(cupy, "__version__", "13.6.0")
+        assert "CuPy 13.6.0 is too old" in mine(0, 0).why_not
+    with monkeypatch.context() as patch:
+        patch.setattr(nccl, "available", False)
+        assert "pip install nvidia-nccl-cu12" in mine(0, 0).why_not
+    assert mine(0, 0).why_not == ""
 
 
 def test_names_of_ranks_and_versions():

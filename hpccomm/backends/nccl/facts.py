@@ -19,6 +19,9 @@ from hpccomm.cuda.identity import identify
 SEVERAL_RANKS_SINCE = 23000
 """NCCL version that can have several ranks on one GPU."""
 
+CUPY_SINCE = 14
+"""CuPy's first version whose unique ids are bytes."""
+
 RANKS_A_GPU = 2
 """About as many fit on one with NCCL's own defaults."""
 
@@ -107,16 +110,9 @@ def mine(rank: int, device: int | None) -> Facts:
     cupy = library.cupy()
     visible = library.visible_devices()
     binding = nccl()
-    if not getattr(binding, "available", False):
-        return Facts(
-            rank,
-            host,
-            visible,
-            device,
-            cupy=cupy.__version__,
-            why_not="CuPy finds no NCCL library; pip install nvidia-nccl-cu12 (or -cu13), for "
-            "CuPy's own CUDA version",
-        )
+    lacking = _lacking(cupy.__version__, getattr(binding, "available", False))
+    if lacking:
+        return Facts(rank, host, visible, device, cupy=cupy.__version__, why_not=lacking)
     runtime = cupy.cuda.runtime
     try:
         properties = runtime.getDeviceProperties(device)
@@ -149,6 +145,17 @@ def mine(rank: int, device: int | None) -> Facts:
             why_not=f"device {device} or NCCL does not answer ({error}); nvidia-smi shows whether "
             "the device is healthy",
         )
+
+
+def _lacking(cupy: str, found: bool) -> str:
+    if int(cupy.partition(".")[0]) < CUPY_SINCE:
+        return f"CuPy {cupy} is too old for NCCL here; pip install 'cupy-cuda12x>={CUPY_SINCE}' (or 13x)"
+    if not found:
+        return (
+            "CuPy finds no NCCL library; pip install nvidia-nccl-cu12 (or -cu13), for CuPy's own CUDA "
+            "version"
+        )
+    return ""
 
 
 def unfit(ranks: Sequence[Facts]) -> str:
