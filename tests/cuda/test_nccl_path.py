@@ -73,6 +73,13 @@ def test_auto_takes_hpccomms_own_where_nccl_has_none_and_says_so():
     assert not way.grouped
 
 
+def test_a_message_between_devices_weighs_more_than_one_on_the_host():
+    over_nccl = path(Library(lambda _call: False))
+    for nbytes, name in ((128 << 10, "recursive_doubling"), (64 << 20, "ring")):
+        way = over_nccl.decide(replace(BITS, counts=(nbytes // 4,)), "auto", False)
+        assert way.choice.algorithm == name
+
+
 def test_explain_tells_the_users_nccl_algo():
     way = path(Library(algo="Ring")).decide(SUM, "native", False)
     assert "NCCL_ALGO=Ring is set" in way.choice.reason
