@@ -348,14 +348,14 @@ tests() {
 for number in ${usable[0]+"${usable[@]}"}; do
     ! asks_for tests || tests "$number" "$number ranks" --with-mpi
     if asks_for perf; then
-        largest=64M
-        [[ -z $stand_in ]] || largest=64K
-        perf "$number" all --backend nccl -b 8 -e "$largest" -f 8
+        sizes=(-b 8 -e 64M -f 8)
+        [[ -z $stand_in ]] || sizes=(-b 8 -e 4K -f 64 -n 2)
+        perf "$number" all --backend nccl "${sizes[@]}"
         if ((number == 2)); then
-            perf 2 all_reduce --backend nccl --algorithm ring,tree,native -b 8 -e "$largest" -f 8
-            perf 2 all_reduce --backend nccl -G 10 -b 8 -e "$largest" -f 8
-            perf 2 all_reduce --backend nccl -R 1 -b 8 -e "$largest" -f 8
-            perf 2 all_reduce --backend nccl,mpi -b 8 -e "$largest" -f 8
+            perf 2 all_reduce --backend nccl --algorithm ring,tree,native "${sizes[@]}"
+            perf 2 all_reduce --backend nccl -G 10 "${sizes[@]}"
+            perf 2 all_reduce --backend nccl -R 1 "${sizes[@]}"
+            perf 2 all_reduce --backend nccl,mpi "${sizes[@]}"
         fi
     fi
     case $number in
@@ -369,7 +369,7 @@ for number in ${usable[0]+"${usable[@]}"}; do
         [[ -z $stand_in ]] || few=(--sizes 1M --iters 3 --turns 2)
         ! asks_for bandwidth || benchmark 2 device_bandwidth.py ${few[0]+"${few[@]}"}
         few=()
-        [[ -z $stand_in ]] || few=(--turns 2)
+        [[ -z $stand_in ]] || few=(--turns 2 --milliseconds 2)
         ! asks_for overlap || benchmark 2 device_overlap.py ${few[0]+"${few[@]}"}
         ;;
     esac
