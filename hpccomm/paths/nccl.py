@@ -3,16 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from hpccomm import policy
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import DeviceBackend, DeviceWay, Launch, Piece, Pinned
+from hpccomm.contracts.device import DeviceBackend, DeviceWay, Launch, Piece, Pinned, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.cuda import streams
+from hpccomm.cuda.memory import copy
 from hpccomm.errors import UsageError
 from hpccomm.paths.schedules import Begin, DeviceSchedules, Planned
 from hpccomm.reductions import PremulSum, name_of
 from hpccomm.settings import Settings
 from hpccomm.topology import Topology
+
+_BYTES = np.dtype(np.uint8)
 
 MESSAGE = 64
 """A launch takes some ten microseconds, and links between devices move some 100 GB/s: about so many
@@ -84,18 +89,31 @@ class NcclPath:
         # Both ends come to the same size, so neither waits for an empty message.
         receives = [each for each in receives if each.data.elements]
         sends = [each for each in sends if each.data.elements]
+        replaced = any(_overlap(out.data, come.data) for out in sends for come in receives)
         exchange = self._devices.exchange
 
         def launch(_send: int, _recv: int, stream: int) -> None:
-            if receives or sends:
+            if replaced:
+                self._exchange_apart(receives, sends, stream)
+            elif receives or sends:
                 exchange(receives, sends, stream)
 
         choice = self._choice(name, policy.NATIVE, "NCCL has messages of its own", None)
-        return DeviceWay(choice, launch, grouped=True)
+        return DeviceWay(choice, launch, grouped=not replaced)
 
-    def close(self) -> None:
-        """Free NCCL's communicators, after all that is under way has ended. Local; idempotent."""
-        self._devices.close()
+    def _exchange_apart(
+        self, receives: Sequence[Piece], sends: Sequence[Piece], stream: int
+    ) -> None:
+        """Send copies: NCCL sends and receives at the same time, in whatever order."""
+        with streams.used(stream, self._devices.device):
+            kept, copies = [], []
+            for peer, data in sends:
+                memory = self._schedules.scratch.empty(data.nbytes, _BYTES)
+                copy(data.pointer, memory.data.ptr, data.nbytes, stream)
+                kept.append(memory)
+                copies.append(Piece(peer, data._replace(pointer=memory.data.ptr)))
+            self._devices.exchange(receives, copies, stream)
+            del kept  # from here on the pool gives them to what comes later on this stream
 
     def _library(self, call: Signature, deterministic: bool) -> tuple[Signature, tuple[str, ...]]:
         """Return what NCCL is asked for, and the names under which it does that."""
@@ -191,6 +209,10 @@ class NcclPath:
             registered=False,
             reason=reason,
         )
+
+
+def _overlap(a: Span, b: Span) -> bool:
+    return a.pointer < b.pointer + b.nbytes and b.pointer < a.pointer + a.nbytes
 
 
 def _nothing(_send: int, _recv: int, _stream: int) -> None:

@@ -164,6 +164,27 @@ def test_messages_without_elements_are_not_sent_and_have_no_tags():
         over_nccl.message([], [full], 3)
 
 
+def test_trap_a_message_that_replaces_what_is_sent_is_sent_from_a_copy():
+    library = Library()
+    x = cupy.asarray(np.arange(8, dtype=F32))
+    cupy.cuda.get_current_stream().synchronize()
+    come, out = (Piece(1, Span(x.data.ptr, 8, F32)) for _ in range(2))
+    seen = []
+
+    def exchange(receives, sends, stream):
+        found, runtime = np.empty(8, F32), cupy.cuda.runtime
+        pointer = sends[0].data.pointer
+        runtime.memcpyAsync(found.ctypes.data, pointer, 32, runtime.memcpyDeviceToHost, stream)
+        runtime.streamSynchronize(stream)
+        seen.append((receives, pointer != x.data.ptr, found.tolist()))
+
+    library.exchange = exchange
+    way = path(library).message([come], [out], 0)
+    assert not way.grouped
+    way.launch(0, 0, 0)
+    assert seen == [([come], True, list(range(8)))]
+
+
 def test_a_users_function_that_takes_no_device_arrays_is_refused_before_anything_is_sent():
     library = Library(lambda _call: False)
 
