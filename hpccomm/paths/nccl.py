@@ -101,6 +101,10 @@ class NcclPath:
         choice = self._choice(name, policy.NATIVE, "NCCL has messages of its own", None)
         return DeviceWay(choice, launch, grouped=not replaced)
 
+    def close(self) -> None:
+        """Give back the memory of captured graphs, which run no more. Local; idempotent."""
+        self._schedules.scratch.free()
+
     def _exchange_apart(
         self, receives: Sequence[Piece], sends: Sequence[Piece], stream: int
     ) -> None:
