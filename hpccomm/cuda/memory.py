@@ -12,7 +12,7 @@ class Scratch:
 
     The pool gives what was dropped only to what is put on the same stream afterwards, so that nobody
     waits for a call to end. A captured graph comes back to its memory whenever it is replayed: that
-    lives as long as this object.
+    lives until `free`.
     """
 
     __slots__ = ("_captured",)
@@ -43,6 +43,10 @@ class Scratch:
             ) from error
         self._captured.append(taken)
         return taken
+
+    def free(self) -> None:
+        """Give back what captured graphs have, which are not replayed any more. Local; idempotent."""
+        self._captured.clear()
 
 
 def copy(source: int, target: int, nbytes: int, stream: int) -> None:

@@ -309,6 +309,9 @@ def test_trap_scratch_for_a_graph_is_never_given_to_anything_else():
         stream.end_capture()
         assert captured == warm
         assert scratch.empty(1 << 20, F32).data.ptr != captured
+        scratch.free()
+        taken = [scratch.empty(1 << 20, F32) for _ in range(2)]
+        assert captured in [each.data.ptr for each in taken]
 
 
 def test_trap_a_graph_cannot_have_scratch_that_cuda_has_yet_to_give():
