@@ -106,7 +106,8 @@ def new_comm(
         place = opened.topology.local_rank(opened.rank)
         device = devices.choose(device, place, devices.visible_devices())
         tables = _tables(opened, control, merged)
-        return make(opened, called, merged, device, tables=tables)
+    # What follows polls, or sees to its own deadlines: what passes them there can be raised.
+    return make(opened, called, merged, device, tables=tables)
 
 
 def _agree_backend(name: str, mpi_comm: Any) -> None:
