@@ -252,7 +252,11 @@ on_ranks() {
     local of_rank='export NCCL_HOSTID=hpccomm-${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${SLURM_PROCID:?}}}; exec "$@"'
     case ${sharing[number]:-} in
     hosts) set -- sh -c "$of_rank" sh "$@" ;;
-    enabled) set -- env NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS="${NCCL_MAX_CTAS:-8}" "$@" ;;
+    enabled)
+        set -- env NCCL_MULTI_RANK_GPU_ENABLE=1 "$@"
+        # With more than two ranks a GPU, NCCL's kernels must leave each other room, or they may hang.
+        ((number <= 2 * devices)) || set -- env NCCL_MAX_CTAS="${NCCL_MAX_CTAS:-2}" "$@"
+        ;;
     esac
     local out copying
     # Open MPI's launcher may print a NUL, which would make the log a binary file.
