@@ -5,9 +5,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from hpccomm.backends.loopback import LoopbackBackend, make_world
 from hpccomm.backends.nccl import open_nccl
 from hpccomm.control import Control
+from hpccomm.cuda import library
 from hpccomm.errors import CollectiveTimeout
 from hpccomm.waiting import Gate, drive
 
@@ -54,15 +57,21 @@ class Rank:
 
 
 def on_ranks(n, function, *, timeout=20.0, devices=None, whole=30.0):
-    """Return what ``function(rank)`` gave or raised on `n` ranks, each of them a thread."""
+    """Return what ``function(rank)`` gave or raised on `n` ranks, each of them a thread.
+
+    By default each has a device of its own; the test is skipped where there are too few.
+    """
+    devices = list(range(n)) if devices is None else devices
+    needed = 1 + max(device for device in devices if device is not None)
+    if needed > library.visible_devices():
+        pytest.skip(f"needs {needed} devices, and there are {library.visible_devices()}")
     world = make_world(n)
     results: list[Any] = [TimeoutError("this rank was not done")] * n
 
     def main(rank):
         host = LoopbackBackend(world, (), range(n), rank)
         waits = Waits(timeout)
-        device = rank if devices is None else devices[rank]
-        member = Rank(rank, n, device, host, waits, Control(host.collectives, waits.drive))
+        member = Rank(rank, n, devices[rank], host, waits, Control(host.collectives, waits.drive))
         try:
             results[rank] = function(member)
         except BaseException as error:  # noqa: BLE001 (given to the test)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from nccl_ranks import on_ranks, sound
 
+from hpccomm.backends.nccl import raw
 from hpccomm.contracts.signature import Signature
 from hpccomm.cuda import streams, users
 from hpccomm.errors import CommunicationError
@@ -205,7 +206,7 @@ def test_memory_that_outlived_its_communicator_is_freed_by_the_next():
         gc.collect()
         second = opened(rank)
         other = second.empty(64)
-        freed = heap.find(pointer) is None
+        freed = other.pointer == pointer or heap.find(pointer) is None
         del other
         second.close()
         return freed
@@ -214,8 +215,6 @@ def test_memory_that_outlived_its_communicator_is_freed_by_the_next():
 
 
 def test_no_registered_memory_where_the_library_has_none(monkeypatch):
-    from hpccomm.backends.nccl import raw
-
     monkeypatch.setattr(raw, "library", lambda: None)
 
     def main(rank):
@@ -241,6 +240,8 @@ def test_a_full_device_is_a_memory_error(monkeypatch):
 
 def test_trap_what_nccl_shrinks_itself_has_one_owner():
     """Through the raw pointer: a communicator that CuPy does not own, with all calls."""
+    if "ncclCommShrink" not in raw.present():
+        pytest.skip("NCCL shrinks from 2.27")
 
     def main(rank):
         whole = opened(rank)
