@@ -59,7 +59,7 @@ def make(
     with calls.beside_watchdog("making the node's communicator"):
         of_node = backend.group(backend.topology.neighbours(backend.rank), 0)
     node_calls = Calls(f"{name}.node", of_node, settings)
-    node_comm = _over(of_node, node_calls, settings, device, tables, None, None, ())
+    node_comm = _over(of_node, node_calls, settings, device, tables, None, None, (), tell=False)
     return _over(backend, calls, settings, device, tables, node_comm, parent, left_out)
 
 
@@ -72,12 +72,16 @@ def _over(
     node_comm: Communicator | None,
     parent: Devices | str | None,
     left_out: tuple[int, ...],
+    *,
+    tell: bool = True,
 ) -> Communicator:
     if settings.shared_memory == "off":  # calls, messages and `empty` find none to use
         backend.collectives.shared = backend.messages.shared = None
     control = Control(backend.collectives, calls.drive)
     path = HostPath(backend, settings, tables)
-    devices = open_devices(backend, calls, control, settings, path, device, parent, left_out)
+    devices = open_devices(
+        backend, calls, control, settings, path, device, parent, left_out, tell=tell
+    )
     comm = Communicator(
         backend,
         calls,

@@ -37,6 +37,8 @@ def open_devices(
     device: int | None,
     parent: Devices | str | None,
     left_out: tuple[int, ...],
+    *,
+    tell: bool,
 ) -> Devices | str:
     """Return the device side, or why there is none. Collective; blocks; the same on all ranks.
 
@@ -51,6 +53,8 @@ def open_devices(
         made of none.
     left_out : tuple of int
         Ranks that the parent is shrunk by.
+    tell : bool
+        Whether to warn of a way that is slower than it could be.
 
     Raises
     ------
@@ -77,7 +81,12 @@ def open_devices(
             best = "as asked" if settings.backend in _ORDER else "it is the best way"
             told = "; ".join((*reasons, why) if why else reasons) or best
             # What is slower than it could be is told to everybody.
-            _log(backend, calls, f"device arrays go over {path.name}: {told}", loud=way == STAGED)
+            _log(
+                backend,
+                calls,
+                f"device arrays go over {path.name}: {told}",
+                loud=tell and way == STAGED,
+            )
             return Devices(calls, path, over, device, high_priority=settings.high_priority_stream)
         reasons.append(f"{way} cannot: {why}")
     if settings.backend == NCCL:
