@@ -108,6 +108,9 @@ class DeviceSide:
 
     def room(self) -> tuple[str, int]:
         """Return this rank's device, and the bytes that are free on it."""
+        with streams.on_device(self._device):
+            # What CuPy keeps of arrays that are gone counts as taken otherwise.
+            self._cupy.get_default_memory_pool().free_all_blocks()
         return f"device {identify(self._device).pci} of {facts.host()}", self._memory()[0]
 
     def in_use(self) -> int:
@@ -124,7 +127,6 @@ class DeviceSide:
 
     def allocate(self, largest: int) -> None:
         """Make the slots."""
-        self._slots = ()
         size = memory.slot_bytes(largest, self._config.unalign)
         nbytes = memory.arena_bytes(size)
         if self._config.local_register:
@@ -133,6 +135,10 @@ class DeviceSide:
             arena = self._cupy.empty(nbytes, np.uint8)
         self._zero(arena.data.ptr, nbytes)
         self._slots = memory.cut(arena, arena.data.ptr, size)
+
+    def release(self) -> None:
+        """Let go of the slots, while the communicator that registered memory belongs to is there."""
+        self._slots = ()
 
     def view(self, slot: int, first: int, count: int, dtype: DType) -> Array:
         """Return elements of a slot."""

@@ -60,12 +60,15 @@ class HostSide:
 
     def allocate(self, largest: int) -> None:
         """Make the slots."""
-        self._slots = ()
         empty = self._comm.empty if self._config.local_register else np.empty
         size = memory.slot_bytes(largest, self._config.unalign)
         arena: Array = empty(memory.arena_bytes(size), np.uint8)
         arena[:] = 0
         self._slots = memory.cut(arena, arena.ctypes.data, size)
+
+    def release(self) -> None:
+        """Let go of the slots."""
+        self._slots = ()
 
     def view(self, slot: int, first: int, count: int, dtype: DType) -> Array:
         """Return elements of a slot."""

@@ -82,10 +82,11 @@ class Side(Protocol):
         ...
 
     def allocate(self, largest: int) -> None:
-        """Make the slots, `memory.SLOTS` of them, that hold `largest` bytes; they hold zeros.
+        """Make the slots, `memory.SLOTS` of them, for `largest` bytes each, all zeros. Local."""
+        ...
 
-        The ranks need not do it together. Those of before are let go of.
-        """
+    def release(self) -> None:
+        """Let go of the slots."""
         ...
 
     def view(self, slot: int, first: int, count: int, dtype: DType) -> Array:

@@ -97,6 +97,7 @@ def run(
                         if block.source == number:
                             _measure_block(comm, side, block, options, written)
                     written.usage.note("Collective", side.in_use())
+                    side.release()
                     if number == len(sources) - 1:
                         return written.end(comm, side)
     raise AssertionError  # there is at least one source

@@ -13,12 +13,18 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.errors import BackendUnavailable, UsageError
+from hpccomm.errors import (
+    BackendUnavailable,
+    CollectiveTimeout,
+    CommunicationError,
+    UsageError,
+)
 from hpccomm.perf import flags, sweep
 from hpccomm.perf.collectives import COLLECTIVES
 from hpccomm.perf.side import AUTO, DEVICE, HOST
 from hpccomm.perf.sources import Source, kept, kind_of_arrays
 from hpccomm.results import reader, table
+from hpccomm.testing import run_ranks
 
 MOVING = [name for name, collective in COLLECTIVES.items() if collective.moves]
 SMALL = ("-b", "64", "-e", "4K", "-f", "8", "-n", "4")
@@ -297,6 +303,26 @@ def test_backends_follow_each_other_and_never_share_a_device(mpi_comm, tmp_path)
         blocks = re.findall(r"starting: (\S+) backend (\S+)", printed)
         names = ("all_reduce", "broadcast")
         assert blocks == [(name, each) for each in ("nccl", second) for name in names]
+
+
+@pytest.mark.standin  # NCCL refuses ranks of one process on one GPU
+def test_what_never_gets_done_ends_at_the_deadline():
+    def on_rank(comm):
+        calls = iter(range(100))
+        call = comm.all_reduce
+
+        def missing(*arrays, **how):
+            if comm.rank == 0 or next(calls) != 4:
+                call(*arrays, **how)
+
+        comm.all_reduce = missing
+        with pytest.raises(CommunicationError) as caught:
+            on_device(comm, "all_reduce", "-b", "64", "-e", "64", "-n", "4", "-T", "1")
+        return caught.type, str(caught.value)
+
+    (kind, said), _ = run_ranks(2, on_rank, backend="nccl", timeout=3)
+    assert kind is CollectiveTimeout
+    assert "its deadline is 1 s (-T/--timeout): a rank did not take part" in said
 
 
 @pytest.mark.standin
