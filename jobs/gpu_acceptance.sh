@@ -223,7 +223,7 @@ END
 facts=$(MPI4PY_RC_INITIALIZE=0 describe) || give_up "CuPy or mpi4py cannot be used (see above)."
 if command -v nvidia-smi >/dev/null && [[ -z $stand_in ]]; then
     facts+=$'\n'$(nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader |
-        sed 's/^/nvidia-smi    /')
+        sed 's/^/nvidia-smi    /' || true)
 fi
 if command -v git >/dev/null && commit=$(git rev-parse --short HEAD 2>/dev/null); then
     facts+=$'\n'"commit        $commit$(git diff --quiet HEAD || printf ', changed')"
