@@ -223,6 +223,10 @@ class OnDevice:
         """Split, and wrap the group."""
         return self._wrapped(self._comm.split_ranks(*args, **keywords))
 
+    def shrink(self, *args: Any, **keywords: Any) -> Any:
+        """Shrink, and wrap what is left."""
+        return self._wrapped(self._comm.shrink(*args, **keywords))
+
     def dup(self) -> Any:
         """Duplicate, and wrap the duplicate."""
         return self._wrapped(self._comm.dup())

@@ -29,8 +29,6 @@ from mpi_ranks import (
 from mpi_ranks import pytest_configure as agree_outcomes
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     import hpccomm
 
 __all__ = [
@@ -74,6 +72,16 @@ class Skipped(pytest.Module):
         pytest.skip(absent(), allow_module_level=True)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run be a part of all."""
+    parser.addoption(
+        "--part",
+        default="0/1",
+        metavar="I/N",
+        help="of the conformance suite, only cases I, I + N, I + 2 N, ... of each way",
+    )
+
+
 def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Module | None:
@@ -85,6 +93,12 @@ def pytest_pycollect_makemodule(
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is for another kind of run."""
     ranks = config.getoption("--with-mpi")
+    part, parts = map(int, config.getoption("--part").split("/"))
+    cases = [item for item in items if item.path.name == "test_conformance.py"]
+    left_out = {item for i, item in enumerate(cases) if i % parts != part}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         if not item.path.is_relative_to(HERE):
             continue
@@ -125,15 +139,34 @@ def rules_are_kept() -> Iterator[None]:
     assert not broken, "\n".join(broken)
 
 
+@pytest.fixture(scope="session")
+def made() -> Iterator[dict[str, "hpccomm.Communicator"]]:
+    """Keep communicators from test to test, by their way of device arrays: making them takes long."""
+    kept: dict[str, hpccomm.Communicator] = {}
+    yield kept
+    for comm in kept.values():
+        comm.finalize()
+
+
 @pytest.fixture
-def comm(request: pytest.FixtureRequest, mpi_comm: "MPI.Comm") -> Iterator["hpccomm.Communicator"]:
+def comm(
+    request: pytest.FixtureRequest, made: dict[str, "hpccomm.Communicator"], way: str
+) -> Iterator["hpccomm.Communicator"]:
     """Give a communicator over all ranks whose device arrays go by `way`, a test's argument."""
+    if way not in made:
+        made[way] = make(way)
+    yield made[way]
+    if request.node.stash.get(FAILED, False):
+        made.pop(way).abort()
+
+
+def make(way: str) -> "hpccomm.Communicator":
+    """Make a communicator; collective."""
+    from mpi4py import MPI
+
     import hpccomm
 
-    way = request.getfixturevalue("way")
     if way == "mpi" and not is_standin():  # for which any MPI will do: its memory is the host's
-        from mpi4py import MPI
-
         from hpccomm.bootstrap.cuda_aware import aware
 
         told, why = aware(MPI, None)
@@ -141,10 +174,6 @@ def comm(request: pytest.FixtureRequest, mpi_comm: "MPI.Comm") -> Iterator["hpcc
             pytest.skip(f"no CUDA-aware MPI: {why}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HPCCOMM_CUDA_AWARE", str(int(way == "mpi")))
-        made = hpccomm.new_comm("nccl" if way == "nccl" else "mpi", mpi_comm=mpi_comm)
-    assert made.backends["cuda"] == way, made.backends
-    yield made
-    if request.node.stash.get(FAILED, False):
-        made.abort()
-    else:
-        made.finalize()
+        comm = hpccomm.new_comm("nccl" if way == "nccl" else "mpi", timeout=60.0)
+    assert comm.backends["cuda"] == way, comm.backends
+    return comm

@@ -156,6 +156,36 @@ def dup(comm: Communicator) -> None:
     assert comm.all_reduce(np.array([1]))[0] == comm.size, "the parent lives on"
 
 
+@GROUPS.behaviour(min_size=2)
+def shrink(comm: Communicator) -> None:
+    """Those that stay make a communicator of themselves, in their order; the others do nothing."""
+    everyone = range(comm.size)
+    for excluded in ([0], (comm.size - 1,), {*everyone} - {0}, everyone[1::2]):
+        if comm.rank not in excluded:
+            with comm.shrink(excluded) as group:
+                assert members(group, comm) == [r for r in everyone if r not in excluded], "ranks"
+                x = np.full(1000, comm.rank)
+                group.all_reduce(x)
+                equal(x, np.full(1000, sum(members(group, comm))), f"without {excluded}")
+                if group.size > 1 and group.rank:
+                    with group.shrink([0], name="twice") as fewer:
+                        assert fewer.name == "twice", fewer.name
+                        assert members(fewer, comm) == members(group, comm)[1:], "shrunk again"
+        comm.barrier()
+    with comm.dup() as twin:
+        equal(twin.all_reduce(np.ones(2)), np.full(2, float(comm.size)), "the parent's groups")
+
+
+@GROUPS.behaviour(min_size=2)
+def shrink_misuse(comm: Communicator) -> None:
+    """Nobody excluded, oneself, or what is no rank is refused. Local."""
+    other = (comm.rank + 1) % comm.size
+    for excluded in ([], [comm.rank], [other, comm.rank], [comm.size], [-1], ["0"], [1.5], 1, None):
+        with raises(UsageError, "exclude"):
+            comm.shrink(excluded)  # type: ignore[arg-type]
+    comm.barrier()
+
+
 @GROUPS.behaviour()
 def node_comm(comm: Communicator) -> None:
     """The ranks of this node, in order; made once."""

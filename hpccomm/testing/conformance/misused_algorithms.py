@@ -14,6 +14,7 @@ from hpccomm.errors import UsageError
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.misuse import refused
 from hpccomm.testing.conformance.trials import Ask, trial
+from hpccomm.testing.mirrored import OnDevice
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -79,7 +80,10 @@ def of_other_calls(comm: Communicator, collective: str) -> None:
                         re.findall(r"'(\w+)'", str(error).partition("give one of")[2])
                     )
             assert "auto" in taken, what
-            assert taken <= {"auto", "native", *ALGORITHMS[collective]}, f"{what}: {taken}"
+            known = {"auto", "native", *ALGORITHMS[collective]}
+            if isinstance(comm, OnDevice):
+                known |= {"ring", "tree"}  # NCCL may have them of its own
+            assert taken <= known, f"{what}: {taken}"
             for name, fits in listed.items():
                 assert fits == taken, (
                     f"{what}: {taken} are taken, and the error of {name} lists {fits}"

@@ -80,7 +80,12 @@ LEFT_OUT = (
         "no array takes part",
     ),
     LeftOut(
-        ("creation.unknown_hints", "creation.settings_that_differ", "groups.split_ranks_that"),
+        (
+            "creation.unknown_hints",
+            "creation.settings_that",
+            "groups.split_ranks_that",
+            "groups.shrink_",
+        ),
         WAYS,
         "no array takes part",
     ),
@@ -135,6 +140,11 @@ LEFT_OUT = (
         "a call that does not block cannot raise its own timeout; devices.failures has what it does",
     ),
     LeftOut(
+        ("failures.a_call_behind_one", "failures.a_hook_that_raises"),
+        (NCCL,),
+        "a call that does not block cannot raise its own timeout; devices.failures has what it does",
+    ),
+    LeftOut(
         ("failures.large_send", "failures.abort_releases_waits", "failures.two_threads_at_once"),
         (NCCL,),
         "a synchronous call does not block the host",
@@ -143,6 +153,11 @@ LEFT_OUT = (
         ("failures.arrays_of_different_sizes",),
         (NCCL,),
         "NCCL does not look whether the ranks' calls fit each other",
+    ),
+    LeftOut(
+        ("plans.planned_calls_in_a_batch",),
+        (NCCL,),
+        "a batch is one group of NCCL's, whose calls may not touch what another one writes",
     ),
     LeftOut(
         ("devices.graphs.replayed", "devices.graphs.captured"),
