@@ -1,0 +1,147 @@
+"""A CUDA-aware MPI is given device memory: when, in which order, and when not.
+
+On the stand-in device memory is the host's, so that any MPI is CUDA-aware.
+"""
+
+import cupy
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm.cuda import users
+from hpccomm.errors import BufferMismatch, UsageError
+from hpccomm.paths import trial
+
+pytestmark = pytest.mark.mpi
+
+AWARE = pytest.mark.parametrize("way", ["mpi"])
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """Have the stand-in's streams do their work late, by up to some milliseconds at random."""
+    monkeypatch.setenv("STANDIN_DELAY", "0.005")
+
+
+def opened(monkeypatch, mpi_comm):
+    """Return a communicator where the user says that MPI is CUDA-aware, on devices of its own."""
+    monkeypatch.setenv("HPCCOMM_CUDA_AWARE", "1")
+    return hpccomm.new_comm("mpi", mpi_comm=mpi_comm, device=mpi_comm.rank + 4)
+
+
+@AWARE
+def test_trap_mpi_does_not_wait_for_the_stream_that_made_the_array(late, comm) -> None:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    with cupy.cuda.Device(comm.device), cupy.cuda.Stream(non_blocking=True) as stream:
+        x, out = cupy.zeros(1000), cupy.zeros(1000)
+        for _ in range(10):
+            cupy.add(x, comm.rank + 1.0, out=x)
+            cupy.add(out, 1.0, out=out)  # would go over what had come before
+        comm.send_recv(x, right, out, left)
+        twice = out * 2.0
+        assert (cupy.asnumpy(twice, stream=stream) == 20.0 * (left + 1)).all()
+
+
+@AWARE
+def test_messages_wait_for_the_folds_that_made_them(late, comm) -> None:
+    n = comm.size
+    with cupy.cuda.Device(comm.device):
+        for algorithm in ("ring", "recursive_doubling", "halving_doubling"):
+            x = cupy.full(50_000, comm.rank + 1.0)
+            comm.all_reduce(x, algorithm=algorithm)
+            assert (cupy.asnumpy(x) == n * (n + 1) / 2).all(), algorithm
+
+
+@AWARE
+@pytest.mark.mpi(min_size=2)
+def test_a_large_registered_host_array_may_be_sent_to_a_device_array(comm) -> None:
+    # Its receiver copies it: the host must not do that where it is device memory.
+    count = 1 << 19
+    if comm.rank == 0:
+        x = comm.empty(count, np.uint8)
+        x[:] = np.arange(count) % 251
+        comm.send(x, 1)
+    elif comm.rank == 1:
+        with cupy.cuda.Device(comm.device):
+            out = cupy.zeros(count, np.uint8)
+            comm.recv(out, 0)
+            assert np.array_equal(cupy.asnumpy(out), np.arange(count) % 251)
+
+
+@AWARE
+@pytest.mark.mpi(min_size=2)
+def test_a_message_of_another_size_is_told(comm) -> None:
+    with cupy.cuda.Device(comm.device):
+        if comm.rank == 0:
+            comm.send(cupy.zeros(5), 1)
+            comm.send(cupy.full(4, 3.0), 1)
+        elif comm.rank == 1:
+            out = cupy.zeros(4)
+            with pytest.raises(BufferMismatch, match="40 bytes"):
+                comm.recv(out, 0)
+            comm.recv(out, 0)
+            assert (cupy.asnumpy(out) == 3.0).all()
+
+
+@AWARE
+def test_the_choice_says_who_said_that_mpi_is_cuda_aware(comm) -> None:
+    with cupy.cuda.Device(comm.device):
+        x = cupy.zeros(10)
+        choice = comm.explain("all_reduce", x)
+        assert (choice.path, choice.backend) == ("cuda", "mpi")
+        assert "HPCCOMM_CUDA_AWARE" in choice.reason
+        with pytest.raises(UsageError, match="no deadline ends"):
+            comm.all_reduce(x, algorithm="native")
+
+
+@pytest.mark.standin
+def test_trap_nccl_and_cuda_aware_mpi_never_use_one_device_at_once(monkeypatch, mpi_comm) -> None:
+    device = mpi_comm.rank + 4  # of the stand-in's eight
+    last = mpi_comm.rank == mpi_comm.size - 1
+    if last:
+        assert users.claim(device, users.NCCL) == ""
+    try:
+        with opened(monkeypatch, mpi_comm) as comm:
+            assert comm.device == device
+            assert comm.backends["cuda"] == "staged"  # on every rank
+            with cupy.cuda.Device(device):
+                choice = comm.explain("all_reduce", cupy.zeros(10))
+            assert "NCCL" in choice.reason
+    finally:
+        if last:
+            users.release(device, users.NCCL)
+    with opened(monkeypatch, mpi_comm) as comm:
+        assert comm.backends["cuda"] == "mpi"
+        assert "CUDA-aware MPI" in users.claim(device, users.NCCL)
+    assert users.claim(device, users.NCCL) == ""  # it was let go of
+    users.release(device, users.NCCL)
+
+
+@pytest.mark.standin
+def test_where_other_bytes_arrive_all_ranks_do_without(monkeypatch, mpi_comm) -> None:
+    if mpi_comm.rank == 0:
+        # This rank sees what a library leaves that takes the address for the host's.
+        real = trial._pattern
+        seen = []
+
+        def pattern(rank, nbytes):
+            seen.append(rank)
+            return real(rank, nbytes) if len(seen) % 2 else np.zeros(nbytes, np.uint8)
+
+        monkeypatch.setattr(trial, "_pattern", pattern)
+    with opened(monkeypatch, mpi_comm) as comm:
+        assert comm.backends["cuda"] == "staged"
+        with cupy.cuda.Device(comm.device):
+            x = cupy.full(10, 2.0)
+            assert "others arrived than were sent" in comm.explain("all_reduce", x).reason
+            comm.all_reduce(x)
+            assert (cupy.asnumpy(x) == 2.0 * comm.size).all()
+
+
+@pytest.mark.standin
+def test_a_library_that_does_not_say_so_is_not_given_device_memory(monkeypatch, mpi_comm) -> None:
+    monkeypatch.delenv("HPCCOMM_CUDA_AWARE", raising=False)
+    with hpccomm.new_comm("mpi", mpi_comm=mpi_comm) as comm, cupy.cuda.Device(comm.device):
+        choice = comm.explain("all_reduce", cupy.zeros(10))
+        assert choice.path == "staged"
+        assert "is not known to be CUDA-aware" in choice.reason
