@@ -682,6 +682,28 @@ def test_calls_that_differ_are_an_error_that_nccl_notices():
     control.violations.clear()
 
 
+def test_memory_of_one_group_overlaps_nowhere():
+    def main(rank, c, stream):
+        x = cupy.ones(2 * SIZE, np.float32)
+        at, own = x.data.ptr, x.data.ptr + rank * 4
+        for send, recv, count in [(at, at + 4, 1), (at, at, 1), (at, at + 4, 2)]:
+            nccl.groupStart()
+            c.send(send, count, FLOAT32, (rank + 1) % SIZE, stream.ptr)
+            c.recv(recv, count, FLOAT32, (rank - 1) % SIZE, stream.ptr)
+            nccl.groupEnd()
+        # In place, as it is meant.
+        c.allGather(own, at, 1, FLOAT32, stream.ptr)
+        c.reduceScatter(at, own, 1, FLOAT32, SUM, stream.ptr)
+        c.allReduce(at, at, 2, FLOAT32, SUM, stream.ptr)
+        # And not.
+        c.allReduce(at, at + 4, 2, FLOAT32, SUM, stream.ptr)
+        stream.synchronize()
+
+    sound(on_ranks(main))
+    assert ["overlaps" in what for what in control.violations] == [True] * 3 * SIZE
+    control.violations.clear()
+
+
 def test_one_thread_at_a_time_uses_a_communicator():
     def main(rank, c, stream):
         x = cupy.ones(1, np.float32)

@@ -11,7 +11,7 @@ from standin import control, devices, streams
 from standin.errors import CUDARuntimeError
 from standin.nccl import algorithms, rendezvous
 from standin.nccl.collectives import REDUCTIONS, Terms
-from standin.nccl.communicator import Call, Collective, Communicator, Message
+from standin.nccl.communicator import Call, Collective, Communicator, Message, overlapping
 from standin.nccl.post import Stopped
 from standin.nccl.reductions import DTYPES, FLOAT8, PREMUL
 
@@ -285,6 +285,8 @@ def _enter(
 
 def _launch(communicator: Communicator, entries: list[tuple[Call, int]]) -> int:
     calls = tuple(call for call, _ in entries)
+    if overlapping(calls, communicator.rank, communicator.size):
+        control.violation(f"memory of calls that NCCL carries out at once overlaps: {calls}")
     to_self = [c.sends for c in calls if isinstance(c, Message) and c.peer == communicator.rank]
     if to_self.count(True) != to_self.count(False):
         return INVALID_USAGE  # a message to itself has both sides in one group

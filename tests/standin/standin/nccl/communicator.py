@@ -45,6 +45,39 @@ class Message:
 Call = Collective | Message
 
 
+def overlapping(calls: tuple[Call, ...], rank: int, size: int) -> bool:
+    """Tell whether calls of one group write what they also read or write, in place aside."""
+    reads, writes = [], []
+    for number, call in enumerate(calls):
+        if isinstance(call, Message):
+            (reads if call.sends else writes).append((number, call.pointer, call.nbytes))
+            continue
+        given = call.terms.bytes_in(rank, size)
+        got = call.terms.bytes_out(rank, size)
+        if _shared(call.send, given, call.recv, got):
+            # In place: the whole array, or the own block of the larger one.
+            block = min(given, got)
+            apart = rank * block if given != got else 0
+            larger, smaller = (call.send, call.recv) if given > got else (call.recv, call.send)
+            if smaller != larger + apart or call.terms.kind == "all_to_all":
+                return True
+        reads.append((number, call.send, given))
+        writes.append((number, call.recv, got))
+    return any(
+        number < other and _shared(start, nbytes, there, length)
+        for number, start, nbytes in writes
+        for other, there, length in writes
+    ) or any(
+        number != other and _shared(start, nbytes, there, length)
+        for number, start, nbytes in writes
+        for other, there, length in reads
+    )
+
+
+def _shared(start: int, nbytes: int, other: int, length: int) -> bool:
+    return nbytes > 0 and length > 0 and start < other + length and other < start + nbytes
+
+
 class Communicator:
     """One rank's.
 
