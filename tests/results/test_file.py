@@ -50,6 +50,18 @@ def test_a_setting_that_an_older_run_lacks_had_its_default(tmp_path, example):
         reader.read(path)
 
 
+def test_devices_come_back_and_an_older_run_has_none(tmp_path, example):
+    path = tmp_path / "run.h5"
+    devices = tuple(schema.DeviceInfo(f"GPU-{rank}", "NVLink", 450.5) for rank in range(4))
+    info = dataclasses.replace(example.example_info(), devices=devices)
+    with Writer(path, info):
+        pass
+    assert reader.read(path)[0].info == info
+    with h5py.File(path, "a") as file:
+        del file["runs/run0001/devices"]
+    assert reader.read(path)[0].info.devices == ()
+
+
 def test_the_file_is_what_the_schema_says(tmp_path, example):
     path = tmp_path / "run.h5"
     with Writer(path, example.example_info()) as writer:
