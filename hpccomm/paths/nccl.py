@@ -102,7 +102,11 @@ class NcclPath:
         return DeviceWay(choice, launch, grouped=not replaced)
 
     def close(self) -> None:
-        """Give back the memory of captured graphs, which run no more. Local; idempotent."""
+        """Free NCCL's communicators, and the memory of captured graphs. Local; blocks; idempotent.
+
+        After all that is under way has ended; graphs are not replayed any more.
+        """
+        self._devices.close()
         self._schedules.scratch.free()
 
     def _exchange_apart(

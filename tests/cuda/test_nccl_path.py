@@ -27,6 +27,7 @@ class Library:
     def __init__(self, knows=lambda _call: True, algo="", *, reads=False):
         self.given, self.exchanged, self.sent = [], [], []
         self.reads, self._knows, self._algo = reads, knows, algo
+        self.closed = False
 
     def algorithms(self, call):
         pinned = {"all_reduce": ("ring", "tree"), "broadcast": ("ring",)}
@@ -47,12 +48,21 @@ class Library:
     def exchange(self, receives, sends, stream):
         self.exchanged.append((list(receives), list(sends), stream))
 
+    def close(self):
+        self.closed = True
+
     def reason(self):
         return f"NCCL_ALGO={self._algo} is set" if self._algo else ""
 
 
 def path(library):
     return NcclPath(library, Topology((0, 0)), settings.merge("nccl", None, None))
+
+
+def test_to_close_the_path_closes_nccl():
+    library = Library()
+    path(library).close()
+    assert library.closed
 
 
 def test_auto_takes_nccls_own_collective():
