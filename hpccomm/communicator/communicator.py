@@ -8,8 +8,9 @@ from typing import Any
 from hpccomm.calls import Operation
 from hpccomm.communicator.collectives import Collectives
 from hpccomm.communicator.core import Bound, Core
-from hpccomm.communicator.devices import Devices, Launched
+from hpccomm.communicator.devices import Devices
 from hpccomm.communicator.groups import Groups
+from hpccomm.communicator.launched import Launched
 from hpccomm.communicator.memory import Memory
 from hpccomm.communicator.objects import Objects
 from hpccomm.communicator.planning import Batch, Plan, as_one, check_planned, terms

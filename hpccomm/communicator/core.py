@@ -25,7 +25,8 @@ from hpccomm.buffers import (
 )
 from hpccomm.calls import Calls, Label, Operation
 from hpccomm.communicator.demands import Asked, Demand, Rule
-from hpccomm.communicator.devices import Devices, Launched
+from hpccomm.communicator.devices import Devices
+from hpccomm.communicator.launched import Launched
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.device import DevicePath, DeviceWay
 from hpccomm.control import Control

@@ -4,9 +4,7 @@ import atexit
 import logging
 import os
 import threading
-import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.calls import Calls, Label, Operation
+from hpccomm.communicator.launched import Launched, check_apart
 from hpccomm.contracts.device import DeviceBackend, DevicePath, DeviceWay, Launch
 from hpccomm.cuda import arrays, streams
 from hpccomm.cuda.arrays import DeviceArray
@@ -36,55 +35,6 @@ logger = logging.getLogger("hpccomm")
 
 DRAIN_SECONDS = 10.0
 """What is under way at exit may take so long; then it is aborted, since freeing it could block."""
-
-
-@dataclass(slots=True)
-class Launched:
-    """A call on device arrays that is ready to go.
-
-    Attributes
-    ----------
-    way : DeviceWay
-        How.
-    label : tuple of str and int
-        Its name and bytes.
-    tally : Tally
-        Where it is counted.
-    send, recv : int
-        Addresses; 0 where this rank has no array.
-    queue : tuple of int and object
-        The stream on which its arrays are ready, and its result will be.
-    current : callable
-        Gives the current stream of the arrays' framework.
-    result : object
-        What the call returns.
-    keep : object
-        What must live until it is done.
-    reads, writes : tuple of DeviceArray
-        What it touches.
-    ordered : bool
-        Whether it is a collective, which all ranks issue in one order.
-    """
-
-    way: DeviceWay
-    label: Label
-    tally: Tally
-    send: int
-    recv: int
-    queue: Queue
-    current: Callable[[], Queue]
-    result: Any
-    keep: object
-    reads: tuple[DeviceArray, ...]
-    writes: tuple[DeviceArray, ...]
-    ordered: bool = True
-
-    def operation(self) -> Operation:
-        """Return a call in which the host takes part as something polled."""
-        start = self.way.start
-        assert start is not None
-        steps = partial(start, self.send, self.recv, self.queue[0])
-        return Operation(*self.label, steps, (self.keep, self.queue), ordered=self.ordered)
 
 
 class Devices:
@@ -381,7 +331,7 @@ class Devices:
             raise UsageError(
                 "the calls of a batch are on several streams; give all of them one stream"
             )
-        _check_apart(calls)
+        check_apart(calls)
         for call in calls:
             self._ready(call.way, call.queue[0])
         together = [call for call in calls if call.way.grouped]
@@ -507,6 +457,7 @@ class Devices:
         if self._process != os.getpid():
             return
         _kept.extend(self._flights.abandon())
+        _forget(self)
         if self.backend is not None:
             self.backend.abort()
 
@@ -534,6 +485,7 @@ class Devices:
 
     def _end(self) -> None:
         self._closed = True
+        _forget(self)
         self._flights.end()
         with streams.on_device(self.device):
             self.path.close()
@@ -552,7 +504,10 @@ class Devices:
 _kept: list[object] = []
 """What calls that failed under way may still touch: it stays for the life of the process."""
 
-_everyone: "weakref.WeakSet[Devices]" = weakref.WeakSet()
+_everyone: set[Devices] = set()
+"""Those that are neither closed nor aborted, whether or not their communicators are still there: the
+device goes on with what they hold."""
+
 _everyone_lock = threading.Lock()
 
 
@@ -565,24 +520,11 @@ def _remember(devices: Devices) -> None:
         _everyone.add(devices)
 
 
+def _forget(devices: Devices) -> None:
+    with _everyone_lock:
+        _everyone.discard(devices)
+
+
 def _leave_all() -> None:
     for each in list(_everyone):
         each.leave()
-
-
-def _check_apart(calls: tuple[Launched, ...]) -> None:
-    """Raise if one call of a batch touches what another one writes: they are carried out at once."""
-    for number, one in enumerate(calls):
-        for other in calls[number + 1 :]:
-            for a in (*one.reads, *one.writes):
-                for b in (*other.reads, *other.writes):
-                    written = a in one.writes or b in other.writes
-                    if written and _overlap(a, b):
-                        raise UsageError(
-                            f"{one.label[0]} and {other.label[0]} of a batch share memory that one of "
-                            "them writes, and a device carries a batch out at once; take them out of it"
-                        )
-
-
-def _overlap(a: DeviceArray, b: DeviceArray) -> bool:
-    return a.pointer < b.pointer + b.nbytes and b.pointer < a.pointer + a.nbytes

@@ -5,7 +5,7 @@ from typing import Any
 from hpccomm.buffers import View, address, check_dtype, check_layout, flat, overlap, view
 from hpccomm.calls import Operation
 from hpccomm.communicator.core import Core
-from hpccomm.communicator.devices import Devices, Launched
+from hpccomm.communicator.devices import Devices
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.cuda.arrays import DeviceArray
 from hpccomm.errors import UsageError
@@ -263,7 +263,7 @@ class Messages(Core):
         receives = () if target is None or origin is None else (Piece(origin, _span(target)),)
         way = devices.path.message(receives, sends, self._checked_tag(tag))
         nbytes = max((piece.data.nbytes for piece in (*sends, *receives)), default=0)
-        call: Launched = devices.message(
+        call = devices.message(
             way,
             (name, nbytes),
             result,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpccomm.calls import Operation
-from hpccomm.communicator.devices import Launched
+from hpccomm.communicator.launched import Launched
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import COLLECTIVES, Signature
 from hpccomm.errors import BufferMismatch, UsageError
