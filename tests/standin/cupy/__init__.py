@@ -27,8 +27,8 @@ from numpy import uint32 as uint32
 from numpy import uint64 as uint64
 
 from cupy import cuda as cuda
-from cupy._arrays import *  # noqa: F403
 from cupy._arrays import ndarray as ndarray
+from cupy._creation import *  # noqa: F403
 from cupy._dlpack import from_dlpack as from_dlpack
 from cupy._ufuncs import *  # noqa: F403
 from cupy.cuda.memory import _pool

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from cupy._arrays import asarray, check_kernel_dtype, checked_dtype, ndarray, run
+from cupy._arrays import check_kernel_dtype, checked_dtype, ndarray, run
+from cupy._creation import asarray
 from cupy._loops import TYPES
 from cupy._loops import dtype as loop_dtype
 

@@ -1,0 +1,94 @@
+"""How arrays in device memory are made, and brought to the host."""
+
+from typing import Any
+
+import numpy as np
+
+from cupy._arrays import ndarray
+from cupy.cuda import runtime
+from cupy.cuda.memory import MemoryPointer, UnownedMemory
+
+__all__ = [
+    "arange", "array", "asarray", "ascontiguousarray", "asnumpy", "empty", "empty_like", "full",
+    "full_like", "ndarray", "ones", "ones_like", "zeros", "zeros_like",
+]  # fmt: skip
+
+
+def empty(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
+    return ndarray(shape, dtype, order=order)
+
+
+def zeros(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
+    made = ndarray(shape, dtype, order=order)
+    made.data.memset_async(0, made.nbytes)
+    return made
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> ndarray:
+    made = ndarray(shape, np.asarray(fill_value).dtype if dtype is None else dtype, order=order)
+    made.fill(fill_value)
+    return made
+
+
+def ones(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
+    return full(shape, 1, dtype, order)
+
+
+def empty_like(
+    prototype: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None
+) -> ndarray:
+    like = prototype
+    return ndarray(like.shape if shape is None else shape, like.dtype if dtype is None else dtype)
+
+
+def zeros_like(a: Any, dtype: Any = None) -> ndarray:
+    return zeros(a.shape, a.dtype if dtype is None else dtype)
+
+
+def ones_like(a: Any, dtype: Any = None) -> ndarray:
+    return full(a.shape, 1, a.dtype if dtype is None else dtype)
+
+
+def full_like(a: Any, fill_value: Any, dtype: Any = None) -> ndarray:
+    return full(a.shape, fill_value, a.dtype if dtype is None else dtype)
+
+
+def array(obj: Any, dtype: Any = None, copy: bool = True, order: str = "K") -> ndarray:
+    if isinstance(obj, ndarray):
+        if dtype is None or np.dtype(dtype) == obj.dtype:
+            return obj.copy() if copy else obj
+        return obj.astype(dtype)
+    if hasattr(obj, "__cuda_array_interface__"):
+        found = _from_interface(obj)
+        return array(found, dtype, copy)
+    values = np.ascontiguousarray(obj, dtype).reshape(np.shape(obj))
+    made = ndarray(values.shape, values.dtype)
+    made.set(values)
+    return made
+
+
+def _from_interface(obj: Any) -> ndarray:
+    told = obj.__cuda_array_interface__
+    pointer, _ = told["data"]
+    dtype = np.dtype(told["typestr"])
+    nbytes = int(np.prod(told["shape"], dtype=np.int64)) * dtype.itemsize
+    memory = UnownedMemory(pointer, nbytes, obj, -1 if pointer else runtime.getDevice())
+    return ndarray(told["shape"], dtype, MemoryPointer(memory, 0), told.get("strides"))
+
+
+def asarray(a: Any, dtype: Any = None, order: Any = None) -> ndarray:
+    return array(a, dtype, copy=False)
+
+
+def ascontiguousarray(a: Any, dtype: Any = None) -> ndarray:
+    found = asarray(a, dtype)
+    return found if found._c_contiguous else found.copy()
+
+
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> ndarray:
+    values = np.arange(start, dtype=dtype) if stop is None else np.arange(start, stop, step, dtype)
+    return array(values)
+
+
+def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None) -> np.ndarray:
+    return a.get(stream=stream, out=out) if isinstance(a, ndarray) else np.asarray(a)
