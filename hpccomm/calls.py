@@ -267,30 +267,42 @@ class Calls:
         queue: Queue,
         keep: object,
         timeout: float,
-        flights: Flights | None,
+        flights: Flights,
+        *,
+        apart: bool = False,
     ) -> None:
         """Put a call on a device's stream, and return.
 
-        Its seconds are the host's. `flights` remembers it until it is done; None where `launch` sees to
-        that.
+        Its seconds are the host's. `flights` remembers it until it is done; with `apart`, `launch` sees
+        to that.
         """
         self.sequence += 1
         if self.pre_hooks.registered:
             self.pre_hooks(self._info(*label))
         begin = perf_counter()
+        flights.entered = (begin, timeout, label, self.sequence)
         try:
             stream, holder = queue
             launch(send, recv, stream)
-            if flights is not None:
+            flights.entered = None
+            if not apart:
                 flights.note(stream, holder, keep, begin, timeout, label, self.sequence)
         except BaseException as error:  # noqa: BLE001 (raised again)
-            self._failed(error, *label, perf_counter() - begin, keep)
+            flights.entered = None
+            self._failed(self._released(error), *label, perf_counter() - begin, keep)
         elapsed = perf_counter() - begin
         tally.calls += 1
         tally.nbytes += label[1]
         tally.seconds += elapsed
         if elapsed > self.slow_call or self.post_hooks.registered:
             self._report(*label, self.sequence, elapsed, None)
+
+    def _released(self, error: BaseException) -> BaseException:
+        """Return what ended a call: what the watchdog found, if it released it from the library."""
+        failure = self.gate.error
+        if failure is None or not isinstance(error, Exception):
+            return error
+        return failure.__cause__ or failure
 
     def repeated(
         self,
@@ -341,12 +353,15 @@ class Calls:
             try:
                 self.sequence = sequence = self.sequence + 1
                 begin = perf_counter()
+                flights.entered = (begin, timeout, label, sequence)
                 try:
                     stream, holder = current()
                     launch(send, recv, stream)
+                    flights.entered = None
                     note(stream, holder, keep, begin, timeout, label, sequence)
                 except BaseException as error:  # noqa: BLE001 (raised again)
-                    self._failed(error, *label, perf_counter() - begin, keep)
+                    flights.entered = None
+                    self._failed(self._released(error), *label, perf_counter() - begin, keep)
                 tally.calls += 1
                 tally.nbytes += nbytes
                 tally.seconds += perf_counter() - begin

@@ -83,6 +83,12 @@ class Flights:
     lost : callable
         ``lost(flight, error)`` is told, once, of what failed (``error``) or whose deadline passed
         (None), and returns the error. From the watchdog's thread.
+
+    Attributes
+    ----------
+    entered : tuple or None
+        While a call is being put on a stream: when that began, and its deadline in seconds, label and
+        sequence. The library may wait for peers in it: it connects them when they first need it.
     """
 
     def __init__(
@@ -103,6 +109,7 @@ class Flights:
             object
         ] = []  # what captured calls need, as long as the communicator lives
         self._ended = False
+        self.entered: tuple[float, float, tuple[str, int], int] | None = None
 
     def note(
         self,
@@ -247,10 +254,22 @@ class Flights:
         except CommunicationError as error:
             self._give_up(None, error)
             return
-        for flight in (*self._under_way, *((self._open,) if self._open is not None else ())):
+        for flight in self._all():
             if now > flight.expires:
                 self._give_up(flight, None)
                 return
+
+    def _all(self) -> tuple[Flight, ...]:
+        """Return what is under way, and what is being issued."""
+        with self._lock:
+            flights = list(self._under_way)
+            if self._open is not None:
+                flights.append(self._open)
+        entered = self.entered
+        if entered is not None:
+            begin, timeout, label, sequence = entered
+            flights.append(Flight(0, None, begin, begin + timeout, timeout, label, sequence))
+        return tuple(flights)
 
     def _mark_from_afar(self, flight: Flight, now: float) -> None:
         # An event that another thread records while a graph is captured would become a part of it, or

@@ -136,11 +136,24 @@ class Devices:
         return streams.current(array, self.device)
 
     def new_like(self, x: Any, shape: tuple[int, ...], dtype: DType, stream: object) -> Any:
-        """Return a new array of the kind of `x`, ready on the stream on which it will be filled."""
+        """Return a new array of the kind of `x`, ready on the stream on which it will be filled.
+
+        Raises
+        ------
+        UsageError
+            While a graph is captured from that stream: each replay would write to memory that nobody
+            who captured it holds.
+        """
+        pointer = self._queue(x, stream)[0]
+        if streams.capturing(pointer):
+            raise UsageError(
+                "out is None while a CUDA graph is captured, which replays with the same memory; "
+                "give an array that was made before"
+            )
         if stream is None:
             with streams.on_device(self.device):
                 return arrays.empty_like_kind(x, shape, dtype)
-        with streams.used(streams.given(stream)[0], self.device):
+        with streams.used(pointer, self.device):
             return arrays.empty_like_kind(x, shape, dtype)
 
     # Issuing.
@@ -278,7 +291,16 @@ class Devices:
                     flights.give(event)
 
         self._calls.enqueue(
-            call.label, call.tally, apart, call.send, call.recv, call.queue, call.keep, limit, None
+            call.label,
+            call.tally,
+            apart,
+            call.send,
+            call.recv,
+            call.queue,
+            call.keep,
+            limit,
+            flights,
+            apart=True,
         )
         assert flight is not None
         return DeviceWork(

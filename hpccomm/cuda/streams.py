@@ -26,8 +26,11 @@ class _Foreign:
 Queue = tuple[int, object]
 """A stream: its number, and what keeps it from ending. Where that is None it may end at any time."""
 
-DEFAULTS = (0, 1, 2)
-"""Numbers of the default streams, which never end: the legacy one (twice), and a thread's."""
+LEGACY = (0, 1)
+"""Numbers of the default stream, which never ends."""
+
+PER_THREAD = 2
+"""Number of each thread's own default stream: it means another one in another thread."""
 
 
 def given(stream: object) -> Queue:
@@ -45,27 +48,32 @@ def given(stream: object) -> Queue:
         If it is none.
     """
     if isinstance(stream, int) and not isinstance(stream, bool):
-        return stream, "default" if stream in DEFAULTS else None
+        return stream, "default" if stream in LEGACY else None
     protocol = getattr(stream, "__cuda_stream__", None)
     if callable(protocol):
         told = protocol()
         if isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], int):
-            return told[1], stream
+            return _kept(told[1], stream)
     for attribute in ("ptr", "cuda_stream"):
         pointer = getattr(stream, attribute, None)
         if isinstance(pointer, int):
-            return pointer, stream
+            return _kept(pointer, stream)
     raise UsageError(
         f"stream is {stream!r}; give a CuPy stream, its pointer as an integer, or an object with "
         "__cuda_stream__"
     )
 
 
+def _kept(pointer: int, stream: object) -> Queue:
+    """Return a stream that its object keeps; what is a thread's own is asked for nothing later."""
+    return pointer, None if pointer == PER_THREAD else stream
+
+
 def current(x: Any, device: int) -> Queue:
     """Return the current stream of the framework of `x`, a device array on `device`."""
     if kind_of(x) == CUPY:
         stream = cupy().cuda.get_current_stream(device)
-        return stream.ptr, stream
+        return _kept(stream.ptr, stream)
     return finder(x, device)()
 
 
@@ -77,7 +85,7 @@ def finder(x: Any, device: int) -> Callable[[], Queue]:
 
         def torchs() -> Queue:
             stream = of_torch(device)
-            return stream.cuda_stream, stream
+            return _kept(stream.cuda_stream, stream)
 
         return torchs
     if kind == INTERFACE:
@@ -89,7 +97,7 @@ def finder(x: Any, device: int) -> Callable[[], Queue]:
 
     def cupys() -> Queue:
         stream = of_cupy(device)
-        return stream.ptr, stream
+        return _kept(stream.ptr, stream)
 
     return cupys
 

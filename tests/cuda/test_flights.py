@@ -1,5 +1,6 @@
 """Calls that are under way on a device: what they hold, who looks after them, how they end."""
 
+import dataclasses
 import gc
 import os
 import subprocess
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import hpccomm
+from hpccomm.contracts.signature import Signature
 from hpccomm.cuda import streams
 from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAborted
 from hpccomm.flights import MARK_BYTES, QUIET_SECONDS, Flights
@@ -266,6 +268,37 @@ def test_trap_abort_from_the_watchdog_releases_the_stream_and_wait_raises():
             cupy.cuda.Device(comm.device).synchronize()
 
     run_ranks(2, main, backend="nccl")
+
+
+def test_a_call_that_the_library_does_not_come_back_from_is_released(monkeypatch):
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.ones(4, np.float32)
+            devices = comm._devices
+            released = threading.Event()
+            abort = devices.backend.abort
+
+            def aborted():
+                abort()
+                released.set()
+
+            def connecting(_send, _recv, _stream):
+                # As NCCL does, which connects ranks when they first need it.
+                assert released.wait(30), "nobody came"
+                raise RuntimeError("aborted")
+
+            monkeypatch.setattr(devices.backend, "abort", aborted)
+            call = Signature("broadcast", x.dtype, (4,), root=0)
+            way = devices.path.decide(call, "native", False)
+            monkeypatch.setattr(
+                devices.path, "decide", lambda *_: dataclasses.replace(way, launch=connecting)
+            )
+            with pytest.raises(CollectiveTimeout, match="broadcast"):
+                comm.broadcast(x, timeout=0.5)
+            with pytest.raises(CommunicatorAborted):
+                comm.all_reduce(x)
+
+    run_ranks(1, main, backend="nccl")
 
 
 PROGRAM = """
