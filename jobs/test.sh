@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that must hold: static checks, tests without MPI, tests under MPI on 1 to 4 ranks, on
-# several virtual hosts, docs.
+# Everything that must hold: static checks, tests without MPI, tests under MPI on 1 to 4 ranks, of
+# device arrays on a stand-in for CuPy, on several virtual hosts, docs.
 # Makes or reuses the environment of quickstart.sh and installs nothing outside it.
 #
 #   bash jobs/test.sh
@@ -44,13 +44,22 @@ stage 300 "mypy" "$python" -m mypy
 stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
 # Two at a time, file by file: a file's tests share what they start.
 stage 1100 "tests without MPI" "$python" -m pytest -n 2 --dist loadfile --ignore=tests/mpi \
-    --ignore=tests/cluster
+    --ignore=tests/cluster --ignore=tests/cuda
 # Open MPI's launcher refuses to start where one of the same process id was killed and left its files.
 launcher_folder=$(mktemp -d)
 trap 'rm -rf "$launcher_folder"' EXIT
 for ranks in 1 2 3 4; do
     stage 420 "tests with MPI, ranks: $ranks" env TMPDIR="$launcher_folder" "$mpiexec" -n "$ranks" \
         "$python" -m pytest --with-mpi -p no:cacheprovider -o faulthandler_timeout=60 tests/mpi
+done
+# Device arrays on a stand-in for CuPy, which other tests must not see. Each number of ranks takes
+# other cases of the conformance suite; all of them run with --part 0/1.
+standin=(env TMPDIR="$launcher_folder" PYTHONPATH="$checkout/tests/standin")
+stage 300 "devices, without MPI" "${standin[@]}" "$python" -m pytest -n 2 --dist loadfile tests/cuda
+for ranks_part in 1:0/8 2:1/5 4:2/16; do
+    ranks=${ranks_part%:*}
+    stage 200 "devices, ranks: $ranks" "${standin[@]}" "$mpiexec" -n "$ranks" "$python" -m pytest \
+        --with-mpi -q -p no:cacheprovider -o faulthandler_timeout=60 --part "${ranks_part#*:}" tests/cuda
 done
 stage 240 "tests on virtual hosts" "$python" -m pytest -rs tests/cluster
 stage 180 "docs" "$python" -m sphinx -n -W --keep-going -q docs docs/_build/html

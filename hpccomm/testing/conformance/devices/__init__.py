@@ -116,6 +116,18 @@ LEFT_OUT = (
     ),
     LeftOut(("algorithms.the_setting",), (NCCL,), "NCCL has no segments"),
     LeftOut(
+        (
+            "algorithms.counts",
+            "algorithms.large_arrays",
+            "algorithms.dtypes",
+            "algorithms.reductions",
+            "algorithms.ranks_in",
+            "deterministic.neither",
+        ),
+        (STAGED,),
+        "the host path carries them out, as the suite of host arrays tests it",
+    ),
+    LeftOut(
         ("reductions.nan_spreads",),
         (NCCL,),
         "what MIN and MAX make of a NaN is NCCL's affair there",
