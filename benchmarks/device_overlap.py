@@ -150,9 +150,11 @@ def judge(verdicts: Verdicts, alone: Stamps, both: Stamps, *, shared: bool) -> N
     """Print the verdicts: that the two overlap, and what they take together."""
     longer, shorter = sorted((alone.product, alone.reduction), reverse=True)
     if longer > 2 * shorter:
-        verdicts.limit(
-            False, f"the two are too unequal to tell: {longer:.2f} and {shorter:.2f} ms alone"
-        )
+        text = f"the two are too unequal to tell: {longer:.2f} and {shorter:.2f} ms alone"
+        if shared:
+            verdicts.told(f"{text} (ranks share a GPU)")
+        else:
+            verdicts.limit(False, text)
         return
     # One after the other, the second would begin where the first ends.
     hidden = (alone.product + alone.reduction - both.end) / shorter
