@@ -109,6 +109,7 @@ class Flights:
             object
         ] = []  # what captured calls need, as long as the communicator lives
         self._ended = False
+        self._relaxed = False
         self.entered: tuple[float, float, tuple[str, int], int] | None = None
 
     def note(
@@ -244,12 +245,15 @@ class Flights:
         """Look after what is under way: for the watchdog, from its thread."""
         if self._ended:
             return
+        if not self._relaxed:
+            self._relaxed = True
+            streams.let_others_capture()
         try:
             with self._lock:
                 last = self._open
                 if last is not None and now - self._marked > QUIET_SECONDS:
                     self._mark_from_afar(last, now)
-                self._prune()
+                self._sweep()
             self._check()
         except CommunicationError as error:
             self._give_up(None, error)
@@ -258,6 +262,16 @@ class Flights:
             if now > flight.expires:
                 self._give_up(flight, None)
                 return
+
+    def _sweep(self) -> None:
+        """Let go of all that is done, whichever streams others still wait on. Under the lock."""
+        left = []
+        for flight in self._under_way:
+            if flight.over or streams.ready(flight.event):
+                self._land(flight)
+            else:
+                left.append(flight)
+        self._under_way = deque(left)
 
     def _all(self) -> tuple[Flight, ...]:
         """Return what is under way, and what is being issued."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hpccomm.calls import Calls, Label, Operation
 from hpccomm.communicator.launched import Launched, check_apart
-from hpccomm.contracts.device import DeviceBackend, DevicePath, DeviceWay, Launch
+from hpccomm.contracts.device import DeviceBackend, DevicePath, DeviceWay, Given, Launch
 from hpccomm.cuda import arrays, streams
 from hpccomm.cuda.arrays import DeviceArray
 from hpccomm.cuda.library import cupy
@@ -339,7 +339,10 @@ class Devices:
     # Batches and plans.
 
     def issue_batch(self, calls: tuple[Launched, ...], async_op: bool, limit: float) -> Work | None:
-        """Issue calls together: those that may stand in a group in one, then the others in order.
+        """Issue calls together: those that can stand in a group in one, then the others, each in order.
+
+        Which can is the same on all ranks, and so is the order of collectives. Messages all stand in the
+        group, so that none waits for a call that its peer issues after it.
 
         Raises
         ------
@@ -356,19 +359,25 @@ class Devices:
         check_apart(calls)
         for call in calls:
             self._ready(call.way, call.queue[0])
-        together = [call for call in calls if call.way.grouped]
-        after = [call for call in calls if not call.way.grouped]
         backend = self.backend
         assert backend is not None
 
         def launch(_send: int, _recv: int, stream: int) -> None:
+            together = []
+            for call in calls:
+                if call.way.grouped is not None:
+                    begin = call.way.grouped.begin
+                    given = Given(call.send, call.recv, None)
+                    if begin is not None:
+                        given = begin(call.send, call.recv, stream)
+                    together.append((call.way.grouped.launch, given))
             with backend.group():
-                for call in together:
+                for run, given in together:
+                    run(given.send, given.recv, stream)
+            for call in calls:
+                if call.way.grouped is None:
                     assert call.way.launch is not None
                     call.way.launch(call.send, call.recv, stream)
-            for call in after:
-                assert call.way.launch is not None
-                call.way.launch(call.send, call.recv, stream)
 
         whole = Launched(
             DeviceWay(first.way.choice, launch),

@@ -145,6 +145,39 @@ DeviceStart = Callable[[int, int, int], DeviceSteps]
 """``start(send, recv, stream)`` gives polled steps. When they end, the result is ordered on the stream."""
 
 
+class Given(NamedTuple):
+    """What a call is given that begins before the group in which it stands.
+
+    Attributes
+    ----------
+    send, recv : int
+        Addresses, in place of the call's own.
+    kept : object
+        To be held until the group is issued.
+    """
+
+    send: int
+    recv: int
+    kept: object
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """A call as it stands in a group with others. Whether it can is the same on all ranks.
+
+    Attributes
+    ----------
+    launch : callable
+        Issues it, in the group.
+    begin : callable or None
+        ``begin(send, recv, stream)`` puts on the stream, before the group, what makes the memory that
+        `launch` is given; None where that is the call's own.
+    """
+
+    launch: Launch
+    begin: Callable[[int, int, int], Given] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceWay:
     """How calls of one signature on device arrays are carried out. One of the first two is there.
@@ -159,15 +192,15 @@ class DeviceWay:
         Where the host takes part: gives polled steps.
     needs : Preparation or None
         What must be there before, on all ranks.
-    grouped : bool
-        Whether `launch` may stand in a group with others.
+    grouped : Grouped or None
+        The same in a group with others; None where it cannot stand in one.
     """
 
     choice: Choice
     launch: Launch | None = None
     start: DeviceStart | None = None
     needs: Preparation | None = None
-    grouped: bool = False
+    grouped: Grouped | None = None
 
 
 class DevicePath(Protocol):

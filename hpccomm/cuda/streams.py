@@ -1,5 +1,6 @@
 """Streams and events, as the numbers that CUDA knows them by."""
 
+import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,9 @@ from hpccomm.errors import CommunicationError, UsageError
 
 NOT_READY = 600
 """cudaErrorNotReady."""
+
+CAPTURE_ERRORS = range(900, 909)
+"""cudaErrorStreamCaptureUnsupported and its like: CUDA does not tell while a graph is captured."""
 
 
 class _Foreign:
@@ -128,6 +132,19 @@ def undisturbed(stream: int) -> bool:
         return False
 
 
+def let_others_capture() -> None:
+    """Let this thread ask after events while another one captures a graph, whatever its mode.
+
+    In the mode "global", which PyTorch takes by default, that would end the capture otherwise.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return  # without a driver nothing is captured
+    relaxed = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED; the former mode is left there
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(relaxed))
+
+
 @contextmanager
 def on_device(device: int) -> Iterator[None]:
     """Make a device CuPy's current one in this thread."""
@@ -173,7 +190,7 @@ def ready(event: int) -> bool:
     status: int = cupy().cuda.runtime.eventQuery(event)
     if status == 0:
         return True
-    if status == NOT_READY:
+    if status == NOT_READY or status in CAPTURE_ERRORS:
         return False
     error = cupy().cuda.runtime.CUDARuntimeError(status)
     raise CommunicationError(

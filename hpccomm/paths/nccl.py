@@ -1,13 +1,13 @@
 """The way of device arrays over NCCL: its own collectives, else hpccomm's over its messages."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from hpccomm import policy
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import DeviceBackend, DeviceWay, Launch, Piece, Pinned, Span
+from hpccomm.contracts.device import DeviceBackend, DeviceWay, Given, Grouped, Launch, Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.cuda import streams
 from hpccomm.cuda.memory import copy
@@ -89,17 +89,44 @@ class NcclPath:
         # Both ends come to the same size, so neither waits for an empty message.
         receives = [each for each in receives if each.data.elements]
         sends = [each for each in sends if each.data.elements]
-        replaced = any(_overlap(out.data, come.data) for out in sends for come in receives)
+        choice = self._choice(name, policy.NATIVE, "NCCL has messages of its own", None)
+        if any(_overlap(out.data, come.data) for out in sends for come in receives):
+            return self._from_copies(choice, receives, sends)
         exchange = self._devices.exchange
 
         def launch(_send: int, _recv: int, stream: int) -> None:
-            if replaced:
-                self._exchange_apart(receives, sends, stream)
-            elif receives or sends:
+            if receives or sends:
                 exchange(receives, sends, stream)
 
-        choice = self._choice(name, policy.NATIVE, "NCCL has messages of its own", None)
-        return DeviceWay(choice, launch, grouped=not replaced)
+        return DeviceWay(choice, launch, grouped=Grouped(launch))
+
+    def _from_copies(
+        self, choice: Choice, receives: Sequence[Piece], sends: Sequence[Piece]
+    ) -> DeviceWay:
+        """Return the way of messages of which one replaces what another one sends."""
+        device, exchange, scratch = (
+            self._devices.device,
+            self._devices.exchange,
+            self._schedules.scratch,
+        )
+        copied: list[Piece] = []
+
+        def begin(_send: int, _recv: int, stream: int) -> Given:
+            copied.clear()
+            kept = []
+            with streams.used(stream, device):
+                for peer, data in sends:
+                    memory = scratch.empty(data.nbytes, _BYTES)
+                    kept.append(memory)
+                    copy(data.pointer, memory.data.ptr, data.nbytes, stream)
+                    copied.append(Piece(peer, data._replace(pointer=memory.data.ptr)))
+            return Given(0, 0, kept)
+
+        def launch(_send: int, _recv: int, stream: int) -> None:
+            exchange(receives, copied, stream)
+
+        grouped = Grouped(launch, begin)
+        return DeviceWay(choice, _alone(grouped), grouped=grouped)
 
     def close(self) -> None:
         """Free NCCL's communicators, and the memory of captured graphs. Local; blocks; idempotent.
@@ -108,20 +135,6 @@ class NcclPath:
         """
         self._devices.close()
         self._schedules.scratch.free()
-
-    def _exchange_apart(
-        self, receives: Sequence[Piece], sends: Sequence[Piece], stream: int
-    ) -> None:
-        """Send copies: NCCL sends and receives at the same time, in whatever order."""
-        with streams.used(stream, self._devices.device):
-            kept, copies = [], []
-            for peer, data in sends:
-                memory = self._schedules.scratch.empty(data.nbytes, _BYTES)
-                copy(data.pointer, memory.data.ptr, data.nbytes, stream)
-                kept.append(memory)
-                copies.append(Piece(peer, data._replace(pointer=memory.data.ptr)))
-            self._devices.exchange(receives, copies, stream)
-            del kept  # from here on the pool gives them to what comes later on this stream
 
     def _library(self, call: Signature, deterministic: bool) -> tuple[Signature, tuple[str, ...]]:
         """Return what NCCL is asked for, and the names under which it does that."""
@@ -177,23 +190,21 @@ class NcclPath:
             begin = self._schedules.scaled(call)
         elif call.in_place and not asked.in_place:
             begin = self._schedules.saved(call)
-        if not call.elements:
-            return DeviceWay(choice, _nothing, needs=pinned.needs, grouped=True)
-        if begin is None:
-            return DeviceWay(choice, pinned.launch, needs=pinned.needs, grouped=True)
-        # Not in a group: that begins after all of the block, when scratch may have other contents.
-        return DeviceWay(choice, self._begun(begin, pinned), needs=pinned.needs)
+        launch = pinned.launch if call.elements else _nothing
+        if begin is None or not call.elements:
+            return DeviceWay(choice, launch, needs=pinned.needs, grouped=Grouped(launch))
+        grouped = Grouped(launch, self._beginning(begin))
+        return DeviceWay(choice, _alone(grouped), needs=pinned.needs, grouped=grouped)
 
-    def _begun(self, begin: Begin, pinned: Pinned) -> Launch:
-        device, native = self._devices.device, pinned.launch
+    def _beginning(self, begin: Begin) -> Callable[[int, int, int], Given]:
+        device = self._devices.device
 
-        def launch(send: int, recv: int, stream: int) -> None:
+        def beginning(send: int, recv: int, stream: int) -> Given:
             with streams.used(stream, device):
                 begun = begin(send, recv, stream)
-                native(begun.send, begun.recv, stream)
-                begun.end()
+            return Given(begun.send, begun.recv, begun.kept)
 
-        return launch
+        return beginning
 
     def _enqueuing(self, planned: Planned) -> Launch:
         device, exchange = self._devices.device, self._devices.exchange
@@ -221,6 +232,19 @@ class NcclPath:
 
 def _overlap(a: Span, b: Span) -> bool:
     return a.pointer < b.pointer + b.nbytes and b.pointer < a.pointer + a.nbytes
+
+
+def _alone(grouped: Grouped) -> Launch:
+    """Return the launch of a call that stands in no group."""
+    begin = grouped.begin
+    if begin is None:
+        return grouped.launch
+
+    def launch(send: int, recv: int, stream: int) -> None:
+        given = begin(send, recv, stream)
+        grouped.launch(given.send, given.recv, stream)
+
+    return launch
 
 
 def _nothing(_send: int, _recv: int, _stream: int) -> None:

@@ -68,7 +68,7 @@ def test_to_close_the_path_closes_nccl():
 def test_auto_takes_nccls_own_collective():
     library = Library()
     way = path(library).decide(SUM, "auto", False)
-    assert way.grouped
+    assert way.grouped.begin is None
     way.launch(1, 2, 3)
     assert library.given == [(SUM, "native", (1, 2, 3))]
     assert str(way.choice) == (
@@ -132,7 +132,7 @@ def test_in_place_or_not_ranks_choose_alike_and_an_all_to_all_is_copied_first():
         over_nccl.decide(there, "auto", False).choice
     )
     way = over_nccl.decide(there, "auto", False)
-    assert not way.grouped  # a group begins when scratch may have other contents
+    assert way.grouped.begin is not None  # it stands in a group as those that are out of place do
     x = cupy.asarray(np.arange(8, dtype=F32))
     cupy.cuda.get_current_stream().synchronize()
     way.launch(x.data.ptr, x.data.ptr, 0)
@@ -147,7 +147,7 @@ def test_a_factor_that_nccl_does_not_take_is_multiplied_beforehand():
     library = Library(lambda call: not isinstance(call.op, PremulSum), reads=True)
     call = Signature("all_reduce", F32, (8,), op=PremulSum(0.5))
     way = path(library).decide(call, "auto", False)
-    assert not way.grouped
+    assert way.grouped.begin is not None
     x = cupy.asarray(np.arange(8, dtype=F32))
     cupy.cuda.get_current_stream().synchronize()
     way.launch(x.data.ptr, x.data.ptr, 0)
@@ -190,7 +190,7 @@ def test_trap_a_message_that_replaces_what_is_sent_is_sent_from_a_copy():
 
     library.exchange = exchange
     way = path(library).message([come], [out], 0)
-    assert not way.grouped
+    assert way.grouped.begin is not None
     way.launch(0, 0, 0)
     assert seen == [([come], True, list(range(8)))]
 
