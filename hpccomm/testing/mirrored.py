@@ -203,9 +203,10 @@ class OnDevice:
 
     def empty(self, shape: Any, dtype: Any, *, device: int | None = None) -> Array:
         """Return an array of the host whose twin lies in registered device memory."""
-        memory = self._comm.empty(
-            shape, dtype, device=self.mirrors.device if device is None else device
-        )
+        with self.mirrors.current():
+            memory = self._comm.empty(
+                shape, dtype, device=self.mirrors.device if device is None else device
+            )
         x = np.empty(memory.shape, memory.dtype)
         self.mirrors.of(x, memory.reshape(-1).view(np.uint8) if memory.size else memory)
         return x

@@ -99,6 +99,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+    # A communicator that failed over CUDA-aware MPI keeps NCCL from the device: those come last.
+    items.sort(key=lambda item: "[mpi-" in item.name or "-mpi]" in item.name)
     for item in items:
         if not item.path.is_relative_to(HERE):
             continue
