@@ -7,10 +7,8 @@ last.
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 
 from hpccomm.cuda import streams
 from hpccomm.errors import CommunicationError
@@ -74,6 +72,9 @@ class Flight:
 class Flights:
     """The calls of one communicator that are under way on its device.
 
+    Calls that are captured into a graph are not under way: only what they touch is kept, as long as the
+    communicator lives, since the graph may be launched until then.
+
     Parameters
     ----------
     device : int
@@ -100,16 +101,14 @@ class Flights:
         self._device = device
         self._check = check
         self._lost = lost
+        self._is_capturing = streams.capture_query()
         self._lock = threading.Lock()
-        self._open: Flight | None = None
-        self._marked = 0.0  # when an event was recorded last
-        self._under_way: deque[Flight] = deque()
+        self._open: Flight | None = None  # takes further calls, and has no event yet
+        self._shared = 0.0  # when an event that calls share was recorded last
+        self._under_way: list[Flight] = []
         self._events: list[int] = []
-        self._graphs: list[
-            object
-        ] = []  # what captured calls need, as long as the communicator lives
+        self._graphs: list[object] = []
         self._ended = False
-        self._relaxed = False
         self.entered: tuple[float, float, tuple[str, int], int] | None = None
 
     def note(
@@ -126,10 +125,13 @@ class Flights:
 
         A stream without a holder may be gone when the call has returned: it is asked for nothing more.
         """
+        if self._is_capturing(stream):
+            self._graphs.append(keep)
+            return
         with self._lock:
             flight = self._open
             if flight is not None and flight.stream != stream:
-                self._mark(flight, begin)
+                self._mark(flight)
                 flight = None
             if flight is None:
                 flight = self._open = Flight(
@@ -140,8 +142,10 @@ class Flights:
                 flight.label, flight.sequence = label, sequence
                 if begin + timeout < flight.expires:
                     flight.expires, flight.timeout = begin + timeout, timeout
-            if begin - self._marked > MARK_SECONDS or label[1] >= MARK_BYTES or holder is None:
-                self._mark(flight, begin)
+            if begin - self._shared > MARK_SECONDS or label[1] >= MARK_BYTES or holder is None:
+                self._shared = begin
+                self._mark(flight)
+                self._prune()
 
     def depart(
         self,
@@ -155,38 +159,39 @@ class Flights:
     ) -> Flight:
         """Remember a call as `note` does, with an event of its own. Returns its flight."""
         owner = streams.owned_event()
+        captured = bool(self._is_capturing(stream))
+        flight = Flight(
+            stream,
+            holder,
+            begin,
+            begin + timeout,
+            timeout,
+            label,
+            sequence,
+            [keep],
+            owner.ptr,
+            owner,
+            captured,
+        )
         with self._lock:
-            flight = Flight(
-                stream,
-                holder,
-                begin,
-                begin + timeout,
-                timeout,
-                label,
-                sequence,
-                [keep],
-                owner.ptr,
-                owner,
-            )
-            self._mark(flight, begin)
-            return flight
+            if captured:
+                streams.record(flight.event, stream)
+                self._graphs.append(flight)
+            else:
+                self._mark(flight)
+                self._prune()
+        return flight
 
-    def _mark(self, flight: Flight, now: float) -> None:
+    def _mark(self, flight: Flight) -> None:
         """Record the event of a flight. Under the lock."""
         if flight is self._open:
             self._open = None
-        self._marked = now
         with streams.on_device(self._device):  # the default stream has the same number on each
-            flight.captured = streams.capturing(flight.stream)
             if not flight.event:
                 flight.event = self._take()
             streams.record(flight.event, flight.stream)
         flight.holder = None
-        if flight.captured:
-            self._graphs.append(flight)  # the graph may be replayed as long as there is one
-        else:
-            self._under_way.append(flight)
-            self._prune()
+        self._under_way.append(flight)
 
     def _take(self) -> int:
         return self._events.pop() if self._events else streams.make_event()
@@ -208,19 +213,20 @@ class Flights:
             self._events.append(event)
 
     def _prune(self) -> None:
-        """Let go of what is done, the oldest first. Under the lock."""
-        under_way = self._under_way
-        while under_way and (under_way[0].over or streams.ready(under_way[0].event)):
-            self._land(under_way.popleft())
-
-    def _land(self, flight: Flight) -> None:
-        flight.over = True
-        flight.keep = []
-        if flight.owner is None:
-            self._give(flight.event)
+        """Let go of what is done, whichever streams others still wait on. Under the lock."""
+        left = []
+        for flight in self._under_way:
+            if flight.over or streams.ready(flight.event):
+                flight.over = True
+                flight.keep = []
+                if flight.owner is None:
+                    self._give(flight.event)
+            else:
+                left.append(flight)
+        self._under_way = left
 
     def landed(self, flight: Flight) -> bool:
-        """Tell whether a flight is over. Never blocks.
+        """Tell whether a flight of `depart` is over. Never blocks.
 
         Raises
         ------
@@ -228,32 +234,36 @@ class Flights:
             If CUDA has failed.
         """
         if not flight.over and streams.ready(flight.event):
+            flight.over = True
             with self._lock:
                 self._prune()
-            flight.over = True  # it may stand behind another stream's, which is not
         return flight.over
 
     def idle(self) -> bool:
         """Tell whether nothing is under way, having recorded the events that are missing."""
         with self._lock:
-            if self._open is not None:
-                self._mark(self._open, perf_counter())
+            if self._open is not None and streams.undisturbed(self._open.stream):
+                self._mark(self._open)
             self._prune()
-            return not self._under_way
+            return not self._under_way and self._open is None
 
     def look(self, now: float) -> None:
         """Look after what is under way: for the watchdog, from its thread."""
         if self._ended:
             return
-        if not self._relaxed:
-            self._relaxed = True
-            streams.let_others_capture()
+        streams.look_from_here(self._device)
         try:
             with self._lock:
                 last = self._open
-                if last is not None and now - self._marked > QUIET_SECONDS:
-                    self._mark_from_afar(last, now)
-                self._sweep()
+                # An event that another thread records while a graph is captured would become a part of
+                # it, or end it: the next look tries again.
+                if (
+                    last is not None
+                    and now - last.begin > QUIET_SECONDS
+                    and streams.undisturbed(last.stream)
+                ):
+                    self._mark(last)
+                self._prune()
             self._check()
         except CommunicationError as error:
             self._give_up(None, error)
@@ -263,20 +273,10 @@ class Flights:
                 self._give_up(flight, None)
                 return
 
-    def _sweep(self) -> None:
-        """Let go of all that is done, whichever streams others still wait on. Under the lock."""
-        left = []
-        for flight in self._under_way:
-            if flight.over or streams.ready(flight.event):
-                self._land(flight)
-            else:
-                left.append(flight)
-        self._under_way = deque(left)
-
     def _all(self) -> tuple[Flight, ...]:
         """Return what is under way, and what is being issued."""
         with self._lock:
-            flights = list(self._under_way)
+            flights = [*self._under_way]
             if self._open is not None:
                 flights.append(self._open)
         entered = self.entered
@@ -285,17 +285,11 @@ class Flights:
             flights.append(Flight(0, None, begin, begin + timeout, timeout, label, sequence))
         return tuple(flights)
 
-    def _mark_from_afar(self, flight: Flight, now: float) -> None:
-        # An event that another thread records while a graph is captured would become a part of it, or
-        # end it: nothing is touched then, and the next look tries again.
-        if streams.undisturbed(flight.stream):
-            self._mark(flight, now)
-
     def _give_up(self, flight: Flight | None, error: CommunicationError | None) -> None:
         self._ended = True
         told = self._lost(flight, error)
-        for each in self._under_way:
-            each.error = told
+        for each in self._all():
+            each.error = each.error or told
 
     def end(self) -> None:
         """Look no more, and forget what there is. Events that are out are given up with CUDA."""
@@ -304,6 +298,7 @@ class Flights:
             for event in self._events:
                 streams.drop_event(event)
             self._events.clear()
+            self._graphs.clear()
 
     def abandon(self) -> Sequence[object]:
         """Look no more; return what may still be in use."""

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from hpccomm.buffers import overlap
 from hpccomm.calls import Label, Operation
 from hpccomm.contracts.device import DeviceWay
 from hpccomm.cuda.arrays import DeviceArray
@@ -64,14 +63,60 @@ class Launched:
 
 
 def check_apart(calls: tuple[Launched, ...]) -> None:
-    """Raise if one call of a batch touches what another one writes: they are carried out at once."""
-    for number, one in enumerate(calls):
-        for other in calls[number + 1 :]:
-            for a in (*one.reads, *one.writes):
-                for b in (*other.reads, *other.writes):
-                    written = a in one.writes or b in other.writes
-                    if written and overlap(a, b):
-                        raise UsageError(
-                            f"{one.label[0]} and {other.label[0]} of a batch share memory that one of "
-                            "them writes, and a device carries a batch out at once; take them out of it"
-                        )
+    """Raise if one call of a batch touches what another one writes: they are carried out at once.
+
+    Raises
+    ------
+    UsageError
+        With the names of the two calls.
+    """
+    far = written = _Extent(0, 0, False, "")  # of those so far, that which reaches farthest
+    for extent in sorted(each for call in calls for each in _extents(call)):
+        other = far if extent.written else written
+        if extent.start < other.end:
+            raise UsageError(
+                f"{other.name} and {extent.name} of a batch share memory that one of them writes, and "
+                "a device carries a batch out at once; take one of them out of it"
+            )
+        far = max(far, extent, key=_end)
+        if extent.written:
+            written = max(written, extent, key=_end)
+
+
+class _Extent(NamedTuple):
+    """Memory that one call touches."""
+
+    start: int
+    end: int
+    written: bool
+    name: str
+
+
+def _end(extent: _Extent) -> int:
+    return extent.end
+
+
+def _extents(call: Launched) -> list[_Extent]:
+    """Return where a call reads and writes. What it does to its own arrays is its own matter."""
+    name = call.label[0]
+    reads = [_extent(array, False, name) for array in call.reads if array.nbytes]
+    writes = [_extent(array, True, name) for array in call.writes if array.nbytes]
+    apart = [
+        read
+        for read in reads
+        if not any(read.start < write.end and write.start < read.end for write in writes)
+    ]
+    both = [
+        _Extent(
+            min([write.start, *(read.start for read in reads if read not in apart)]),
+            max([write.end, *(read.end for read in reads if read not in apart)]),
+            True,
+            name,
+        )
+        for write in writes
+    ]
+    return apart + both
+
+
+def _extent(array: DeviceArray, written: bool, name: str) -> _Extent:
+    return _Extent(array.pointer, array.pointer + array.nbytes, written, name)

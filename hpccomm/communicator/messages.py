@@ -262,6 +262,8 @@ class Messages(Core):
         sends = () if source is None or to is None else (Piece(to, _span(source)),)
         receives = () if target is None or origin is None else (Piece(origin, _span(target)),)
         way = devices.path.message(receives, sends, self._checked_tag(tag))
+        if way.launch is not None and self._batch is None:
+            self._check_own(sends, receives)
         nbytes = max((piece.data.nbytes for piece in (*sends, *receives)), default=0)
         call = devices.message(
             way,
@@ -276,6 +278,21 @@ class Messages(Core):
             self._collect(call, async_op)
             return result
         return devices.issue(call, async_op, limit)
+
+    def _check_own(self, sends: tuple[Piece, ...], receives: tuple[Piece, ...]) -> None:
+        """Raise if this rank sends to itself what it does not receive in the same call.
+
+        On a stream the one would wait for the other for ever.
+        """
+        rank = self._backend.rank
+        going = [piece.data.nbytes for piece in sends if piece.peer == rank]
+        coming = [piece.data.nbytes for piece in receives if piece.peer == rank]
+        if going != coming:
+            raise UsageError(
+                f"rank {rank} sends {sum(going)} bytes to itself and receives {sum(coming)} in this "
+                "call; on a device both ends are given together: in one send_recv of the same size, or "
+                "in a batch"
+            )
 
     def _readable(self, x: Any, name: str, stream: object) -> View:
         array = view(x, name)

@@ -4,6 +4,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from hpccomm.cuda.arrays import CUPY, INTERFACE, TORCH, kind_of
@@ -109,8 +110,7 @@ def finder(x: Any, device: int) -> Callable[[], Queue]:
 @contextmanager
 def used(stream: int, device: int) -> Iterator[None]:
     """Make a stream, and its device, CuPy's current ones."""
-    cuda = cupy().cuda
-    with cuda.Device(device), cuda.Stream.from_external(_Foreign(stream)):
+    with on_device(device), cupy().cuda.Stream.from_external(_Foreign(stream)):
         yield
 
 
@@ -132,24 +132,62 @@ def undisturbed(stream: int) -> bool:
         return False
 
 
-def let_others_capture() -> None:
-    """Let this thread ask after events while another one captures a graph, whatever its mode.
+def capture_query() -> Callable[[int], bool]:
+    """Return what tells whether a graph is captured from a stream, the shortest way."""
+    query: Callable[[int], bool] = cupy().cuda.runtime.streamIsCapturing
+    return query
 
-    In the mode "global", which PyTorch takes by default, that would end the capture otherwise.
-    """
+
+@cache
+def _driver() -> ctypes.CDLL | None:
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return  # without a driver nothing is captured
-    relaxed = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED; the former mode is left there
-    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(relaxed))
+        return None
+
+
+def look_from_here(device: int) -> None:
+    """Make this thread, which is hpccomm's own, fit to ask after events of a device at any time.
+
+    Its current device becomes that one, for good: to set another one back would make a context there.
+    While another thread captures a graph in the mode "global", which PyTorch takes by default, to ask
+    would end the capture unless this thread's own mode is "relaxed".
+    """
+    cupy().cuda.runtime.setDevice(device)
+    driver = _driver()
+    if driver is not None:
+        relaxed = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED; the former mode is left there
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(relaxed))
+
+
+def _has_context(device: int) -> bool:
+    """Tell whether this process has used a device; True where the driver is not to be asked."""
+    driver = _driver()
+    if driver is None:
+        return True
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    state = driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+    return state != 0 or bool(active.value)
 
 
 @contextmanager
 def on_device(device: int) -> Iterator[None]:
-    """Make a device CuPy's current one in this thread."""
-    with cupy().cuda.Device(device):
+    """Make a device the current one in this thread, for a while.
+
+    The former one is made current again, unless this process has never used it: from CUDA 12 on that
+    would take some hundred MiB of its memory, of device 0 by every rank.
+    """
+    runtime = cupy().cuda.runtime
+    before = runtime.getDevice()
+    if before == device:
         yield
+        return
+    runtime.setDevice(device)
+    try:
+        yield
+    finally:
+        if _has_context(before):
+            runtime.setDevice(before)
 
 
 def make_event() -> int:
@@ -202,6 +240,6 @@ def ready(event: int) -> bool:
 def make_stream(device: int, *, high_priority: bool) -> Any:
     """Return a new stream that does not wait for the default one; it is CuPy's, and ends with it."""
     cuda = cupy().cuda
-    with cuda.Device(device):
+    with on_device(device):
         # CUDA takes what lies beyond the range for the end of it; less is sooner.
         return cuda.Stream(non_blocking=True, priority=-100 if high_priority else None)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from hpccomm.backends.nccl import variables
 from hpccomm.backends.nccl.backend import NcclBackend
-from hpccomm.backends.nccl.communicators import founded
+from hpccomm.backends.nccl.communicators import founded, kept
 from hpccomm.backends.nccl.facts import crowded, mine, unfit, unpacked
 from hpccomm.backends.nccl.together import Ranks, together
 from hpccomm.contracts.backend import Backend
@@ -108,7 +108,7 @@ def _communicator(ranks: Ranks, parent: object, left_out: Sequence[int]) -> tupl
     ):
         sound = ranks.control.all_gather(b"+" if parent.sound else b"")
         if all(sound):
-            made, why = together(ranks, "shrinking", lambda: parent.shrunk(left_out))
+            made, why = together(ranks, "shrinking", lambda: kept(parent.shrunk(left_out)))
             if made is not None:
                 return made, why
             logger.warning("NCCL cannot shrink a communicator (%s), and makes a new one", why)
