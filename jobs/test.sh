@@ -56,10 +56,12 @@ done
 # other cases of the conformance suite; all of them run with --part 0/1.
 standin=(env TMPDIR="$launcher_folder" PYTHONPATH="$checkout/tests/standin")
 stage 300 "devices, without MPI" "${standin[@]}" "$python" -m pytest -n 2 --dist loadfile tests/cuda
-for ranks_part in 1:0/8 2:1/5 4:2/16; do
-    ranks=${ranks_part%:*}
-    stage 200 "devices, ranks: $ranks" "${standin[@]}" "$mpiexec" -n "$ranks" "$python" -m pytest \
-        --with-mpi -q -p no:cacheprovider -o faulthandler_timeout=60 --part "${ranks_part#*:}" tests/cuda
+stage 200 "devices, ranks: 2" "${standin[@]}" "$mpiexec" -n 2 "$python" -m pytest --with-mpi -q \
+    -p no:cacheprovider -o faulthandler_timeout=60 --part 0/8 tests/cuda
+for ranks_part in 1:1/16 4:2/32; do
+    stage 200 "devices, ranks: ${ranks_part%:*}" "${standin[@]}" "$mpiexec" -n "${ranks_part%:*}" \
+        "$python" -m pytest --with-mpi -q -p no:cacheprovider -o faulthandler_timeout=60 \
+        --part "${ranks_part#*:}" tests/cuda/test_conformance.py
 done
 stage 240 "tests on virtual hosts" "$python" -m pytest -rs tests/cluster
 stage 180 "docs" "$python" -m sphinx -n -W --keep-going -q docs docs/_build/html
