@@ -656,6 +656,8 @@ class Calls:
         cause = RuntimeError("it belongs to the process that this one was forked from")
         aborted = self._aborted(cause)
         aborted.__cause__ = cause
+        # Who holds the gate sees it; but where that had been shut before, this is the reason now.
+        self.gate.shut(aborted)
         self.gate = Gate(aborted)
         for task in self._under_way:
             task.error, task.over = aborted, True

@@ -228,11 +228,16 @@ class Communicator(Collectives, Uneven, Objects, Memory, Windows, Groups, Core):
         if not (calls or async_op):
             return None
         with self._one_call():
-            launched = [each for each in calls if isinstance(each, Launched)]
+            devices = self._devices
+            launched = tuple(each for each in calls if isinstance(each, Launched))
             if launched and launched[0].way.launch is not None:
-                assert isinstance(self._devices, Devices)
-                return self._devices.issue_batch(tuple(launched), async_op, timeout)
-            work: Work | None = self._polled(as_one(calls), None, async_op, timeout)
+                assert isinstance(devices, Devices)
+                return devices.issue_batch(launched, async_op, timeout)
+            operations = tuple(each for each in calls if isinstance(each, Operation))
+            if launched:
+                assert isinstance(devices, Devices)
+                operations = tuple(devices.operation(each, async_op) for each in launched)
+            work: Work | None = self._polled(as_one(operations), None, async_op, timeout)
             return work
 
     # Watching.

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -130,6 +131,7 @@ class Core:
         self._device = device
         self._windows: list[Window] = []  # in the order in which all ranks made them
         self._groups = 0  # how many were made of this one, by all its ranks
+        self._shrunk: Counter[tuple[int, ...]] = Counter()  # and by all but those
         self._node_comm = node_comm
         self._make = make
         self._batch: Collector | None = None

@@ -153,7 +153,7 @@ class Devices:
         if stream is None:
             with streams.on_device(self.device):
                 return arrays.empty_like_kind(x, shape, dtype)
-        with streams.used(pointer, self.device):
+        with streams.used_for(x, pointer, self.device):
             return arrays.empty_like_kind(x, shape, dtype)
 
     # Issuing.
@@ -199,20 +199,14 @@ class Devices:
         return call.result
 
     def _by_host(self, call: Launched, async_op: bool, limit: float) -> Any:
-        if streams.capturing(call.queue[0]):
-            raise UsageError(
-                f"{call.label[0]} on device arrays goes over {self.path.name!r}, in which the host "
-                "takes part, and a CUDA graph is being captured; capture works over NCCL alone"
-            )
+        """Issue a call in which the host takes part."""
+        operation = self.operation(call, async_op)
         if async_op:
-            return self._calls.start(self._apart(call), limit, call.result)
-        start = call.way.start
-        assert start is not None
-        steps = partial(start, call.send, call.recv, call.queue[0])
+            return self._calls.start(operation, limit, call.result)
         self._calls.run(
             call.label,
             call.tally,
-            lambda _send, _recv: steps(),
+            lambda _send, _recv: operation.start(),
             None,
             None,
             call.keep,
@@ -220,6 +214,26 @@ class Devices:
             ordered=call.ordered,
         )
         return call.result
+
+    def operation(self, call: Launched, async_op: bool) -> Operation:
+        """Return a call in which the host takes part as something polled.
+
+        Raises
+        ------
+        UsageError
+            If a CUDA graph is being captured.
+        """
+        if streams.capturing(call.queue[0]):
+            raise UsageError(
+                f"{call.label[0]} on device arrays goes over {self.path.name!r}, in which the host "
+                "takes part, and a CUDA graph is being captured; capture works over NCCL alone"
+            )
+        if async_op:
+            return self._apart(call)
+        start = call.way.start
+        assert start is not None
+        steps = partial(start, call.send, call.recv, call.queue[0])
+        return Operation(*call.label, steps, (call.keep, call.queue), ordered=call.ordered)
 
     def _apart(self, call: Launched) -> Operation:
         """Return a call in which the host takes part, on the communicator's own stream.

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.devices import Devices
@@ -13,6 +14,10 @@ from hpccomm.topology import check_rank
 
 if TYPE_CHECKING:
     from hpccomm.communicator.communicator import Communicator
+
+
+SHRUNK = 1 << 14
+"""Labels of shrunk communicators begin here, and end at twice as much."""
 
 
 class Groups(Core):
@@ -171,7 +176,12 @@ class Groups(Core):
             )
         with self._one_call():
             members = [each for each in range(size) if each not in left_out]
-            return self._group(members, name, "shrink{}", tuple(left_out))
+            # The ranks that are left out know nothing of it, and count on: nor may the others count it.
+            self._shrunk[tuple(left_out)] += 1
+            number = self._shrunk[tuple(left_out)]
+            label = SHRUNK + crc32(repr((left_out, number)).encode()) % SHRUNK
+            told = name or f"{self._calls.name}.without({','.join(map(str, left_out))}){number}"
+            return self._over(members, label, told, tuple(left_out))
 
     @property
     def node_comm(self) -> "Communicator":
@@ -180,16 +190,18 @@ class Groups(Core):
             return self  # type: ignore[return-value]  # every Groups is a Communicator
         return self._node_comm
 
-    def _group(
-        self, members: list[int], name: str | None, kind: str, left_out: tuple[int, ...] = ()
-    ) -> "Communicator":
+    def _group(self, members: list[int], name: str | None, kind: str) -> "Communicator":
         self._groups += 1
         label = self._groups
+        return self._over(members, label, name or f"{self._calls.name}.{kind.format(label)}")
+
+    def _over(
+        self, members: list[int], label: int, name: str, left_out: tuple[int, ...] = ()
+    ) -> "Communicator":
         with self._calls.beside_watchdog("making a group"):
             backend = self._backend.group(members, label)
-        told = name or f"{self._calls.name}.{kind.format(label)}"
         settings = replace(self._settings, timeout=self._calls.timeout)
-        return self._make(backend, told, settings, self._device, self._devices, left_out)
+        return self._make(backend, name, settings, self._device, self._devices, left_out)
 
     def finalize(self) -> None:
         """End the communicator. Collective; blocks; idempotent. Asynchronous calls are awaited.

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
-from hpccomm.calls import Label, Operation
+from hpccomm.calls import Label
 from hpccomm.contracts.device import DeviceWay
 from hpccomm.cuda.arrays import DeviceArray
 from hpccomm.cuda.streams import Queue
@@ -53,13 +52,6 @@ class Launched:
     reads: tuple[DeviceArray, ...]
     writes: tuple[DeviceArray, ...]
     ordered: bool = True
-
-    def operation(self) -> Operation:
-        """Return a call in which the host takes part as something polled."""
-        start = self.way.start
-        assert start is not None
-        steps = partial(start, self.send, self.recv, self.queue[0])
-        return Operation(*self.label, steps, (self.keep, self.queue), ordered=self.ordered)
 
 
 def check_apart(calls: tuple[Launched, ...]) -> None:

@@ -103,9 +103,8 @@ class Batch:
         self.work = self._end(calls, kind is None and self._async, self._timeout)
 
 
-def as_one(calls: tuple[Operation | Launched, ...]) -> Operation:
+def as_one(operations: tuple[Operation, ...]) -> Operation:
     """Return polled calls as one, which carries them out together."""
-    operations = tuple(call.operation() if isinstance(call, Launched) else call for call in calls)
     return Operation(
         "batch",
         sum(each.nbytes for each in operations),

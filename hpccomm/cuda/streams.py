@@ -114,6 +114,18 @@ def used(stream: int, device: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def used_for(x: Any, stream: int, device: int) -> Iterator[None]:
+    """Make a stream the current one of the framework of `x`, so that new memory is ready on it."""
+    if kind_of(x) != TORCH:
+        with used(stream, device):
+            yield
+        return
+    cuda = sys.modules["torch"].cuda
+    with cuda.stream(cuda.ExternalStream(stream, device=device)):
+        yield
+
+
 def capturing(stream: int) -> bool:
     """Tell whether a graph is captured from the stream."""
     return bool(cupy().cuda.runtime.streamIsCapturing(stream))
