@@ -1,5 +1,6 @@
 """Calls that are under way on a device: what they hold, who looks after them, how they end."""
 
+import contextlib
 import dataclasses
 import gc
 import os
@@ -299,6 +300,112 @@ def test_a_call_that_the_library_does_not_come_back_from_is_released(monkeypatch
                 comm.all_reduce(x)
 
     run_ranks(1, main, backend="nccl")
+
+
+def test_trap_calls_before_a_capture_and_in_it_are_apart(stream):
+    flights, told = flights_of()
+    default = cupy.cuda.Stream.null
+    before = last_of_two(flights, default)  # has no event when the capture begins
+    x = cupy.zeros(4, np.float32)
+    default.synchronize()
+    capturing = cupy.cuda.Stream()
+    with capturing:
+        capturing.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+        cupy.add(x, np.float32(1), out=x)
+        captured = noted(flights, capturing, ("all_reduce", MARK_BYTES), timeout=0.1)
+        graph = capturing.end_capture()
+    deadline = perf_counter() + 10
+    while not flights.idle():
+        assert perf_counter() < deadline
+    flights.look(perf_counter() + 1)
+    gc.collect()
+    assert before() is None
+    assert captured() is not None, "the graph may be launched"
+    assert not told, "a captured call has no deadline"
+    graph.launch(capturing)
+    capturing.synchronize()
+    flights.end()
+    gc.collect()
+    assert captured() is None
+
+
+def test_a_call_that_is_done_has_no_deadline_though_an_earlier_one_waits(stream):
+    flights, told = flights_of()
+    release = busy(stream)
+    noted(flights, stream, ("recv", MARK_BYTES), timeout=float("inf"))
+    other = cupy.cuda.Stream(non_blocking=True)
+    held = noted(flights, other, ("all_reduce", MARK_BYTES), timeout=0.1)
+    other.synchronize()
+    flights.look(perf_counter() + 1)
+    gc.collect()
+    assert held() is None
+    assert not told
+    release()
+
+
+def test_a_batch_keeps_its_order_whichever_ranks_are_in_place():
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            a = cupy.asarray(np.full(2, 10 + comm.rank, np.float32))
+            b = cupy.asarray(np.full(2, 20 + comm.rank, np.float32))
+            here = comm.rank == 0
+            with comm.batch():
+                got_a = comm.all_to_all(a, out=a if here else None)
+                got_b = comm.all_to_all(b)
+            assert got_a.get().tolist() == [10, 11]
+            assert got_b.get().tolist() == [20, 21]
+            x = cupy.asarray(np.full(2, comm.rank, np.float32))
+            y, out = cupy.zeros(2, np.float32), cupy.zeros(2, np.float32)
+            peer = 1 - comm.rank
+            with comm.batch():
+                comm.send_recv(x, peer, x if here else out, peer)
+                if here:
+                    comm.recv(y, peer)
+                else:
+                    comm.send(cupy.asarray(np.full(2, 30, np.float32)), peer)
+            assert (x if here else out).get().tolist() == [peer, peer]
+            assert y.get().tolist() == ([30, 30] if here else [0, 0])
+
+    run_ranks(2, main, backend="nccl")
+
+
+def test_calls_of_a_batch_that_share_what_one_writes_are_refused():
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            whole = cupy.zeros(100, np.float32)
+            for first, second, shared in (
+                (whole[:50], whole[50:], False),
+                (whole[:51], whole[50:], True),
+                (whole, whole[10:20], True),
+                (whole[10:20], whole, True),
+            ):
+                refusal = pytest.raises(hpccomm.UsageError, match="share memory")
+                with refusal if shared else contextlib.nullcontext(), comm.batch():
+                    comm.all_reduce(first)
+                    comm.all_reduce(second)
+            with comm.batch():  # to read the same is no harm
+                one = comm.all_gather(whole)
+                other = comm.all_gather(whole)
+            assert one.shape == other.shape == (comm.size, 100)
+
+    run_ranks(2, main, backend="nccl")
+
+
+@pytest.mark.parametrize("backend", ["nccl", "loopback"])
+def test_an_asynchronous_batch_is_over_when_its_arrays_are_there(backend):
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            for turn in range(10):
+                x = cupy.asarray(np.full(1000, turn, np.float32))
+                with comm.batch(async_op=True) as batch:
+                    comm.all_reduce(x)
+                batch.work.wait(block=True)
+                with cupy.cuda.Stream(non_blocking=True):
+                    assert x.get().tolist() == [turn * comm.size] * 1000
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STANDIN_DELAY", "0.003")
+        run_ranks(2, main, backend=backend)
 
 
 PROGRAM = """

@@ -33,6 +33,14 @@ class Stream:
         return self._stream.done
 
 
+class ExternalStream(Stream):
+    """A stream that somebody else owns."""
+
+    def __init__(self, stream_ptr: int, device: Any = None) -> None:
+        self._stream = cupy.cuda.Stream.from_external(_Of(stream_ptr))
+        self.device_index = _index(device)
+
+
 class _Default(Stream):
     def __init__(self, device: int) -> None:
         self._stream = cupy.cuda.Stream.null
