@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from hpccomm.contracts.backend import Backend, Buffer
 from hpccomm.contracts.device import Launch
+from hpccomm.cuda import streams
 from hpccomm.cuda.streams import Queue
 from hpccomm.errors import (
     BufferMismatch,
@@ -129,6 +130,7 @@ class Calls:
         self.backend = backend
         self._closed = ""  # why no call is taken any more
         self._busy = threading.Lock()
+        self._failing = threading.Lock()
         self._engine = engine(threaded=not backend.threaded)
         self._lane: Lane = deque()
         self._under_way: set[Task] = set()
@@ -289,7 +291,7 @@ class Calls:
                 flights.note(stream, holder, keep, begin, timeout, label, self.sequence)
         except BaseException as error:  # noqa: BLE001 (raised again)
             flights.entered = None
-            self._failed(self._released(error), *label, perf_counter() - begin, keep)
+            self._not_issued(error, label, perf_counter() - begin, keep, queue[0])
         elapsed = perf_counter() - begin
         tally.calls += 1
         tally.nbytes += label[1]
@@ -297,12 +299,19 @@ class Calls:
         if elapsed > self.slow_call or self.post_hooks.registered:
             self._report(*label, self.sequence, elapsed, None)
 
-    def _released(self, error: BaseException) -> BaseException:
-        """Return what ended a call: what the watchdog found, if it released it from the library."""
+    def _not_issued(
+        self, error: BaseException, label: Label, elapsed: float, keep: object, stream: int
+    ) -> NoReturn:
+        """Raise what kept a call from being put on a stream.
+
+        If the watchdog released it from the library, that is what the watchdog found. What a captured
+        call is refused for is harmless: nothing of it has run.
+        """
         failure = self.gate.error
-        if failure is None or not isinstance(error, Exception):
-            return error
-        return failure.__cause__ or failure
+        if failure is not None and isinstance(error, Exception):
+            error = failure.__cause__ or failure
+        harmless = isinstance(error, UsageError) and not streams.undisturbed(stream)
+        self._failed(error, *label, elapsed, keep, harmless=harmless)
 
     def repeated(
         self,
@@ -354,14 +363,14 @@ class Calls:
                 self.sequence = sequence = self.sequence + 1
                 begin = perf_counter()
                 flights.entered = (begin, timeout, label, sequence)
+                stream, holder = current()
                 try:
-                    stream, holder = current()
                     launch(send, recv, stream)
                     flights.entered = None
                     note(stream, holder, keep, begin, timeout, label, sequence)
                 except BaseException as error:  # noqa: BLE001 (raised again)
                     flights.entered = None
-                    self._failed(self._released(error), *label, perf_counter() - begin, keep)
+                    self._not_issued(error, label, perf_counter() - begin, keep, stream)
                 tally.calls += 1
                 tally.nbytes += nbytes
                 tally.seconds += perf_counter() - begin
@@ -635,11 +644,12 @@ class Calls:
 
     def fail(self, error: BaseException) -> None:
         """Mark the communicator as failed: its waits end, later calls are refused. Local."""
-        if self.gate.error is not None:
-            return
-        aborted = self._aborted(error)
-        aborted.__cause__ = error
-        self.gate.shut(aborted)
+        with self._failing:  # the watchdog may come to it at the same time
+            if self.gate.error is not None:
+                return
+            aborted = self._aborted(error)
+            aborted.__cause__ = error
+            self.gate.shut(aborted)
         for release in self.releases:
             release()
         for hook in self.abort_hooks:

@@ -7,6 +7,7 @@ last.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -105,7 +106,7 @@ class Flights:
         self._lock = threading.Lock()
         self._open: Flight | None = None  # takes further calls, and has no event yet
         self._shared = 0.0  # when an event that calls share was recorded last
-        self._under_way: list[Flight] = []
+        self._under_way: deque[Flight] = deque()
         self._events: list[int] = []
         self._graphs: list[object] = []
         self._ended = False
@@ -145,7 +146,7 @@ class Flights:
             if begin - self._shared > MARK_SECONDS or label[1] >= MARK_BYTES or holder is None:
                 self._shared = begin
                 self._mark(flight)
-                self._prune()
+                self._let_go()
 
     def depart(
         self,
@@ -179,7 +180,7 @@ class Flights:
                 self._graphs.append(flight)
             else:
                 self._mark(flight)
-                self._prune()
+                self._let_go()
         return flight
 
     def _mark(self, flight: Flight) -> None:
@@ -212,18 +213,26 @@ class Flights:
         else:
             self._events.append(event)
 
-    def _prune(self) -> None:
-        """Let go of what is done, whichever streams others still wait on. Under the lock."""
-        left = []
-        for flight in self._under_way:
+    def _let_go(self) -> None:
+        """Let go of what is done, up to the first that is not. Under the lock; short."""
+        under_way = self._under_way
+        while under_way and (under_way[0].over or streams.ready(under_way[0].event)):
+            self._land(under_way.popleft())
+
+    def _sweep(self) -> None:
+        """Let go of all that is done, whichever streams others still wait on. Under the lock."""
+        for _ in range(len(self._under_way)):
+            flight = self._under_way.popleft()
             if flight.over or streams.ready(flight.event):
-                flight.over = True
-                flight.keep = []
-                if flight.owner is None:
-                    self._give(flight.event)
+                self._land(flight)
             else:
-                left.append(flight)
-        self._under_way = left
+                self._under_way.append(flight)
+
+    def _land(self, flight: Flight) -> None:
+        flight.over = True
+        flight.keep = []
+        if flight.owner is None:
+            self._give(flight.event)
 
     def landed(self, flight: Flight) -> bool:
         """Tell whether a flight of `depart` is over. Never blocks.
@@ -235,8 +244,7 @@ class Flights:
         """
         if not flight.over and streams.ready(flight.event):
             flight.over = True
-            with self._lock:
-                self._prune()
+            flight.keep = []
         return flight.over
 
     def idle(self) -> bool:
@@ -244,15 +252,15 @@ class Flights:
         with self._lock:
             if self._open is not None and streams.undisturbed(self._open.stream):
                 self._mark(self._open)
-            self._prune()
+            self._sweep()
             return not self._under_way and self._open is None
 
     def look(self, now: float) -> None:
         """Look after what is under way: for the watchdog, from its thread."""
         if self._ended:
             return
-        streams.look_from_here(self._device)
         try:
+            streams.look_from_here(self._device)
             with self._lock:
                 last = self._open
                 # An event that another thread records while a graph is captured would become a part of
@@ -263,10 +271,13 @@ class Flights:
                     and streams.undisturbed(last.stream)
                 ):
                     self._mark(last)
-                self._prune()
+                self._sweep()
             self._check()
         except CommunicationError as error:
             self._give_up(None, error)
+            return
+        except RuntimeError as error:  # CUDA's: nothing that is asked of it will come any more
+            self._give_up(None, CommunicationError(f"CUDA has failed: {error}"))
             return
         for flight in self._all():
             if now > flight.expires:
@@ -290,6 +301,11 @@ class Flights:
         told = self._lost(flight, error)
         for each in self._all():
             each.error = each.error or told
+
+    @property
+    def captured(self) -> bool:
+        """Whether calls were captured: into graphs that may be there still."""
+        return bool(self._graphs)
 
     def end(self) -> None:
         """Look no more, and forget what there is. Events that are out are given up with CUDA."""

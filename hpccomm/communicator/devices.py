@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from hpccomm.calls import Calls, Label, Operation
 from hpccomm.communicator.launched import Launched, check_apart
 from hpccomm.contracts.device import DeviceBackend, DevicePath, DeviceWay, Given, Launch
+from hpccomm.control import Control
 from hpccomm.cuda import arrays, streams
 from hpccomm.cuda.arrays import DeviceArray
 from hpccomm.cuda.library import cupy
@@ -34,7 +36,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hpccomm")
 
 DRAIN_SECONDS = 10.0
-"""What is under way at exit may take so long; then it is aborted, since freeing it could block."""
+"""All that is under way at exit may take so long; then it is aborted, since freeing it could block."""
+
+ABORT_SECONDS = 2.0
+"""Of those, what is left to abort."""
+
+LET_GO_SECONDS = 10.0
+"""How long the library may take to let go of what is aborted."""
+
+GRAPH_SECONDS = 1.0
+"""The same, and to free what is finalized, where calls were captured: it lets go once no graph is left."""
 
 
 class Devices:
@@ -70,6 +81,7 @@ class Devices:
         self._high_priority = high_priority
         self._own: Any = None  # the stream of asynchronous calls, once there is one
         self._process = os.getpid()
+        self._until = math.inf  # when the process wants to be gone
         check = (lambda: None) if backend is None else backend.check
         self._flights = Flights(device, check, self._lost)
         self._closed = False
@@ -326,8 +338,15 @@ class Devices:
             expired=self._expired,
         )
 
-    def tried(self, way: DeviceWay, given: NDArray[Any], calls: Calls) -> NDArray[Any]:
-        """Return what comes of a call in place on `given`, for a self-check. Collective; blocks."""
+    def tried(self, way: DeviceWay, given: NDArray[Any], control: Control) -> NDArray[Any]:
+        """Return what comes of a call in place on `given`, for a self-check. Collective; blocks.
+
+        Raises
+        ------
+        CommunicationError
+            On every rank, if the call cannot be issued on one.
+        """
+        calls, flights, label = self._calls, self._flights, ("self-check", given.nbytes)
         with streams.on_device(self.device):
             x = cupy().asarray(given)
             stream, holder = streams.current(x, self.device)
@@ -336,11 +355,24 @@ class Devices:
                 assert way.start is not None
                 calls.drive("self-check", way.start(pointer, pointer, stream))
             else:
-                way.launch(pointer, pointer, stream)
-                limit = calls.timeout
-                self._flights.note(
-                    stream, holder, x, perf_counter(), limit, ("self-check", x.nbytes), 0
-                )
+                begin = perf_counter()
+                flights.entered = (begin, calls.timeout, label, 0)
+                failure = ""
+                try:
+                    way.launch(pointer, pointer, stream)
+                except Exception as error:  # noqa: BLE001 (told to all ranks, and raised)
+                    failure = f"rank {calls.backend.rank}: {error}"
+                flights.entered = None
+                told = [each.decode() for each in control.all_gather(failure.encode())]
+                if any(told):
+                    raise CommunicationError(
+                        f"self-check of communicator {calls.name!r}: a call on device arrays over "
+                        f"{way.choice.backend} cannot be issued ({'; '.join(filter(None, told))})",
+                        communicator=calls.name,
+                        rank=calls.backend.rank,
+                        operation="self-check",
+                    )
+                flights.note(stream, holder, x, begin, calls.timeout, label, 0)
                 calls.drive("self-check", self._landing())
             found: NDArray[Any] = cupy().asnumpy(x)
             return found
@@ -504,7 +536,8 @@ class Devices:
         _kept.extend(self._flights.abandon())
         _forget(self)
         if self.backend is not None:
-            self.backend.abort()
+            patience = GRAPH_SECONDS if self._flights.captured else LET_GO_SECONDS
+            self.backend.abort(min(patience, self._left()))
 
     def close(self) -> None:
         """Wait until what is under way is done, and free the library's communicators. Blocks.
@@ -531,19 +564,47 @@ class Devices:
     def _end(self) -> None:
         self._closed = True
         _forget(self)
+        captured = self._flights.captured
         self._flights.end()
         with streams.on_device(self.device):
+            if captured and self.backend is not None and not self.backend.release(GRAPH_SECONDS):
+                logger.warning(
+                    "%s: NCCL keeps its communicators as long as there are CUDA graphs with their calls, "
+                    "and frees them in a thread; drop the graphs before finalize",
+                    self._calls.name,
+                )
             self.path.close()
 
-    def leave(self) -> None:
-        """At the process's exit: free what can be freed soon, and abort the rest."""
+    def leave(self, until: float) -> None:
+        """At the process's exit: free what can be freed soon, and abort the rest.
+
+        Starts no thread: at exit Python may refuse to.
+
+        Parameters
+        ----------
+        until : float
+            When it is over, as ``time.perf_counter`` counts.
+        """
         if self._closed or self._process != os.getpid() or self._calls.gate.error is not None:
             return
+        self._until = until
         try:
-            self._drain(DRAIN_SECONDS, Gate())
-        except CommunicationError:
-            return  # which has aborted it
-        self._end()
+            self._drain(max(0.0, self._left() - ABORT_SECONDS), Gate())
+        except Exception as error:  # noqa: BLE001 (whatever it is, nothing may be left under way)
+            self._calls.fail(error)
+            return
+        self._closed = True
+        _forget(self)
+        # Captured graphs are there still, as a rule, and NCCL would wait for them: it ends with the
+        # process, and they before it.
+        if self.backend is not None and not self._flights.captured:
+            self._flights.end()
+            if not self.backend.release(self._left(), leaving=True):
+                logger.warning("%s: NCCL has not let go before the exit", self._calls.name)
+
+    def _left(self) -> float:
+        """Return the seconds that are left to this process."""
+        return max(0.0, self._until - perf_counter())
 
 
 _kept: list[object] = []
@@ -571,5 +632,9 @@ def _forget(devices: Devices) -> None:
 
 
 def _leave_all() -> None:
+    until = perf_counter() + DRAIN_SECONDS
     for each in list(_everyone):
-        each.leave()
+        try:
+            each.leave(until)
+        except Exception:  # the others must still be looked after
+            logger.exception("a communicator failed at exit")

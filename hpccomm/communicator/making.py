@@ -60,7 +60,11 @@ def make(
         of_node = backend.group(backend.topology.neighbours(backend.rank), 0)
     node_calls = Calls(f"{name}.node", of_node, settings)
     node_comm = _over(of_node, node_calls, settings, device, tables, None, None, (), tell=False)
-    return _over(backend, calls, settings, device, tables, node_comm, parent, left_out)
+    try:
+        return _over(backend, calls, settings, device, tables, node_comm, parent, left_out)
+    except BaseException:
+        node_comm.abort()  # which nobody will have
+        raise
 
 
 def _over(
@@ -96,7 +100,7 @@ def _over(
     if settings.self_check:
         _check(backend, calls, path)
         if isinstance(devices, Devices):
-            _check_devices(backend, calls, devices)
+            _check_devices(backend, calls, control, devices)
     return comm
 
 
@@ -129,13 +133,13 @@ def _check(backend: Backend, calls: Calls, path: HostPath) -> None:
             )
 
 
-def _check_devices(backend: Backend, calls: Calls, devices: Devices) -> None:
+def _check_devices(backend: Backend, calls: Calls, control: Control, devices: Devices) -> None:
     """Reduce a few numbers on the way of device arrays, and look at the result."""
     expected = np.arange(4.0) * backend.size + sum(range(backend.size))
     given = np.arange(4.0) + backend.rank
     call = Signature("all_reduce", expected.dtype, (4,), op=ReduceOp.SUM, in_place=True)
     way = devices.path.decide(call, AUTO, False)
-    got = devices.tried(way, given, calls)
+    got = devices.tried(way, given, control)
     if not np.array_equal(got, expected):
         raise CommunicationError(
             f"self-check of communicator {calls.name!r}: {way.choice.algorithm} all_reduce of device "

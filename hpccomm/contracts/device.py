@@ -130,8 +130,16 @@ class DeviceBackend(Protocol):
         """Return the library's `error` as one of hpccomm's, or None if it is not the library's."""
         ...
 
-    def abort(self) -> None:
-        """End what is under way. Local; from any thread; idempotent."""
+    def abort(self, seconds: float = ...) -> None:
+        """End what is under way, within so many seconds. Local; from any thread; idempotent."""
+        ...
+
+    def release(self, seconds: float, *, leaving: bool = False) -> bool:
+        """Free the library's communicators, which may last as long as graphs with their calls do.
+
+        After all that is under way has ended; `close` follows, unless the process is being left. Local;
+        waits so many seconds at most, and returns whether it is done.
+        """
         ...
 
     def close(self) -> None:

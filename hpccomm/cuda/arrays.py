@@ -1,5 +1,6 @@
 """Arrays in device memory, of whatever library, as what communication needs of them."""
 
+import sys
 from math import prod
 from typing import Any, NamedTuple
 
@@ -74,9 +75,13 @@ def on_device(x: object) -> bool:
         return False
     if kind == TORCH:
         return bool(x.is_cuda)  # type: ignore[attr-defined]  # it is a tensor
-    if kind == DLPACK:
-        return x.__dlpack_device__()[0] in _DLPACK_CUDA  # type: ignore[attr-defined]
-    return True
+    if kind == CUPY:
+        return True
+    # A class may have arrays in either memory, as JAX's has: DLPack tells of each.
+    where = getattr(x, "__dlpack_device__", None)
+    if where is None:
+        return hasattr(x, "__cuda_array_interface__")
+    return where()[0] in _DLPACK_CUDA
 
 
 def kind_of(x: object) -> int:
@@ -149,9 +154,16 @@ def seen_cupy(x: Any) -> DeviceArray:
 def _tensor(x: Any, name: str) -> DeviceArray:
     if x.requires_grad:
         raise UsageError(f"{name} requires grad, and communication has none; give {name}.detach()")
+    if x.layout is not sys.modules["torch"].strided:
+        raise UsageError(f"{name} has layout {x.layout}; give a dense tensor: {name}.to_dense()")
     dtype = _torch_dtypes.get(x.dtype)
     if dtype is None:
         dtype = _torch_dtypes[x.dtype] = _torch_dtype(x, name)
+    # Views that are computed when they are read: their memory holds other numbers.
+    if x.is_neg():
+        raise UsageError(f"{name} is a view that negates what it reads; give {name}.resolve_neg()")
+    if dtype.kind == "c" and x.is_conj():
+        raise UsageError(f"{name} is a view that conjugates what it reads; give {name}.resolve_conj()")
     return DeviceArray(x.data_ptr(), dtype, tuple(x.shape), x.is_contiguous(), True, x.get_device())
 
 

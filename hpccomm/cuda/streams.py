@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeGuard
 
 from hpccomm.cuda.arrays import CUPY, INTERFACE, TORCH, kind_of
 from hpccomm.cuda.library import cupy
@@ -34,6 +34,9 @@ Queue = tuple[int, object]
 LEGACY = (0, 1)
 """Numbers of the default stream, which never ends."""
 
+_POINTERS = 1 << 64
+"""What a pointer is less than."""
+
 PER_THREAD = 2
 """Number of each thread's own default stream: it means another one in another thread."""
 
@@ -52,21 +55,26 @@ def given(stream: object) -> Queue:
     UsageError
         If it is none.
     """
-    if isinstance(stream, int) and not isinstance(stream, bool):
+    if _is_number(stream):
         return stream, "default" if stream in LEGACY else None
     protocol = getattr(stream, "__cuda_stream__", None)
     if callable(protocol):
         told = protocol()
-        if isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], int):
+        if isinstance(told, tuple) and len(told) == 2 and _is_number(told[1]):
             return _kept(told[1], stream)
     for attribute in ("ptr", "cuda_stream"):
         pointer = getattr(stream, attribute, None)
-        if isinstance(pointer, int):
+        if _is_number(pointer):
             return _kept(pointer, stream)
     raise UsageError(
         f"stream is {stream!r}; give a CuPy stream, its pointer as an integer, or an object with "
         "__cuda_stream__"
     )
+
+
+def _is_number(stream: object) -> TypeGuard[int]:
+    """Tell whether it can be a stream's pointer; True is a slip, and equal to the default stream's."""
+    return isinstance(stream, int) and not isinstance(stream, bool) and 0 <= stream < _POINTERS
 
 
 def _kept(pointer: int, stream: object) -> Queue:

@@ -233,7 +233,7 @@ def test_a_stream_lives_until_its_event_is_recorded():
                     cupy.cuda.get_current_stream().synchronize()
                 gc.collect()
             comm.barrier()
-        assert x.get().tolist() == [comm.size**3] * 4
+            assert x.get().tolist() == [comm.size**3] * 4
 
     run_ranks(2, main, backend="nccl")
 
@@ -406,6 +406,41 @@ def test_an_asynchronous_batch_is_over_when_its_arrays_are_there(backend):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STANDIN_DELAY", "0.003")
         run_ranks(2, main, backend=backend)
+
+
+@pytest.mark.standin
+def test_a_device_that_has_failed_for_good_ends_the_communicator(stream, monkeypatch):
+    from standin.errors import CUDARuntimeError
+
+    flights, told = flights_of()
+    noted(flights, stream, ("all_reduce", MARK_BYTES))
+
+    def lost(_device):
+        raise CUDARuntimeError(700)
+
+    monkeypatch.setattr(cupy.cuda.runtime, "setDevice", lost)
+    flights.look(perf_counter())
+    assert len(told) == 1
+    assert isinstance(told[0][1], CommunicationError)
+
+
+def test_a_call_that_a_capture_refuses_leaves_the_communicator_as_it_was():
+    def main(comm):
+        with cupy.cuda.Device(comm.device), cupy.cuda.Stream(non_blocking=True) as own:
+            x, out = cupy.ones(4, np.float32), cupy.zeros(4, np.float32)
+            own.synchronize()
+            for refused in (
+                lambda: comm.all_gather(x),  # makes its result
+                lambda: comm.all_reduce(x, algorithm="ring"),  # has no communicator yet
+            ):
+                own.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+                with pytest.raises(hpccomm.UsageError, match="captured"):
+                    refused()
+                own.end_capture()
+            comm.all_reduce(x, out=out)
+            assert out.get().tolist() == [comm.size] * 4
+
+    run_ranks(2, main, backend="nccl")
 
 
 PROGRAM = """

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpccomm.backends.nccl import collectives, errors, variables
 from hpccomm.backends.nccl.collectives import Bind
-from hpccomm.backends.nccl.communicators import NATIVE, Communicators, Needs
+from hpccomm.backends.nccl.communicators import ABORT_SECONDS, NATIVE, Communicators, Needs
 from hpccomm.backends.nccl.facts import Facts
 from hpccomm.backends.nccl.grouping import Group
 from hpccomm.backends.nccl.memory import NEEDED, Memory, Registry
@@ -139,11 +139,38 @@ class NcclBackend:
         """Return an error of NCCL or CUDA as one of hpccomm's; None if it is neither."""
         return errors.translate(error)
 
-    def abort(self) -> None:
-        """End what is under way on all of its communicators. Local, from any thread; idempotent."""
+    def abort(self, seconds: float = ABORT_SECONDS) -> None:
+        """End what is under way on all of its communicators. Local, from any thread; idempotent.
+
+        NCCL is waited for at most so many seconds, and goes on in a thread after that.
+        """
         self._registry.forget()
-        self._communicators.abort()
+        self._communicators.abort(seconds)
         self._give_up_device()
+
+    def release(self, seconds: float, *, leaving: bool = False) -> bool:
+        """Free its communicators, after all that is under way has ended, but wait no longer than that.
+
+        For when NCCL may not let go: as long as there is a captured graph with one of its calls. It
+        goes on in a thread then. Local; idempotent.
+
+        Parameters
+        ----------
+        seconds : float
+            How long NCCL is waited for.
+        leaving : bool
+            Whether the process ends, and its memory with it: what the program itself has on the device
+            is not waited for. Else `close` follows.
+
+        Returns
+        -------
+        bool
+            Whether they are free.
+        """
+        if self._claimed and not leaving:
+            self._registry.sweep()
+        self._registry.forget()
+        return self._communicators.release(seconds)
 
     def close(self) -> None:
         """Free what it owns, after all that is under way has ended. Local; blocks; idempotent.

@@ -10,7 +10,8 @@ from typing import Any
 
 from hpccomm.backends.nccl import variables
 from hpccomm.backends.nccl.binding import nccl
-from hpccomm.backends.nccl.together import Aside, Ranks, together
+from hpccomm.backends.nccl.ending import Ending
+from hpccomm.backends.nccl.together import Ranks, together
 from hpccomm.errors import CommunicationError
 from hpccomm.waiting import Steps
 
@@ -22,6 +23,9 @@ PINNED = {"ring": "Ring", "tree": "Tree"}
 
 ABORT_SECONDS = 10.0
 """How long `Communicators.abort` waits for NCCL to let go."""
+
+POLL_SECONDS = 0.001
+"""How often it looks meanwhile."""
 
 SETTLE_SECONDS = 0.01
 """How long a call that has just begun has to come out of NCCL, or to begin waiting in it."""
@@ -109,6 +113,7 @@ class Communicators:
         self.native = native
         self._ranks = ranks
         self._made: dict[str, Any] = {NATIVE: native}
+        self._endings = [Ending(ranks.device)]  # one for each
         self._lock = threading.Lock()
         self._ended = False
         self._process = os.getpid()
@@ -141,13 +146,14 @@ class Communicators:
                 f"NCCL's communicator for algorithm {algorithm!r} cannot be made ({why}); "
                 "NCCL_DEBUG=WARN tells more, and algorithm 'native' needs none"
             )
+        ending = Ending(self._ranks.device)
         with self._lock:
             ended = self._ended
             if not ended:
                 self._made[algorithm] = made
+                self._endings.append(ending)
         if ended:  # aborted by another thread meanwhile
-            made.abort()
-            let_go(made)
+            ending.begin(_abort, made)
 
     def check(self) -> None:
         """Raise NCCL's error if it noticed that something failed. Local, from any thread."""
@@ -157,35 +163,41 @@ class Communicators:
             for communicator in self._made.values():
                 communicator.check_async_error()
 
-    def _end(self) -> list[Any]:
-        """Return what is still to be ended, once."""
+    def _end(self, end: Callable[[Any], None]) -> bool:
+        """Have what is still to be ended ended, once; return whether there is anything."""
         with self._lock:
             if self._ended or os.getpid() != self._process:
-                return []  # after a fork they are the parent's
+                return False  # after a fork they are the parent's
             self._ended = True
-            return self.all()
+            # Each in its own thread: one that hangs in NCCL keeps no other from its end.
+            for ending, communicator in zip(self._endings, self._made.values(), strict=True):
+                ending.begin(end, communicator)
+            return True
 
-    def abort(self) -> None:
-        """End all of them, whatever is under way. Local, from any thread; idempotent."""
-        left = self._end()
-        if not left:
-            return
+    def _over(self) -> bool:
+        return all(ending.outcome() is not None for ending in self._endings)
 
-        def run() -> None:
-            # No call begins any more. One that just has is out of NCCL by then, or waits in it for
-            # the other ranks, which is where NCCL's abort can meet it.
-            time.sleep(SETTLE_SECONDS)
-            for communicator in left:
-                communicator.abort()
-                let_go(communicator)
+    def _within(self, seconds: float) -> bool:
+        """Wait for the end of all for at most so long; return whether it came."""
+        until = time.perf_counter() + seconds
+        while not self._over():
+            if time.perf_counter() > until:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
 
-        thread = threading.Thread(target=run, name="hpccomm-nccl-abort", daemon=True)
-        thread.start()
-        thread.join(ABORT_SECONDS)
-        if thread.is_alive():
+    def abort(self, seconds: float = ABORT_SECONDS) -> None:
+        """End all of them, whatever is under way. Local, from any thread; idempotent.
+
+        Parameters
+        ----------
+        seconds : float
+            How long NCCL is waited for. It goes on in a thread where it takes longer.
+        """
+        if self._end(_abort) and not self._within(seconds):
             logger.warning(
                 "NCCL has not let go of a communicator %.3g s after its abort; it goes on in a thread",
-                ABORT_SECONDS,
+                seconds,
             )
 
     def destroy(self) -> None:
@@ -196,25 +208,38 @@ class Communicators:
         CollectiveTimeout
             If NCCL does not let go before the deadline.
         """
-        left = self._end()
-        if not left:
+        if not self._end(_destroy):
             return
 
-        def run() -> None:
-            for communicator in left:
-                communicator.destroy()
-                let_go(communicator)
+        def steps() -> Steps:
+            while not self._over():
+                yield False
 
-        aside = Aside(run, self._ranks.device)
-        self._ranks.drive("freeing NCCL's communicators", _until(aside.outcome))
-        why = aside.outcome()
-        if why:
-            raise CommunicationError(f"NCCL cannot free a communicator: {why}")
+        self._ranks.drive("freeing NCCL's communicators", steps())
+        for ending in self._endings:
+            why = ending.outcome()
+            if why:
+                raise CommunicationError(f"NCCL cannot free a communicator: {why}")
+
+    def release(self, seconds: float) -> bool:
+        """Free all of them as `destroy` does, but wait for at most so long; return whether all are.
+
+        NCCL does not free a communicator as long as there is a graph with one of its calls.
+        """
+        return not self._end(_destroy) or self._within(seconds)
 
 
-def _until(outcome: Callable[[], str | None]) -> Steps:
-    while outcome() is None:
-        yield False
+def _abort(communicator: Any) -> None:
+    # No call begins any more. One that just has is out of NCCL by then, or waits in it for the other
+    # ranks, which is where NCCL's abort can meet it.
+    time.sleep(SETTLE_SECONDS)
+    communicator.abort()
+    let_go(communicator)
+
+
+def _destroy(communicator: Any) -> None:
+    communicator.destroy()
+    let_go(communicator)
 
 
 class Needs:

@@ -46,7 +46,7 @@ def streams(comm: Communicator) -> None:
     with stream_of(comm) as stream:
         x = filled(comm, 4)
         with refused(comm) as attempt:
-            for wrong in ("0", 1.5, True, object()):
+            for wrong in ("0", 1.5, True, -1, 1 << 64, object()):
                 words = ("stream", "cuda_stream")
                 attempt("stream", UsageError, words, lambda s: comm.all_reduce(x, stream=s), wrong)
             attempt(
