@@ -279,8 +279,8 @@ def test_a_call_that_the_library_does_not_come_back_from_is_released(monkeypatch
             released = threading.Event()
             abort = devices.backend.abort
 
-            def aborted():
-                abort()
+            def aborted(*seconds):
+                abort(*seconds)
                 released.set()
 
             def connecting(_send, _recv, _stream):
@@ -439,6 +439,37 @@ def test_a_call_that_a_capture_refuses_leaves_the_communicator_as_it_was():
                 own.end_capture()
             comm.all_reduce(x, out=out)
             assert out.get().tolist() == [comm.size] * 4
+
+    run_ranks(2, main, backend="nccl")
+
+
+@pytest.mark.standin
+def test_a_failure_that_no_call_has_told_is_raised_by_finalize():
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.ones(4, np.float32)
+            comm.all_reduce(x)
+            cupy.cuda.get_current_stream().synchronize()
+            if comm.rank == 1:  # misses the last call
+                time.sleep(2)
+                comm.abort()
+                comm.finalize()
+                return
+            comm.all_reduce(x, timeout=0.5)
+            cupy.cuda.get_current_stream().synchronize()  # is released, and x holds anything
+            with pytest.raises(CollectiveTimeout, match="all_reduce"):
+                comm.finalize()
+            comm.finalize()  # told once
+
+    run_ranks(2, main, backend="nccl")
+
+
+def test_ranks_that_plan_on_different_kinds_of_arrays_are_told():
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.ones(4, np.float32) if comm.rank else np.ones(4, np.float32)
+            with pytest.raises(hpccomm.RankMismatch, match="cuda"):
+                comm.plan("all_reduce", x)
 
     run_ranks(2, main, backend="nccl")
 

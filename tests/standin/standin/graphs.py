@@ -55,7 +55,10 @@ class Capture:
         """Take an operation into the graph."""
         self._check()
         self._operations.append(operation)
-        self._communicators.extend(c for c in communicators if c not in self._communicators)
+        for communicator in communicators:
+            if communicator not in self._communicators:
+                communicator.hold()
+                self._communicators.append(communicator)
         clock = self._clocks[stream]
         clock[stream] = clock.get(stream, 0) + 1
 
@@ -90,12 +93,15 @@ class Capture:
         _captures.remove(self)
         for captured in self._clocks:
             captured.capture = None
-        if self.invalid:
-            raise CUDARuntimeError(901)
+        status = 901 if self.invalid else 0
         seen = self._clocks[stream]
         for other, clock in self._clocks.items():
             if seen.get(other, 0) < clock.get(other, 0):
-                raise CUDARuntimeError(904)
+                status = status or 904
+        if status:
+            for communicator in self._communicators:
+                communicator.let_go()
+            raise CUDARuntimeError(status)
         pointer = next(_numbers)
         _graphs[pointer] = Graph(tuple(self._operations), tuple(self._communicators))
         return pointer
@@ -176,4 +182,7 @@ def find(pointer: int) -> Graph:
 
 def destroy(pointer: int) -> None:
     """End a graph; what was launched still runs."""
-    _graphs.pop(pointer, None)
+    graph = _graphs.pop(pointer, None)
+    if graph is not None:
+        for communicator in graph.communicators:
+            communicator.let_go()

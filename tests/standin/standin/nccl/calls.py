@@ -108,6 +108,9 @@ def shrink(handle: int, exclude: list[int], flags: int) -> tuple[int, int]:
     if flags & 1:
         _stop(parent)
     elif parent.busy():
+        control.violation(
+            "an NCCL communicator was shrunk with calls under way, which can block for ever"
+        )
         parent.finish()
     waiting = Communicator(
         f"{parent.name}/shrink{number}", parent.rank, parent.addresses, parent.device, None
@@ -139,22 +142,24 @@ def find(handle: int) -> Communicator | None:
 
 
 def destroy(handle: int) -> int:
-    """End a communicator, after what is under way. Blocks."""
+    """End a communicator, after what is under way, and when no graph has its calls. Blocks."""
     communicator = _communicators.pop(handle, None)
     if communicator is None:
         return _not_there(handle, "destroyed")
     _ended.add(handle)
     communicator.finish()
+    communicator.outlive_graphs()
     return SUCCESS
 
 
 def abort(handle: int) -> int:
-    """End a communicator and what is under way. From any thread."""
+    """End what is under way, and the communicator when no graph has its calls. From any thread; blocks."""
     communicator = _communicators.pop(handle, None)
     if communicator is None:
         return _not_there(handle, "aborted")
     _ended.add(handle)
     _stop(communicator)
+    communicator.outlive_graphs()
     return SUCCESS
 
 

@@ -116,6 +116,8 @@ class Communicator:
         self.children = 0
         self._post = post()
         self._turn = threading.Lock()
+        self._graphs = 0  # that have a call of it
+        self._graphs_changed = threading.Condition()
         self._last: streams.Marker | None = None
         self._collectives = 0
         self._sent: Counter[int] = Counter()
@@ -141,6 +143,22 @@ class Communicator:
         """Block until nothing is under way."""
         if self._last is not None:
             self._last.wait()
+
+    def hold(self) -> None:
+        """Note a graph that has a call of it: NCCL counts them."""
+        with self._graphs_changed:
+            self._graphs += 1
+
+    def let_go(self) -> None:
+        """Note that such a graph has ended."""
+        with self._graphs_changed:
+            self._graphs -= 1
+            self._graphs_changed.notify_all()
+
+    def outlive_graphs(self) -> None:
+        """Block until no graph has a call of it, as NCCL's destroy and abort do."""
+        with self._graphs_changed:
+            self._graphs_changed.wait_for(lambda: self._graphs == 0)
 
     def abort(self) -> None:
         """End what is under way, and have nothing begin any more."""
