@@ -47,6 +47,11 @@ def names() -> tuple[str, ...]:
     return (*_BUILT_IN, *others)
 
 
+def choices() -> tuple[str, ...]:
+    """Return what ``backend=`` may be."""
+    return ("auto", *names(), *FOR_DEVICES)
+
+
 def opener(name: str) -> Opener:
     """Return the function that makes the backend `name`.
 
@@ -68,7 +73,7 @@ def opener(name: str) -> Opener:
                 f"backend {name!r} ({point.value}) cannot be imported: {error}"
             ) from error
         return loaded
-    known = ", ".join(repr(each) for each in ("auto", *names(), *FOR_DEVICES))
+    known = ", ".join(repr(each) for each in choices())
     raise UsageError(f"backend is {name!r}; give one of {known}")
 
 

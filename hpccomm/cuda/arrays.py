@@ -163,7 +163,9 @@ def _tensor(x: Any, name: str) -> DeviceArray:
     if x.is_neg():
         raise UsageError(f"{name} is a view that negates what it reads; give {name}.resolve_neg()")
     if dtype.kind == "c" and x.is_conj():
-        raise UsageError(f"{name} is a view that conjugates what it reads; give {name}.resolve_conj()")
+        raise UsageError(
+            f"{name} is a view that conjugates what it reads; give {name}.resolve_conj()"
+        )
     return DeviceArray(x.data_ptr(), dtype, tuple(x.shape), x.is_contiguous(), True, x.get_device())
 
 

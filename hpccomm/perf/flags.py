@@ -255,7 +255,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[,NAME...]",
         type=readers.listed,
         default=("auto",),
-        help=f"one table for each of these: {', '.join(BACKENDS)} (default auto)",
+        help=f"one table for each of these: {', '.join(backends.choices())} (default auto)",
     )
     own.add_argument(
         "--arrays",

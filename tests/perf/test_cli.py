@@ -65,7 +65,7 @@ def test_help_shows_examples(verb):
 def test_help_says_what_can_be_given_and_what_is_by_default():
     text = " ".join(hpccomm("perf", "--help").stdout.split())
     for said in (
-        "auto, mpi, loopback",
+        "auto, mpi, loopback, nccl",
         "auto, native, binomial, bruck",
         "complex128; or all (default float)",
         "bxor; or all (default sum)",

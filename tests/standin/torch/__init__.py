@@ -50,6 +50,20 @@ def _of(numpy: np.dtype) -> dtype:
     return next(d for d in _DTYPES if d._numpy == numpy)
 
 
+class layout:  # PyTorch's name
+    """How a tensor's elements are stored."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"torch.{self._name}"
+
+
+strided = layout("strided")
+sparse_coo = layout("sparse_coo")
+
+
 class device:  # PyTorch's name
     """Where a tensor lies."""
 
@@ -74,9 +88,12 @@ class Tensor:
     """A tensor in device memory (or in the host's, where it says so)."""
 
     requires_grad = False
+    layout = strided
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: Any, *, conj: Any = False, neg: Any = False) -> None:
         self._array = array
+        self._conj = conj
+        self._neg = neg
 
     @property
     def is_cuda(self) -> Any:
@@ -98,10 +115,28 @@ class Tensor:
         return self._array.data.device_id if self.is_cuda else -1
 
     def data_ptr(self) -> int:
+        if self.layout is not strided:
+            raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
         return self._array.data.ptr if self.is_cuda else self._array.ctypes.data
 
     def is_contiguous(self) -> Any:
         return self._array.flags.c_contiguous
+
+    def is_conj(self) -> Any:
+        return self._conj
+
+    def is_neg(self) -> Any:
+        return self._neg
+
+    def conj(self) -> Tensor:
+        """Return a view of the same memory that only says that it is conjugated."""
+        return Tensor(self._array, conj=not self._conj) if self._array.dtype.kind == "c" else self
+
+    def to_sparse(self) -> Tensor:
+        """Return what says that it is sparse, and has no address."""
+        made = Tensor(self._array)
+        made.layout = sparse_coo
+        return made
 
     def numel(self) -> int:
         return self._array.size
@@ -177,6 +212,10 @@ class Tensor:
 
     def __dlpack__(self, **keywords: Any) -> Any:
         return self._array.__dlpack__(**keywords)
+
+
+def _neg_view(tensor: Tensor) -> Tensor:
+    return Tensor(tensor._array, neg=not tensor._neg)
 
 
 def _number(where: Any) -> int | None:

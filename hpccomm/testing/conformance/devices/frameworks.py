@@ -55,6 +55,31 @@ class OnlyDLPack:
         return int(kind), int(number)
 
 
+class Somewhere:
+    """An array of a library whose arrays are in either memory, as JAX's are."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__cuda_array_interface__", "__dlpack__", "__dlpack_device__"):
+            return getattr(self.array, name)  # NumPy's arrays have no interface of CUDA's
+        raise AttributeError(name)
+
+
+@FRAMEWORKS.behaviour()
+def a_class_with_arrays_in_either_memory(comm: Communicator) -> None:
+    """Where an array lies is the array's, and not its class's."""
+    with stream_of(comm):
+        for host in (False, True, False):
+            x: Any = np.full(6, comm.rank + 1.0, np.float32) if host else filled(comm, 6)
+            comm.all_reduce(Somewhere(x))
+            if host:
+                assert x.tolist() == [ranks_sum(comm)] * 6, "in host memory"
+            else:
+                holds(x, full(ranks_sum(comm), 6), "on the device")
+
+
 @FRAMEWORKS.behaviour(kind=(OnlyInterface, OnlyDLPack))
 def protocols(comm: Communicator, kind: Callable[[Any], Any]) -> None:
     """Whatever shares device memory by a protocol takes part as x and as out."""
@@ -137,6 +162,23 @@ def tensors_that_require_gradients(comm: Communicator) -> None:
         x = torch.ones(3, device=torch.device("cuda", comm.device or 0), requires_grad=True)
         with raises(UsageError, "x", "grad", "detach"):
             comm.all_reduce(x)
+    comm.barrier()
+
+
+@FRAMEWORKS.behaviour(needs="torch")
+def tensors_whose_memory_is_not_what_they_hold(comm: Communicator) -> None:
+    """A tensor that is conjugated or negated when it is read, or sparse, is refused."""
+    import torch
+
+    if torch.cuda.is_available() and comm.rank == comm.size - 1:
+        device = torch.device("cuda", comm.device or 0)
+        x = torch.ones(3, dtype=torch.complex64, device=device)
+        with raises(UsageError, "x", "conjugates", "resolve_conj"):
+            comm.all_reduce(x.conj())
+        with raises(UsageError, "x", "negates", "resolve_neg"):
+            comm.all_reduce(torch._neg_view(x))  # noqa: SLF001 (x.conj().imag is one, too)
+        with raises(UsageError, "out", "sparse", "to_dense"):
+            comm.all_reduce(x, out=x.to_sparse())
     comm.barrier()
 
 
