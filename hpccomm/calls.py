@@ -113,11 +113,14 @@ class Calls:
         Each returns a library's error as one of hpccomm's, or None if it is not that library's.
     releases : list of callable
         Told, once, that the communicator has failed: each releases what would wait for a peer.
+    untold : BaseException or None
+        A failure that the watchdog found, as long as no call has raised it.
     """
 
     def __init__(self, name: str, backend: Backend, settings: Settings) -> None:
         self.translators: list[Callable[[Exception], HpccommError | None]] = [backend.translate]
         self.releases: list[Callable[[], None]] = [backend.abandon]
+        self.untold: BaseException | None = None
         self.name = name
         self.timeout = settings.timeout
         self.slow_call = settings.slow_call
@@ -170,6 +173,7 @@ class Calls:
     def _refuse(self) -> NoReturn:
         failure = self.gate.error
         if failure is not None:
+            self.untold = None
             raise self._aborted(failure.__cause__ or failure) from failure.__cause__
         raise UsageError(f"communicator {self.name!r} {self._closed}; make a new one")
 
@@ -591,6 +595,7 @@ class Calls:
         harmless: bool = False,
     ) -> NoReturn:
         """Note the failure of the call under way, and raise it as an error of the tree."""
+        self.untold = None
         if not harmless:
             self._note_failure(error, keep)
         told = self._as_told(error, name, nbytes, self.sequence, elapsed, harmless=harmless)

@@ -90,7 +90,7 @@ class DeviceWork(Work):
     `wait`, `done` and `exception` may be called from any thread, any number of times.
     """
 
-    __slots__ = ("_current", "_expired", "_flight", "_flights", "_gate")
+    __slots__ = ("_current", "_expired", "_flight", "_flights", "_gate", "_told")
 
     def __init__(
         self,
@@ -101,6 +101,7 @@ class DeviceWork(Work):
         gate: Gate,
         current: Callable[[], Queue],
         expired: Callable[[Flight, float], CommunicationError],
+        told: Callable[[], None],
     ) -> None:
         self._flights = flights
         self._flight = flight
@@ -108,6 +109,7 @@ class DeviceWork(Work):
         self._gate = gate
         self._current = current
         self._expired = expired
+        self._told = told
 
     def wait(self, timeout: float | None = None, block: bool | None = None) -> Any:
         """Order what comes on the current stream behind the operation, and return its result.
@@ -173,6 +175,7 @@ class DeviceWork(Work):
     def _raise(self) -> None:
         error = self.exception()
         if error is not None:
+            self._told()
             raise error
 
     def _refuse_captured(self, remedy: str) -> None:

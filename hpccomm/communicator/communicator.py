@@ -162,7 +162,8 @@ class Communicator(Collectives, Uneven, Objects, Memory, Windows, Groups, Core):
         if bound is not None:
             deterministic = bool(keywords.get("deterministic", False))
             recipe = bound.recipe
-            mine = terms(recipe.demand.call, recipe.way.choice.algorithm, deterministic, async_op)
+            choice = recipe.way.choice
+            mine = terms(recipe.demand.call, choice.path, choice.algorithm, deterministic, async_op)
         with self._one_call():
             self._agree("plan", mine, error)
         assert bound is not None

@@ -336,7 +336,11 @@ class Devices:
             gate=self._calls.gate,
             current=call.current,
             expired=self._expired,
+            told=self._told,
         )
+
+    def _told(self) -> None:
+        self._calls.untold = None
 
     def tried(self, way: DeviceWay, given: NDArray[Any], control: Control) -> NDArray[Any]:
         """Return what comes of a call in place on `given`, for a self-check. Collective; blocks.
@@ -380,6 +384,17 @@ class Devices:
     def _landing(self) -> Steps:
         """Return steps that end once nothing is under way."""
         while not self._flights.idle():
+            yield False
+
+    def settling(self) -> Steps:
+        """Return steps that end once nothing is under way, or the communicator has failed."""
+        while self._calls.gate.error is None:
+            try:
+                with streams.on_device(self.device):
+                    if self._flights.idle():
+                        return
+            except CommunicationError as error:
+                self._calls.fail(error)
             yield False
 
     # Batches and plans.
@@ -523,6 +538,7 @@ class Devices:
             error = self._expired(flight, perf_counter() - flight.begin)
         else:
             self._calls.fail(error)
+        self._calls.untold = error
         tell(
             f"hpccomm: {error}\nhpccomm: communicator {self._calls.name!r} is aborted, so that its "
             "streams go on; results of its calls that were under way are undefined"
@@ -558,8 +574,12 @@ class Devices:
             self._calls.fail(error)
             return error
 
-        with streams.on_device(self.device):
-            wait(self._flights.idle, timeout=timeout, gate=gate, expired=expired)
+        try:
+            with streams.on_device(self.device):
+                wait(self._flights.idle, timeout=timeout, gate=gate, expired=expired)
+        except CommunicationError:
+            self._told()
+            raise
 
     def _end(self) -> None:
         self._closed = True

@@ -207,6 +207,12 @@ class Groups(Core):
         """End the communicator. Collective; blocks; idempotent. Asynchronous calls are awaited.
 
         If it has failed, only what needs no peer is done.
+
+        Raises
+        ------
+        CommunicationError
+            If calls on device arrays have failed since the last one was made, which nothing has told so
+            far: what they should have filled is undefined.
         """
         calls = self._calls
         if calls.closed:
@@ -214,6 +220,9 @@ class Groups(Core):
         if calls.gate.error is not None:
             self.abort()  # its node's too: nothing may need a peer
             calls.close("is finalized")
+            untold, calls.untold = calls.untold, None
+            if untold is not None:
+                raise untold
             return
         with self._one_call():
             calls.finish()

@@ -90,7 +90,7 @@ def open_devices(
             return Devices(calls, path, over, device, high_priority=settings.high_priority_stream)
         reasons.append(f"{way} cannot: {why}")
     if settings.backend == NCCL:
-        raise BackendUnavailable(f"backend 'nccl' cannot run: {'; '.join(reasons)}")
+        raise BackendUnavailable(f"backend 'nccl' cannot run: {why}")
     return "; ".join(reasons)
 
 
@@ -125,7 +125,15 @@ def _opened(
     """Return one way, with what puts its calls on streams, and why it is or is not there."""
     if way == NCCL:
         above = parent.backend if parent is not None and left_out else None
-        found, why = open_nccl(backend, control, calls, device, parent=above, left_out=left_out)
+        found, why = open_nccl(
+            backend,
+            control,
+            calls,
+            device,
+            parent=above,
+            left_out=left_out,
+            settling=None if parent is None else parent.settling,
+        )
         if found is None:
             return None, None, why
         return NcclPath(found, backend.topology, settings), found, ""

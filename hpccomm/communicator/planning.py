@@ -148,7 +148,7 @@ def _in_turn(starts: list[Callable[[], Steps]]) -> Steps:
 
 
 def terms(
-    call: Signature, algorithm: str, deterministic: bool, async_op: bool
+    call: Signature, path: str, algorithm: str, deterministic: bool, async_op: bool
 ) -> dict[str, object]:
     """Return what must be equal on all ranks in a call, as plain data."""
     counts: tuple[int, ...] = () if call.collective == "all_to_all" else call.counts
@@ -162,6 +162,7 @@ def terms(
         "factor": repr(getattr(call.op, "factor", None)),
         "root": call.root,
         "exclusive": call.exclusive,
+        "path": path,
         "algorithm": algorithm,
         "deterministic": deterministic,
         "async_op": async_op,

@@ -500,6 +500,161 @@ def test_trap_leaving_without_finalize_frees_what_it_can_and_ends(ending):
     assert "Error" not in done.stderr, done.stderr
 
 
+def left(program, **environment):
+    """Run a program and return its output, what it says of errors, and how long it took to end."""
+    ending = (
+        "import time, atexit\n"
+        "told = lambda: print('leaves at', time.time(), flush=True)\n"
+        "atexit.register(told)\n"  # before the end of everything else
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(program + ending)],
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
+    )
+    assert done.returncode == 0, done.stderr
+    (began,) = (line.split()[-1] for line in done.stdout.splitlines() if "leaves at" in line)
+    return done.stdout, done.stderr, time.time() - float(began)
+
+
+NO_THREADS = """
+import threading
+start = threading.Thread.start
+def refuse(thread):
+    if thread.name.startswith("hpccomm"):  # others are the stand-in's
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+    start(thread)
+threading.Thread.start = refuse
+"""
+
+
+def test_trap_leaving_starts_no_thread_since_python_may_refuse_to():
+    _, told, _ = left(NO_THREADS)
+    assert "Error" not in told, told
+
+
+STUCK = """
+from hpccomm.communicator import devices
+devices.DRAIN_SECONDS = 3.0
+another = comm.dup()
+another.all_reduce(x)
+for each in comm, another:
+    each.register_abort_hook(lambda error: print("aborted"))
+"""
+
+
+def test_trap_what_is_stuck_at_exit_is_aborted_within_the_seconds_that_there_are_in_all():
+    stuck = """
+never = threading.Event()
+cupy.cuda.get_current_stream().launch_host_func(lambda _: never.wait(), None)
+comm.all_reduce(x)
+another.all_reduce(x)
+"""
+    out, told, seconds = left(NO_THREADS + STUCK + stuck)
+    assert out.count("aborted") == 2
+    assert "Traceback" not in told, told
+    assert 1 <= seconds < 6
+
+
+def test_one_communicators_failure_at_exit_keeps_no_other_from_its_end():
+    fails = """
+def lost():
+    raise RuntimeError("lost")
+freed = another._devices.backend.release
+another._devices.backend.release = lambda *a, **k: (print("freed"), freed(*a, **k))[1]
+comm._devices.leave = lambda until: lost()
+third = comm.dup()
+third._devices._flights.idle = lost
+third.register_abort_hook(lambda error: print("aborted", error))
+"""
+    out, told, _ = left(STUCK + fails)
+    assert out.count("freed") == out.count("aborted lost") == 1
+    assert told.count("lost") == 1, told
+
+
+CAPTURE = """
+import contextlib
+stream = cupy.cuda.Stream(non_blocking=True)
+stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+comm.all_reduce(x, stream=stream)
+graph = stream.end_capture()
+graph.launch(stream)
+stream.synchronize()
+"""
+
+
+@pytest.mark.parametrize("ending", ["", "comm.finalize()", "comm.abort()"])
+def test_trap_leaving_does_not_wait_for_graphs_as_nccl_does(ending):
+    _, told, seconds = left(f"work.wait(block=True){CAPTURE}{ending}\n")
+    assert "Error" not in told, told
+    assert ("drop the graphs" in told) == ("finalize" in ending)
+    assert seconds < 5
+
+
+def test_trap_finalize_does_not_wait_for_graphs_as_nccl_does(caplog):
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x, stream = cupy.ones(4, np.float32), cupy.cuda.Stream(non_blocking=True)
+            cupy.cuda.get_current_stream().synchronize()
+            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+            comm.all_reduce(x, stream=stream)
+            graph = stream.end_capture()
+            graph.launch(stream)
+            stream.synchronize()
+            communicators = comm._devices.backend._communicators
+            begin = perf_counter()
+            comm.finalize()
+            assert perf_counter() - begin < 10
+            assert not communicators._over()
+            assert x.get().tolist() == [comm.size] * 4
+            del graph
+            while not communicators._over():
+                assert perf_counter() - begin < 20
+                time.sleep(0.01)
+
+    run_ranks(2, main, backend="nccl")
+    assert any("drop the graphs" in record.getMessage() for record in caplog.records)
+
+
+def test_graphs_that_were_dropped_keep_nothing(caplog):
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x, stream = cupy.ones(4, np.float32), cupy.cuda.Stream(non_blocking=True)
+            cupy.cuda.get_current_stream().synchronize()
+            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+            comm.all_reduce(x, stream=stream)
+            graph = stream.end_capture()
+            del graph
+        communicators = comm._devices.backend._communicators
+        comm.finalize()
+        assert communicators._over()
+
+    run_ranks(2, main, backend="nccl")
+    assert not any("drop the graphs" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.standin  # which says so where NCCL might hang
+def test_trap_nothing_is_under_way_on_a_communicator_that_nccl_shrinks():
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x, stream = cupy.ones(4, np.float32), cupy.cuda.Stream(non_blocking=True)
+            cupy.cuda.get_current_stream().synchronize()
+            release = busy(stream)
+            threading.Timer(0.5, release).start()
+            comm.all_reduce(x, stream=stream)
+            if comm.rank < 2:
+                with comm.shrink([2]) as fewer:
+                    fewer.all_reduce(x)
+                    cupy.cuda.get_current_stream().synchronize()
+                    assert x.get().tolist() == [6] * 4
+            comm.barrier()
+
+    run_ranks(3, main, backend="nccl")
+
+
 def test_trap_a_forked_child_is_refused_and_ends_in_peace():
     program = PROGRAM.format(
         """
