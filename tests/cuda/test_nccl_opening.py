@@ -11,7 +11,12 @@ from nccl_ranks import on_ranks, sound
 from hpccomm.backends.nccl import facts, opening
 from hpccomm.contracts.signature import Signature
 from hpccomm.cuda import users
-from hpccomm.errors import CollectiveTimeout, CommunicationError
+from hpccomm.errors import (
+    CollectiveTimeout,
+    CommunicationError,
+    CommunicatorAborted,
+    RankMismatch,
+)
 from hpccomm.reductions import ReduceOp
 
 cupy = pytest.importorskip("cupy")
@@ -232,3 +237,40 @@ def test_a_pinned_communicator_that_fails_is_told_on_all(monkeypatch):
         return result
 
     assert sound(on_ranks(2, main, timeout=LONG)) == [3.0, 3.0]
+
+
+def test_trap_ranks_that_pin_different_algorithms_are_told_before_nccl_is_called():
+    """NCCL connects them as if they were of one mind."""
+
+    def main(rank):
+        backend, why = rank.open()
+        assert backend is not None, why
+        needs = backend.native(SUM, "tree" if rank.rank else "ring").needs
+        with pytest.raises(RankMismatch, match="rank 0: 'ring', rank 1: 'tree'"):
+            needs.make()
+        assert not needs.done()
+        result = summed(backend, "ring")  # nothing was begun
+        backend.close()
+        return result
+
+    assert sound(on_ranks(2, main, timeout=LONG)) == [3.0, 3.0]
+
+
+def test_what_is_made_while_another_thread_aborts_is_not_there(monkeypatch):
+    from hpccomm.backends.nccl import communicators
+
+    def main(rank):
+        backend, why = rank.open()
+        assert backend is not None, why
+
+        def found(*arguments):
+            made = founded(*arguments)
+            backend.abort()
+            return made
+
+        founded = communicators.founded
+        monkeypatch.setattr(communicators, "founded", found)
+        with pytest.raises(CommunicatorAborted, match="'ring' has no communicator"):
+            backend.native(SUM, "ring").needs.make()
+
+    sound(on_ranks(1, main, timeout=LONG))

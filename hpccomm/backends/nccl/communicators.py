@@ -12,7 +12,7 @@ from hpccomm.backends.nccl import variables
 from hpccomm.backends.nccl.binding import nccl
 from hpccomm.backends.nccl.ending import Ending
 from hpccomm.backends.nccl.together import Ranks, together
-from hpccomm.errors import CommunicationError
+from hpccomm.errors import CommunicationError, CommunicatorAborted, RankMismatch
 from hpccomm.waiting import Steps
 
 logger = logging.getLogger("hpccomm")
@@ -133,13 +133,26 @@ class Communicators:
 
         Raises
         ------
+        RankMismatch
+            On all ranks, if they ask for different ones.
         CommunicationError
             On all ranks, if it cannot be made.
         CollectiveTimeout
             If it took longer than the deadline.
+        CommunicatorAborted
+            If this set was ended meanwhile.
         """
         if algorithm in self._made:
             return
+        # NCCL would connect ranks that go by different algorithms, and hang or give wrong numbers.
+        asked = [each.decode() for each in self._ranks.control.all_gather(algorithm.encode())]
+        if len(set(asked)) > 1:
+            told = ", ".join(f"rank {rank}: {each!r}" for rank, each in enumerate(asked))
+            raise RankMismatch(
+                f"the ranks ask for NCCL's communicators of different algorithms ({told}); "
+                "give the same algorithm on all ranks",
+                ranks=tuple(range(len(asked))),
+            )
         made, why = founded(self._ranks, PINNED[algorithm])
         if made is None:
             raise CommunicationError(
@@ -154,6 +167,9 @@ class Communicators:
                 self._endings.append(ending)
         if ended:  # aborted by another thread meanwhile
             ending.begin(_abort, made)
+            raise CommunicatorAborted(
+                f"algorithm {algorithm!r} has no communicator: NCCL's were ended while it was made"
+            )
 
     def check(self) -> None:
         """Raise NCCL's error if it noticed that something failed. Local, from any thread."""
