@@ -1,7 +1,7 @@
 """Making the NCCL side of a communicator."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -36,6 +36,7 @@ def open_nccl(
     *,
     parent: object = None,
     left_out: Sequence[int] = (),
+    settling: Callable[[], Steps] | None = None,
 ) -> tuple[NcclBackend | None, str]:
     """Make the NCCL side of the ranks of a host backend. Collective over them; blocks.
 
@@ -57,6 +58,9 @@ def open_nccl(
         not failed, that is how it is made.
     left_out : sequence of int
         The parent's ranks that are not in this one.
+    settling : callable, optional
+        Gives steps that end once nothing is under way on the parent, or it has failed. NCCL's shrink
+        could wait for ever for what is.
 
     Returns
     -------
@@ -88,7 +92,7 @@ def open_nccl(
             if fear and backend.rank == 0:
                 logger.warning("%s", fear)
             ranks = Ranks(backend.rank, backend.size, own.device, control, calls.drive)
-            native, why = _communicator(ranks, parent, left_out)
+            native, why = _communicator(ranks, parent, left_out, settling)
             if native is not None:
                 opened = NcclBackend(ranks, facts, native)
             else:
@@ -99,13 +103,20 @@ def open_nccl(
     return opened, why
 
 
-def _communicator(ranks: Ranks, parent: object, left_out: Sequence[int]) -> tuple[Any, str]:
+def _communicator(
+    ranks: Ranks,
+    parent: object,
+    left_out: Sequence[int],
+    settling: Callable[[], Steps] | None,
+) -> tuple[Any, str]:
     """Return NCCL's communicator: the parent's without some ranks where that can be, else a new one."""
     if (
         isinstance(parent, NcclBackend)
         and left_out
         and "ncclCommShrink" in parent.ability.functions
     ):
+        if settling is not None:
+            ranks.drive("shrink", settling())
         sound = ranks.control.all_gather(b"+" if parent.sound else b"")
         if all(sound):
             made, why = together(ranks, "shrinking", lambda: kept(parent.shrunk(left_out)))
