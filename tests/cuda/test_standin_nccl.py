@@ -356,6 +356,25 @@ def test_a_captured_collective_is_replayed_on_the_same_memory():
     assert sound(on_ranks(main)) == [(1.0, float(SIZE**3))] * SIZE
 
 
+@pytest.mark.parametrize("end", ["destroy", "abort"])
+def test_the_end_of_a_communicator_waits_for_graphs_with_its_calls(end):
+    def main(rank, c, stream):
+        x = cupy.ones(1, np.float32)
+        stream.synchronize()
+        stream.begin_capture(runtime.streamCaptureModeThreadLocal)
+        c.allReduce(x.data.ptr, x.data.ptr, 1, FLOAT32, SUM, stream.ptr)
+        graph = stream.end_capture()
+        ending = threading.Thread(target=getattr(c, end))
+        ending.start()
+        ending.join(0.2)
+        waited = ending.is_alive()
+        del graph
+        ending.join(10)
+        return waited, ending.is_alive()
+
+    assert sound(on_ranks(main)) == [(True, False)] * SIZE
+
+
 def test_host_memory_is_not_for_nccl():
     done = alone(
         "from cupy.cuda import nccl\n"
