@@ -141,6 +141,9 @@ def meaningful(op: Op, dtype: DType) -> bool:
 def check(op: object, dtype: DType) -> None:
     """Raise unless `op` is a reduction that means something on `dtype`.
 
+    A function of the user's is not called: what carries the call out tries it, on arrays of the kind
+    that it will give it (`try_out`, and `hpccomm.cuda.folding` on a device).
+
     Raises
     ------
     UsageError
@@ -159,8 +162,6 @@ def check(op: object, dtype: DType) -> None:
         raise UnsupportedDtype(f"op {name_of(op)} means nothing on dtype {dtype}; it takes {fits}")
     if isinstance(op, PremulSum):
         _check_factor(op.factor, dtype)
-    elif not isinstance(op, ReduceOp):
-        _check_callable(op, dtype)
 
 
 def _check_factor(factor: complex, dtype: DType) -> None:
@@ -182,29 +183,47 @@ def _check_factor(factor: complex, dtype: DType) -> None:
         ) from None
 
 
-def _check_callable(op: Elementwise, dtype: DType) -> None:
-    """Try `op` on two elements, so that what it is not is found before anything is sent.
+def samples(dtype: DType) -> tuple[Array, Array]:
+    """Return two elements, and the same swapped, on which a user's function is tried.
 
-    What it is given later may be a peer's own array. On these elements, swapped, a commutative function
-    that writes its result to an argument changes it.
+    What it is given later may be a peer's own array. Of these a commutative function that writes its
+    result to an argument changes that.
     """
     a = np.array([False, True] if dtype == dtypes.BOOL else [1, 2]).astype(dtype)
-    b = a[::-1].copy()
-    given, out = (a.copy(), b.copy()), np.ones(2, dtype)
+    return a, a[::-1].copy()
+
+
+def writes(op: Op) -> UsageError:
+    """Return the error of a user's function that writes to its arguments."""
+    return UsageError(
+        f"op {name_of(op)} writes to its arguments, which may be the arrays of any rank; "
+        "give a function that returns a new array"
+    )
+
+
+def try_out(op: Op, dtype: DType) -> None:
+    """Try a user's function on two NumPy arrays, so that what it is not is found beforehand.
+
+    Raises
+    ------
+    UsageError
+        If `op` is a callable, and no elementwise function of two such arrays.
+    """
+    if isinstance(op, ReduceOp | PremulSum):
+        return
+    a, b = samples(dtype)
+    given, out = samples(dtype), np.ones(2, dtype)
     try:
         _combine(op)(a, b, out=out)
     except UsageError:
         raise
     except Exception as error:  # whatever the user's function raises
         raise UsageError(
-            f"op {name_of(op)} fails on two arrays of 2 elements of {dtype} ({error!r}); "
+            f"op {name_of(op)} fails on two NumPy arrays of 2 elements of {dtype} ({error!r}); "
             "give a commutative elementwise function of two arrays"
         ) from error
     if (a != given[0]).any() or (b != given[1]).any():
-        raise UsageError(
-            f"op {name_of(op)} writes to its arguments, which may be the arrays of any rank; "
-            "give a function that returns a new array"
-        )
+        raise writes(op)
 
 
 def identity(op: Op, dtype: DType) -> Any:

@@ -546,7 +546,9 @@ class Collectives(Core):
         algorithm: str | None = None,
         stream: object = None,
     ) -> Any:
-        """Wait until every rank has called.
+        """Wait until every rank has called. It blocks the host.
+
+        What is on a device's streams it neither waits for nor holds up: synchronize the stream before.
 
         Parameters
         ----------
@@ -556,9 +558,8 @@ class Collectives(Core):
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
             None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
+        stream : None
+            A barrier has no arrays, and so no stream.
 
         Returns
         -------

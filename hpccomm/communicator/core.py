@@ -482,7 +482,7 @@ class Core:
         streams.given(stream)
 
     def _refuse_stream(self, stream: object) -> NoReturn:
-        raise UsageError(f"stream is {stream!r}; it is for device arrays, and x is a host array")
+        raise UsageError(f"stream is {stream!r}; it is for device arrays, and this call has none")
 
     def _timeout(self, timeout: float | None) -> float:
         if timeout is None:

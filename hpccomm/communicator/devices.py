@@ -80,6 +80,7 @@ class Devices:
         self._calls = calls
         self._high_priority = high_priority
         self._own: Any = None  # the stream of asynchronous calls, once there is one
+        self._told_ordinary = False
         self._process = os.getpid()
         self._until = math.inf  # when the process wants to be gone
         check = (lambda: None) if backend is None else backend.check
@@ -509,9 +510,19 @@ class Devices:
             if self.backend is not None and count:
                 memory = self.backend.empty(count * dtype.itemsize)
             if memory is None:
+                self._tell_ordinary(count)
                 return arrays.empty(shape, dtype)
             pointer: int = memory.pointer  # type: ignore[attr-defined]  # as the contract has it
             return arrays.wrapped(pointer, count, dtype, self.device, memory).reshape(shape)
+
+    def _tell_ordinary(self, count: int) -> None:
+        if count and not self._told_ordinary:
+            self._told_ordinary = True
+            logger.info(
+                "communicator %r: %s registers no memory here; empty() gives ordinary device arrays",
+                self._calls.name,
+                self.path.name,
+            )
 
     def registered(self, *views: object) -> bool:
         """Tell whether arrays of this rank, all that have elements, are registered. Local."""

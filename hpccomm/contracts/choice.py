@@ -12,7 +12,7 @@ class Choice:
     collective : str
         The call.
     path : str
-        ``"host"``.
+        ``"host"``; for device arrays ``"cuda"``, or ``"staged"`` through host memory.
     backend : str
         Name of the backend that moves the data.
     algorithm : str
@@ -20,7 +20,7 @@ class Choice:
     segment : int or None
         Bytes that are moved at a time, where the algorithm cuts the array.
     registered : bool
-        Whether the array lies in memory that the peers have mapped.
+        Whether this rank's arrays lie in memory of ``comm.empty``, which the peers, or the library, know.
     reason : str
         Why.
     """
@@ -35,7 +35,8 @@ class Choice:
 
     def __str__(self) -> str:
         cut = f" in segments of {self.segment} bytes" if self.segment is not None else ""
+        known = ", in registered memory" if self.registered else ""
         return (
             f"{self.collective} takes the {self.path} path over {self.backend} "
-            f"by algorithm {self.algorithm}{cut}: {self.reason}"
+            f"by algorithm {self.algorithm}{cut}{known}: {self.reason}"
         )

@@ -15,7 +15,6 @@ Launch = Callable[[int, int, int], None]
 this rank has none) and the stream's number. It does not block the host."""
 
 
-
 class Preparation(Protocol):
     """What a call needs besides the library's first communicator."""
 

@@ -16,10 +16,10 @@ from hpccomm.cuda.arrays import wrapped
 from hpccomm.cuda.library import cupy
 from hpccomm.cuda.memory import Scratch
 from hpccomm.cuda.narrow import carrier, narrow, widen
-from hpccomm.cuda.streams import capturing
+from hpccomm.cuda.streams import capturing, make_stream, on_device
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
-from hpccomm.reductions import Op, PremulSum, ReduceOp, name_of
+from hpccomm.reductions import Op, PremulSum, ReduceOp, name_of, samples, writes
 
 BLOCK = 1 << 22
 """Elements that are folded at a time where that takes scratch, of which there is so much at most."""
@@ -60,7 +60,7 @@ class DeviceFolder:
     Raises
     ------
     UsageError
-        If `op` is a callable that does not take CuPy arrays of this dtype.
+        If `op` is a callable that is no elementwise function of two CuPy arrays of this dtype.
     """
 
     __slots__ = ("_average_over", "_combine", "_device", "_dtype", "_scratch", "_seen", "_wide")
@@ -235,20 +235,28 @@ def _users(op: Callable[[Any, Any], Any]) -> Combine:
 def _try(op: Op, combine: Combine, dtype: DType, device: int) -> None:
     """Give a user's function two elements, so that what it does not take is found beforehand."""
     module = cupy()
-    with module.cuda.Device(device):
+    given = samples(dtype)
+    with on_device(device):
         try:
             if capturing(module.cuda.get_current_stream().ptr):
                 return  # nothing may be put there beside the call
         except module.cuda.runtime.CUDARuntimeError:
             return  # nor on the default stream while another one is captured
-        try:
-            a, b, out = (module.empty(2, dtype) for _ in range(3))
-        except ValueError as error:
-            raise UsageError(
-                f"op {name_of(op)}: CuPy has no arrays of {dtype} that it could be given; "
-                "move host arrays, or use one of hpccomm's reductions"
-            ) from error
-        combine(a, b, out)
+        # On a stream of its own: the host waits for it, and may not wait for what others do.
+        with make_stream(device, high_priority=False):
+            try:
+                a, b, out = (module.empty(2, dtype) for _ in range(3))
+            except ValueError as error:
+                raise UsageError(
+                    f"op {name_of(op)}: CuPy has no arrays of {dtype} that it could be given; "
+                    "move host arrays, or use one of hpccomm's reductions"
+                ) from error
+            arrays = (a, b)
+            for array, elements in zip(arrays, given, strict=True):
+                array.set(elements)
+            combine(a, b, out)
+            if any((x.get() != y).any() for x, y in zip(arrays, given, strict=True)):
+                raise writes(op)
 
 
 def _divide(total: Any, contributions: int, dtype: DType, device: int, scratch: Scratch) -> None:

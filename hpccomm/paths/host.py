@@ -13,7 +13,7 @@ from hpccomm.execution import Room
 from hpccomm.paths.own import OwnAlgorithms, Started
 from hpccomm.paths.sharing import memory_way, sharing
 from hpccomm.paths.way import After, Before, Start, Way, surrounded
-from hpccomm.reductions import Average, PremulSum, ReduceOp, identity, premultiply
+from hpccomm.reductions import Average, PremulSum, ReduceOp, identity, premultiply, try_out
 from hpccomm.settings import Settings
 from hpccomm.waiting import Steps
 
@@ -59,8 +59,11 @@ class HostPath:
         Raises
         ------
         UsageError
-            If `algorithm` does not apply.
+            If `algorithm` does not apply, or the reduction is a user's function that does not take
+            NumPy arrays.
         """
+        if call.op is not None:
+            try_out(call.op, call.dtype)
         backend = self._backend
         inner = _carried_out(call)
         native = backend.native(inner)

@@ -219,6 +219,7 @@ class Window:
                     "is not known; use ReduceOp.SUM or premul_sum, and divide after a fence"
                 )
             reductions.check(op, self.dtype)
+            reductions.try_out(op, self.dtype)
             peer, start = self._place("dst", dst, offset, data.size)
             steps = self._access.accumulate(data, peer, start, op)
             self._issue("accumulate", data.nbytes, steps, (x,), timeout)

@@ -162,3 +162,23 @@ def callables(comm: Communicator) -> None:
         with raises(UsageError, "identity"):
             comm.scan(x, np.maximum, exclusive=True)
     comm.barrier()
+
+
+@CHOICES.behaviour()
+def callables_of_cupy(comm: Communicator) -> None:
+    """A function that takes CuPy's arrays alone reduces those; what goes through the host has none."""
+
+    def larger(a: Any, b: Any) -> Any:
+        return cupy().maximum(a, b)
+
+    with stream_of(comm):
+        x = filled(comm)
+        if comm.backends["cuda"] == "staged":
+            with raises(UsageError, "larger", "NumPy"):
+                comm.all_reduce(x, larger)
+        else:
+            comm.all_reduce(x, larger)
+            holds(x, full(comm.size), "maximum")
+        with raises(UsageError, "larger", "NumPy"):
+            comm.all_reduce(np.ones(2), larger)
+    comm.barrier()
