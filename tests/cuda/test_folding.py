@@ -168,6 +168,7 @@ def test_a_users_function_is_given_device_arrays():
         (lambda a, b: np.add(a.tolist(), b.tolist()), "elementwise and keep the dtype"),
         (lambda a, b: a[:1] + b[:1], "elementwise and keep the dtype"),
         (lambda a, b: a.no_such_method(b), "fails on CuPy arrays of float32"),
+        (lambda a, b: cupy.add(a, b, out=b), "writes to its arguments"),
     ],
 )
 def test_a_function_that_does_not_take_device_arrays_is_refused_beforehand(op, words):
