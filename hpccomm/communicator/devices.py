@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.calls import Calls, Label, Operation
-from hpccomm.communicator.launched import Launched, check_apart
+from hpccomm.communicator.launched import Launched, check_apart, check_own
 from hpccomm.contracts.device import DeviceBackend, DevicePath, DeviceWay, Given, Launch
 from hpccomm.control import Control
 from hpccomm.cuda import arrays, streams
@@ -125,6 +125,8 @@ class Devices:
         stream: object,
         reads: tuple[DeviceArray, ...],
         writes: tuple[DeviceArray, ...],
+        own_sends: tuple[int, ...],
+        own_receives: tuple[int, ...],
     ) -> Launched:
         """Return a point-to-point call that is ready to go."""
         array = keep[0]
@@ -141,6 +143,8 @@ class Devices:
             reads,
             writes,
             ordered=False,
+            own_sends=own_sends,
+            own_receives=own_receives,
         )
 
     def _queue(self, array: Any, given: object) -> Queue:
@@ -409,8 +413,8 @@ class Devices:
         Raises
         ------
         UsageError
-            Before anything is issued, if they are on several streams, or one of them touches what
-            another one writes.
+            Before anything is issued, if they are on several streams, one of them touches what
+            another one writes, or this rank sends to itself what it does not receive.
         """
         label = ("batch", sum(call.label[1] for call in calls))
         first = calls[0]
@@ -419,6 +423,7 @@ class Devices:
                 "the calls of a batch are on several streams; give all of them one stream"
             )
         check_apart(calls)
+        check_own(calls)
         for call in calls:
             self._ready(call.way, call.queue[0])
         backend = self.backend

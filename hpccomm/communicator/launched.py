@@ -38,6 +38,8 @@ class Launched:
         What it touches.
     ordered : bool
         Whether it is a collective, which all ranks issue in one order.
+    own_sends, own_receives : tuple of int
+        Bytes of the messages between this rank and itself.
     """
 
     way: DeviceWay
@@ -52,6 +54,23 @@ class Launched:
     reads: tuple[DeviceArray, ...]
     writes: tuple[DeviceArray, ...]
     ordered: bool = True
+    own_sends: tuple[int, ...] = ()
+    own_receives: tuple[int, ...] = ()
+
+
+def check_own(calls: tuple[Launched, ...]) -> None:
+    """Raise if this rank sends to itself what it does not receive in the same calls.
+
+    On a stream the one would wait for the other for ever.
+    """
+    going = [nbytes for call in calls for nbytes in call.own_sends]
+    coming = [nbytes for call in calls for nbytes in call.own_receives]
+    if going != coming:
+        raise UsageError(
+            f"this rank sends messages of {going} bytes to itself and receives {coming} in this call or "
+            "batch; on a device both ends are given together: in one send_recv of the same size, or in "
+            "one batch, in the same order"
+        )
 
 
 def check_apart(calls: tuple[Launched, ...]) -> None:

@@ -6,6 +6,7 @@ from hpccomm.buffers import View, address, check_dtype, check_layout, flat, over
 from hpccomm.calls import Operation
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.devices import Devices
+from hpccomm.communicator.launched import check_own
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.cuda.arrays import DeviceArray
 from hpccomm.errors import UsageError
@@ -262,8 +263,6 @@ class Messages(Core):
         sends = () if source is None or to is None else (Piece(to, _span(source)),)
         receives = () if target is None or origin is None else (Piece(origin, _span(target)),)
         way = devices.path.message(receives, sends, self._checked_tag(tag))
-        if way.launch is not None and self._batch is None:
-            self._check_own(sends, receives)
         nbytes = max((piece.data.nbytes for piece in (*sends, *receives)), default=0)
         call = devices.message(
             way,
@@ -273,26 +272,20 @@ class Messages(Core):
             stream,
             () if source is None or to is None else (source,),
             () if target is None or origin is None else (target,),
+            self._own(sends),
+            self._own(receives),
         )
+        if way.launch is not None and self._batch is None:
+            check_own((call,))
         if self._batch is not None:
             self._collect(call, async_op)
             return result
         return devices.issue(call, async_op, limit)
 
-    def _check_own(self, sends: tuple[Piece, ...], receives: tuple[Piece, ...]) -> None:
-        """Raise if this rank sends to itself what it does not receive in the same call.
-
-        On a stream the one would wait for the other for ever.
-        """
+    def _own(self, pieces: tuple[Piece, ...]) -> tuple[int, ...]:
+        """Return the bytes of those that stay on this rank, of the empty ones aside."""
         rank = self._backend.rank
-        going = [piece.data.nbytes for piece in sends if piece.peer == rank]
-        coming = [piece.data.nbytes for piece in receives if piece.peer == rank]
-        if going != coming:
-            raise UsageError(
-                f"rank {rank} sends {sum(going)} bytes to itself and receives {sum(coming)} in this "
-                "call; on a device both ends are given together: in one send_recv of the same size, or "
-                "in a batch"
-            )
+        return tuple(p.data.nbytes for p in pieces if p.peer == rank and p.data.nbytes)
 
     def _readable(self, x: Any, name: str, stream: object) -> View:
         array = view(x, name)

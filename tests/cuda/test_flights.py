@@ -655,6 +655,32 @@ def test_trap_nothing_is_under_way_on_a_communicator_that_nccl_shrinks():
     run_ranks(3, main, backend="nccl")
 
 
+def test_a_message_to_oneself_whose_other_end_is_missing_is_refused_before_nccl_is_called():
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            me, x, y = comm.rank, cupy.ones(4, np.float32), cupy.zeros(4, np.float32)
+            nothing = cupy.zeros(0, np.float32)
+            with pytest.raises(hpccomm.UsageError, match="to itself"):
+                comm.send(x, me)
+            with pytest.raises(hpccomm.UsageError, match="to itself"):
+                comm.send_recv(x, me, y[:2], me)
+
+            def batched(*received):
+                with comm.batch():
+                    comm.send(x, me)
+                    for each in received:
+                        comm.recv(each, me)
+
+            for wrong in ((), (y[:2],)):
+                with pytest.raises(hpccomm.UsageError, match="to itself"):
+                    batched(*wrong)
+            comm.send(nothing, me)
+            batched(y)
+            assert y.get().tolist() == [1] * 4
+
+    run_ranks(2, main, backend="nccl")
+
+
 def test_trap_a_forked_child_is_refused_and_ends_in_peace():
     program = PROGRAM.format(
         """
