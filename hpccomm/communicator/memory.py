@@ -30,7 +30,8 @@ class Memory(Core):
         Collectives on it and on views of it move no data but once. It belongs to the process: all its
         communicators reach it, it outlives them, and it is given back when the last view of it
         goes, on any rank at any time. Its elements are undefined. A process that is forked sees the
-        same memory, not a copy. Local; never blocks.
+        same memory, not a copy. Local. Never blocks; with `device` it may wait for what is under way
+        there, where it frees memory that nobody holds any more.
 
         Where ranks share no memory (one rank a node, or ``shared_memory="off"``) it is an ordinary
         array, which is logged once.

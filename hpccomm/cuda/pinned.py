@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from hpccomm.cuda.aliases import aliased
 from hpccomm.cuda.library import cupy
-from hpccomm.cuda.streams import drop_event, ready
+from hpccomm.cuda.streams import drop_event, on_device, ready
 from hpccomm.errors import CommunicationError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Pinned:
     def __init__(self, nbytes: int, device: int) -> None:
         cuda = cupy().cuda
         try:
-            with cuda.Device(device):
+            with on_device(device):
                 # Not from CuPy's pool, which gives nothing back.
                 memory = cuda.PinnedMemory(nbytes)
         except cuda.runtime.CUDARuntimeError as error:

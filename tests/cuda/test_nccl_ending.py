@@ -13,7 +13,7 @@ from nccl_ranks import on_ranks, sound
 from hpccomm.backends.nccl import raw
 from hpccomm.contracts.signature import Signature
 from hpccomm.cuda import streams, users
-from hpccomm.errors import CommunicationError
+from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.reductions import ReduceOp
 
 cupy = pytest.importorskip("cupy")
@@ -191,6 +191,29 @@ def test_registered_memory():
         return True
 
     assert sound(on_ranks(2, main)) == [True] * 2
+
+
+@pytest.mark.standin
+def test_trap_to_free_memory_or_make_it_would_end_a_capture():
+    def main(rank):
+        backend = opened(rank)
+        memory = backend.empty(4 * COUNT)
+        del memory
+        gc.collect()
+        stream = cupy.cuda.Stream(non_blocking=True)
+        mode = cupy.cuda.runtime.streamCaptureModeThreadLocal
+        with stream:
+            stream.begin_capture(mode)
+            with pytest.raises(UsageError, match="make arrays before"):
+                backend.empty(16)
+            stream.end_capture()
+        assert registered(backend) == 1
+        second = backend.empty(16)
+        assert registered(backend) == 1
+        backend.close()
+        del second
+
+    sound(on_ranks(1, main))
 
 
 @pytest.mark.standin

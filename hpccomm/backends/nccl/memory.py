@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpccomm.backends.nccl import raw
+from hpccomm.cuda import streams
 from hpccomm.cuda.library import cupy
+from hpccomm.errors import UsageError
 
 NEEDED = frozenset(("ncclMemAlloc", "ncclMemFree", "ncclCommRegister", "ncclCommDeregister"))
 """Functions without which there is no registered memory (they came with NCCL 2.19)."""
@@ -87,13 +89,20 @@ class Registry:
 
         Raises
         ------
+        UsageError
+            While a graph is captured.
         MemoryError
             If the device has none left.
         """
-        self.sweep()
         size = max(nbytes, 1)
         pointer = ctypes.c_void_p()
-        with cupy().cuda.Device(self._device):
+        with streams.on_device(self._device):
+            if not streams.undisturbed(cupy().cuda.get_current_stream().ptr):
+                raise UsageError(
+                    "comm.empty with device= while a CUDA graph is captured, which would end the "
+                    "capture; make arrays before"
+                )
+            self.sweep()
             status = raw.library().ncclMemAlloc(ctypes.byref(pointer), size)
             if status or not pointer.value:
                 raise MemoryError(
@@ -134,10 +143,9 @@ class Registry:
         for queue in (self._released, _orphans):
             while queue:
                 left.append(queue.popleft())
-        cuda = cupy().cuda
         for device in {block.device for block in left}:
-            with cuda.Device(device):
-                cuda.runtime.deviceSynchronize()
+            with streams.on_device(device):
+                cupy().cuda.runtime.deviceSynchronize()
                 for block in left:
                     if block.device == device:
                         block.free()
