@@ -3,8 +3,11 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
+
+import numpy as np
 
 from hpccomm.errors import UsageError
 from hpccomm.perf import facts, lines, memory
@@ -15,7 +18,7 @@ from hpccomm.perf.report import Report
 from hpccomm.perf.root import on_root
 from hpccomm.perf.side import HOST, Side
 from hpccomm.perf.sources import Source, kind_of_arrays, side_of
-from hpccomm.results.schema import RunInfo
+from hpccomm.results.schema import Config, RunInfo
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -83,10 +86,11 @@ def run(
                     _allocate(comm, side, options)
                     written.usage.note("User-Allocated", side.in_use())
                     if number == 0:
+                        config, lacking = _found(comm, side, options)
                         info = facts.run_info(
                             comm,
-                            options.config,
-                            skipped,
+                            config,
+                            (*skipped, *lacking),
                             arguments,
                             launcher,
                             told=side.told(),
@@ -187,6 +191,19 @@ def _allocate(comm: "Communicator", side: Side, options: Options) -> None:
     need = memory.Need(comm.node, where, needed, available)
     memory.require(comm.all_gather_object(need), largest, batched)
     side.allocate(batched * largest)
+
+
+def _found(comm: "Communicator", side: Side, options: Options) -> tuple[Config, tuple[str, ...]]:
+    """Return the settings as they could be followed, and what could not. Collective."""
+    config = options.config
+    if not config.local_register or side.name == HOST:
+        return config, ()
+    some = side.view(0, 0, 1, np.dtype(np.uint8))
+    registered = comm.explain("all_reduce", some).registered
+    if all(comm.all_gather_object(registered)):
+        return config, ()
+    # `Communicator.empty` gives ordinary arrays where there are no others.
+    return replace(config, local_register=0), ("registered memory (-R)",)
 
 
 def _measure_block(

@@ -209,6 +209,16 @@ def test_registered_arrays_are_of_the_communicator(comm, way, monkeypatch):
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("way", ["staged"])
+def test_that_arrays_are_not_registered_is_told(comm, way):
+    wrong, printed, _ = on_device(comm, "all_reduce", *SMALL, "-R", "1")
+    assert wrong == 0
+    if comm.rank == 0:
+        assert "# Registered memory" not in printed
+        assert "# Skipped, as they do not exist: registered memory (-R)" in printed
+
+
+@pytest.mark.mpi
 @ways
 def test_a_spoilt_result_is_found_and_located(comm, way, monkeypatch):
     call = comm.all_reduce
