@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpccomm import dtypes
-from hpccomm.cuda.library import cupy
+from hpccomm.cuda.library import cupy, unavailable
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 
 HOST, CUPY, TORCH, INTERFACE, DLPACK = range(5)
 
-_DLPACK_CUDA = (2, 13)
-"""Memory of CUDA, plain and managed, in dlpack.h's numbers."""
+_DLPACK_CUDA, _DLPACK_MANAGED = 2, 13
+"""Memory of CUDA, in dlpack.h's numbers; what it manages the host reads as well."""
 
 _kinds: dict[type, int] = {np.ndarray: HOST, type(None): HOST}
 """How an array of each class that was met is looked at."""
@@ -81,7 +81,8 @@ def on_device(x: object) -> bool:
     where = getattr(x, "__dlpack_device__", None)
     if where is None:
         return hasattr(x, "__cuda_array_interface__")
-    return where()[0] in _DLPACK_CUDA
+    memory = where()[0]
+    return memory == _DLPACK_CUDA or (memory == _DLPACK_MANAGED and not unavailable())
 
 
 def kind_of(x: object) -> int:
@@ -184,6 +185,12 @@ def _torch_dtype(x: Any, name: str) -> DType:
 
 def _interface(x: Any, name: str) -> DeviceArray:
     told = x.__cuda_array_interface__
+    lacking = [key for key in ("shape", "typestr", "data") if key not in told]
+    if lacking:
+        raise UsageError(
+            f"{name}.__cuda_array_interface__ has no {' and no '.join(map(repr, lacking))}; "
+            "give an array that has all of it"
+        )
     if told.get("mask") is not None:
         raise UsageError(f"{name} has a mask, which would be lost; give the array without it")
     pointer, read_only = told["data"]
