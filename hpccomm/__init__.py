@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hpccomm.reductions import ReduceOp as ReduceOp
     from hpccomm.reductions import premul_sum as premul_sum
     from hpccomm.settings import CommOptions as CommOptions
+    from hpccomm.work import DeviceWork as DeviceWork
     from hpccomm.work import Work as Work
 
 _HOME = {
@@ -44,6 +45,7 @@ _HOME = {
     "ReduceOp": "reductions",
     "premul_sum": "reductions",
     "Work": "work",
+    "DeviceWork": "work",
     "HpccommError": "errors",
     "ConfigurationError": "errors",
     "BackendUnavailable": "errors",

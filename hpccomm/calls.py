@@ -568,12 +568,18 @@ class Calls:
         return lambda elapsed: self.overdue(name, nbytes, sequence, timeout, elapsed)
 
     def overdue(
-        self, name: str, nbytes: int, sequence: int, timeout: float, elapsed: float
+        self,
+        name: str,
+        nbytes: int,
+        sequence: int,
+        timeout: float,
+        elapsed: float,
+        causes: str = "A rank did not take part or is late",
     ) -> CommunicationError:
-        """Return the error of a call whose deadline has passed."""
+        """Return the error of a call whose deadline has passed, with what may have kept it."""
         return CollectiveTimeout(
             f"{self._described(name, nbytes, sequence)} was not done after {elapsed:.3g} s; "
-            f"its deadline is {timeout:g} s. A rank did not take part or is late",
+            f"its deadline is {timeout:g} s. {causes}",
             communicator=self.name,
             rank=self.backend.rank,
             sequence=sequence,
@@ -656,7 +662,10 @@ class Calls:
             aborted.__cause__ = error
             self.gate.shut(aborted)
         for release in self.releases:
-            release()
+            try:
+                release()
+            except Exception:  # the others must still be released
+                logger.exception("communicator %r could not be ended cleanly", self.name)
         for hook in self.abort_hooks:
             try:
                 hook(error)

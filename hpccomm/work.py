@@ -16,7 +16,7 @@ class Work:
     """An operation under way, which keeps its arrays alive until it is done.
 
     It goes on by itself. `wait`, `done` and `exception` may be called from any thread, any number
-    of times.
+    of times. A call over NCCL gives a `DeviceWork`.
     """
 
     __slots__ = ("_engine", "_gave_up", "_keep", "_result", "_task", "_timeout")

@@ -117,7 +117,7 @@ def test_a_device_array_is_no_host_array() -> None:
             "version": 3,
         }
 
-    with pytest.raises(BackendUnavailable, match="CuPy|CUDA"):
+    with pytest.raises(BackendUnavailable, match=r"CuPy|CUDA"):
         buffers.view(OnDevice(), "x")
     with pytest.raises(UsageError, match=r"x is a device array .*OnDevice.*NumPy"):
         buffers.host_view(OnDevice(), "x")
@@ -143,7 +143,7 @@ def test_dlpack_in_memory_that_the_host_reads(kind: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"), [(2, "CuPy|CUDA"), (8, "x lies on a device .*Foreign"), (10, "not CUDA's")]
+    ("kind", "says"), [(2, r"CuPy|CUDA"), (8, "x lies on a device .*Foreign"), (10, "not CUDA's")]
 )
 def test_dlpack_on_a_device(kind: int, says: str) -> None:
     with pytest.raises(BackendUnavailable, match=says):

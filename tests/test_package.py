@@ -34,6 +34,7 @@ SURFACE = {
     "Choice",
     "ReduceOp",
     "premul_sum",
+    "DeviceWork",
     "Work",
     "__version__",
     *ERRORS,

@@ -48,6 +48,15 @@ GRAPH_SECONDS = 1.0
 """The same, and to free what is finalized, where calls were captured: it lets go once no graph is left."""
 
 
+CAUSES = (
+    "A rank did not take part, is late, or gave other arguments: NCCL does not compare the count, dtype, "
+    "op and root of its ranks"
+)
+"""What may have kept a call on a device."""
+
+TOGETHER = "put them into one send_recv or one batch"
+
+
 class Devices:
     """Carries out calls on arrays in the memory of one rank's device.
 
@@ -542,7 +551,10 @@ class Devices:
     # Failure and the end.
 
     def _expired(self, flight: Flight, elapsed: float) -> CommunicationError:
-        error = self._calls.overdue(*flight.label, flight.sequence, flight.timeout, elapsed)
+        causes = CAUSES
+        if flight.label[0] in ("send", "recv", "send_recv", "batch"):
+            causes = f"{CAUSES}; or both ends send before they receive: {TOGETHER}"
+        error = self._calls.overdue(*flight.label, flight.sequence, flight.timeout, elapsed, causes)
         flight.error = error
         self._calls.fail(error)
         return error
