@@ -14,7 +14,7 @@ from hpccomm.perf.measure import Case, check_algorithm
 from hpccomm.perf.names import NO_OP, NO_TYPE, OPS, TYPES
 from hpccomm.perf.options import Options
 from hpccomm.perf.readers import ALL
-from hpccomm.perf.side import DEVICE, Side
+from hpccomm.perf.side import DEVICE, NCCL, Side
 from hpccomm.perf.sizes import Sizes
 from hpccomm.policy import AUTO
 
@@ -115,6 +115,7 @@ class Plan:
         self._skipped: dict[str, None] = dict.fromkeys(options.skipped())
         self._refused: dict[str, str] = {}
         self._used: set[str] = set()
+        self._unrecorded: list[str] = []
 
     def add(self, number: int, comm: "Communicator", side: Side) -> None:
         """Add the tables of a backend. Local.
@@ -130,6 +131,12 @@ class Plan:
         """
         self.ranks = comm.size
         self.versions |= side.versions()
+        graph = self._options.config.graph
+        if graph and side.name == DEVICE and side.backend() != NCCL:
+            why = f"-G/--cudagraph {graph}: the host takes part in calls over {side.backend()!r}"
+            self._unrecorded.append(f"{why}; leave it out, or give --backend {NCCL}")
+            self._skipped[f"graphs over {side.backend()}"] = None
+            return
         for name in self._options.collectives:
             collective = COLLECTIVES[name]
             if side.name == DEVICE and not collective.moves:
@@ -176,8 +183,10 @@ class Plan:
         Raises
         ------
         UsageError
-            If an algorithm applies to nothing that was asked for.
+            If an algorithm applies to nothing that was asked for, or nothing can be recorded.
         """
+        if self._unrecorded and not self._tables:
+            raise UsageError(self._unrecorded[0])
         asked = self._options.algorithms or ()
         for algorithm in asked:
             if algorithm not in self._used and ALL not in asked:

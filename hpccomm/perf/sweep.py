@@ -12,11 +12,12 @@ import numpy as np
 from hpccomm.errors import UsageError
 from hpccomm.perf import facts, lines, memory
 from hpccomm.perf.blocks import Block, Plan, Stretch
+from hpccomm.perf.collectives import COLLECTIVES
 from hpccomm.perf.measure import Bench, Measured
 from hpccomm.perf.options import Options
 from hpccomm.perf.report import Report
 from hpccomm.perf.root import on_root
-from hpccomm.perf.side import HOST, Side
+from hpccomm.perf.side import AUTO, HOST, Side
 from hpccomm.perf.sources import Source, kind_of_arrays, side_of
 from hpccomm.results.schema import Config, RunInfo
 
@@ -66,6 +67,8 @@ def run(
         On every rank, if rank 0 cannot write a file, before anything is measured or later.
     """
     kind = kind_of_arrays(sources, options.arrays)
+    if options.arrays == AUTO and not any(COLLECTIVES[name].moves for name in options.collectives):
+        kind = HOST  # a barrier is the host's, wherever arrays lie
     if kind == HOST:
         _refuse_device_flags(options)
     plan = Plan(options)

@@ -283,8 +283,19 @@ def test_what_is_not_to_be_had_is_refused_on_every_rank(comm, way):
         on_device(comm, "barrier")
     with pytest.raises(UsageError, match="-G/--cudagraph 2: CUDA graphs hold device work, and"):
         perf([kept(comm, "mpi")], "all_reduce", "-G", "2")
+    with pytest.raises(UsageError, match="-G/--cudagraph 2: the host takes part .* 'staged'"):
+        on_device(comm, "all_reduce", "-G", "2")
     with pytest.raises(UsageError, match=r"-e/--maxbytes \d+: \d+ ranks on device .* would take"):
         on_device(comm, "all_reduce", "-e", "900000G")
+
+
+@pytest.mark.mpi
+@nccl
+def test_a_barrier_alone_is_the_hosts(comm, way):
+    wrong, printed, _ = perf([kept(comm, "nccl")], "barrier", "-n", "4")
+    assert wrong == 0
+    if comm.rank == 0:
+        assert "host memory" in printed
 
 
 @pytest.mark.mpi
@@ -309,7 +320,10 @@ def test_backends_follow_each_other_and_never_share_a_device(mpi_comm, tmp_path)
     second = log[1][1]
     assert second in ("mpi", "staged")
     assert log == [("nccl", "nccl"), ("mpi", second)] * 2
+    _, recorded, _ = perf(sources, "all_reduce", *SMALL, "-G", "2")
     if mpi_comm.rank == 0:
+        assert f"graphs over {second}" in recorded
+        assert re.findall(r"starting: \S+ backend (\S+)", recorded) == ["nccl"]
         blocks = re.findall(r"starting: (\S+) backend (\S+)", printed)
         names = ("all_reduce", "broadcast")
         assert blocks == [(name, each) for each in ("nccl", second) for name in names]
