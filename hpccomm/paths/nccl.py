@@ -183,7 +183,8 @@ class NcclPath:
 
     def _natively(self, call: Signature, asked: Signature, name: str, reason: str) -> DeviceWay:
         pinned = self._devices.native(asked, name)
-        told = self._devices.reason()
+        # A pinned one has a communicator of its own, made with another NCCL_ALGO.
+        told = self._devices.reason() if name == policy.NATIVE else ""
         choice = self._choice(call.name, name, f"{reason}; {told}" if told else reason, None)
         begin: Begin | None = None
         if asked.op is not call.op:

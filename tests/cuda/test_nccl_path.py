@@ -93,6 +93,8 @@ def test_a_message_between_devices_weighs_more_than_one_on_the_host():
 def test_explain_tells_the_users_nccl_algo():
     way = path(Library(algo="Ring")).decide(SUM, "native", False)
     assert "NCCL_ALGO=Ring is set" in way.choice.reason
+    pinned = path(Library(algo="Ring")).decide(SUM, "tree", False)
+    assert "NCCL_ALGO" not in pinned.choice.reason  # it has a communicator of its own
 
 
 def test_ring_and_tree_are_nccls_own_where_it_has_them():
