@@ -32,11 +32,13 @@ class OnlyInterface:
 
     def __init__(self, array: Any, **changes: Any) -> None:
         self.array = array
+        self.lacks = ""
         self._changes = changes
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {**self.array.__cuda_array_interface__, **self._changes}
+        told = {**self.array.__cuda_array_interface__, **self._changes}
+        return {key: value for key, value in told.items() if key != self.lacks}
 
 
 class OnlyDLPack:
@@ -105,6 +107,8 @@ def misused_protocols(comm: Communicator) -> None:
         x = module.ones((4, 4), np.float32)
         masked = OnlyInterface(x, mask=OnlyInterface(x))
         frozen = OnlyInterface(x, data=(x.data.ptr, True))
+        broken = OnlyInterface(x)
+        broken.lacks = "data"
         if comm.rank == comm.size - 1:
             with raises(UsageError, "x", "contiguous"):
                 comm.all_reduce(OnlyInterface(x.T))
@@ -112,6 +116,8 @@ def misused_protocols(comm: Communicator) -> None:
                 comm.all_reduce(OnlyInterface(x[:, 1]))
             with raises(UsageError, "x", "mask"):
                 comm.all_reduce(masked)
+            with raises(UsageError, "x", "__cuda_array_interface__", "data"):
+                comm.all_reduce(broken)
             with raises(UsageError, "x", "read-only"):
                 comm.all_reduce(frozen)
         comm.all_reduce(frozen, out=module.empty_like(x))
