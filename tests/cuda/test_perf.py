@@ -283,7 +283,7 @@ def test_what_is_not_to_be_had_is_refused_on_every_rank(comm, way):
         on_device(comm, "barrier")
     with pytest.raises(UsageError, match="-G/--cudagraph 2: CUDA graphs hold device work, and"):
         perf([kept(comm, "mpi")], "all_reduce", "-G", "2")
-    with pytest.raises(UsageError, match="-G/--cudagraph 2: the host takes part .* 'staged'"):
+    with pytest.raises(UsageError, match=r"-G/--cudagraph 2: the host takes part .* 'staged'"):
         on_device(comm, "all_reduce", "-G", "2")
     with pytest.raises(UsageError, match=r"-e/--maxbytes \d+: \d+ ranks on device .* would take"):
         on_device(comm, "all_reduce", "-e", "900000G")
