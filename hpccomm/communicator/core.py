@@ -20,7 +20,6 @@ from hpccomm.buffers import (
     check_layout,
     empty_like_kind,
     flat,
-    host_view,
     overlap,
     view,
 )
@@ -349,68 +348,45 @@ class Core:
         stream: object,
     ) -> Bound:
         demand = recipe.demand
-        if recipe.way.__class__ is DeviceWay:
-            return self._with_device_memory(recipe, x, out, a, b, stream)
-        if stream is not None:
+        on_device = recipe.way.__class__ is DeviceWay
+        if stream is not None and not on_device:
             self._refuse_stream(stream)
-        assert not isinstance(a, DeviceArray)
-        assert not isinstance(b, DeviceArray)
+        send: Any = a
         if a is not None and (demand.send == "x" or demand.recv == "x"):
-            flags = a.flags
-            if not flags.c_contiguous or (demand.written and not flags.writeable):
-                check_layout(a, "x", written=demand.written)
-            if a.ndim != 1:
-                a = a.reshape(-1)
+            if isinstance(a, DeviceArray):
+                if not (a.contiguous and a.writable):
+                    check_layout(a, "x", written=demand.written)
+            else:
+                flags = a.flags
+                if not flags.c_contiguous or (demand.written and not flags.writeable):
+                    check_layout(a, "x", written=demand.written)
+                if a.ndim != 1:
+                    send = a.reshape(-1)
         result: Any
+        recv: Any
         if demand.recv == "x":
-            result, recv = x, a
+            result, recv = x, send
         elif demand.recv is None:
             result, recv = None, None
         else:
             if demand.recv == "new":
-                result = empty_like_kind(x, demand.shape, demand.call.dtype)
-                b = result if result.__class__ is np.ndarray else host_view(result, "out")
+                result = self._new_like(x, demand, stream, on_device=on_device)
+                b = result if result.__class__ is np.ndarray else view(result, "out")
             else:
                 result = out
                 assert b is not None
                 check_layout(b, "out", written=True)
-            assert b is not None
-            recv = flat(b)
-        send = a if demand.send == "x" else None
-        return Bound(recipe, send, recv, result, (x, result))
+            recv = b if isinstance(b, DeviceArray) else flat(b)
+        if demand.send != "x":
+            send = None
+        return Bound(recipe, send, recv, result, (x, result), stream)
 
-    def _with_device_memory(
-        self,
-        recipe: Recipe,
-        x: Any,
-        out: Any,
-        a: View | None,
-        b: View | None,
-        stream: object,
-    ) -> Bound:
-        demand, devices = recipe.demand, self._devices
-        if (
-            a is not None
-            and (demand.send == "x" or demand.recv == "x")
-            and not (a.contiguous and a.writable)  # type: ignore[union-attr]  # it is a device array
-        ):
-            check_layout(a, "x", written=demand.written)
-        result: Any
-        if demand.recv == "x":
-            result, recv = x, a
-        elif demand.recv is None:
-            result, recv = None, None
-        else:
-            if demand.recv == "new":
-                assert isinstance(devices, Devices)
-                result = devices.new_like(x, demand.shape, demand.call.dtype, stream)
-                b = view(result, "out")
-            else:
-                result = out
-                assert b is not None
-                check_layout(b, "out", written=True)
-            recv = b
-        return Bound(recipe, a if demand.send == "x" else None, recv, result, (x, result), stream)
+    def _new_like(self, x: Any, demand: Demand, stream: object, *, on_device: bool) -> Any:
+        """Return a new array for a result, of the kind of x."""
+        if not on_device:
+            return empty_like_kind(x, demand.shape, demand.call.dtype)
+        assert isinstance(self._devices, Devices)
+        return self._devices.new_like(x, demand.shape, demand.call.dtype, stream)
 
     def _in_place(self, name: str, a: View, b: View, root: Any, counts: tuple[int, ...]) -> bool:
         """Whether out is x, or the own block of one is the other; any other overlap is refused."""
