@@ -129,6 +129,19 @@ class Flights:
         if self._is_capturing(stream):
             self._graphs.append(keep)
             return
+        flight = self._open
+        if (
+            flight is not None
+            and flight.stream == stream
+            and begin - self._shared <= MARK_SECONDS
+            and timeout >= flight.timeout
+            and label[1] < MARK_BYTES
+            and holder is not None
+        ):
+            # Without the lock: if the watchdog records the event just now, that comes after this call.
+            flight.keep.append(keep)
+            flight.label, flight.sequence = label, sequence
+            return
         with self._lock:
             flight = self._open
             if flight is not None and flight.stream != stream:
