@@ -6,11 +6,12 @@
 #   bash jobs/gpu_acceptance.sh --ranks 1,2 --stages tests,overhead
 #
 #   --ranks N[,N...]       numbers of ranks (default 1,2,4); where there are fewer GPUs they share them
-#   --stages NAME[,...]    some of tests, perf, overhead, bandwidth, overlap (default: all)
+#   --stages NAME[,...]    some of tests, perf, overhead (on 1 rank), bandwidth and overlap (both on 2);
+#                          default: all
 #   --output FOLDER        for the log, the summary and the results file
 #                          (default results/gpu-acceptance-DATE-TIME)
 #   --stand-in             try this script without a GPU, on the stand-in for CuPy of the tests: what it
-#                          then says is about the script alone
+#                          then says is about the script alone, and no figure has a limit
 #
 # Packages that the Python at hand has (HPCCOMM_PYTHON, else python3) are used as they are: CuPy of
 # CUDA 12 or 13, mpi4py and the rest. What is missing is installed beside them, in an environment of this
@@ -143,8 +144,12 @@ END
 mapfile -t needed < <(requirements "" && requirements test)
 install "${needed[@]}"
 if [[ -z $stand_in ]]; then
+    mapfile -t needed < <(requirements nvml) # what the links between GPUs can do
+    install "${needed[@]}"
     # Whichever CuPy is there stays: a wheel of CUDA 12 or 13, one built on the site, conda's.
     if ! "$python" -c 'import cupy, sys; sys.exit(int(cupy.__version__.split(".")[0]) < 14)' 2>/dev/null; then
+        ((cuda >= 12)) || give_up "the driver is for CUDA $cuda, and CuPy wants 12 or later." \
+            "Update the driver."
         ((cuda <= 13)) || cuda=13
         say "installing CuPy for CUDA $cuda"
         mapfile -t needed < <(requirements "cuda$cuda")
@@ -313,13 +318,18 @@ for number in "${ranks[@]}"; do
     if ((number <= devices)) || share "$number"; then usable+=("$number"); fi
 done
 
+declare -A ran=() # the stages that something was done of
+
 # Runs a benchmark, which prints verdicts itself.
 benchmark() {
     local number=$1 name=$2 status=0 line before=${#verdicts[@]}
     shift 2
     say "$name, $number ranks"
     on_ranks 600 "$number" "$python" "benchmarks/$name" "$@" || status=$?
+    local stage=${name#device_}
+    ran[${stage%.py}]=yes
     while IFS= read -r line; do
+        [[ -z $stand_in ]] || line="INFO${line:4}"
         verdicts+=("$line")
         [[ $line != FAIL* ]] || failed=1
     done < <(grep -aE '^(PASS|FAIL|INFO)  ' "$printed")
@@ -332,6 +342,7 @@ perf() {
     local number=$1 status=0
     shift
     say "perf $*, $number ranks"
+    ran[perf]=yes
     on_ranks 600 "$number" "$python" -m hpccomm perf "$@" --output "$results" || status=$?
     outcome "$status" "perf $*, $number ranks: every result right"
 }
@@ -341,6 +352,7 @@ tests() {
     local number=$1 what=$2 status=0 counts
     shift 2
     say "device tests, $what"
+    ran[tests]=yes
     on_ranks 3600 "$number" "$python" -m pytest "$@" -p no:cacheprovider -o faulthandler_timeout=120 \
         tests/cuda || status=$?
     counts=$(grep -aoE '[0-9]+ (passed|failed|skipped|errors?)[^=]*in [0-9.]+' "$printed" | tail -1 |
@@ -379,6 +391,15 @@ for number in ${usable[0]+"${usable[@]}"}; do
     esac
 done
 rm -f "$printed"
+for stage in ${stages//,/ }; do
+    case $stage in
+    overhead) takes="1 rank" ;;
+    bandwidth | overlap) takes="2 ranks" ;;
+    *) takes="ranks" ;;
+    esac
+    [[ -n ${ran[$stage]:-} ]] ||
+        verdict FAIL "$stage: not measured; it takes $takes, and there were none of --ranks that could run"
+done
 
 summary=$folder/summary.md
 {
