@@ -148,6 +148,7 @@ def test_trap_a_rank_that_does_not_come_ends_in_a_timeout(monkeypatch):
     began = time.perf_counter()
     results = on_ranks(3, refused, timeout=1.0)
     assert [type(each) for each in results] == [CollectiveTimeout] * 3
+    assert all("NCCL_SOCKET_IFNAME" in str(each) for each in results)
     assert time.perf_counter() - began < 10
     assert users.claim(0, users.MPI) == ""  # nothing is left claimed
     users.release(0, users.MPI)

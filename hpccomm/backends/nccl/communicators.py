@@ -12,7 +12,12 @@ from hpccomm.backends.nccl import variables
 from hpccomm.backends.nccl.binding import nccl
 from hpccomm.backends.nccl.ending import Ending
 from hpccomm.backends.nccl.together import Ranks, together
-from hpccomm.errors import CommunicationError, CommunicatorAborted, RankMismatch
+from hpccomm.errors import (
+    CollectiveTimeout,
+    CommunicationError,
+    CommunicatorAborted,
+    RankMismatch,
+)
 from hpccomm.waiting import Steps
 
 logger = logging.getLogger("hpccomm")
@@ -79,6 +84,12 @@ def founded(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
 
     try:
         return together(ranks, "making NCCL's communicator", make)
+    except CollectiveTimeout as error:
+        error.args = (
+            f"{error}. Or the ranks cannot reach each other: NCCL_SOCKET_IFNAME names the network "
+            "interface, and NCCL_DEBUG=INFO tells what NCCL does",
+        )
+        raise
     finally:
         pin.leave()  # where one is still in NCCL, and nobody waits for it
 
