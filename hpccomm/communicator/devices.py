@@ -551,22 +551,28 @@ class Devices:
     # Failure and the end.
 
     def _expired(self, flight: Flight, elapsed: float) -> CommunicationError:
-        causes = CAUSES
-        if flight.label[0] in ("send", "recv", "send_recv", "batch"):
-            causes = f"{CAUSES}; or both ends send before they receive: {TOGETHER}"
-        error = self._calls.overdue(*flight.label, flight.sequence, flight.timeout, elapsed, causes)
+        """Fail the communicator, whose deadline passed while somebody waited."""
+        error = self._overdue(flight, elapsed)
         flight.error = error
         self._calls.fail(error)
         return error
+
+    def _overdue(self, flight: Flight, elapsed: float) -> CommunicationError:
+        causes = CAUSES
+        if flight.label[0] in ("send", "recv", "send_recv", "batch"):
+            causes = f"{CAUSES}; or both ends send before they receive: {TOGETHER}"
+        return self._calls.overdue(*flight.label, flight.sequence, flight.timeout, elapsed, causes)
 
     def _lost(self, flight: Flight | None, error: CommunicationError | None) -> BaseException:
         """Take note of a failure that the watchdog found."""
         if error is None:
             assert flight is not None
-            error = self._expired(flight, perf_counter() - flight.begin)
-        else:
-            self._calls.fail(error)
+            error = self._overdue(flight, perf_counter() - flight.begin)
+        # Before anybody can see it: whoever raises it then has told.
         self._calls.untold = error
+        if flight is not None:
+            flight.error = error
+        self._calls.fail(error)
         tell(
             f"hpccomm: {error}\nhpccomm: communicator {self._calls.name!r} is aborted, so that its "
             "streams go on; results of its calls that were under way are undefined"

@@ -146,7 +146,7 @@ def rules_are_kept(
 
 
 @pytest.fixture(scope="session")
-def made() -> Iterator[dict[str, "hpccomm.Communicator"]]:
+def made(standins_library: None) -> Iterator[dict[str, "hpccomm.Communicator"]]:
     """Keep a communicator from test to test, by its way of device arrays: making it takes long.
 
     One at a time, as NCCL and MPI may not have a device at once.
@@ -164,9 +164,14 @@ def end(kept: dict[str, "hpccomm.Communicator"]) -> None:
 
 @pytest.fixture
 def comm(
-    request: pytest.FixtureRequest, made: dict[str, "hpccomm.Communicator"], way: str
+    request: pytest.FixtureRequest,
+    made: dict[str, "hpccomm.Communicator"],
+    way: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator["hpccomm.Communicator"]:
     """Give a communicator over all ranks whose device arrays go by `way`, a test's argument."""
+    # For those as well that the test makes beside it.
+    monkeypatch.setenv("HPCCOMM_CUDA_AWARE", str(int(way == "mpi")))
     if way not in made:
         end(made)
         made[way] = make(way)
@@ -187,8 +192,6 @@ def make(way: str) -> "hpccomm.Communicator":
         told, why = aware(MPI, None)
         if not told:
             pytest.skip(f"no CUDA-aware MPI: {why}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HPCCOMM_CUDA_AWARE", str(int(way == "mpi")))
-        comm = hpccomm.new_comm("nccl" if way == "nccl" else "mpi", timeout=60.0)
+    comm = hpccomm.new_comm("nccl" if way == "nccl" else "mpi", timeout=60.0)
     assert comm.backends["cuda"] == way, comm.backends
     return comm
