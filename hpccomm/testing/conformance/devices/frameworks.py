@@ -145,7 +145,8 @@ def torch_tensors(comm: Communicator) -> None:
         return  # a PyTorch for the host
     device = torch.device("cuda", comm.device or 0)
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
-        stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        make_stream: Any = torch.cuda.Stream  # PyTorch has no types for it
+        stream = make_stream(device)
         with torch.cuda.stream(stream):
             x = torch.full((3, 2), comm.rank + 1, dtype=dtype, device=device)
             assert comm.all_reduce(x) is x, "the result is x"
