@@ -62,7 +62,12 @@ def test_devices_are_dealt_out_by_local_rank() -> None:
 
 @pytest.mark.parametrize(
     ("requested", "visible", "says"),
-    [(4, 4, "from 0 to 3"), (-1, 2, "from 0 to 1"), (0, 0, "there is none"), ("0", 2, "device number")],
+    [
+        (4, 4, "from 0 to 3"),
+        (-1, 2, "from 0 to 1"),
+        (0, 0, "there is none"),
+        ("0", 2, "device number"),
+    ],
 )
 def test_a_device_that_is_not_there(requested: object, visible: int, says: str) -> None:
     with pytest.raises(UsageError, match=f"device is .*{says}"):
