@@ -10,9 +10,11 @@ they do not take the job down before that.
 import faulthandler
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -87,6 +89,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Bring the ranks together, and silence all but rank 0."""
     if config.getoption("--with-mpi"):
         config.stash[AGREEMENT] = agreement = Agreement(config)
+        # pytest prunes old folders below this: ranks would prune each other's, and trip over that.
+        own = Path(tempfile.gettempdir()) / f"rank-{agreement.comm.rank}"
+        own.mkdir(exist_ok=True)
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(own)
         if agreement.comm.rank:
             config.pluginmanager.unregister(name="terminalreporter")
 
