@@ -208,7 +208,7 @@ class Devices:
         way = call.way
         if way.launch is None:
             return self._by_host(call, async_op, limit)
-        self._ready(way, call.queue[0])
+        self.make_ready(call)
         if async_op:
             return self._start(way.launch, call, limit)
         self._calls.enqueue(
@@ -283,14 +283,17 @@ class Devices:
         return Operation(*call.label, steps, (call.keep, ready, done), ordered=call.ordered)
 
     def make_ready(self, call: Launched) -> None:
-        """Make what the call needs, if it is not there yet. Collective then; blocks."""
-        self._ready(call.way, call.queue[0])
+        """Make what the call needs, if it is not there yet. Collective then; blocks.
 
-    def _ready(self, way: DeviceWay, stream: int) -> None:
-        """Make what the way needs, if it is not there yet. Collective then."""
+        Raises
+        ------
+        UsageError
+            If a CUDA graph is being captured, in which nothing can be made.
+        """
+        way = call.way
         if way.needs is None or way.needs.done():
             return
-        if streams.capturing(stream):
+        if streams.capturing(call.queue[0]):
             raise UsageError(
                 f"algorithm {way.choice.algorithm!r} has no communicator yet, and none can be made "
                 "while a CUDA graph is captured; call or plan it once before"
@@ -434,7 +437,7 @@ class Devices:
         check_apart(calls)
         check_own(calls)
         for call in calls:
-            self._ready(call.way, call.queue[0])
+            self.make_ready(call)
         backend = self.backend
         assert backend is not None
 

@@ -128,28 +128,20 @@ def seen(x: Any, name: str) -> DeviceArray:
         If CuPy is needed to look at it, and cannot be used here.
     """
     kind = _kinds[x.__class__]
-    if kind == CUPY:
-        # The shortest way: each attribute is some 50 ns.
-        data = x.data
-        return DeviceArray(
-            data.ptr,
-            x.dtype,
-            x.shape,
-            x._c_contiguous,  # noqa: SLF001
-            True,
-            data.device_id,
-        )
     if kind == TORCH:
         return _tensor(x, name)
     if kind == INTERFACE:
         return _interface(x, name)
-    return seen_cupy(cupy().from_dlpack(x))
-
-
-def seen_cupy(x: Any) -> DeviceArray:
-    """Return what communication needs of a CuPy array."""
-    flags = x.flags
-    return DeviceArray(x.data.ptr, x.dtype, x.shape, flags.c_contiguous, True, x.data.device_id)
+    array = x if kind == CUPY else cupy().from_dlpack(x)
+    data = array.data
+    return DeviceArray(
+        data.ptr,
+        array.dtype,
+        array.shape,
+        array._c_contiguous,  # noqa: SLF001 (array.flags takes five times as long)
+        True,
+        data.device_id,
+    )
 
 
 def _tensor(x: Any, name: str) -> DeviceArray:

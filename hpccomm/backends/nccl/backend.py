@@ -129,7 +129,7 @@ class NcclBackend:
         """Raise if NCCL noticed that something failed. Local, from any thread."""
         try:
             self._communicators.check()
-        except Exception as error:
+        except Exception as error:  # raised again, as it is or as hpccomm's
             told = errors.translate(error)
             if told is None:
                 raise

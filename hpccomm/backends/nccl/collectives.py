@@ -6,6 +6,7 @@ What is only moved is moved as bytes, so that every dtype is.
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -48,14 +49,15 @@ def _bind(call: Signature, ability: Ability) -> Bind | None:
     return None if maker is None else maker(call, ability)
 
 
-def _all_reduce(call: Signature, ability: Ability) -> Bind | None:
+def _reduced(method: str, call: Signature, ability: Ability) -> Bind | None:
+    """Bind a reduction without a root, by CuPy's name of it."""
     how = reduction(call.op, call.dtype, ability)
     if how is None:
         return None
     count, datatype = call.counts[0] * how.width, how.datatype
 
     def bind(communicator: Any) -> Launch:
-        run = communicator.allReduce
+        run = getattr(communicator, method)
 
         def bound(op: int) -> Launch:
             def launch(send: int, recv: int, stream: int) -> None:
@@ -80,26 +82,6 @@ def _reduce(call: Signature, ability: Ability) -> Bind | None:
         def bound(op: int) -> Launch:
             def launch(send: int, recv: int, stream: int) -> None:
                 run(send, recv, count, datatype, op, root, stream)
-
-            return launch
-
-        return with_op(communicator, how, bound)
-
-    return bind
-
-
-def _reduce_scatter(call: Signature, ability: Ability) -> Bind | None:
-    how = reduction(call.op, call.dtype, ability)
-    if how is None:
-        return None
-    count, datatype = call.counts[0] * how.width, how.datatype
-
-    def bind(communicator: Any) -> Launch:
-        run = communicator.reduceScatter
-
-        def bound(op: int) -> Launch:
-            def launch(send: int, recv: int, stream: int) -> None:
-                run(send, recv, count, datatype, op, stream)
 
             return launch
 
@@ -274,12 +256,12 @@ def _blocks(counts: tuple[int, ...], itemsize: int) -> list[tuple[int, int]]:
 
 
 _MAKERS: dict[tuple[str, bool], Callable[[Signature, Ability], Bind | None]] = {
-    ("all_reduce", True): _all_reduce,
+    ("all_reduce", True): partial(_reduced, "allReduce"),
     ("broadcast", True): _broadcast,
     ("reduce", True): _reduce,
     ("all_gather", True): _all_gather,
     ("all_gather", False): _all_gather_v,
-    ("reduce_scatter", True): _reduce_scatter,
+    ("reduce_scatter", True): partial(_reduced, "reduceScatter"),
     ("reduce_scatter", False): _reduce_scatter_v,
     ("all_to_all", True): _all_to_all,
     ("all_to_all", False): _all_to_all,

@@ -11,9 +11,6 @@ from hpccomm.backends.nccl.binding import nccl
 HOST_IMMEDIATE = 1
 """ncclScalarHostImmediate: a scalar in host memory that is read before the call returns."""
 
-SHRINK_ABORT = 1
-"""NCCL_SHRINK_ABORT: end what is under way on the parent first."""
-
 _MOVE = (c_void_p, c_void_p, c_size_t, c_int)  # send, receive, count, datatype
 _END = (c_void_p, c_void_p)  # communicator, stream
 
