@@ -15,13 +15,13 @@ import argparse
 import sys
 
 import hpccomm
+from hpccomm.bench.perf import readers
+from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.tune import calls
+from hpccomm.bench.tune.measuring import Bench, Effort, spelled
+from hpccomm.bench.tune.verifying import SLOWER, Verdict, verify
 from hpccomm.contracts.signature import COLLECTIVES
-from hpccomm.perf import readers
-from hpccomm.perf.sizes import Sizes
-from hpccomm.policy import Pick
-from hpccomm.tune import calls
-from hpccomm.tune.measuring import Bench, Effort, spelled
-from hpccomm.tune.verifying import SLOWER, Verdict, verify
+from hpccomm.dispatch.policy import Pick
 
 HEADING = (
     f"#{'bytes':>11}  {'auto takes':<24}{'us':>11}{'native us':>11}{'ratio':>7}"

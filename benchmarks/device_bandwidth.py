@@ -23,8 +23,8 @@ from mpi4py import MPI
 import hpccomm
 from contest.bare_nccl import BareNccl, Call, shares_a_device, versions
 from contest.verdicts import Verdicts
-from hpccomm.perf import flags, readers, sweep
-from hpccomm.perf.sources import kept
+from hpccomm.bench.perf import flags, readers, sweep
+from hpccomm.bench.perf.sources import kept
 
 LEAST = 0.98
 """Of the bare loop's bandwidth."""

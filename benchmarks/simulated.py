@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
-from hpccomm.algorithms import ALGORITHMS
+from hpccomm.bench.fit import fit
+from hpccomm.bench.tune import measured, report
 from hpccomm.cli.main import main as hpccomm
-from hpccomm.contracts.schedule import world
-from hpccomm.cost.fit import fit
-from hpccomm.cost.network_files import dump
 from hpccomm.results import reader
-from hpccomm.simulate import simulate
-from hpccomm.tune import measured, report
+from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.cost.network_files import dump
+from hpccomm.schedules.schedule import world
+from hpccomm.schedules.simulate import simulate
 
 if TYPE_CHECKING:
-    from hpccomm.cost.network import Network
     from hpccomm.results.reader import Run
+    from hpccomm.schedules.cost.network import Network
 
 COLLECTIVES = "all_reduce,reduce_scatter,all_gather,broadcast,reduce,all_to_all"
 

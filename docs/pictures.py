@@ -10,13 +10,13 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-import hpccomm.algorithms
-import hpccomm.plots
-from hpccomm.algorithms import ALGORITHMS, Algorithm
+import hpccomm.schedules.algorithms
+import hpccomm.schedules.draw
 from hpccomm.errors import UsageError
-from hpccomm.plots.drawing import save
-from hpccomm.plots.schedule import draw
-from hpccomm.plots.subject import subject
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
+from hpccomm.schedules.draw.drawing import save
+from hpccomm.schedules.draw.schedule import draw
+from hpccomm.schedules.draw.subject import subject
 
 KNOWN = {
     **ALGORITHMS,
@@ -28,7 +28,7 @@ KNOWN = {
 NUMBERS = ("ranks", "root", "count", "segment", "channels", "nodes")
 SOURCES = [
     file
-    for package in (hpccomm.algorithms, hpccomm.plots)
+    for package in (hpccomm.schedules.algorithms, hpccomm.schedules.draw)
     for folder in package.__path__
     for file in Path(folder).glob("*.py")
 ]

@@ -6,14 +6,14 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from hpccomm.algorithms import ALGORITHMS
+from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.bench.perf.flags import FLAGS
+from hpccomm.bench.perf.names import OPS, TYPES
 from hpccomm.cli.main import VERBS
+from hpccomm.dispatch.policy import CASES
 from hpccomm.dtypes import REDUCIBLE
-from hpccomm.perf.collectives import COLLECTIVES
-from hpccomm.perf.flags import FLAGS
-from hpccomm.perf.names import OPS, TYPES
-from hpccomm.policy import CASES
 from hpccomm.reductions import ReduceOp, meaningful
+from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.settings import VARIABLES
 
 Line = Sequence[str]

@@ -15,8 +15,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator as Communicator
+    from hpccomm.communicator.creation import new_comm as new_comm
     from hpccomm.contracts.choice import Choice as Choice
-    from hpccomm.creation import new_comm as new_comm
     from hpccomm.errors import BackendUnavailable as BackendUnavailable
     from hpccomm.errors import BufferMismatch as BufferMismatch
     from hpccomm.errors import CollectiveTimeout as CollectiveTimeout
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from hpccomm.errors import UsageError as UsageError
     from hpccomm.reductions import ReduceOp as ReduceOp
     from hpccomm.reductions import premul_sum as premul_sum
+    from hpccomm.runtime.work import DeviceWork as DeviceWork
+    from hpccomm.runtime.work import Work as Work
     from hpccomm.settings import CommOptions as CommOptions
-    from hpccomm.work import DeviceWork as DeviceWork
-    from hpccomm.work import Work as Work
 
 _HOME = {
-    "new_comm": "creation",
+    "new_comm": "communicator.creation",
     "Communicator": "communicator",
     "Choice": "contracts.choice",
     "CommOptions": "settings",
     "ReduceOp": "reductions",
     "premul_sum": "reductions",
-    "Work": "work",
-    "DeviceWork": "work",
+    "Work": "runtime.work",
+    "DeviceWork": "runtime.work",
     "HpccommError": "errors",
     "ConfigurationError": "errors",
     "BackendUnavailable": "errors",

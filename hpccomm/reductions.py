@@ -142,7 +142,7 @@ def check(op: object, dtype: DType) -> None:
     """Raise unless `op` is a reduction that means something on `dtype`.
 
     A function of the user's is not called: what carries the call out tries it, on arrays of the kind
-    that it will give it (`try_out`, and `hpccomm.cuda.folding` on a device).
+    that it will give it (`try_out`, and `hpccomm.memory.cuda.folding` on a device).
 
     Raises
     ------

@@ -212,7 +212,7 @@ from cupy.cuda import nccl, runtime
 from mpi4py import MPI
 
 import hpccomm
-from hpccomm.cuda.identity import identify
+from hpccomm.memory.cuda.identity import identify
 
 for device in map(identify, range(runtime.getDeviceCount())):
     print(f"device {device.number}      {device.name}, {device.pci}, {device.uuid}")

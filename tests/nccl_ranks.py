@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from hpccomm.backends.control import Control
 from hpccomm.backends.loopback import LoopbackBackend, make_world
 from hpccomm.backends.nccl import open_nccl
-from hpccomm.control import Control
-from hpccomm.cuda import library
 from hpccomm.errors import CollectiveTimeout
-from hpccomm.waiting import Gate, drive
+from hpccomm.memory.cuda import library
+from hpccomm.runtime.waiting import Gate, drive
 
 LEFT_SECONDS = 2.0
 """How long the others have after a rank has failed."""

@@ -9,7 +9,7 @@ import itertools
 import math
 from collections import defaultdict
 
-from hpccomm.contracts.schedule import Folds
+from hpccomm.schedules.schedule import Folds
 
 
 class Link:

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from itertools import islice, product
 from typing import Any, NamedTuple
 
-from hpccomm.algorithms import ALGORITHMS, Algorithm
-from hpccomm.contracts.schedule import whole
 from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS, ROOTED
-from hpccomm.testing.proof import Case, case, prove_all
-from hpccomm.testing.proof.arguments import Form
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
+from hpccomm.schedules.proof import Case, case, prove_all
+from hpccomm.schedules.proof.arguments import Form
+from hpccomm.schedules.schedule import whole
 from hpccomm.topology import Topology, arrange
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from proofs import EVERY, Which
 
-from hpccomm.contracts.schedule import whole
 from hpccomm.contracts.signature import BLOCKWISE
-from hpccomm.testing.proof import Case
+from hpccomm.schedules.proof import Case
+from hpccomm.schedules.schedule import whole
 from hpccomm.topology import arrange
 
 BLOCK = 4

@@ -13,11 +13,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from proofs import EVERY, Which, cases, prove_sizes, topologies_of
 
-from hpccomm.contracts.schedule import whole
 from hpccomm.contracts.signature import BLOCKWISE, ROOTED
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.reductions import ReduceOp
-from hpccomm.testing.proof import check_same_program, prove_all
+from hpccomm.schedules.proof import check_same_program, prove_all
+from hpccomm.schedules.schedule import whole
 from hpccomm.topology import arrange
 
 SIZES = [range(1, 17), range(17, 33), range(33, 49), range(49, 65)]

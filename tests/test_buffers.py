@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from hpccomm import buffers, dtypes
+from hpccomm import dtypes
 from hpccomm.errors import BackendUnavailable, UnsupportedDtype, UsageError
+from hpccomm.memory import views as buffers
 
 TORCH_DTYPES = {
     "bool": np.bool_,

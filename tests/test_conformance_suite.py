@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpccomm import CommOptions, ReduceOp, UsageError, Work, hooks, reductions
-from hpccomm.algorithms import ALGORITHMS, Algorithm
+from hpccomm import CommOptions, ReduceOp, UsageError, Work, reductions
 from hpccomm.backends.loopback import LoopbackExposure, LoopbackMemory
 from hpccomm.communicator import core, messages
-from hpccomm.contracts.schedule import Channel, Copies, Folds, Round, Schedule, Transfers
-from hpccomm.execution import Forms, reached, runner
-from hpccomm.paths import host, own
+from hpccomm.dispatch import host, own
+from hpccomm.dispatch.execution import Forms, reached, runner
 from hpccomm.reductions import Folder
+from hpccomm.runtime import hooks
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
+from hpccomm.schedules.schedule import Channel, Copies, Folds, Round, Schedule, Transfers
 from hpccomm.testing import conformance, run_ranks
 from hpccomm.testing.conformance.algorithms import WAYS, Way
 from hpccomm.testing.conformance.check import equal, raises, same_bits

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from hpccomm.bootstrap.cuda_aware import Told, judged, lists_cuda
+from hpccomm.backends.bootstrap.cuda_aware import Told, judged, lists_cuda
 
 SILENT = Told("", None, None)
 
@@ -67,7 +67,7 @@ def test_trap_mpi_is_asked_whether_it_is_cuda_aware_and_the_one_from_pip_says_no
     pytest.importorskip("mpi4py")
     done = run(
         """
-        from hpccomm.bootstrap import cuda_aware, mpi
+        from hpccomm.backends.bootstrap import cuda_aware, mpi
 
         started = mpi.start()
         told = cuda_aware._asked_library(started)
@@ -85,7 +85,7 @@ def test_trap_mpi_is_asked_whether_it_is_cuda_aware_and_the_one_from_pip_says_no
 
 CRASH = """
 import os, signal
-from hpccomm.bootstrap.cuda_aware import explained
+from hpccomm.backends.bootstrap.cuda_aware import explained
 with explained("HPCCOMM_CUDA_AWARE says so"):
     {}
 """

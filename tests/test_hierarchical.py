@@ -6,15 +6,15 @@ from itertools import cycle, product
 import numpy as np
 import pytest
 
-from hpccomm.algorithms import Algorithm, families
-from hpccomm.algorithms.families import Family
-from hpccomm.algorithms.hierarchical import DEFAULT, hierarchical
-from hpccomm.algorithms.hierarchical_direct import DEFAULT_DIRECT
-from hpccomm.algorithms.levels import placement
-from hpccomm.contracts.schedule import Tuning, whole, world
 from hpccomm.contracts.signature import BLOCKWISE, ROOTED, Signature
 from hpccomm.reductions import ReduceOp
-from hpccomm.testing.proof import Case, case, prove_all
+from hpccomm.schedules.algorithms import Algorithm, families
+from hpccomm.schedules.algorithms.families import Family
+from hpccomm.schedules.algorithms.hierarchical import DEFAULT, hierarchical
+from hpccomm.schedules.algorithms.hierarchical_direct import DEFAULT_DIRECT
+from hpccomm.schedules.algorithms.levels import placement
+from hpccomm.schedules.proof import Case, case, prove_all
+from hpccomm.schedules.schedule import Tuning, whole, world
 from hpccomm.topology import Topology, arrange
 
 FAMILIES = {name: each for name, each in vars(families).items() if isinstance(each, Family)}

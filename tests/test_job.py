@@ -191,7 +191,7 @@ def test_finalisation_after_a_failure_has_a_deadline(mpiexec: Mpiexec) -> None:
 import time
 import numpy as np
 import hpccomm
-from hpccomm.bootstrap import mpi
+from hpccomm.backends.bootstrap import mpi
 
 mpi.FINALIZE_SECONDS = 0.5
 comm = hpccomm.new_comm()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from hpccomm.algorithms import ALGORITHMS
 from hpccomm.errors import UsageError
+from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing import conformance, run_ranks
 from hpccomm.testing.conformance.check import raises
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpccomm.cuda import nvml
+from hpccomm.memory.cuda import nvml
 
 UUID = "GPU-5f3c2b1a-0000-1111-2222-333344445555"
 

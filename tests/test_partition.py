@@ -4,7 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.algorithms.partition import Blocks, Even, Listed, clipped, even, offsets, ranges
+from hpccomm.schedules.algorithms.partition import (
+    Blocks,
+    Even,
+    Listed,
+    clipped,
+    even,
+    offsets,
+    ranges,
+)
 
 COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.algorithms.pipeline import Segments, Tree, streams
-from hpccomm.algorithms.tree import two_trees
-from hpccomm.contracts.schedule import Tuning, whole, world
+from hpccomm.schedules.algorithms.pipeline import Segments, Tree, streams
+from hpccomm.schedules.algorithms.tree import two_trees
+from hpccomm.schedules.schedule import Tuning, whole, world
 
 SIZES = [*range(1, 70), 127, 128, 129, 1000, 4096]
 

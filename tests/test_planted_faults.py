@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from proofs import EVERY, Which
 
-from hpccomm.contracts.schedule import (
+from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS
+from hpccomm.schedules.proof import Case, Unproven, prove_all
+from hpccomm.schedules.schedule import (
     SEND,
     Channel,
     Column,
@@ -21,8 +23,6 @@ from hpccomm.contracts.schedule import (
     Transfers,
     copies,
 )
-from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS
-from hpccomm.testing.proof import Case, Unproven, prove_all
 from hpccomm.topology import arrange
 
 N = 6

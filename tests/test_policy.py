@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm import policy
-from hpccomm.algorithms import ALGORITHMS
 from hpccomm.contracts.signature import COLLECTIVES, REDUCTIONS, Signature
-from hpccomm.errors import ConfigurationError, UsageError
-from hpccomm.policy import (
+from hpccomm.dispatch import policy
+from hpccomm.dispatch.policy import (
     Decision,
     Machine,
     Pick,
@@ -27,7 +25,9 @@ from hpccomm.policy import (
     stored,
     text,
 )
+from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.reductions import ReduceOp
+from hpccomm.schedules.algorithms import ALGORITHMS
 
 RANKS = 4
 SIZES = (0, 512, 513, 4 * 4096, 4 * 4096 + 1, 1 << 28)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
-from hpccomm.progress import Engine, Lane, Task
-from hpccomm.waiting import Gate, Steps
+from hpccomm.runtime.progress import Engine, Lane, Task
+from hpccomm.runtime.waiting import Gate
 
 SHORT = 0.05
 SOON = 10.0

@@ -5,8 +5,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hpccomm.algorithms import ALGORITHMS, Algorithm, shm, shm_staged
-from hpccomm.contracts.schedule import (
+from hpccomm.contracts.signature import COLLECTIVES, Signature
+from hpccomm.dtypes import BFLOAT16
+from hpccomm.errors import UsageError
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, shm, shm_staged
+from hpccomm.schedules.proof import case, check_same_program
+from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
     SEND,
@@ -20,11 +24,7 @@ from hpccomm.contracts.schedule import (
     signals,
     transfers,
 )
-from hpccomm.contracts.signature import COLLECTIVES, Signature
-from hpccomm.dtypes import BFLOAT16
-from hpccomm.errors import UsageError
 from hpccomm.testing import Unproven, prove
-from hpccomm.testing.proof import case, check_same_program
 from hpccomm.topology import arrange
 
 Rounds = Callable[[Group], list[Round]]

@@ -25,7 +25,7 @@ import ctypes, os, resource, sys
 import numpy as np
 from mpi4py import MPI
 import hpccomm
-import hpccomm.creation, hpccomm.backends.mpi.backend  # while this process may read them
+import hpccomm.communicator.creation, hpccomm.backends.mpi.backend  # while this process may read them
 from hpccomm import CommOptions
 
 rank = MPI.COMM_WORLD.rank
@@ -164,7 +164,7 @@ with hpccomm.new_comm(options=CommOptions(shared_memory={way!r})) as comm:
 def test_many_communicators_share_the_room(mpiexec: Mpiexec) -> None:
     program = f"""
 {PRELUDE}
-from hpccomm.sharedmemory.process import process_memory
+from hpccomm.memory.shared.process import process_memory
 options = CommOptions(shared_memory="staging", shared_memory_room=1 << 20, self_check=False)
 comms = [hpccomm.new_comm(options=options)]
 for _ in range(20):

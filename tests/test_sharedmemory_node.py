@@ -9,10 +9,10 @@ import pytest
 
 from hpccomm.contracts.transport import RECORD, Pages, Reach
 from hpccomm.errors import CommunicationError, PeerLost
-from hpccomm.sharedmemory import NodeMemory, process
-from hpccomm.sharedmemory.heap import Segment
-from hpccomm.sharedmemory.node import NodeExposure
-from hpccomm.sharedmemory.ranges import FreeRanges, IdlePages
+from hpccomm.memory.shared import NodeMemory, process
+from hpccomm.memory.shared.heap import Segment
+from hpccomm.memory.shared.node import NodeExposure
+from hpccomm.memory.shared.ranges import FreeRanges, IdlePages
 
 F4 = np.dtype(np.float32)
 ROOM = 1 << 16

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 from hpccomm.errors import CommunicationError, PeerLost
-from hpccomm.sharedmemory import libc
-from hpccomm.sharedmemory.pages import Bounce, Door, PeerPages
-from hpccomm.sharedmemory.peers import PeerSegments
-from hpccomm.sharedmemory.probe import Findings, Offer, agreed, offer, tried
+from hpccomm.memory.shared import libc
+from hpccomm.memory.shared.pages import Bounce, Door, PeerPages
+from hpccomm.memory.shared.peers import PeerSegments
+from hpccomm.memory.shared.probe import Findings, Offer, agreed, offer, tried
 
 ELEMENTS = 300_000
 
 CHILD = f"""
 import json, os, sys
 import numpy as np
-from hpccomm.sharedmemory.probe import offer
-from hpccomm.sharedmemory.process import process_memory
+from hpccomm.memory.shared.probe import offer
+from hpccomm.memory.shared.process import process_memory
 
 heap = process_memory().heap
 plain = np.arange({ELEMENTS}, dtype=np.float32)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.bootstrap.device import choose
-from hpccomm.bootstrap.launch import Launch, launched
+from hpccomm.backends.bootstrap.device import choose
+from hpccomm.backends.bootstrap.launch import Launch, launched
 from hpccomm.errors import UsageError
 from hpccomm.topology import Topology, arrange
 

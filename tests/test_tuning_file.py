@@ -10,8 +10,8 @@ import pytest
 
 import hpccomm
 from hpccomm import CommOptions
-from hpccomm.bootstrap import machine
-from hpccomm.policy import Pick, Row, Shape, Table, stored
+from hpccomm.backends.bootstrap import machine
+from hpccomm.dispatch.policy import Pick, Row, Shape, Table, stored
 from hpccomm.testing import run_ranks
 
 RANKS = 3

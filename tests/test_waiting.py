@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
-from hpccomm.waiting import SPINS, YIELD_SECONDS, Gate, Patience, drive, wait
+from hpccomm.runtime.waiting import SPINS, YIELD_SECONDS, Gate, Patience, drive, wait
 
 SHORT = 0.05
 SOON = 5.0

@@ -5,7 +5,7 @@ import threading
 import time
 import weakref
 
-from hpccomm.watch import LOOK_SECONDS, Station, beside, watch
+from hpccomm.runtime.watchdog import LOOK_SECONDS, Station, beside, watch
 
 
 def test_a_call_that_outlives_its_deadline_ends_the_job_once(capfd) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from hpccomm import Communicator, HpccommError, UsageError
 from hpccomm.backends.loopback import LoopbackBackend, LoopbackOneSided
+from hpccomm.communicator.windows import Window
+from hpccomm.communicator.windows.access import Access, Array
+from hpccomm.contracts.transport import Steps
 from hpccomm.testing import conformance, run_ranks
-from hpccomm.waiting import Steps
-from hpccomm.windows import Window
-from hpccomm.windows.access import Access, Array
 
 CASES = {case.name: case for case in conformance.cases()}
 
@@ -116,7 +116,9 @@ def starts_at_zero(patch: Patch) -> None:
 
 
 def only_one_block_is_folded(patch: Patch) -> None:
-    patch.setattr("hpccomm.windows.access.range", lambda *span: [span[0]], raising=False)
+    patch.setattr(
+        "hpccomm.communicator.windows.access.range", lambda *span: [span[0]], raising=False
+    )
 
 
 def a_fence_waits_for_nobody(patch: Patch) -> None:

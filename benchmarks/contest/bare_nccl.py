@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import hpccomm
-from hpccomm.cuda.identity import identify
+from hpccomm.memory.cuda.identity import identify
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

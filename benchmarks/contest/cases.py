@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm import ReduceOp
-from hpccomm.perf.collectives import ALIGNMENT, Collective, Layout, Place
-from hpccomm.perf.collectives import COLLECTIVES as MEASURED
-from hpccomm.perf.verification import Data, Segment, fill, poison
+from hpccomm.bench.perf.collectives import ALIGNMENT, Collective, Layout, Place
+from hpccomm.bench.perf.collectives import COLLECTIVES as MEASURED
+from hpccomm.bench.perf.verification import Data, Segment, fill, poison
 
 Array = NDArray[np.float32]
 Allocate = Callable[[int], Array]

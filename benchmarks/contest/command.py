@@ -16,10 +16,10 @@ from contest.contenders import AUTO, COPY, GLOO, PLAN, REGISTERED, Contender, En
 from contest.gloo import gloo
 from contest.results import Line, Result
 from contest.rounds import compete
-from hpccomm import policy
-from hpccomm.bootstrap.launch import launched
-from hpccomm.perf import facts, readers
-from hpccomm.plots.drawing import check_place, new_figure, save
+from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.bench.perf import facts, readers
+from hpccomm.dispatch import policy
+from hpccomm.schedules.draw.drawing import check_place, new_figure, save
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

@@ -10,8 +10,8 @@ from mpi4py import MPI
 
 from contest.cases import DTYPE, Allocate, Array, Arrays, Case
 from contest.rounds import Call
+from hpccomm.bench.perf.collectives import Given, bind
 from hpccomm.errors import UsageError
-from hpccomm.perf.collectives import Given, bind
 
 if TYPE_CHECKING:
     from hpccomm import Communicator

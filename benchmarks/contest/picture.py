@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from contest.contenders import LIBRARY, Contender
 from contest.results import Line
 from contest.tables import TIMES, size
-from hpccomm.plots.drawing import new_figure
+from hpccomm.schedules.draw.drawing import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from contest.contenders import COPY, Contender
 from contest.results import Line, Result
-from hpccomm.perf.names import NO_OP
+from hpccomm.bench.perf.names import NO_OP
 from hpccomm.results.schema import Config, Row
 
 if TYPE_CHECKING:

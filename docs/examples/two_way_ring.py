@@ -1,7 +1,8 @@
 """All-gather round a ring in both directions: half of a ring's rounds, and as many elements."""
 
-from hpccomm.algorithms.partition import Listed
-from hpccomm.contracts.schedule import (
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms.partition import Listed
+from hpccomm.schedules.schedule import (
     RECV,
     SEND,
     Group,
@@ -13,7 +14,6 @@ from hpccomm.contracts.schedule import (
     copies,
     transfers,
 )
-from hpccomm.contracts.signature import Signature
 
 
 def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:

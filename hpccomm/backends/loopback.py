@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends import refuse_hints
-from hpccomm.buffers import as_bytes
 from hpccomm.contracts.backend import Native
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import (
@@ -28,6 +27,7 @@ from hpccomm.contracts.transport import (
 )
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch, HpccommError, UsageError
+from hpccomm.memory.views import as_bytes
 from hpccomm.topology import Topology, arrange
 
 Context = tuple[object, ...]

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 import hpccomm
-from hpccomm.bootstrap.launch import launched
+from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.cli import output
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
 

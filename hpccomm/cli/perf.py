@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hpccomm.bootstrap.launch import launched
+from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.bench.perf import flags
 from hpccomm.errors import UsageError
-from hpccomm.perf import flags
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -50,9 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure. Collective: every rank of the job runs it."""
     options = flags.options(arguments)
     # Arguments are checked before MPI is started.
-    from hpccomm.perf import sweep
-    from hpccomm.perf.report import terminal
-    from hpccomm.perf.sources import Source, kept
+    from hpccomm.bench.perf import sweep
+    from hpccomm.bench.perf.report import terminal
+    from hpccomm.bench.perf.sources import Source, kept
 
     place = launched()
     with ExitStack() as stack:

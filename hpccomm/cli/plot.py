@@ -4,12 +4,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpccomm.algorithms import ALGORITHMS
 from hpccomm.cli import output
 from hpccomm.cli.show import path
+from hpccomm.schedules.algorithms import ALGORITHMS
 
 if TYPE_CHECKING:
-    from hpccomm.plots.subject import Subject
+    from hpccomm.schedules.draw.subject import Subject
 
 DESCRIPTION = """\
 Draw an algorithm from its schedule: ranks across, rounds down, an arrow for each message, labelled
@@ -89,8 +89,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw it; return the exit status."""
-    from hpccomm.plots import drawing, schedule, text
-    from hpccomm.plots.subject import subject
+    from hpccomm.schedules.draw import drawing, schedule, text
+    from hpccomm.schedules.draw.subject import subject
 
     if args.output is not None:
         drawing.check_place(args.output)  # before the work

@@ -4,18 +4,19 @@ import argparse
 import math
 import sys
 
-from hpccomm.cli import output, simulation
+from hpccomm.bench.perf import flags, readers
+from hpccomm.bench.perf.lines import MAXIMUM
+from hpccomm.bench.perf.options import Options
+from hpccomm.bench.perf.report import Report, terminal
+from hpccomm.bench.simulated import comparison, picture
+from hpccomm.bench.simulated import runs as simulation
+from hpccomm.cli import output
 from hpccomm.cli.show import path
-from hpccomm.cost.network_files import load, ready
 from hpccomm.errors import UsageError
-from hpccomm.perf import flags, readers
-from hpccomm.perf.lines import MAXIMUM
-from hpccomm.perf.options import Options
-from hpccomm.perf.report import Report, terminal
-from hpccomm.plots import drawing
 from hpccomm.results.schema import Config
+from hpccomm.schedules.cost.network_files import load, ready
+from hpccomm.schedules.draw import drawing
 from hpccomm.settings import DEFAULT_SEGMENT
-from hpccomm.simulate import comparison, picture
 
 DESCRIPTION = """\
 Time a collective on a cluster that need not exist. A description of its network says what a message

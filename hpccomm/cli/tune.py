@@ -5,14 +5,14 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from hpccomm.bootstrap.launch import launched
+from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.bench.perf import readers
+from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.cli import output
 from hpccomm.cli.show import add_run, path
 from hpccomm.contracts.signature import COLLECTIVES
-from hpccomm.cost.network_files import ready
 from hpccomm.errors import UsageError
-from hpccomm.perf import readers
-from hpccomm.perf.sizes import Sizes
+from hpccomm.schedules.cost.network_files import ready
 
 DESCRIPTION = """\
 Measure this machine, and write the table by which algorithm="auto" chooses: for each collective,
@@ -230,10 +230,10 @@ def _measure(args: argparse.Namespace) -> int:
             "give sizes that ascend"
         )
     # Arguments are checked before MPI is started.
-    from hpccomm.creation import new_comm
+    from hpccomm.bench.tune.measuring import Effort
+    from hpccomm.bench.tune.table import Asked, tune
+    from hpccomm.communicator.creation import new_comm
     from hpccomm.settings import CommOptions
-    from hpccomm.tune.measuring import Effort
-    from hpccomm.tune.table import Asked, tune
 
     asked = Asked(
         collectives=args.collectives or COLLECTIVES,
@@ -268,10 +268,10 @@ def _measure(args: argparse.Namespace) -> int:
 
 def _fit(args: argparse.Namespace) -> int:
     """Fit, report and write."""
-    from hpccomm.cost.fit import fit
-    from hpccomm.cost.network_files import dump
+    from hpccomm.bench.fit import fit
+    from hpccomm.bench.tune import measured, report
     from hpccomm.results import reader, storage
-    from hpccomm.tune import measured, report
+    from hpccomm.schedules.cost.network_files import dump
 
     if args.segment is not None:
         readers.check_segment(args.segment)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from hpccomm.calls import Operation
 from hpccomm.communicator.collectives import Collectives
 from hpccomm.communicator.core import Bound, Core
 from hpccomm.communicator.devices import Devices
@@ -15,15 +14,16 @@ from hpccomm.communicator.memory import Memory
 from hpccomm.communicator.objects import Objects
 from hpccomm.communicator.planning import Batch, Plan, as_one, check_planned, terms
 from hpccomm.communicator.uneven import Uneven
-from hpccomm.communicator.windows import Windows
+from hpccomm.communicator.window_calls import Windows
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceWay
+from hpccomm.dispatch.policy import Policy
 from hpccomm.errors import HpccommError, UsageError
-from hpccomm.hooks import AbortHook, Handle, Hook
-from hpccomm.policy import Policy
+from hpccomm.runtime.engine import Operation
+from hpccomm.runtime.hooks import AbortHook, Handle, Hook
+from hpccomm.runtime.stats import Key, Tally
+from hpccomm.runtime.work import Work
 from hpccomm.settings import check_bool, check_seconds
-from hpccomm.stats import Key, Tally
-from hpccomm.work import Work
 
 
 class Communicator(Collectives, Uneven, Objects, Memory, Windows, Groups, Core):

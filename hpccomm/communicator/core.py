@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.algorithms.partition import offsets
-from hpccomm.buffers import (
+from hpccomm.backends.control import Control
+from hpccomm.communicator.demands import Asked, Demand, Rule
+from hpccomm.communicator.devices import Devices
+from hpccomm.communicator.launched import Launched
+from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.device import DevicePath, DeviceWay
+from hpccomm.dispatch import HostPath, Way
+from hpccomm.dispatch.policy import AUTO
+from hpccomm.errors import BackendUnavailable, HpccommError, RankMismatch, UsageError
+from hpccomm.memory.cuda import streams
+from hpccomm.memory.cuda.arrays import DeviceArray
+from hpccomm.memory.views import (
     View,
     address,
     check_dtype,
@@ -23,24 +33,14 @@ from hpccomm.buffers import (
     overlap,
     view,
 )
-from hpccomm.calls import Calls, Label, Operation
-from hpccomm.communicator.demands import Asked, Demand, Rule
-from hpccomm.communicator.devices import Devices
-from hpccomm.communicator.launched import Launched
-from hpccomm.contracts.backend import Backend
-from hpccomm.contracts.device import DevicePath, DeviceWay
-from hpccomm.control import Control
-from hpccomm.cuda import streams
-from hpccomm.cuda.arrays import DeviceArray
-from hpccomm.errors import BackendUnavailable, HpccommError, RankMismatch, UsageError
-from hpccomm.paths import HostPath, Way
-from hpccomm.policy import AUTO
+from hpccomm.runtime.engine import Calls, Label, Operation
+from hpccomm.runtime.stats import Tally
+from hpccomm.schedules.algorithms.partition import offsets
 from hpccomm.settings import Settings, check_bool, check_seconds
-from hpccomm.stats import Tally
 
 if TYPE_CHECKING:
     from hpccomm.communicator.communicator import Communicator
-    from hpccomm.windows import Window
+    from hpccomm.communicator.windows import Window
 
 Array = NDArray[Any]
 

@@ -13,22 +13,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.calls import Calls, Label, Operation
+from hpccomm.backends.control import Control
 from hpccomm.communicator.launched import Launched, check_apart, check_own
 from hpccomm.contracts.device import DeviceBackend, DevicePath, DeviceWay, Given, Launch
-from hpccomm.control import Control
-from hpccomm.cuda import arrays, streams
-from hpccomm.cuda.arrays import DeviceArray
-from hpccomm.cuda.library import cupy
-from hpccomm.cuda.streams import Queue
-from hpccomm.distress import tell
+from hpccomm.contracts.transport import Steps
 from hpccomm.dtypes import DType
 from hpccomm.errors import CommunicationError, UsageError
-from hpccomm.flights import Flight, Flights
-from hpccomm.stats import Tally
-from hpccomm.waiting import Gate, Steps, wait
-from hpccomm.watch import watch
-from hpccomm.work import DeviceWork, Work
+from hpccomm.memory.cuda import arrays, streams
+from hpccomm.memory.cuda.arrays import DeviceArray
+from hpccomm.memory.cuda.library import cupy
+from hpccomm.memory.cuda.streams import Queue
+from hpccomm.runtime.engine import Calls, Label, Operation
+from hpccomm.runtime.pending import Flight, Flights
+from hpccomm.runtime.stats import Tally
+from hpccomm.runtime.stderr import tell
+from hpccomm.runtime.waiting import Gate, wait
+from hpccomm.runtime.watchdog import watch
+from hpccomm.runtime.work import DeviceWork, Work
 
 if TYPE_CHECKING:
     from hpccomm.communicator.core import Bound

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from hpccomm.calls import Label
 from hpccomm.contracts.device import DeviceWay
-from hpccomm.cuda.arrays import DeviceArray
-from hpccomm.cuda.streams import Queue
 from hpccomm.errors import UsageError
-from hpccomm.stats import Tally
+from hpccomm.memory.cuda.arrays import DeviceArray
+from hpccomm.memory.cuda.streams import Queue
+from hpccomm.runtime.engine import Label
+from hpccomm.runtime.stats import Tally
 
 
 @dataclass(slots=True)

@@ -4,17 +4,17 @@ from functools import partial
 
 import numpy as np
 
-from hpccomm.calls import Calls
+from hpccomm.backends.control import Control
 from hpccomm.communicator.communicator import Communicator
 from hpccomm.communicator.devices import Devices
 from hpccomm.communicator.opening import open_devices
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.signature import Signature
-from hpccomm.control import Control
+from hpccomm.dispatch import HostPath
+from hpccomm.dispatch.policy import AUTO, Tables
 from hpccomm.errors import CommunicationError
-from hpccomm.paths import HostPath
-from hpccomm.policy import AUTO, Tables
 from hpccomm.reductions import ReduceOp
+from hpccomm.runtime.engine import Calls
 from hpccomm.settings import Settings
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hpccomm.buffers import check_dtype
 from hpccomm.communicator.core import Core
 from hpccomm.dtypes import is_native
 from hpccomm.errors import BackendUnavailable, UsageError
+from hpccomm.memory.views import check_dtype
 from hpccomm.settings import check_int
 
 logger = logging.getLogger("hpccomm")

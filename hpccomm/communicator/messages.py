@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from hpccomm.buffers import View, address, check_dtype, check_layout, flat, overlap, view
-from hpccomm.calls import Operation
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.devices import Devices
 from hpccomm.communicator.launched import check_own
 from hpccomm.contracts.device import Piece, Span
-from hpccomm.cuda.arrays import DeviceArray
+from hpccomm.contracts.transport import Steps
 from hpccomm.errors import UsageError
-from hpccomm.execution import completed
+from hpccomm.memory.cuda.arrays import DeviceArray
+from hpccomm.memory.views import View, address, check_dtype, check_layout, flat, overlap, view
+from hpccomm.runtime.engine import Operation
+from hpccomm.runtime.waiting import completed
 from hpccomm.settings import check_bool, check_int
 from hpccomm.topology import check_rank
-from hpccomm.waiting import Steps
 
 # Arrays and objects share the transport; one bit of the tag keeps them apart.
 ARRAYS, OBJECTS = 0, 1

@@ -7,12 +7,12 @@ Only unpickle what ranks of your own job send. These calls block.
 from collections.abc import Sequence
 from typing import Any
 
-from hpccomm import objects
-from hpccomm.calls import Operation
+from hpccomm.communicator import object_transfer as objects
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.messages import OBJECTS, Messages, wire_tag
+from hpccomm.communicator.object_transfer import Frame, ObjectPaths
 from hpccomm.errors import UsageError
-from hpccomm.objects import Frame, ObjectPaths
+from hpccomm.runtime.engine import Operation
 from hpccomm.topology import check_rank
 
 

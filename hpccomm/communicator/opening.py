@@ -4,16 +4,16 @@ import json
 import logging
 from functools import partial
 
+from hpccomm.backends.control import Control
 from hpccomm.backends.nccl import open_nccl
-from hpccomm.calls import Calls
 from hpccomm.communicator.devices import Devices
 from hpccomm.communicator.messages import ARRAYS, wire_tag
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.device import DeviceBackend, DevicePath
-from hpccomm.control import Control
-from hpccomm.cuda import library
+from hpccomm.dispatch import HostPath, NcclPath, StagedPath, open_aware
 from hpccomm.errors import BackendUnavailable
-from hpccomm.paths import HostPath, NcclPath, StagedPath, open_aware
+from hpccomm.memory.cuda import library
+from hpccomm.runtime.engine import Calls
 from hpccomm.settings import Settings
 
 logger = logging.getLogger("hpccomm")

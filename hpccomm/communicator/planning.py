@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from hpccomm.calls import Operation
 from hpccomm.communicator.launched import Launched
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import COLLECTIVES, Signature
+from hpccomm.contracts.transport import Steps
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.reductions import name_of
-from hpccomm.waiting import Steps
-from hpccomm.work import Work
+from hpccomm.runtime.engine import Operation
+from hpccomm.runtime.work import Work
 
 PLANNED = (
     *COLLECTIVES,

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.buffers import check_dtype, check_layout, view
 from hpccomm.communicator import demands
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.demands import Rule, check_counts
 from hpccomm.errors import BufferMismatch, UsageError
+from hpccomm.memory.views import check_dtype, check_layout, view
 from hpccomm.reductions import Op, ReduceOp
 from hpccomm.topology import check_rank
 

@@ -7,13 +7,19 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.transport import Request, Transport
+from hpccomm.contracts.transport import Request, Steps, Transport
 from hpccomm.contracts.window import OneSided
 from hpccomm.errors import HpccommError
 from hpccomm.topology import Topology
 
 Buffer = NDArray[Any] | None
 """A flat array of the signature's dtype, or None where this rank has none."""
+
+Run = Callable[[Buffer, Buffer], None]
+"""``run(send, recv)`` carries a call out, blocking in the backend's library."""
+
+Start = Callable[[Buffer, Buffer], Steps]
+"""``start(send, recv)`` gives the polled steps of a call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """What moves arrays in device memory, as a communicator's device side has it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.transport import Steps
 from hpccomm.dtypes import DType
 from hpccomm.errors import HpccommError
 
@@ -146,9 +147,7 @@ class DeviceBackend(Protocol):
         ...
 
 
-DeviceSteps = Iterator[bool]
-
-DeviceStart = Callable[[int, int, int], DeviceSteps]
+DeviceStart = Callable[[int, int, int], Steps]
 """``start(send, recv, stream)`` gives polled steps. When they end, the result is ordered on the stream."""
 
 

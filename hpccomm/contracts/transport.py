@@ -1,6 +1,6 @@
 """Point-to-point transfer of bytes, as every backend gives it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -22,6 +22,9 @@ That of a receive raises `BufferMismatch` if a message of another size came. It 
 once it said True or raised.
 """
 
+Steps = Iterator[bool]
+"""A polled operation. Each `next` moves it on as far as it can go and tells whether it moved; the
+iterator ends when the operation is done."""
 
 RECORD = 13
 """Integers that a rank publishes in a call in which ranks reach each other's memory."""

@@ -12,10 +12,10 @@ import numpy as np
 
 import hpccomm
 from hpccomm.contracts.signature import COLLECTIVES
-from hpccomm.cuda import streams
 from hpccomm.errors import ConfigurationError
+from hpccomm.memory.cuda import streams
+from hpccomm.runtime.work import Work
 from hpccomm.testing.mirrors import Mirrors
-from hpccomm.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable

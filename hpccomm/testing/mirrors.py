@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.cuda import streams
-from hpccomm.cuda.library import cupy
+from hpccomm.memory.cuda import streams
+from hpccomm.memory.cuda.library import cupy
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from hpccomm.backends.loopback import LoopbackBackend, make_world, seat
-from hpccomm.calls import everyone
-from hpccomm.creation import new_comm
+from hpccomm.communicator.creation import new_comm
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, UsageError
+from hpccomm.runtime.engine import everyone
 from hpccomm.settings import CommOptions, check_int, check_seconds
 
 T = TypeVar("T")

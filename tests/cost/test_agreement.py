@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 from cost.calls import call_of
 
-from hpccomm.algorithms import ALGORITHMS
-from hpccomm.contracts.schedule import Tuning, whole, world
-from hpccomm.cost.formulas import FORMULAS
-from hpccomm.cost.model import price
-from hpccomm.cost.network import Level, Network
-from hpccomm.cost.network_files import load
 from hpccomm.errors import UsageError
-from hpccomm.simulate import simulate
+from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.cost.formulas import FORMULAS
+from hpccomm.schedules.cost.model import price
+from hpccomm.schedules.cost.network import Level, Network
+from hpccomm.schedules.cost.network_files import load
+from hpccomm.schedules.schedule import Tuning, whole, world
+from hpccomm.schedules.simulate import simulate
 
 REGISTERED = [(collective, name) for collective in ALGORITHMS for name in ALGORITHMS[collective]]
 SIZES = (8, 32 << 10, 1 << 20, 1 << 30)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from cost.calls import call_of
 
-from hpccomm.contracts.schedule import Tuning, whole
-from hpccomm.cost.fit import Measurement, _fitted, _non_negative, fit
-from hpccomm.cost.model import price
-from hpccomm.cost.network import Level, Network
+from hpccomm.bench.fit import Measurement, _fitted, _non_negative, fit
 from hpccomm.errors import ResultsError
+from hpccomm.schedules.cost.model import price
+from hpccomm.schedules.cost.network import Level, Network
+from hpccomm.schedules.schedule import Tuning, whole
 
 TRUTH = Network(
     "truth",

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 from cost.calls import call_of
 
-from hpccomm.algorithms import ALGORITHMS, Algorithm
-from hpccomm.contracts.schedule import (
+from hpccomm.errors import UsageError
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
+from hpccomm.schedules.cost.formulas import FORMULAS
+from hpccomm.schedules.cost.model import price
+from hpccomm.schedules.cost.network import Level, Network
+from hpccomm.schedules.cost.network_files import load
+from hpccomm.schedules.cost.rounds import walked
+from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
     SEND,
@@ -21,13 +27,7 @@ from hpccomm.contracts.schedule import (
     whole,
     world,
 )
-from hpccomm.cost.formulas import FORMULAS
-from hpccomm.cost.model import price
-from hpccomm.cost.network import Level, Network
-from hpccomm.cost.network_files import load
-from hpccomm.cost.rounds import walked
-from hpccomm.errors import UsageError
-from hpccomm.simulate import simulate
+from hpccomm.schedules.simulate import simulate
 
 FLAT = Level(latency=10.0, bandwidth=2.0, ports=1)
 LINE = Network("line", 3, 1, reduce=4.0, inner=None, across=FLAT, copy=8.0)

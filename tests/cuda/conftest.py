@@ -51,7 +51,7 @@ def is_standin() -> bool:
 
 def absent() -> str:
     """Return why there are no device arrays here, or nothing."""
-    from hpccomm.cuda import library
+    from hpccomm.memory.cuda import library
 
     why = library.unavailable()
     return why and f"{why}; or set PYTHONPATH={STANDIN} for the stand-in"
@@ -187,7 +187,7 @@ def make(way: str) -> "hpccomm.Communicator":
     import hpccomm
 
     if way == "mpi" and not is_standin():  # for which any MPI will do: its memory is the host's
-        from hpccomm.bootstrap.cuda_aware import aware
+        from hpccomm.backends.bootstrap.cuda_aware import aware
 
         told, why = aware(MPI, None)
         if not told:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.cuda import users
+from hpccomm.dispatch import trial
 from hpccomm.errors import BufferMismatch, UsageError
-from hpccomm.paths import trial
+from hpccomm.memory.cuda import users
 
 pytestmark = pytest.mark.mpi
 

@@ -9,13 +9,13 @@ import pytest
 from cupy.cuda import nccl
 
 from hpccomm import dtypes
-from hpccomm.algorithms import ALGORITHMS
 from hpccomm.contracts.signature import Signature
-from hpccomm.cuda import streams
-from hpccomm.cuda.memory import Scratch
+from hpccomm.dispatch.device_schedules import DeviceSchedules
 from hpccomm.errors import UsageError
-from hpccomm.paths.schedules import DeviceSchedules
+from hpccomm.memory.cuda import streams
+from hpccomm.memory.cuda.memory import Scratch
 from hpccomm.reductions import Folder, PremulSum, ReduceOp, identity, premultiply
+from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.topology import Topology
 
 I32, F32 = np.dtype(np.int32), np.dtype(np.float32)

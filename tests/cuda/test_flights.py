@@ -16,9 +16,9 @@ import pytest
 
 import hpccomm
 from hpccomm.contracts.signature import Signature
-from hpccomm.cuda import streams
 from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAborted
-from hpccomm.flights import MARK_BYTES, QUIET_SECONDS, Flights
+from hpccomm.memory.cuda import streams
+from hpccomm.runtime.pending import MARK_BYTES, QUIET_SECONDS, Flights
 from hpccomm.testing import run_ranks
 
 cupy = pytest.importorskip("cupy")
@@ -716,7 +716,11 @@ def test_a_plan_and_the_call_itself_do_the_same_and_count_alike():
             plan = comm.plan("all_reduce", x)
             calls = []
             for issue in (plan, lambda: comm.all_reduce(x)):
-                before = comm.stats().get(("all_reduce", "to 1 KiB"), hpccomm.stats.Tally()).calls
+                before = (
+                    comm.stats()
+                    .get(("all_reduce", "to 1 KiB"), hpccomm.runtime.stats.Tally())
+                    .calls
+                )
                 assert issue() is x
                 calls.append(comm.stats()["all_reduce", "to 1 KiB"].calls - before)
             assert calls == [1, 1]

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from hpccomm import dtypes
-from hpccomm.cuda.folding import DeviceFolder, fill, from_float32, premultiply, to_float32
-from hpccomm.cuda.memory import Scratch
 from hpccomm.errors import UsageError
+from hpccomm.memory.cuda.folding import DeviceFolder, fill, from_float32, premultiply, to_float32
+from hpccomm.memory.cuda.memory import Scratch
 from hpccomm.reductions import Folder, PremulSum, ReduceOp, identity, meaningful
 from hpccomm.reductions import premultiply as premultiply_on_host
 

@@ -12,8 +12,8 @@ from nccl_ranks import on_ranks, sound
 
 from hpccomm.backends.nccl import raw
 from hpccomm.contracts.signature import Signature
-from hpccomm.cuda import streams, users
 from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.memory.cuda import streams, users
 from hpccomm.reductions import ReduceOp
 
 cupy = pytest.importorskip("cupy")

@@ -10,8 +10,8 @@ import pytest
 
 from hpccomm.backends.nccl import variables
 from hpccomm.backends.nccl.facts import Facts, crowded, mine, named, unfit, unpacked, version_text
-from hpccomm.cuda import users
 from hpccomm.errors import CommunicatorAborted
+from hpccomm.memory.cuda import users
 
 
 @contextmanager

@@ -10,13 +10,13 @@ from nccl_ranks import on_ranks, sound
 
 from hpccomm.backends.nccl import facts, opening
 from hpccomm.contracts.signature import Signature
-from hpccomm.cuda import users
 from hpccomm.errors import (
     CollectiveTimeout,
     CommunicationError,
     CommunicatorAborted,
     RankMismatch,
 )
+from hpccomm.memory.cuda import users
 from hpccomm.reductions import ReduceOp
 
 cupy = pytest.importorskip("cupy")

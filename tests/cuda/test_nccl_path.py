@@ -9,8 +9,8 @@ import pytest
 from hpccomm import dtypes, settings
 from hpccomm.contracts.device import Piece, Pinned, Span
 from hpccomm.contracts.signature import Signature
+from hpccomm.dispatch import NcclPath
 from hpccomm.errors import UsageError
-from hpccomm.paths import NcclPath
 from hpccomm.reductions import PremulSum, ReduceOp
 from hpccomm.topology import Topology
 

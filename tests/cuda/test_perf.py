@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 import hpccomm
+from hpccomm.bench.perf import flags, sweep
+from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.bench.perf.side import AUTO, DEVICE, HOST
+from hpccomm.bench.perf.sources import Source, kept, kind_of_arrays
 from hpccomm.errors import (
     BackendUnavailable,
     CollectiveTimeout,
     CommunicationError,
     UsageError,
 )
-from hpccomm.perf import flags, sweep
-from hpccomm.perf.collectives import COLLECTIVES
-from hpccomm.perf.side import AUTO, DEVICE, HOST
-from hpccomm.perf.sources import Source, kept, kind_of_arrays
 from hpccomm.results import reader, table
 from hpccomm.testing import run_ranks
 
@@ -183,7 +183,7 @@ def test_the_time_of_calls_is_printed_beside_the_bandwidth_of_the_work(comm, way
 @pytest.mark.mpi
 @nccl
 def test_no_event_stands_between_repetitions_that_nobody_wants_the_time_of(comm, way, monkeypatch):
-    from hpccomm.perf import device_side
+    from hpccomm.bench.perf import device_side
 
     made = []
     marks = device_side.Marks
@@ -352,7 +352,7 @@ def test_what_never_gets_done_ends_at_the_deadline():
 @pytest.mark.standin
 def test_trap_a_uuid_with_a_zero_byte_is_not_told_from_another_by_what_cupy_gives(monkeypatch):
     """CuPy reads a UUID as a C string: here are two devices whose UUIDs begin with a zero byte."""
-    from hpccomm.cuda.identity import identify
+    from hpccomm.memory.cuda.identity import identify
 
     found = cupy.cuda.runtime.getDeviceProperties(0)
     monkeypatch.setattr(
@@ -381,7 +381,7 @@ def test_without_a_driver_one_line_and_status_2(arguments, said, monkeypatch):
 
 
 def test_a_communicator_of_host_arrays_has_no_device_side():
-    from hpccomm.perf.device_side import DeviceSide
+    from hpccomm.bench.perf.device_side import DeviceSide
 
     alone = SimpleNamespace(backends={"host": "another's", "cuda": None}, device=0)
     with pytest.raises(BackendUnavailable, match="over another's: it communicates host arrays"):

@@ -8,15 +8,15 @@ import pytest
 
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
-from hpccomm.cuda import pinned
-from hpccomm.cuda.pinned import Pool, copied
-from hpccomm.cuda.streams import make_event, record
+from hpccomm.dispatch import StagedPath, staged
+from hpccomm.dispatch.parts import ROW_BYTES, parts
 from hpccomm.errors import BufferMismatch, UsageError
-from hpccomm.paths import StagedPath, staged
-from hpccomm.paths.parts import ROW_BYTES, parts
+from hpccomm.memory.cuda import pinned
+from hpccomm.memory.cuda.pinned import Pool, copied
+from hpccomm.memory.cuda.streams import make_event, record
 from hpccomm.reductions import ReduceOp
+from hpccomm.runtime.waiting import drive
 from hpccomm.testing import run_ranks
-from hpccomm.waiting import drive
 
 PART = 1 << 12
 """Bytes of a part here: small arrays have several."""

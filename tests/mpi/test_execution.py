@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.algorithms import ALGORITHMS
+from hpccomm.schedules.algorithms import ALGORITHMS
 
 SEGMENT = 1 << 16
 SMALL = 60_000

@@ -4,9 +4,9 @@ import argparse
 import io
 
 import hpccomm
-from hpccomm.perf import flags, sweep
-from hpccomm.perf.collectives import COLLECTIVES
-from hpccomm.perf.sources import kept
+from hpccomm.bench.perf import flags, sweep
+from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.bench.perf.sources import kept
 
 
 def perf(comm: hpccomm.Communicator, *arguments: str) -> tuple[int, str, str]:

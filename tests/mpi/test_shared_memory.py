@@ -46,7 +46,7 @@ def test_arrays_come_and_go_on_each_rank_in_its_own_order(comm: "Communicator") 
 
 
 def test_a_segment_is_mapped_once_for_all_communicators(comm: "Communicator") -> None:
-    from hpccomm.sharedmemory.process import process_memory
+    from hpccomm.memory.shared.process import process_memory
 
     arrays = [comm.empty(1000, np.float32) for _ in range(2)]
     reduced(comm, *arrays)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.perf.sizes import Sizes
-from hpccomm.policy import stored
+from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.tune.measuring import Effort
+from hpccomm.bench.tune.table import Asked, tune
+from hpccomm.dispatch.policy import stored
 from hpccomm.results import reader
-from hpccomm.tune.measuring import Effort
-from hpccomm.tune.table import Asked, tune
 
 
 @pytest.mark.mpi(min_size=2)  # one rank has nothing to choose

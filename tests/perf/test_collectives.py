@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.perf.collectives import ALIGNMENT, COLLECTIVES, Place, uneven_bytes
-from hpccomm.perf.verification import REDUCED
+from hpccomm.bench.perf.collectives import ALIGNMENT, COLLECTIVES, Place, uneven_bytes
+from hpccomm.bench.perf.verification import REDUCED
 
 
 def layouts(name, size, itemsize, ranks, root=0):

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpccomm.bench.perf import flags, memory
+from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.errors import UsageError
-from hpccomm.perf import flags, memory
-from hpccomm.perf.collectives import COLLECTIVES
-from hpccomm.perf.sizes import Sizes
 
 # nccl-tests 2.19.6, src/common.cu: long names, short names and defaults.
 NCCL_TESTS = {

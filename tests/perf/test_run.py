@@ -9,12 +9,12 @@ import re
 import numpy as np
 import pytest
 
-from hpccomm.algorithms import ALGORITHMS
+from hpccomm.bench.perf import flags, sweep
+from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.bench.perf.sources import kept
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.perf import flags, sweep
-from hpccomm.perf.collectives import COLLECTIVES
-from hpccomm.perf.sources import kept
 from hpccomm.results import reader
+from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing import run_ranks
 
 

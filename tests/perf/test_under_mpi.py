@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from hpccomm.perf.collectives import COLLECTIVES
+from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.results import reader
 
 from ..conftest import launch_environment

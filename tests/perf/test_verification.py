@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpccomm import dtypes
-from hpccomm.perf import patterns
-from hpccomm.perf.names import OPS, PREMUL_FACTOR, TYPES
-from hpccomm.perf.verification import REDUCED, Data, Segment, compare, fill, poison
+from hpccomm.bench.perf import patterns
+from hpccomm.bench.perf.names import OPS, PREMUL_FACTOR, TYPES
+from hpccomm.bench.perf.verification import REDUCED, Data, Segment, compare, fill, poison
 from hpccomm.reductions import PremulSum, ReduceOp, meaningful
 
 PAIRS = [

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.algorithms import ALGORITHMS
+from hpccomm.schedules.algorithms import ALGORITHMS
 
 PAGES = Path(__file__).parents[2] / "docs/algorithms"
 

@@ -7,8 +7,13 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from hpccomm.algorithms import ALGORITHMS, Algorithm
-from hpccomm.contracts.schedule import (
+from hpccomm.errors import ConfigurationError, UsageError
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
+from hpccomm.schedules.draw.drawing import rendered
+from hpccomm.schedules.draw.schedule import draw
+from hpccomm.schedules.draw.subject import Subject, subject
+from hpccomm.schedules.draw.text import contributed, lines, members, runs, spans
+from hpccomm.schedules.schedule import (
     RECV,
     SEND,
     Place,
@@ -20,11 +25,6 @@ from hpccomm.contracts.schedule import (
     whole,
     world,
 )
-from hpccomm.errors import ConfigurationError, UsageError
-from hpccomm.plots.drawing import rendered
-from hpccomm.plots.schedule import draw
-from hpccomm.plots.subject import Subject, subject
-from hpccomm.plots.text import contributed, lines, members, runs, spans
 
 SVG = "{http://www.w3.org/2000/svg}"
 

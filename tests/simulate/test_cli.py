@@ -9,11 +9,11 @@ from pathlib import Path
 import h5py
 import pytest
 
+from hpccomm.bench.simulated.comparison import Crossover, Point, crossovers, in_words, text
+from hpccomm.bench.simulated.runs import SIMULATED
 from hpccomm.cli.main import main
-from hpccomm.cli.simulation import SIMULATED
-from hpccomm.cost.network_files import load, parse
 from hpccomm.results import reader
-from hpccomm.simulate.comparison import Crossover, Point, crossovers, in_words, text
+from hpccomm.schedules.cost.network_files import load, parse
 
 SMALL = ("--cluster", "lab1g", "-b", "1K", "-e", "1M", "-f", "32")
 

@@ -5,8 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from hpccomm.algorithms import ALGORITHMS
-from hpccomm.contracts.schedule import (
+from hpccomm.contracts.signature import Signature
+from hpccomm.errors import UsageError
+from hpccomm.reductions import ReduceOp
+from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.cost.network import Level, Network
+from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
     SEND,
@@ -22,12 +26,8 @@ from hpccomm.contracts.schedule import (
     whole,
     world,
 )
-from hpccomm.contracts.signature import Signature
-from hpccomm.cost.network import Level, Network
-from hpccomm.errors import UsageError
-from hpccomm.reductions import ReduceOp
-from hpccomm.simulate import repeats, simulate
-from hpccomm.simulate.links import Links
+from hpccomm.schedules.simulate import repeats, simulate
+from hpccomm.schedules.simulate.links import Links
 
 LATENCY = 10.0
 FLAT = Level(latency=LATENCY, bandwidth=2.0, ports=1)

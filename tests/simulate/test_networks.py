@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from hpccomm.cost.network import Level, Network
-from hpccomm.cost.network_files import dump, load, parse, ready
 from hpccomm.errors import ConfigurationError, UsageError
+from hpccomm.schedules.cost.network import Level, Network
+from hpccomm.schedules.cost.network_files import dump, load, parse, ready
 
 PAIRS = """
 nodes = 4

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from one_by_one import ends
 
-from hpccomm.algorithms import ALGORITHMS
-from hpccomm.contracts.schedule import Tuning, world
 from hpccomm.contracts.signature import Signature
-from hpccomm.cost.network import Level, Network
 from hpccomm.reductions import ReduceOp
-from hpccomm.simulate import simulate
+from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.cost.network import Level, Network
+from hpccomm.schedules.schedule import Tuning, world
+from hpccomm.schedules.simulate import simulate
 
 FLAT = Network("flat", 13, 1, 1e10, None, Level(5e-6, 1e10, 1, gap=1e-7), overhead=1e-6)
 NODES = Network(

@@ -7,13 +7,13 @@ import sys
 import numpy as np
 import pytest
 
-from hpccomm.algorithms import ALGORITHMS
-from hpccomm.contracts.schedule import Tuning, world
 from hpccomm.contracts.signature import Signature
-from hpccomm.cost.network_files import load
 from hpccomm.reductions import ReduceOp
+from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.cost.network_files import load
+from hpccomm.schedules.schedule import Tuning, world
+from hpccomm.schedules.simulate import simulate
 from hpccomm.settings import DEFAULT_SEGMENT
-from hpccomm.simulate import simulate
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

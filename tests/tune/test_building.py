@@ -6,8 +6,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.policy import Pick
-from hpccomm.tune import building
+from hpccomm.bench.tune import building
+from hpccomm.dispatch.policy import Pick
 
 A, B, NATIVE = Pick("a"), Pick("b"), Pick("native")
 SIZES = [8 << 2 * step for step in range(10)]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from hpccomm.bench.tune import measured
 from hpccomm.cli.main import main
-from hpccomm.cost.network_files import dump, load, parse, ready
 from hpccomm.errors import ConfigurationError
 from hpccomm.results import reader
-from hpccomm.tune import measured
+from hpccomm.schedules.cost.network_files import dump, load, parse, ready
 
 ALGORITHMS = "ring,recursive_doubling,binomial,hierarchical"
 

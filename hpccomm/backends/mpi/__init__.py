@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from hpccomm.backends import refuse_hints
-from hpccomm.bootstrap import mpi as bootstrap
+from hpccomm.backends.bootstrap import mpi as bootstrap
 from hpccomm.contracts.backend import Backend
 
 

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from hpccomm import sharedmemory
+from hpccomm.backends.bootstrap import mpi as bootstrap
+from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.backends.mpi.collectives import native
-from hpccomm.backends.mpi.nearby import NearbyTransport
+from hpccomm.backends.mpi.intranode import NearbyTransport
 from hpccomm.backends.mpi.transport import CheckedTransport, SizedTransport
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
 from hpccomm.backends.mpi.window import MpiOneSided
-from hpccomm.bootstrap import mpi as bootstrap
-from hpccomm.bootstrap.launch import launched
 from hpccomm.contracts.backend import Native
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
-from hpccomm.sharedmemory import NodeMemory
+from hpccomm.memory import shared as sharedmemory
+from hpccomm.memory.shared import NodeMemory
 from hpccomm.topology import Topology, arrange
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpccomm.algorithms.partition import offsets
 from hpccomm.backends.mpi.types import INT_MAX, PIECE_BYTES, Reductions, block, one
 from hpccomm.contracts.backend import Buffer, Native
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Request
 from hpccomm.reductions import ReduceOp
+from hpccomm.schedules.algorithms.partition import offsets
 
 Maker = Callable[[Any, Signature], Native | None]
 Reducer = Callable[[Any, Signature, MPI.Datatype, MPI.Op], Native | None]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.mpi.transport import CheckedTransport
 from hpccomm.backends.mpi.types import PIECE_BYTES
-from hpccomm.buffers import as_bytes
 from hpccomm.contracts.transport import Request, SharedMemory, Transport
+from hpccomm.memory.views import as_bytes
 
 NEXT, SERVED = 0, 1
 """Of the two numbers that make a rank's lock: the next ticket, and the one whose turn it is."""

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 from hpccomm.backends.nccl import collectives, errors, variables
+from hpccomm.backends.nccl.agreed_setup import Ranks
 from hpccomm.backends.nccl.collectives import Bind
 from hpccomm.backends.nccl.communicators import ABORT_SECONDS, NATIVE, Communicators, Needs
 from hpccomm.backends.nccl.facts import Facts
@@ -12,11 +13,10 @@ from hpccomm.backends.nccl.grouping import Group
 from hpccomm.backends.nccl.memory import NEEDED, Memory, Registry
 from hpccomm.backends.nccl.reducing import INT8, Ability
 from hpccomm.backends.nccl.shrinking import RawCommunicator, shrunk
-from hpccomm.backends.nccl.together import Ranks
 from hpccomm.contracts.device import Launch, Piece, Pinned
 from hpccomm.contracts.signature import Signature
-from hpccomm.cuda import users
 from hpccomm.errors import HpccommError
+from hpccomm.memory.cuda import users
 
 
 class NcclBackend:

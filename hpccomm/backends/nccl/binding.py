@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from hpccomm.cuda.library import cupy
+from hpccomm.memory.cuda.library import cupy
 
 
 def nccl() -> Any:

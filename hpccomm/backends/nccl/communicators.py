@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from hpccomm.backends.nccl import variables
+from hpccomm.backends.nccl.agreed_setup import Ranks, together
 from hpccomm.backends.nccl.binding import nccl
 from hpccomm.backends.nccl.ending import Ending
-from hpccomm.backends.nccl.together import Ranks, together
+from hpccomm.contracts.transport import Steps
 from hpccomm.errors import (
     CollectiveTimeout,
     CommunicationError,
     CommunicatorAborted,
     RankMismatch,
 )
-from hpccomm.waiting import Steps
 
 logger = logging.getLogger("hpccomm")
 

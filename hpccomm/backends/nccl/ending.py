@@ -10,7 +10,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from hpccomm.cuda import streams
+from hpccomm.memory.cuda import streams
 
 
 class Ending:

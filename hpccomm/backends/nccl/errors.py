@@ -2,8 +2,8 @@
 
 from hpccomm.backends.nccl import raw
 from hpccomm.backends.nccl.binding import nccl
-from hpccomm.cuda.library import cupy
 from hpccomm.errors import CommunicationError, HpccommError, PeerLost
+from hpccomm.memory.cuda.library import cupy
 
 REMOTE = 6
 """ncclRemoteError: the connection to a rank broke, mostly because its process ended."""

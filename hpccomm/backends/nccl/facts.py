@@ -13,8 +13,8 @@ from typing import Any
 
 from hpccomm.backends.nccl import raw, variables
 from hpccomm.backends.nccl.binding import nccl
-from hpccomm.cuda import library
-from hpccomm.cuda.identity import identify
+from hpccomm.memory.cuda import library
+from hpccomm.memory.cuda.identity import identify
 
 SEVERAL_RANKS_SINCE = 23000
 """NCCL version that can have several ranks on one GPU."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpccomm.backends.nccl import raw
-from hpccomm.cuda import streams
-from hpccomm.cuda.library import cupy
 from hpccomm.errors import UsageError
+from hpccomm.memory.cuda import streams
+from hpccomm.memory.cuda.library import cupy
 
 NEEDED = frozenset(("ncclMemAlloc", "ncclMemFree", "ncclCommRegister", "ncclCommDeregister"))
 """Functions without which there is no registered memory (they came with NCCL 2.19)."""

@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from hpccomm.backends.control import Control
 from hpccomm.backends.nccl import variables
+from hpccomm.backends.nccl.agreed_setup import Ranks, together
 from hpccomm.backends.nccl.backend import NcclBackend
 from hpccomm.backends.nccl.communicators import founded, kept
 from hpccomm.backends.nccl.facts import crowded, mine, unfit, unpacked
-from hpccomm.backends.nccl.together import Ranks, together
 from hpccomm.contracts.backend import Backend
-from hpccomm.control import Control
-from hpccomm.cuda import users
-from hpccomm.waiting import Steps
+from hpccomm.contracts.transport import Steps
+from hpccomm.memory.cuda import users
 
 logger = logging.getLogger("hpccomm")
 

@@ -13,9 +13,9 @@ import numpy as np
 
 import hpccomm
 from hpccomm import CommOptions, ReduceOp, UsageError
-from hpccomm.algorithms import ALGORITHMS as KNOWN
 from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS, ROOTED
 from hpccomm.dtypes import BFLOAT16, REDUCIBLE
+from hpccomm.schedules.algorithms import ALGORITHMS as KNOWN
 from hpccomm.settings import DEFAULT_SEGMENT
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.creation import another

@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 
 from hpccomm import ReduceOp
-from hpccomm.algorithms import ALGORITHMS
 from hpccomm.dtypes import BFLOAT16, NARROW
 from hpccomm.errors import UsageError
+from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.algorithms import STAGED, Way, cut
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, same_bits

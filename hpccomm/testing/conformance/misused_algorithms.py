@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm.algorithms import ALGORITHMS
 from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS
 from hpccomm.errors import UsageError
+from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.misuse import refused
 from hpccomm.testing.conformance.trials import Ask, trial

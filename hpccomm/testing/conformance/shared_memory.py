@@ -16,7 +16,6 @@ import numpy as np
 
 import hpccomm
 from hpccomm import CommOptions, ReduceOp
-from hpccomm.algorithms import ALGORITHMS
 from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS
 from hpccomm.errors import (
     CollectiveTimeout,
@@ -25,6 +24,7 @@ from hpccomm.errors import (
     RankMismatch,
     UsageError,
 )
+from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.algorithms import LARGE, cut, in_memory, taken
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises

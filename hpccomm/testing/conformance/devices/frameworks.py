@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm.cuda.library import cupy
 from hpccomm.errors import UsageError
+from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import raises
 from hpccomm.testing.conformance.devices.inputs import (

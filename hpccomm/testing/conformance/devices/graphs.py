@@ -9,8 +9,8 @@ import numpy as np
 
 import hpccomm
 from hpccomm import ReduceOp
-from hpccomm.cuda.library import cupy
 from hpccomm.errors import UsageError
+from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import raises
 from hpccomm.testing.conformance.devices.inputs import filled, full, holds, ranks_sum, stream_of

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm.cuda.library import cupy
 from hpccomm.errors import UsageError
+from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.devices.inputs import filled, full, holds, ranks_sum, stream_of
 from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm.cuda.library import cupy
+from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal
 from hpccomm.testing.conformance.devices.inputs import (

@@ -1,0 +1,137 @@
+"""The control plane: small byte strings between all ranks of a communicator.
+
+Broadcast, gather and agreement on bytes, over a backend's point-to-point in binomial trees: 2⌈log2
+n⌉ messages on any path, whatever the backend. Bootstrap, objects and plans rest on it. Every call
+is collective and blocks, under the communicator's deadline.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm.contracts.transport import Steps, Transport
+from hpccomm.runtime.waiting import completed
+from hpccomm.schedules.algorithms.binomial import binomial
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CONTROL_TAG = 1
+
+Drive = Callable[[str, Steps], None]
+"""Moves steps on until they are done, under the communicator's deadline; told what they are."""
+
+
+class Control:
+    """The control plane of one communicator.
+
+    Parameters
+    ----------
+    transport : Transport
+        Point-to-point between its ranks.
+    drive : callable
+        Waits for polled steps.
+    """
+
+    def __init__(self, transport: Transport, drive: Drive) -> None:
+        self._transport = transport
+        self._drive = drive
+
+    def bcast(self, payload: bytes | None, root: int = 0) -> bytes:
+        """Return the root's `payload` on every rank."""
+        box = [payload or b""]
+        self._drive("control.bcast", self.bcast_steps(box, root))
+        return box[0]
+
+    def gather(self, payload: bytes, root: int = 0) -> list[bytes] | None:
+        """Return every rank's payload, by rank, at the root; None elsewhere."""
+        box: list[bytes] = []
+        self._drive("control.gather", self.gather_steps(payload, box, root))
+        return box if self._transport.rank == root else None
+
+    def all_gather(self, payload: bytes) -> list[bytes]:
+        """Return every rank's payload, by rank, on every rank."""
+        box: list[bytes] = []
+        self._drive("control.all_gather", self.all_gather_steps(payload, box))
+        return box
+
+    def differing(self, payload: bytes) -> dict[int, bytes]:
+        """Return what differs from rank 0's payload, by rank, on every rank.
+
+        An empty dictionary says that all ranks agree. Where some differ, rank 0's payload is there
+        as well.
+        """
+        reference = self.bcast(payload)
+        same = payload == reference
+        answers = self.all_gather(b"" if same else b"!" + payload)
+        others = {rank: answer[1:] for rank, answer in enumerate(answers) if answer}
+        return {0: reference, **others} if others else {}
+
+    def all_gather_steps(self, payload: bytes, box: list[bytes]) -> Steps:
+        """`all_gather`, polled: `box` is filled on every rank."""
+        gathered: list[bytes] = []
+        yield from self.gather_steps(payload, gathered, 0)
+        packed = [_pack(gathered)]
+        yield from self.bcast_steps(packed, 0)
+        box.extend(_unpack(packed[0]))
+
+    def send_steps(self, payload: bytes, dst: int) -> Steps:
+        """Send bytes to one rank, polled."""
+        data = np.frombuffer(payload, np.uint8)
+        header = np.array([data.size], np.int64)
+        requests = [self._transport.isend(header, dst, CONTROL_TAG)]
+        if data.size:
+            requests.append(self._transport.isend(data, dst, CONTROL_TAG))
+        yield from completed(requests)
+
+    def receive_steps(self, box: list[bytes], src: int) -> Steps:
+        """Receive bytes from one rank and append them to `box`, polled."""
+        header = np.empty(1, np.int64)
+        yield from completed([self._transport.irecv(header, src, CONTROL_TAG)])
+        data: NDArray[Any] = np.empty(int(header[0]), np.uint8)
+        if data.size:
+            yield from completed([self._transport.irecv(data, src, CONTROL_TAG)])
+        box.append(data.tobytes())
+
+    def bcast_steps(self, box: list[bytes], root: int) -> Steps:
+        """`bcast`, polled: ``box[0]`` is the payload at the root, and then everywhere."""
+        parent, children = binomial(self._transport.rank, self._transport.size, root)
+        if parent is not None:
+            box.clear()
+            yield from self.receive_steps(box, parent)
+        for child in reversed(children):
+            yield from self.send_steps(box[0], child)
+
+    def gather_steps(self, payload: bytes, box: list[bytes], root: int) -> Steps:
+        """`gather`, polled: `box` is filled at the root."""
+        # A child at distance b brings the payloads of the b relative ranks that begin with it, so
+        # that appending the children's, nearest first, gives them in relative order.
+        parent, children = binomial(self._transport.rank, self._transport.size, root)
+        collected = [payload]
+        for child in children:
+            arrived: list[bytes] = []
+            yield from self.receive_steps(arrived, child)
+            collected.extend(_unpack(arrived[0]))
+        if parent is not None:
+            yield from self.send_steps(_pack(collected), parent)
+        else:
+            size = self._transport.size
+            box.extend(collected[(rank - root) % size] for rank in range(size))
+
+
+def _pack(parts: list[bytes]) -> bytes:
+    lengths = struct.pack(f"<{len(parts) + 1}q", len(parts), *map(len, parts))
+    return lengths + b"".join(parts)
+
+
+def _unpack(packed: bytes) -> list[bytes]:
+    (number,) = struct.unpack_from("<q", packed)
+    lengths = struct.unpack_from(f"<{number}q", packed, 8)
+    parts = []
+    start = 8 * (number + 1)
+    for length in lengths:
+        parts.append(packed[start : start + length])
+        start += length
+    return parts

@@ -1,0 +1,179 @@
+"""Something that all ranks do in NCCL, each in a thread, with one outcome for all.
+
+What makes a communicator blocks in NCCL until every rank has come. It runs in a thread, so that the
+deadline is kept; and as soon as one rank has failed the others are told, however deep in NCCL they
+are, and none hangs.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hpccomm.backends.control import Control, Drive
+from hpccomm.backends.nccl.facts import named
+from hpccomm.contracts.transport import Steps
+from hpccomm.memory.cuda.library import cupy
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The ranks of one communicator, as they agree and wait.
+
+    Attributes
+    ----------
+    rank, size : int
+        Of the communicator.
+    device : int
+        CUDA device of this rank.
+    control : Control
+        Small messages between them.
+    drive : callable
+        Waits for polled steps, under the communicator's deadline.
+    """
+
+    rank: int
+    size: int
+    device: int
+    control: Control
+    drive: Drive
+
+
+class Aside:
+    """Something under way in a thread of its own.
+
+    Parameters
+    ----------
+    work : callable
+        What is done, with `device` current. Its result is given up by ``result.abort()``.
+    device : int
+        CUDA device.
+    """
+
+    def __init__(self, work: Callable[[], Any], device: int) -> None:
+        self.result: Any = None
+        self._work = work
+        self._device = device
+        self._lock = threading.Lock()
+        self._why: str | None = None
+        self._given_up = False
+        threading.Thread(target=self._run, name="hpccomm-nccl", daemon=True).start()
+
+    def _run(self) -> None:
+        why, result = "", None
+        try:
+            # The current device is the thread's.
+            cupy().cuda.runtime.setDevice(self._device)
+            result = self._work()
+        except Exception as error:  # noqa: BLE001 (told to all ranks)
+            why = f"{type(error).__name__}: {error}"
+        with self._lock:
+            self.result, self._why = result, why
+            given_up = self._given_up
+        if given_up and result is not None:
+            result.abort()
+
+    def outcome(self) -> str | None:
+        """Return None while it is under way, '' once it is done, or why it failed."""
+        with self._lock:
+            return self._why
+
+    def give_up(self) -> None:
+        """Wait no longer: what it makes is aborted, once it is there. Does not block."""
+        with self._lock:
+            self._given_up = True
+            made = self.result
+        if made is not None:
+            made.abort()
+
+
+def together(ranks: Ranks, name: str, work: Callable[[], Any]) -> tuple[Any, str]:
+    """Do the same on all ranks. Collective; blocks.
+
+    Parameters
+    ----------
+    ranks : Ranks
+        Who takes part.
+    name : str
+        What is done, for messages.
+    work : callable
+        Makes something with ``abort()``, in a thread.
+
+    Returns
+    -------
+    object or None
+        What `work` made; None on all ranks if it failed on one.
+    str
+        Why then, the same on all ranks.
+
+    Raises
+    ------
+    CollectiveTimeout
+        If it took longer than the deadline.
+    """
+    aside = Aside(work, ranks.device)
+    box: list[bytes] = []
+    steps = _judged if ranks.rank else _judging
+    try:
+        ranks.drive(name, steps(ranks, aside.outcome, box))
+    except BaseException:
+        aside.give_up()
+        raise
+    if box[0]:
+        aside.give_up()
+        return None, box[0].decode()
+    return aside.result, ""
+
+
+def _judging(ranks: Ranks, outcome: Callable[[], str | None], box: list[bytes]) -> Steps:
+    """Rank 0's part: learn every rank's outcome, and tell all as soon as it is known for all."""
+    others = range(1, ranks.size)
+    inboxes: dict[int, list[bytes]] = {peer: [] for peer in others}
+    arriving = {peer: ranks.control.receive_steps(inboxes[peer], peer) for peer in others}
+    leaving: list[Steps] = []
+    failed: dict[int, str] = {}
+    pending = True  # this rank's own
+    while pending or arriving or leaving or not box:
+        moved = False
+        own = outcome() if pending else None
+        if own is not None:
+            pending, moved = False, True
+            if own:
+                failed[0] = own
+        for peer in list(arriving):
+            if _over(arriving[peer]):
+                del arriving[peer]
+                moved = True
+                if inboxes[peer][0]:
+                    failed[peer] = inboxes[peer][0].decode()
+        if not box and (failed or not (pending or arriving)):
+            box.append("; ".join(f"{named((r,))}: {why}" for r, why in failed.items()).encode())
+            leaving = [ranks.control.send_steps(box[0], peer) for peer in others]
+            pending = False
+        leaving = [steps for steps in leaving if not _over(steps)]
+        yield moved
+
+
+def _judged(ranks: Ranks, outcome: Callable[[], str | None], box: list[bytes]) -> Steps:
+    """Every other rank's part: say how it went, and learn how it went for all."""
+    arriving: Steps | None = ranks.control.receive_steps(box, 0)
+    leaving: Steps | None = None
+    said = False
+    while arriving is not None or leaving is not None or not said:
+        moved = False
+        if arriving is not None and _over(arriving):
+            arriving, moved = None, True
+        if not said:
+            own = outcome()
+            if own is None and box:
+                own = ""  # it failed elsewhere; rank 0 still waits for a word
+            if own is not None:
+                said, moved = True, True
+                leaving = ranks.control.send_steps(own.encode(), 0)
+        if leaving is not None and _over(leaving):
+            leaving = None
+        yield moved
+
+
+def _over(steps: Steps) -> bool:
+    return next(steps, None) is None

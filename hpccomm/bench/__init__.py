@@ -1,0 +1,1 @@
+"""Measuring: sweeps, tuning tables, fitted networks, simulated runs."""

@@ -1,0 +1,353 @@
+"""The parameters of a network from measured times, by linear least squares on the prices' terms.
+
+A price is a sum of terms, each a number of messages or bytes times a parameter: linear, once it is
+known which paths are the longest. That is found with the parameters of the last round, until they
+change no more. Each row counts by its relative error: times differ by many powers of ten. No
+parameter is negative: C. L. Lawson, R. J. Hanson, "Solving least squares problems", 1974, chapter 23.
+
+What a port takes for each message (`gap`) and what ports share stay as they are described.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.errors import ResultsError
+from hpccomm.schedules.cost.model import Ways, longest, rates, stages
+from hpccomm.schedules.cost.network import Level, Network
+from hpccomm.schedules.schedule import Tuning
+
+Floats = NDArray[np.float64]
+
+ROUNDS = 30
+"""After so many rounds the parameters of the best one are taken."""
+
+APART = 0.03
+"""Of its length, how much of a parameter's column the others must leave over for it to be told."""
+
+SPEEDS = ("inner bandwidth", "across bandwidth", "reduce", "copy")
+"""Parameters that are bytes a second; the others are seconds."""
+
+COLUMNS = {
+    "inner latency": 0,
+    "inner bandwidth": 2,
+    "across latency": 3,
+    "across bandwidth": 5,
+    "reduce": 6,
+    "overhead": None,
+    "copy": 7,
+}
+"""Which term of a path each parameter multiplies; where two cannot be told apart, the first is fitted."""
+
+_MESSAGES = tuple(name for name in COLUMNS if name.endswith(("latency", "bandwidth")))
+
+_GAPS = (1, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One measured time.
+
+    Attributes
+    ----------
+    call : Signature
+        Of any rank.
+    algorithm : str
+        The name of an own algorithm.
+    tuning : Tuning
+        What it was told.
+    seconds : float
+        How long it took.
+    """
+
+    call: Signature
+    algorithm: str
+    tuning: Tuning
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """What became of one parameter.
+
+    Attributes
+    ----------
+    name : str
+        One of `COLUMNS`.
+    value : float
+        Seconds, or bytes a second.
+    error : float
+        Its relative standard error; NaN where it was not fitted, or is zero or infinite.
+    blank : str
+        Why it was not fitted, or empty. Then `value` is the described one.
+    """
+
+    name: str
+    value: float
+    error: float
+    blank: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """A network that fits measured times.
+
+    Attributes
+    ----------
+    network : Network
+        With the fitted parameters.
+    parameters : tuple of Parameter
+        One for each that the network can have.
+    residuals : ndarray of float64, shape (measurements,)
+        Price over measured time, minus 1.
+    """
+
+    network: Network
+    parameters: tuple[Parameter, ...]
+    residuals: Floats
+
+
+def fit(network: Network, measurements: Sequence[Measurement]) -> Fit:
+    """Fit the parameters of a network. Local.
+
+    Parameters
+    ----------
+    network : Network
+        The ranks, and the values of parameters that the measurements do not tell.
+    measurements : sequence of Measurement
+        On all of its ranks.
+
+    Raises
+    ------
+    ResultsError
+        If there are too few measurements.
+    """
+    if len(measurements) < 2:
+        raise ResultsError(
+            f"{len(measurements)} rows to fit parameters to; at least 2 are needed, of own "
+            "algorithms: measure several sizes, with --algorithm"
+        )
+    names = _names(network)
+    tried = (_descend(start, network, measurements, names) for start in _starts(network))
+    _, found, told = min(tried, key=lambda each: each[0])
+    columns, weighted = _columns(found, _paths(found, measurements), measurements, names)
+    residuals = columns @ _values(found, names) - weighted
+    errors = _errors(columns, residuals, names, told)
+    apart = _told_apart(columns, names)
+    parameters = tuple(
+        _parameter(name, found, errors, _blank(name, told, apart, seen=bool(columns[:, at].any())))
+        for at, name in enumerate(names)
+    )
+    return Fit(found, parameters, residuals)
+
+
+def _starts(network: Network) -> Iterator[Network]:
+    """Yield networks of which one is near enough: which paths are the longest depends on ratios."""
+    yield network
+    for bandwidth in (1e9, 1e10, 1e11, 1e12):
+        for across_latency in (1e-6, 1e-5):
+            for slower in (1, 10):
+                levels = (
+                    network.inner and replace(network.inner, latency=1e-6, bandwidth=bandwidth),
+                    network.across
+                    and replace(
+                        network.across, latency=across_latency, bandwidth=bandwidth / slower
+                    ),
+                )
+                if network.across is not None or (across_latency, slower) == (1e-6, 1):
+                    yield replace(network, inner=levels[0], across=levels[1])
+
+
+def _descend(
+    start: Network, network: Network, measurements: Sequence[Measurement], names: list[str]
+) -> tuple[float, Network, list[str]]:
+    """Return the least error that is found from `start`, its network and what it was fitted by."""
+    found, told = start, list[str]()
+    nearest, best = (start, told), math.inf
+    paths = _paths(start, measurements)
+    for _ in range(ROUNDS):
+        columns, weighted = _columns(found, paths, measurements, names)
+        if found is not start:
+            error = float(np.linalg.norm(columns @ _values(found, names) - weighted))
+            if error >= best * (1 - 1e-9):
+                break
+            best, nearest = error, (found, told)
+        fitted, told = _fitted(columns, weighted, names, network)
+        found = _with(network, dict(zip(names, fitted.tolist(), strict=True)))
+        if any(level.node_bandwidth < math.inf for level in network.levels):
+            paths = _paths(found, measurements)
+    return best, *nearest
+
+
+def _paths(network: Network, measurements: Sequence[Measurement]) -> list[list[Ways]]:
+    return [stages(network, each.call, each.algorithm, each.tuning) for each in measurements]
+
+
+def _names(network: Network) -> list[str]:
+    """Return the parameters that a network has, those first that are fitted first."""
+    levels = {"inner": network.inner, "across": network.across}
+    return [name for name in COLUMNS if levels.get(name.split()[0], network) is not None]
+
+
+def _columns(
+    network: Network,
+    paths: list[list[Ways]],
+    measurements: Sequence[Measurement],
+    names: list[str],
+) -> tuple[Floats, Floats]:
+    """Return what each parameter is multiplied by, and what should come out, by measured time."""
+    parameters = rates(network)
+    terms = np.array([longest(each, parameters) for each in paths])
+    seconds = np.array([each.seconds for each in measurements])
+    gaps = terms[:, _GAPS] @ parameters[list(_GAPS)]
+    columns = np.empty((len(measurements), len(names)))
+    for at, name in enumerate(names):
+        term = COLUMNS[name]
+        columns[:, at] = 1.0 if term is None else terms[:, term]
+    return columns / seconds[:, None], 1.0 - gaps / seconds
+
+
+def _told_apart(columns: Floats, names: list[str]) -> list[str]:
+    """Return the parameters that can be told from those before them."""
+    told: list[str] = []
+    basis = np.empty((len(columns), 0))
+    for at, name in enumerate(names):
+        column = columns[:, at]
+        length = float(np.linalg.norm(column))
+        if length == 0:
+            continue
+        left = column / length
+        left = left - basis @ (basis.T @ left)
+        rest = float(np.linalg.norm(left))
+        if rest > APART and len(told) < len(columns):
+            told.append(name)
+            basis = np.column_stack([basis, left / rest])
+    return told
+
+
+def _fitted(
+    columns: Floats, weighted: Floats, names: list[str], network: Network
+) -> tuple[Floats, list[str]]:
+    """Return the parameters with the least squares, and those that are told.
+
+    What happens on a rank may take no time that a message needs to have any: such a fit tells only
+    that the two cannot be told apart. What does not take it, or leaves none when left out, is kept.
+    """
+
+    def lost(told: list[str]) -> int:
+        """Return how many parameters of messages are zero."""
+        fitted = _solve(columns, weighted, names, told, network)
+        return sum(not fitted[names.index(name)] for name in told if name in _MESSAGES)
+
+    apart = _told_apart(columns, names)
+    told = [name for name in apart if name in _MESSAGES]
+    least = lost(told)
+    if lost(apart) <= least:
+        told = apart
+    else:
+        for name in apart[len(told) :]:
+            if lost([*told, name]) <= least:
+                told.append(name)
+    return _solve(columns, weighted, names, told, network), told
+
+
+def _solve(
+    columns: Floats, weighted: Floats, names: list[str], told: list[str], network: Network
+) -> Floats:
+    """Return the parameters with the least squares; those that are not told stay as they are."""
+    fitted = _values(network, names)
+    free = np.array([name in told for name in names])
+    wanted = weighted - columns[:, ~free] @ fitted[~free]
+    scale = np.linalg.norm(columns[:, free], axis=0)
+    fitted[free] = _non_negative(columns[:, free] / scale, wanted) / scale
+    return fitted
+
+
+def _non_negative(matrix: Floats, wanted: Floats) -> Floats:
+    """Return the x >= 0 with the least ``|matrix x - wanted|``: Lawson and Hanson's NNLS."""
+    size = matrix.shape[1]
+    solution = np.zeros(size)
+    passive = np.zeros(size, bool)
+    for _ in range(3 * size):
+        gradient = matrix.T @ (wanted - matrix @ solution)
+        gradient[passive] = -math.inf
+        if not size or gradient.max() <= 1e-10:
+            break
+        passive[np.argmax(gradient)] = True
+        while True:
+            trial = np.zeros(size)
+            trial[passive] = np.linalg.lstsq(matrix[:, passive], wanted, rcond=None)[0]
+            negative = passive & (trial <= 0)
+            if not negative.any():
+                break
+            # As far as none becomes negative; whoever is at zero then stays there for now.
+            steps = solution[negative] / (solution[negative] - trial[negative])
+            solution = solution + steps.min() * (trial - solution)
+            passive &= solution > 1e-15
+            solution[~passive] = 0.0
+        solution = trial
+    return solution
+
+
+def _values(network: Network, names: list[str]) -> Floats:
+    """Return the parameters in seconds: of a call, of a message, of a byte."""
+    seconds = rates(network)
+    terms = [COLUMNS[name] for name in names]
+    return np.array([network.overhead if term is None else seconds[term] for term in terms])
+
+
+def _with(network: Network, values: dict[str, float]) -> Network:
+    """Return the network with these parameters, in seconds."""
+
+    def speed(name: str) -> float:
+        return 1 / values[name] if values[name] > 0 else math.inf
+
+    def level(kind: str, given: Level | None) -> Level | None:
+        if given is None:
+            return None
+        return replace(
+            given, latency=values[f"{kind} latency"], bandwidth=speed(f"{kind} bandwidth")
+        )
+
+    return replace(
+        network,
+        inner=level("inner", network.inner),
+        across=level("across", network.across),
+        reduce=speed("reduce"),
+        copy=speed("copy"),
+        overhead=values["overhead"],
+    )
+
+
+def _errors(
+    columns: Floats, residuals: Floats, names: list[str], told: list[str]
+) -> dict[str, float]:
+    """Return the standard error of each fitted parameter, in seconds."""
+    free = columns[:, [names.index(name) for name in told]]
+    spare = len(columns) - len(told)
+    if spare < 1:
+        return {}
+    scale = np.linalg.norm(free, axis=0)
+    inverse = np.linalg.pinv((free / scale).T @ (free / scale))
+    spread = np.sqrt(np.diag(inverse) * float(residuals @ residuals) / spare) / scale
+    return dict(zip(told, spread.tolist(), strict=True))
+
+
+def _blank(name: str, told: list[str], apart: list[str], *, seen: bool) -> str:
+    """Say why a parameter was not fitted; empty if it was."""
+    if name in told:
+        return ""
+    if name in apart:
+        return "with it, a message or its bytes would take no time"
+    return "not told apart from those above" if seen else "no row depends on it"
+
+
+def _parameter(name: str, network: Network, errors: dict[str, float], blank: str) -> Parameter:
+    value = float(_values(network, [name])[0])
+    error = errors.get(name, math.nan) / value if value else math.nan
+    shown = (1 / value if value else math.inf) if name in SPEEDS else value
+    return Parameter(name, shown, error, blank)

@@ -1,0 +1,239 @@
+"""Which tables a run prints, and what stands in each: decided before anything is measured."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpccomm import settings
+from hpccomm.bench.perf.collectives import COLLECTIVES, Collective
+from hpccomm.bench.perf.measure import Case, check_algorithm
+from hpccomm.bench.perf.names import NO_OP, NO_TYPE, OPS, TYPES
+from hpccomm.bench.perf.options import Options
+from hpccomm.bench.perf.readers import ALL
+from hpccomm.bench.perf.side import DEVICE, NCCL, Side
+from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.dispatch import policy
+from hpccomm.dispatch.policy import AUTO
+from hpccomm.dtypes import DType
+from hpccomm.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+Pair = tuple[str, str]
+"""Names of a type and a reduction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The lines of a table with the same type, reduction and root."""
+
+    type_name: str
+    op_name: str
+    root: int
+    sizes: Sizes
+
+    @property
+    def dtype(self) -> DType:
+        """The type; of a barrier, which has none, any."""
+        return TYPES.get(self.type_name, np.dtype(np.uint8))
+
+    def case(self, collective: Collective, size: int) -> Case:
+        """Return the case of one size."""
+        return Case(collective, self.dtype, OPS.get(self.op_name), self.root, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One table.
+
+    Attributes
+    ----------
+    source : int
+        Number of the backend, as they were asked for.
+    backend : str
+        As it is printed.
+    collective : Collective
+        Which is measured.
+    algorithm : str
+        As it is printed, and passed to the calls.
+    pairs : tuple of Pair
+        Types and reductions that are measured.
+    """
+
+    source: int
+    backend: str
+    collective: Collective
+    algorithm: str
+    pairs: tuple[Pair, ...]
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Collective, backend and algorithm, as they are printed."""
+        return self.collective.name, self.backend, self.algorithm
+
+    def stretches(self, options: Options, ranks: int) -> Iterator[Stretch]:
+        """Yield the lines, type by type, reduction by reduction, root by root."""
+        if not self.collective.moves:
+            yield Stretch(NO_TYPE, NO_OP, -1, Sizes(0, 0, 2, 0))
+            return
+        for type_name, op_name in self.pairs:
+            for root in options.roots(self.collective.name, ranks):
+                yield Stretch(type_name, op_name, root, options.sizes)
+
+    def expected_rows(self, options: Options, ranks: int) -> int:
+        """Return how many rows there will be; those of one cycle, if there is no end to them."""
+        halves = 2 if self.collective.in_place else 1
+        return sum(
+            halves * stretch.sizes.number(stretch.dtype.itemsize)
+            for stretch in self.stretches(options, ranks)
+        ) * max(1, options.config.run_cycles)
+
+
+class Plan:
+    """The tables of a run, found out backend by backend.
+
+    Parameters
+    ----------
+    options : Options
+        What was asked for.
+
+    Attributes
+    ----------
+    ranks : int
+        Of the run; 0 before the first backend.
+    versions : dict of str to str
+        Of what the backends need.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.ranks = 0
+        self.versions: dict[str, str] = {}
+        self._options = options
+        self._tables: dict[tuple[str, str, str], Block] = {}
+        self._skipped: dict[str, None] = dict.fromkeys(options.skipped())
+        self._refused: dict[str, str] = {}
+        self._used: set[str] = set()
+        self._unrecorded: list[str] = []
+
+    def add(self, number: int, comm: "Communicator", side: Side) -> None:
+        """Add the tables of a backend. Local.
+
+        Parameters
+        ----------
+        number : int
+            The backend's, as they were asked for.
+        comm : Communicator
+            Over it.
+        side : Side
+            The arrays.
+        """
+        self.ranks = comm.size
+        self.versions |= side.versions()
+        graph = self._options.config.graph
+        if graph and side.name == DEVICE and side.backend() != NCCL:
+            why = f"-G/--cudagraph {graph}: the host takes part in calls over {side.backend()!r}"
+            self._unrecorded.append(f"{why}; leave it out, or give --backend {NCCL}")
+            self._skipped[f"graphs over {side.backend()}"] = None
+            return
+        for name in self._options.collectives:
+            collective = COLLECTIVES[name]
+            if side.name == DEVICE and not collective.moves:
+                self._leave_out(name)
+                continue
+            for algorithm, pairs in self._algorithms(comm, side, collective):
+                block = Block(number, side.backend(), collective, algorithm, pairs)
+                self._tables.setdefault(block.names, block)
+                self._used.add(algorithm)
+
+    def _leave_out(self, name: str) -> None:
+        if len(self._options.collectives) == 1:
+            raise UsageError(
+                f"{name} moves no arrays, on a device or elsewhere; measure it with --arrays host"
+            )
+        self._skipped[f"{name} on device arrays"] = None
+
+    def _algorithms(
+        self, comm: "Communicator", side: Side, collective: Collective
+    ) -> Iterator[tuple[str, tuple[Pair, ...]]]:
+        """Yield the algorithms of a collective, and the pairs that each applies to."""
+        asked, pairs = self._options.algorithms, self._options.pairs(collective.name)
+        if asked is None or not collective.algorithms:
+            yield _by_default(comm, side, collective, pairs), pairs
+            return
+        every = ALL in asked
+        for algorithm in policy.NAMES if every else asked:
+            if every and algorithm == AUTO:
+                continue  # it takes one of the others
+            fails = _failures(comm, side, collective, pairs, algorithm)
+            fit = tuple(pair for pair in pairs if pair not in fails)
+            if fit:
+                yield algorithm, fit
+            elif every:
+                continue  # what does not apply at all is no part of all
+            for pair, why in fails.items():
+                self._refused.setdefault(algorithm, f"{_spelled(collective.name, pair)}: {why}")
+                part = _spelled(collective.name, pair) if fit else collective.name
+                self._skipped[f"{algorithm} on {part}"] = None
+
+    def made(self) -> tuple[tuple[Block, ...], tuple[str, ...]]:
+        """Return the tables, and what is skipped because it does not exist.
+
+        Raises
+        ------
+        UsageError
+            If an algorithm applies to nothing that was asked for, or nothing can be recorded.
+        """
+        if self._unrecorded and not self._tables:
+            raise UsageError(self._unrecorded[0])
+        asked = self._options.algorithms or ()
+        for algorithm in asked:
+            if algorithm not in self._used and ALL not in asked:
+                nothing = f"{', '.join(self._options.collectives)} takes no algorithm"
+                why = self._refused.get(algorithm, nothing)
+                raise UsageError(f"--algorithm {algorithm}: {why}")
+        return tuple(self._tables.values()), tuple(self._skipped)
+
+
+def _failures(
+    comm: "Communicator",
+    side: Side,
+    collective: Collective,
+    pairs: Sequence[Pair],
+    algorithm: str,
+) -> dict[Pair, str]:
+    """Return the pairs that an algorithm does not apply to, and why.
+
+    What applies depends neither on the size nor on the root, so empty arrays and root 0 tell.
+    """
+    fails: dict[Pair, str] = {}
+    if algorithm == AUTO:
+        return fails
+    for type_name, op_name in pairs:
+        try:
+            case = Case(collective, TYPES[type_name], OPS.get(op_name), 0, 0)
+            check_algorithm(comm, side, case, algorithm)
+        except UsageError as error:
+            fails[type_name, op_name] = str(error)
+    return fails
+
+
+def _by_default(
+    comm: "Communicator", side: Side, collective: Collective, pairs: Sequence[Pair]
+) -> str:
+    """Return the algorithm of a table for which none is asked: the variable's where it applies.
+
+    A table has one algorithm, so the variable holds for a table only if it does for every line.
+    """
+    variable = str(settings.read("HPCCOMM_ALGORITHM"))
+    if variable == AUTO:
+        return AUTO
+    applies = collective.algorithms and not _failures(comm, side, collective, pairs, variable)
+    return variable if applies else AUTO
+
+
+def _spelled(name: str, pair: Pair) -> str:
+    type_name, op_name = pair
+    return f"{name} {type_name}" + (f" {op_name}" if COLLECTIVES[name].reduces else "")

@@ -1,0 +1,297 @@
+"""Arrays in device memory, as perf measures them: everything is on one stream."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm import settings
+from hpccomm.backends.nccl.facts import version_text
+from hpccomm.bench.perf import facts, memory, timing, verification
+from hpccomm.bench.perf.side import DEVICE, NCCL, Array, Told
+from hpccomm.bench.perf.timing import Call, Timed
+from hpccomm.bench.perf.verification import Data, Mismatch, Segment
+from hpccomm.dtypes import DType
+from hpccomm.errors import BackendUnavailable, CollectiveTimeout
+from hpccomm.memory.cuda import library, nvml, streams
+from hpccomm.memory.cuda.identity import identify
+from hpccomm.memory.cuda.timing import Marks
+from hpccomm.results.schema import Config, DeviceInfo
+from hpccomm.runtime.waiting import Gate, wait
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+_NO_SAMPLES = np.zeros(0)
+
+
+class DeviceSide:
+    """CuPy arrays, and calls that return when they are on the stream.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Whose device it is.
+    config : Config
+        The flags.
+    timeout : float
+        Seconds that the host waits for the stream; 0 for ``HPCCOMM_TIMEOUT``.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the communicator has no way for device arrays.
+    """
+
+    name = DEVICE
+    usage = "GPU memory usage"
+    at_once = True
+
+    def __init__(self, comm: "Communicator", config: Config, timeout: float) -> None:
+        backend = comm.backends["cuda"]
+        if backend is None or comm.device is None:
+            why = library.unavailable() or "it communicates host arrays alone"
+            raise BackendUnavailable(
+                f"device arrays cannot be measured over {comm.backends['host']}: {why}"
+            )
+        self._comm = comm
+        self._config = config
+        self._backend = backend
+        self.multiplies = backend == NCCL
+        self._device = comm.device
+        self._timeout = timeout or float(str(settings.read("HPCCOMM_TIMEOUT")))
+        self._slots: tuple[Any, ...] = ()
+        self._cupy = library.cupy()
+        self._runtime = self._cupy.cuda.runtime
+        with streams.on_device(self._device):
+            stream = self._cupy.cuda.Stream
+            self._stream = stream.null if config.stream_null else stream(non_blocking=True)
+            self._done = streams.owned_event()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Return a context in which the device and the stream are current."""
+        with streams.on_device(self._device), self._stream:
+            yield
+
+    def backend(self) -> str:
+        """Return the name of what moves device arrays."""
+        return self._backend
+
+    def some(self, count: int, dtype: DType) -> Array:
+        """Return an array like those that are measured."""
+        return self._cupy.empty(count, dtype)
+
+    # --- facts ------------------------------------------------------------------------------------
+
+    def told(self) -> Told:
+        """Return what the header says of this rank's device."""
+        device = identify(self._device)
+        link = nvml.fastest_link(device.uuid)
+        more = DeviceInfo(device.uuid) if link is None else DeviceInfo(device.uuid, *link)
+        return Told(device.number, device.pci, device.name, device.driver, more)
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of CuPy, CUDA and, where it is used, NCCL."""
+        device = identify(self._device)
+        found = {
+            "cupy": str(self._cupy.__version__),
+            "cuda_driver": device.driver,
+            "cuda_runtime": device.runtime,
+        }
+        if self._backend == NCCL:
+            found["nccl"] = version_text(self._cupy.cuda.nccl.get_version())
+        return found
+
+    def room(self) -> tuple[str, int]:
+        """Return this rank's device, and the bytes that are free on it."""
+        with streams.on_device(self._device):
+            # What CuPy keeps of arrays that are gone counts as taken otherwise.
+            self._cupy.get_default_memory_pool().free_all_blocks()
+        return f"device {identify(self._device).pci} of {facts.host()}", self._memory()[0]
+
+    def in_use(self) -> int:
+        """Return the bytes of the device that are in use, by whatever runs on it."""
+        free, total = self._memory()
+        return total - free
+
+    def _memory(self) -> tuple[int, int]:
+        with streams.on_device(self._device):
+            free, total = self._runtime.memGetInfo()
+        return int(free), int(total)
+
+    # --- arrays -----------------------------------------------------------------------------------
+
+    def allocate(self, largest: int) -> None:
+        """Make the slots."""
+        size = memory.slot_bytes(largest, self._config.unalign)
+        nbytes = memory.arena_bytes(size)
+        if self._config.local_register:
+            arena: Any = self._comm.empty(nbytes, np.uint8, device=self._device)
+        else:
+            arena = self._cupy.empty(nbytes, np.uint8)
+        self._zero(arena.data.ptr, nbytes)
+        self._slots = memory.cut(arena, arena.data.ptr, size)
+
+    def release(self) -> None:
+        """Let go of the slots, while the communicator that registered memory belongs to is there."""
+        self._slots = ()
+
+    def view(self, slot: int, first: int, count: int, dtype: DType) -> Array:
+        """Return elements of a slot."""
+        return self._slots[slot][first : first + count * dtype.itemsize].view(dtype)
+
+    def clear(self, slot: int, nbytes: int) -> None:
+        """Put zeros at the start of a slot."""
+        self._zero(self._slots[slot].data.ptr, nbytes)
+
+    def spread(self, slot: int, first: int, nbytes: int, times: int) -> None:
+        """Repeat bytes of a slot behind themselves, twice as many at a time."""
+        pointer = self._slots[slot].data.ptr + first
+        done = 1
+        while done < times:
+            more = min(done, times - done)
+            self._move(pointer + done * nbytes, pointer, more * nbytes)
+            done += more
+
+    def copy(self, out: Array, x: Array) -> None:
+        """Copy an array, on the stream."""
+        self._move(out.data.ptr, x.data.ptr, x.nbytes)
+
+    def fill(self, array: Array, data: Data, segments: Sequence[Segment]) -> None:
+        """Write data, made on the host, into an array."""
+        for at, block in verification.blocks(data, segments):
+            self._put(array, at, block)
+
+    def poison(self, array: Array, data: Data, segments: Sequence[Segment]) -> None:
+        """Write something else into an array."""
+        for at, block in verification.blocks(data, segments):
+            self._put(array, at, verification.opposite(block))
+
+    def compare(self, array: Array, data: Data, segments: Sequence[Segment]) -> Mismatch | None:
+        """Compare an array with data on the host: the same comparison as of host arrays."""
+
+        def read(at: int, count: int) -> NDArray[Any]:
+            got = np.empty(count, data.dtype)
+            pointer = array.data.ptr + at * got.itemsize
+            self._move(got.ctypes.data, pointer, got.nbytes, self._runtime.memcpyDeviceToHost)
+            self._runtime.streamSynchronize(self._stream.ptr)
+            return got
+
+        return verification.compare_read(read, data, segments)
+
+    def _put(self, array: Array, at: int, block: NDArray[Any]) -> None:
+        block = np.ascontiguousarray(block)
+        pointer = array.data.ptr + at * block.itemsize
+        self._move(pointer, block.ctypes.data, block.nbytes, self._runtime.memcpyHostToDevice)
+        self._runtime.streamSynchronize(self._stream.ptr)  # the block is made anew after this
+
+    def _move(self, to: int, source: int, nbytes: int, kind: int | None = None) -> None:
+        if nbytes:
+            kind = self._runtime.memcpyDeviceToDevice if kind is None else kind
+            self._runtime.memcpyAsync(to, source, nbytes, kind, self._stream.ptr)
+
+    def _zero(self, pointer: int, nbytes: int) -> None:
+        if nbytes:
+            self._runtime.memsetAsync(pointer, 0, nbytes, self._stream.ptr)
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Block until what is on the stream is done."""
+        event = self._done.ptr
+        streams.record(event, self._stream.ptr)
+        wait(
+            lambda: streams.ready(event), timeout=self._timeout, gate=Gate(), expired=self._expired
+        )
+
+    def _expired(self, elapsed: float) -> CollectiveTimeout:
+        self._comm.abort()
+        return CollectiveTimeout(
+            f"what is measured was not done after {elapsed:.1f} s, and its deadline is "
+            f"{self._timeout:g} s (-T/--timeout): a rank did not take part, or the block is too long; "
+            "look at the other ranks, give a longer deadline, or fewer repetitions (-n)",
+            communicator=self._comm.name,
+            rank=self._comm.rank,
+            elapsed=elapsed,
+        )
+
+    def time(self, operations: Sequence[Call], samples: bool) -> Timed:
+        """Time a block by the host's clock, until the stream is done; samples are CUDA's."""
+        config = self._config
+        mode = config.blocking_collectives
+        after = {1: self._meet, 2: self.settle}.get(mode)
+        calls = timing.repetitions(
+            operations, config.aggregated_iterations, self._comm.batch, after
+        )
+        with timing.no_garbage_collection():
+            if config.graph:
+                return self._replayed(calls, samples)
+            if mode == 3:
+                return self._each_alone(calls)
+            return self._back_to_back(calls, samples)
+
+    def _meet(self) -> None:
+        self.settle()
+        self._comm.barrier()
+
+    def _back_to_back(self, calls: Sequence[Call], samples: bool) -> Timed:
+        number = len(calls)
+        if not samples:
+            began = perf_counter()
+            for call in calls:
+                call()
+            issued = perf_counter()
+            self.settle()
+            return Timed((perf_counter() - began) / number, (issued - began) / number, _NO_SAMPLES)
+        stream = self._stream.ptr
+        with Marks(number + 1) as marks:
+            began = perf_counter()
+            marks.set(0, stream)
+            for position, call in enumerate(calls, 1):
+                call()
+                marks.set(position, stream)
+            issued = perf_counter()
+            self.settle()
+            done = perf_counter()
+            return Timed((done - began) / number, (issued - began) / number, marks.seconds())
+
+    def _each_alone(self, calls: Sequence[Call]) -> Timed:
+        """Wait for each call, and meet in a barrier that is not timed (``-z 3``)."""
+        seconds = np.zeros(len(calls))
+        issued = 0.0
+        for position, call in enumerate(calls):
+            began = perf_counter()
+            call()
+            issued += perf_counter() - began
+            self.settle()
+            seconds[position] = perf_counter() - began
+            self._comm.barrier()
+        return Timed(float(seconds.mean()), issued / len(calls), seconds)
+
+    def _replayed(self, calls: Sequence[Call], samples: bool) -> Timed:
+        """Record the block into a graph, and time its launches (``-G``)."""
+        graph = self._captured(calls)
+        self._comm.barrier()  # as after other preparations
+        launch = [lambda: graph.launch(self._stream)] * self._config.graph
+        timed = self._back_to_back(launch, samples)
+        number = len(calls)
+        return Timed(
+            timed.seconds / number, timed.issued / number, timed.samples / number, launch[0]
+        )
+
+    def _captured(self, calls: Sequence[Call]) -> Any:
+        # In this mode what other threads ask of CUDA meanwhile, as a watchdog does, ends nothing, and
+        # this one may allocate: each recorded operation keeps its scratch.
+        self._stream.begin_capture(self._runtime.streamCaptureModeRelaxed)
+        try:
+            for call in calls:
+                call()
+        except BaseException:
+            with suppress(self._runtime.CUDARuntimeError):  # the first error is the one to tell
+                self._stream.end_capture()
+            raise
+        return self._stream.end_capture()

@@ -1,0 +1,123 @@
+"""Who, where and with what a run is made."""
+
+import getpass
+import os
+import platform
+import socket
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import hpccomm
+from hpccomm.bench.perf.side import ON_HOST, Told
+from hpccomm.results.schema import Config, RankInfo, RunInfo, recorded_environment, recorded_slurm
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+
+def run_info(
+    comm: "Communicator",
+    config: Config,
+    skipped: tuple[str, ...],
+    arguments: tuple[str, ...],
+    launcher: str,
+    *,
+    told: Told = ON_HOST,
+    versions: Mapping[str, str] | None = None,
+) -> RunInfo:
+    """Gather the facts of a run. Collective; every rank gets them.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Whose ranks they are.
+    config : Config
+        The settings.
+    skipped : tuple of str
+        What is left out because it does not exist.
+    arguments : tuple of str
+        The command line.
+    launcher : str
+        What started the ranks.
+    told : Told
+        This rank's device.
+    versions : mapping of str to str, optional
+        Of what is used besides what every run needs.
+    """
+    ranks = comm.all_gather_object((_rank_info(comm, told), told.more))
+    return RunInfo(
+        started=datetime.now().astimezone(),
+        user=user(),
+        launcher=launcher,
+        arguments=arguments,
+        skipped=skipped,
+        config=config,
+        ranks=tuple(rank for rank, _ in ranks),
+        devices=tuple(device for _, device in ranks if device is not None),
+        versions=_versions(comm) | dict(versions or {}),
+        environment=recorded_environment(os.environ),
+        slurm=recorded_slurm(os.environ),
+    )
+
+
+def _rank_info(comm: "Communicator", told: Told) -> RankInfo:
+    return RankInfo(
+        rank=comm.rank,
+        group=0,
+        host=host(),
+        node=comm.node,
+        pid=os.getpid(),
+        cores=ranges(os.sched_getaffinity(0)),
+        device=told.device,
+        device_hex=told.device_hex,
+        device_info=told.device_info,
+        driver=told.driver,
+    )
+
+
+def host() -> str:
+    """Return this node's name, without its domain."""
+    return socket.gethostname().split(".")[0]
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Print numbers as ranges, such as ``0-3,8``."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] + 1 == number:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def user() -> str:
+    """Return who runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return str(os.getuid())
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what every run needs."""
+    return {
+        "hpccomm": hpccomm.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
+def _versions(comm: "Communicator") -> dict[str, str]:
+    found = versions()
+    if comm.mpi_comm is not None:
+        from mpi4py import MPI
+
+        name, number = MPI.get_vendor()
+        found["mpi4py"] = metadata.version("mpi4py")
+        found["mpi"] = f"{name.replace(' ', '')}-{'.'.join(map(str, number))}"
+    return found

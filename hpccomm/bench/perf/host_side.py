@@ -1,0 +1,118 @@
+"""Arrays in host memory, as perf measures them."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpccomm.bench.perf import facts, memory, timing, verification
+from hpccomm.bench.perf.side import HOST, ON_HOST, Array, Told
+from hpccomm.bench.perf.timing import Call, Timed
+from hpccomm.bench.perf.verification import Data, Mismatch, Segment
+from hpccomm.dtypes import DType
+from hpccomm.results.schema import Config
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+
+class HostSide:
+    """NumPy arrays, and calls that return when they are done."""
+
+    name = HOST
+    usage = "Host memory usage"
+    at_once = False
+    multiplies = False
+
+    def __init__(self, comm: "Communicator", config: Config) -> None:
+        self._comm = comm
+        self._config = config
+        self._slots: tuple[Array, ...] = ()
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Return a context that does nothing."""
+        return nullcontext()
+
+    def backend(self) -> str:
+        """Return the name of what moves host arrays."""
+        return self._comm.backends["host"] or ""
+
+    def some(self, count: int, dtype: DType) -> Array:
+        """Return an array like those that are measured."""
+        return np.empty(count, dtype)
+
+    def told(self) -> Told:
+        """Return what the header says of this rank: nothing besides host memory."""
+        return ON_HOST
+
+    def versions(self) -> dict[str, str]:
+        """Return no versions besides those that every run has."""
+        return {}
+
+    def room(self) -> tuple[str, int]:
+        """Return this node's name, and the bytes that can be had on it."""
+        return facts.host(), memory.available()
+
+    def in_use(self) -> int:
+        """Return the most memory that this process ever had."""
+        return memory.peak()
+
+    def allocate(self, largest: int) -> None:
+        """Make the slots."""
+        empty = self._comm.empty if self._config.local_register else np.empty
+        size = memory.slot_bytes(largest, self._config.unalign)
+        arena: Array = empty(memory.arena_bytes(size), np.uint8)
+        arena[:] = 0
+        self._slots = memory.cut(arena, arena.ctypes.data, size)
+
+    def release(self) -> None:
+        """Let go of the slots."""
+        self._slots = ()
+
+    def view(self, slot: int, first: int, count: int, dtype: DType) -> Array:
+        """Return elements of a slot."""
+        return self._slots[slot][first : first + count * dtype.itemsize].view(dtype)
+
+    def clear(self, slot: int, nbytes: int) -> None:
+        """Put zeros at the start of a slot."""
+        self._slots[slot][:nbytes] = 0
+
+    def spread(self, slot: int, first: int, nbytes: int, times: int) -> None:
+        """Repeat bytes of a slot right behind themselves until they are there so many times."""
+        every = self._slots[slot][first : first + times * nbytes].reshape(times, nbytes)
+        every[1:] = every[0]
+
+    def copy(self, out: Array, x: Array) -> None:
+        """Copy an array."""
+        np.copyto(out, x)
+
+    def fill(self, array: Array, data: Data, segments: Sequence[Segment]) -> None:
+        """Write data into an array."""
+        verification.fill(array, data, segments)
+
+    def poison(self, array: Array, data: Data, segments: Sequence[Segment]) -> None:
+        """Write something else into an array."""
+        verification.poison(array, data, segments)
+
+    def compare(self, array: Array, data: Data, segments: Sequence[Segment]) -> Mismatch | None:
+        """Compare an array with data."""
+        return verification.compare(array, data, segments)
+
+    def settle(self) -> None:
+        """Do nothing: what was called is done."""
+
+    def time(self, operations: Sequence[Call], samples: bool) -> Timed:
+        """Time a block of operations. Collective; blocks."""
+        config, barrier = self._config, self._comm.barrier
+        mode = config.blocking_collectives
+        after = barrier if mode == 1 else None
+        calls = timing.repetitions(
+            operations, config.aggregated_iterations, self._comm.batch, after
+        )
+        if mode == 3:
+            seconds = timing.each_after_a_barrier(calls, barrier)
+        else:
+            seconds = timing.back_to_back(calls)
+        mean = float(seconds.mean())
+        return Timed(mean, mean, seconds)

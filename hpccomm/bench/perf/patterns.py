@@ -1,0 +1,411 @@
+"""Data whose reduction is known without reducing it.
+
+Every element is drawn by a hash of (seed, stream, index), so any rank can write any other rank's
+data, from any index, without communication. For reductions the value of the result is drawn first
+and then shared out over the ranks, such that every partial result, in any order, is exactly
+representable in the dtype: any correct algorithm gives the same bits, and the expected element
+costs the same on two ranks as on two thousand.
+
+How a result is shared out depends on what the reduction is:
+
+========================================== ========================================================
+integers under SUM, PROD, BXOR             a group: ``share(r) = g(r+1) - g(r)`` with
+                                           ``g(0)`` neutral and ``g(ranks)`` the result
+MAX, BOR, SUM of bool                      one rank owns the result, the others have some of its
+                                           bits (fewer bits are never more)
+MIN, BAND, PROD of bool                    one rank owns the result, the others have more bits
+floats under SUM, AVG, mulsum;             an integer of the dtype's precision, cut into shares of
+integers under AVG                         one sign: no partial sum exceeds the result
+floats under PROD                          powers of two, exponents cut into shares likewise; one
+                                           rank owns the mantissa; signs (complex: quarter turns)
+                                           form a group
+========================================== ========================================================
+
+The idea is that of NCCL's verifiable reductions, with other formulas.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpccomm import dtypes
+from hpccomm.bench.perf.names import PREMUL_FACTOR
+from hpccomm.bench.perf.streams import Array, Span, words
+from hpccomm.dtypes import DType
+from hpccomm.errors import UnsupportedDtype
+from hpccomm.reductions import Op, PremulSum, ReduceOp
+
+BLOCK = 1 << 14
+"""Elements made at a time: the temporaries of a block stay in cache."""
+
+_PRECISION: dict[DType, int] = {
+    dtypes.FLOAT8_E5M2: 3,
+    dtypes.FLOAT8_E4M3FN: 4,
+    dtypes.BFLOAT16: 8,
+    np.dtype(np.float16): 11,
+    np.dtype(np.float32): 24,
+    np.dtype(np.float64): 53,
+}
+"""Bits of a float's significand: integers of so many bits are exact."""
+
+_LARGEST_EXPONENT: dict[DType, int] = {
+    dtypes.FLOAT8_E5M2: 14,
+    dtypes.FLOAT8_E4M3FN: 7,
+    dtypes.BFLOAT16: 126,
+    np.dtype(np.float16): 14,
+    np.dtype(np.float32): 126,
+    np.dtype(np.float64): 1022,
+}
+"""Exponents that are used in products: one below a float's largest, since float8_e4m3fn has no
+finite number with the largest exponent and a full significand."""
+
+# Streams above any rank's.
+_RESULT = 1 << 40
+_MANTISSA = 1 << 41
+_TURN = 1 << 42
+
+
+Share = Callable[[Span, int, DType], Array]
+Whole = Callable[[Span, DType], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How one reduction's result is shared out.
+
+    Attributes
+    ----------
+    share : callable
+        ``share(span, rank, dtype)`` is what `rank` contributes.
+    whole : callable
+        ``whole(span, dtype)`` is the reduction of all shares.
+    """
+
+    share: Share
+    whole: Whole
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+
+def _difference(upper: Array, lower: Array | None) -> Array:
+    return upper if lower is None else upper - lower
+
+
+def _exclusive_or(upper: Array, lower: Array | None) -> Array:
+    return upper if lower is None else upper ^ lower
+
+
+def _quotient(upper: Array, lower: Array | None) -> Array:
+    """Divide odd integers modulo 2**bits, where each odd integer has an inverse."""
+    one = upper.dtype.type(1)
+    result: Array = upper | one
+    if lower is None:
+        return result
+    odd = lower | one
+    # Newton's iteration: the first guess has 3 bits right, and each step doubles them.
+    inverse = odd.copy()
+    right = 3
+    while right < 8 * odd.itemsize:
+        inverse *= upper.dtype.type(2) - odd * inverse
+        right *= 2
+    result *= inverse
+    return result
+
+
+def _as(bits: Array, dtype: DType) -> Array:
+    """Read unsigned integers as elements of an integer dtype or bool of the same width."""
+    if dtype == dtypes.BOOL:
+        bits = bits & bits.dtype.type(1)
+    elements: Array = bits.view(dtype)
+    return elements
+
+
+def _group(quotient: Callable[[Array, Array | None], Array], scale: int = 1) -> Scheme:
+    def share(span: Span, rank: int, dtype: DType) -> Array:
+        lower = span.bits(rank, dtype.itemsize) if rank else None
+        return _as(quotient(span.bits(rank + 1, dtype.itemsize), lower), dtype)
+
+    def whole(span: Span, dtype: DType) -> Array:
+        bits = quotient(span.bits(span.ranks, dtype.itemsize), None)
+        return _as(bits * bits.dtype.type(scale) if scale != 1 else bits, dtype)
+
+    return Scheme(share, whole)
+
+
+# --- one owner ----------------------------------------------------------------------------------
+
+
+def _from_key(key: Array, dtype: DType) -> Array:
+    """Read unsigned integers as elements, such that their order is kept.
+
+    Floats are the integers from ``-2**precision`` to ``2**precision - 1``.
+    """
+    if dtypes.is_float(dtype):
+        precision = _PRECISION[dtype]
+        low = key & key.dtype.type((2 << precision) - 1)
+        real = _real_for(precision)
+        numbers: Array = low.astype(real) - real.type(1 << precision)
+        return numbers.astype(dtype)
+    if dtype.kind == "i":
+        return _as(key ^ key.dtype.type(1 << (8 * key.itemsize - 1)), dtype)
+    return _as(key, dtype)
+
+
+def _owner(mask: Callable[[Array, Array], Array], read: Callable[[Array, DType], Array]) -> Scheme:
+    def share(span: Span, rank: int, dtype: DType) -> Array:
+        result = span.bits(_RESULT, dtype.itemsize)
+        own = mask(result, span.bits(rank, dtype.itemsize))
+        mine = span.owned_by(rank)
+        own[mine] = result[mine]
+        return read(own, dtype)
+
+    def whole(span: Span, dtype: DType) -> Array:
+        return read(span.bits(_RESULT, dtype.itemsize), dtype)
+
+    return Scheme(share, whole)
+
+
+# --- an integer, cut into shares ----------------------------------------------------------------
+
+
+def _real_for(precision: int) -> DType:
+    """Return the float in which integers of so many bits are exact."""
+    return np.dtype(np.float32 if precision <= 24 else np.float64)
+
+
+def _cut(span: Span, rank: int, total: Array, width: int) -> Array:
+    """Return how much of `total` lies below the share of `rank`: an integer, growing with rank."""
+    if rank == 0:
+        return np.zeros_like(total)
+    if rank == span.ranks:
+        return total
+    real = total.dtype
+    place = span.fraction(rank, width, real)
+    place += real.type(rank)
+    place *= real.type(1.0 / span.ranks)
+    # Each step is monotone in floating point too, so the cuts of higher ranks are never lower; only
+    # the whole could be passed, by rounding.
+    place *= total
+    np.floor(place, out=place)
+    np.minimum(place, total, out=place)
+    return place
+
+
+def _precision(dtype: DType) -> int:
+    """Return for how many bits every integer of that many bits is exact in `dtype`."""
+    if dtypes.is_float(dtype):
+        return _PRECISION[dtype]
+    return min(8 * dtype.itemsize - (dtype.kind == "i"), 53)
+
+
+def _total(span: Span, dtype: DType, precision: int) -> Array:
+    """Draw results: integers of exactly `precision` bits."""
+    half = 1 << (precision - 1)
+    bits = span.bits(_RESULT, dtype.itemsize)
+    drawn = bits & bits.dtype.type(half - 1)
+    real = _real_for(precision)
+    numbers: Array = drawn.astype(real)
+    numbers += real.type(half)
+    return numbers
+
+
+def _signed(span: Span, magnitude: Array, dtype: DType) -> Array:
+    """Give each element the sign that all ranks' shares of it have."""
+    if dtype.kind == "u":
+        return magnitude
+    negative = span.bits(_TURN, 1) & np.uint8(1)
+    magnitude *= magnitude.dtype.type(1) - magnitude.dtype.type(2) * negative.astype(
+        magnitude.dtype
+    )
+    return magnitude
+
+
+def _parts(spare: int, finish: Callable[[Array, int, DType], Array]) -> Scheme:
+    """Share out integers that leave `spare` bits of the dtype's precision unused."""
+
+    def share(span: Span, rank: int, dtype: DType) -> Array:
+        total = _total(span, dtype, _precision(dtype) - spare)
+        width = dtype.itemsize
+        own = _cut(span, rank + 1, total, width) - _cut(span, rank, total, width)
+        return _signed(span, own, dtype).astype(dtype)
+
+    def whole(span: Span, dtype: DType) -> Array:
+        total = _total(span, dtype, _precision(dtype) - spare)
+        return finish(_signed(span, total, dtype), span.ranks, dtype)
+
+    return Scheme(share, whole)
+
+
+def _keep(total: Array, _ranks: int, dtype: DType) -> Array:
+    return total.astype(dtype)
+
+
+def _premultiplied(total: Array, _ranks: int, dtype: DType) -> Array:
+    total *= total.dtype.type(PREMUL_FACTOR)
+    return total.astype(dtype)
+
+
+def _averaged(total: Array, ranks: int, dtype: DType) -> Array:
+    """Divide: floats with one rounding in the dtype, integers towards zero."""
+    if dtypes.is_float(dtype):
+        # Two roundings, to float32 and then to a narrow float, are one: float32 has more than
+        # twice the narrow float's precision and two bits (Figueroa, When is double rounding
+        # innocuous?, 1995).
+        total /= total.dtype.type(ranks)
+        return total.astype(dtype)
+    quotient = np.abs(total).astype(np.int64) // ranks
+    return (np.where(total < 0, -quotient, quotient)).astype(dtype)
+
+
+# --- powers of two, exponents cut into shares -----------------------------------------------------
+
+
+def _magnitude(span: Span, lower: int, upper: int, dtype: DType) -> Array:
+    """Return the product of the shares of ranks `lower` to `upper`, without signs."""
+    real = _real_for(_precision(dtype))
+    largest = _LARGEST_EXPONENT[dtype]
+    width = dtype.itemsize
+    drawn = span.fraction(_RESULT, width, real) * real.type(largest + 1)
+    total = np.minimum(np.floor(drawn), real.type(largest))
+    exponent = _cut(span, upper, total, width) - _cut(span, lower, total, width)
+    bits = _PRECISION[dtype] - 1
+    mantissa = np.ones(span.count, real)
+    owned = slice(None) if upper - lower == span.ranks else span.owned_by(lower)
+    drawn = span.bits(_MANTISSA, width)[owned]
+    tail = (drawn & drawn.dtype.type((1 << bits) - 1)).astype(real)
+    mantissa[owned] += tail * real.type(2.0**-bits)
+    return np.ldexp(mantissa, exponent.astype(np.int32))
+
+
+def _turns(span: Span, lower: int, upper: int) -> Array:
+    """Return the quarter turns of the product of the shares of ranks `lower` to `upper`."""
+    turns = span.bits(_TURN + upper, 1) - (span.bits(_TURN + lower, 1) if lower else np.uint8(0))
+    return turns & np.uint8(3)
+
+
+def _powers(span: Span, lower: int, upper: int, dtype: DType) -> Array:
+    negative = (_turns(span, lower, upper) & np.uint8(1)).astype(bool)
+    magnitude = _magnitude(span, lower, upper, dtype)
+    np.negative(magnitude, out=magnitude, where=negative)
+    return magnitude.astype(dtype)
+
+
+_QUARTERS = np.array([1, 1j, -1, -1j])
+
+
+def _complex_powers(span: Span, lower: int, upper: int, dtype: DType) -> Array:
+    real = np.dtype(f"f{dtype.itemsize // 2}")
+    magnitude = _magnitude(span, lower, upper, real)
+    return _QUARTERS.astype(dtype)[_turns(span, lower, upper)] * magnitude
+
+
+def _product(powers: Callable[[Span, int, int, DType], Array]) -> Scheme:
+    def share(span: Span, rank: int, dtype: DType) -> Array:
+        return powers(span, rank, rank + 1, dtype)
+
+    def whole(span: Span, dtype: DType) -> Array:
+        return powers(span, 0, span.ranks, dtype)
+
+    return Scheme(share, whole)
+
+
+# --- which scheme ---------------------------------------------------------------------------------
+
+
+def _in_parts(scheme: Scheme) -> Scheme:
+    """Treat a complex element as two real ones."""
+
+    def halves(span: Span, dtype: DType) -> tuple[Span, DType]:
+        real = np.dtype(f"f{dtype.itemsize // 2}")
+        return Span(span.seed, span.ranks, 2 * span.start, 2 * span.count), real
+
+    def share(span: Span, rank: int, dtype: DType) -> Array:
+        pairs, real = halves(span, dtype)
+        return scheme.share(pairs, rank, real).view(dtype)
+
+    def whole(span: Span, dtype: DType) -> Array:
+        return scheme.whole(*halves(span, dtype)).view(dtype)
+
+    return Scheme(share, whole)
+
+
+_SUM = _group(_difference)
+_PREMUL = _group(_difference, PREMUL_FACTOR)
+_PROD = _group(_quotient)
+_BXOR = _group(_exclusive_or)
+_MOST = _owner(np.bitwise_and, _from_key)
+_LEAST = _owner(np.bitwise_or, _from_key)
+_BOR = _owner(np.bitwise_and, _as)
+_BAND = _owner(np.bitwise_or, _as)
+_FLOAT_SUM = _parts(0, _keep)
+_FLOAT_PREMUL = _parts(PREMUL_FACTOR.bit_length() - 1, _premultiplied)
+_AVG = _parts(0, _averaged)
+_FLOAT_PROD = _product(_powers)
+
+_BOOL: dict[ReduceOp | str, Scheme] = {
+    ReduceOp.SUM: _BOR,
+    ReduceOp.MAX: _BOR,
+    ReduceOp.BOR: _BOR,
+    ReduceOp.PROD: _BAND,
+    ReduceOp.MIN: _BAND,
+    ReduceOp.BAND: _BAND,
+    ReduceOp.BXOR: _BXOR,
+}
+_INTEGER: dict[ReduceOp | str, Scheme] = {
+    ReduceOp.SUM: _SUM,
+    ReduceOp.PROD: _PROD,
+    ReduceOp.MAX: _MOST,
+    ReduceOp.MIN: _LEAST,
+    ReduceOp.AVG: _AVG,
+    ReduceOp.BAND: _BAND,
+    ReduceOp.BOR: _BOR,
+    ReduceOp.BXOR: _BXOR,
+    "premul_sum": _PREMUL,
+}
+_FLOAT: dict[ReduceOp | str, Scheme] = {
+    ReduceOp.SUM: _FLOAT_SUM,
+    ReduceOp.PROD: _FLOAT_PROD,
+    ReduceOp.MAX: _MOST,
+    ReduceOp.MIN: _LEAST,
+    ReduceOp.AVG: _AVG,
+    "premul_sum": _FLOAT_PREMUL,
+}
+_COMPLEX: dict[ReduceOp | str, Scheme] = {
+    ReduceOp.SUM: _in_parts(_FLOAT_SUM),
+    ReduceOp.PROD: _product(_complex_powers),
+    ReduceOp.AVG: _in_parts(_AVG),
+    "premul_sum": _in_parts(_FLOAT_PREMUL),
+}
+
+
+def scheme(op: Op, dtype: DType) -> Scheme:
+    """Return how the results of `op` on `dtype` are shared out.
+
+    Raises
+    ------
+    UnsupportedDtype
+        If there is no exact data for the pair.
+    """
+    if dtype == dtypes.BOOL:
+        table = _BOOL
+    elif dtypes.is_integer(dtype):
+        table = _INTEGER
+    elif dtypes.is_complex(dtype):
+        table = _COMPLEX
+    else:
+        table = _FLOAT
+    key: object = op.value if isinstance(op, PremulSum) else op
+    if isinstance(key, ReduceOp | str) and key in table:
+        return table[key]
+    raise UnsupportedDtype(f"no exact data for reduction {op!r} on dtype {dtype}")
+
+
+def moved(seed: int, source: int, start: int, count: int, dtype: DType) -> Array:
+    """Return elements of what rank `source` sends where nothing is reduced: any bits at all."""
+    if dtype == dtypes.BOOL:
+        return _as(words(seed, source, start, count, 1), dtype)
+    width = min(dtype.itemsize, 8)
+    parts = dtype.itemsize // width
+    return words(seed, source, start * parts, count * parts, width).view(dtype)

@@ -1,0 +1,136 @@
+"""Readers of what flags are given: from text to value, or an error that says what fits."""
+
+import argparse
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.errors import UsageError
+
+ALL = "all"
+ALL_ROOTS = -1
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+# What nccl-tests reads with scanf, but for signs, hexadecimal and further letters.
+_SIZE = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:E\+?\d\d?)?) *([KMG]?)", re.IGNORECASE | re.ASCII)
+_INTEGER = re.compile(r"[+-]?(?:0x[0-9a-f]+|\d+)", re.IGNORECASE | re.ASCII)
+
+
+def size(text: str) -> int:
+    """Read a size in bytes, with a binary suffix K, M or G."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size; give bytes, or a number with K, M or G such as 64K"
+        )
+    return int(Decimal(match[1]) * _UNITS[match[2].upper()])
+
+
+def check_segment(nbytes: int) -> None:
+    """Raise unless something moves in a segment of so many bytes, as ``--segment`` gives them.
+
+    Raises
+    ------
+    UsageError
+        If nothing does.
+    """
+    if nbytes < 1:
+        raise UsageError(f"--segment {nbytes}: nothing would move; give 1 byte or more")
+
+
+def integer(low: int, high: int | None = None) -> Callable[[str], int]:
+    """Return a reader of integers from `low` to `high`."""
+    fits = f"an integer from {low} " + ("up" if high is None else f"to {high}")
+
+    def read(text: str) -> int:
+        try:
+            value = int(text, 0) if _INTEGER.fullmatch(text) else None
+        except ValueError:  # 010, which is 8 to nccl-tests, or thousands of digits
+            value = None
+        if value is None:
+            raise argparse.ArgumentTypeError(f"{text!r} is no integer; give {fits}")
+        if value < low or (high is not None and value > high):
+            raise argparse.ArgumentTypeError(f"{value} is out of range; give {fits}")
+        return value
+
+    return read
+
+
+def only(neutral: int, why: str) -> Callable[[str], int]:
+    """Return a reader for a flag that cannot do anything here: it takes `neutral` alone."""
+
+    def read(text: str) -> int:
+        if text != str(neutral):
+            raise argparse.ArgumentTypeError(
+                f"{text!r} cannot be done: {why}; give {neutral} or leave it out"
+            )
+        return neutral
+
+    return read
+
+
+def named(names: dict[str, str], what: str) -> Callable[[str], tuple[str, ...]]:
+    """Return a reader of one name, or ``all``; `names` maps what can be given to what is printed."""
+
+    def read(text: str) -> tuple[str, ...]:
+        if text == ALL:
+            return tuple(dict.fromkeys(names.values()))
+        if text not in names:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is no {what}; give {ALL} or one of {', '.join(names)}"
+            )
+        return (names[text],)
+
+    return read
+
+
+def root(text: str) -> int:
+    """Read a rank, or ``all``, which is -1 to nccl-tests."""
+    return ALL_ROOTS if text in (ALL, str(ALL_ROOTS)) else integer(0)(text)
+
+
+def file(text: str) -> Path:
+    """Read the name of a file."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name; give that of a file")
+    return Path(text)
+
+
+def json_file(text: str) -> Path:
+    """Read the name of a file whose suffix says what it is to hold."""
+    if not text.lower().endswith(".json"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} has no known suffix; JSON is what can be written: give a name ending in .json"
+        )
+    return Path(text)
+
+
+def toml_file(text: str) -> Path:
+    """Read the name of a TOML file, which no results file has."""
+    if not text.lower().endswith(".toml"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name of a description; give one ending in .toml"
+        )
+    return Path(text)
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Read names with commas between them; one that comes again is dropped."""
+    names = tuple(text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty name; separate names by one comma")
+    return tuple(dict.fromkeys(names))
+
+
+def collectives(text: str) -> tuple[str, ...]:
+    """Read names of collectives, or ``all``."""
+    if text == ALL:
+        return tuple(COLLECTIVES)
+    for name in listed(text):
+        if name not in COLLECTIVES:
+            raise argparse.ArgumentTypeError(
+                f"{name!r} is no collective; give {ALL} or some of {', '.join(COLLECTIVES)}"
+            )
+    return listed(text)

@@ -1,0 +1,311 @@
+"""What a run writes: the table, CSV, nccl-tests' JSON, the results file. On rank 0 alone."""
+
+import itertools
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.bench.perf.options import Options
+from hpccomm.errors import ResultsError
+from hpccomm.results import csv_text, nccl_json, table
+from hpccomm.results.schema import Row, RunInfo
+
+_log = logging.getLogger(__name__)
+
+Samples = NDArray[np.float64]
+
+
+class Report:
+    """Writes a run down, row by row. A context manager: leaving it ends the run.
+
+    Parameters
+    ----------
+    info : RunInfo
+        Facts of the run.
+    options : Options
+        Says which files are written. All are opened here, before anything is measured.
+    expected_rows : int
+        Rows that the run will have, as far as is known.
+    out, err : text stream
+        For the table, and for wrong results.
+    terminal : text stream or None
+        For progress.
+
+    Raises
+    ------
+    ResultsError
+        If a file cannot be written, now or later.
+    """
+
+    def __init__(
+        self,
+        info: RunInfo,
+        options: Options,
+        expected_rows: int,
+        out: TextIO,
+        err: TextIO,
+        terminal: TextIO | None,
+    ) -> None:
+        self._info = info
+        self._columns = table.Columns.of(info)
+        self._out = out
+        self._progress = Progress(terminal)
+        self._err = err
+        self._wrong = 0
+        # Of all rows, only what is printed at an end that will come is kept.
+        self._endless = options.config.run_cycles == 0
+        self._rows: list[Row] = []
+        self._kept: list[Samples | None] = []
+        self._block: list[Row] = []
+        self._json = None if options.json is None else _free_name(options.json)
+        self._csv: TextIO | None = None
+        self._writer: Any = None
+        with ExitStack() as opened:
+            if options.csv is not None:
+                self._csv = opened.enter_context(_open_csv(options.csv))
+            # Last, as the run that it holds is not taken out again if another file is refused.
+            if options.output is not None:
+                from hpccomm.results.writer import Writer  # h5py takes long to import
+
+                try:
+                    self._writer = opened.enter_context(
+                        Writer(
+                            options.output,
+                            info,
+                            expected_rows=expected_rows,
+                            expected_repetitions=expected_rows * options.config.iterations,
+                        )
+                    )
+                except ResultsError:
+                    if options.csv is not None:
+                        _remove_without_rows(options.csv)
+                    raise
+            # The files are this object's from here on, and closed when it is left.
+            self._opened = opened.pop_all()
+        if self._json is not None:
+            self._print(f"# Writing JSON output to {self._json}\n")
+
+    def begin(self, collective: str, backend: str, algorithm: str) -> None:
+        """Print what stands before a table, and its heading."""
+        self._block = []
+        self._print(table.run_header(self._info, collective, backend, algorithm))
+        self._print(table.heading(self._columns))
+
+    def add(self, halves: Sequence[tuple[Row, Samples]], wrong: Sequence[str]) -> None:
+        """Add one line: the row out of place and the row in place, or the first alone.
+
+        Parameters
+        ----------
+        halves : sequence of (Row, ndarray of float64, shape (repetitions, ranks))
+            The rows, with the seconds of their repetitions.
+        wrong : sequence of str
+            Sentences about wrong results.
+        """
+        for row, samples in halves:
+            if self._writer is not None:
+                self._writer.append(row, samples)
+            if self._csv is not None:
+                _put(self._csv, csv_text.line(self._run_name(), self._info, row))
+            self._wrong += table.summary([row])[0]
+            if self._json is not None:
+                self._rows.append(row)
+                self._kept.append(samples if self._columns.per_iteration else None)
+            if not self._endless:
+                self._block.append(row)
+        out_row, out_samples = halves[0]
+        in_row, in_samples = halves[1] if len(halves) > 1 else (None, None)
+        # On disk first, then shown.
+        self._print(table.line(out_row, in_row, self._columns, out_samples, in_samples))
+        for sentence in wrong:
+            _put(self._err, f"hpccomm: wrong result: {sentence}\n")
+
+    def finish(self, collective: str) -> None:
+        """Print what stands behind a table."""
+        self._print(table.footer(self._block, collective, table.bounding_link(self._info)))
+
+    def show(self, text: str) -> None:
+        """Print a line that belongs to no table."""
+        self._print(text)
+
+    def progress(self, doing: str) -> None:
+        """Say what is measured, on a terminal."""
+        self._progress.show(doing)
+
+    @property
+    def wrong(self) -> int:
+        """Wrong elements so far."""
+        return self._wrong
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.clear()
+        try:
+            try:
+                if self._json is not None:
+                    self._write_json(self._json, [] if error is None else [f"{error}"])
+            finally:
+                # Closes the files, and tells the writer how the run ended.
+                self._opened.__exit__(kind, error, traceback)
+        except (OSError, ResultsError) as second:
+            if error is None:
+                raise
+            # The exception on its way out matters more than this one.
+            _log.info("the end of the run is not written: %s", second)
+
+    def _write_json(self, path: Path, errors: list[str]) -> None:
+        document = nccl_json.document(
+            self._info,
+            self._rows,
+            self._kept.__getitem__,
+            ended=datetime.now().astimezone(),
+            errors=errors,
+        )
+        written = _write_new(path, json.dumps(document, indent=1) + "\n")
+        if written != path:  # another run has taken the name meanwhile
+            self._print(f"# JSON output is in {written}\n")
+
+    def _run_name(self) -> str:
+        return "" if self._writer is None else str(self._writer.name)
+
+    def _print(self, text: str) -> None:
+        self._progress.clear()
+        _put(self._out, text)
+
+
+class Progress:
+    """One line on a terminal that says what is going on; nothing where there is no terminal."""
+
+    def __init__(self, terminal: TextIO | None) -> None:
+        self._stream = terminal
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        """Replace the line.
+
+        The cursor stays at its start: a line of the table, which a launcher may bring to the
+        terminal later than this, then replaces it.
+        """
+        if self._stream is not None:
+            self._stream.write(f"\r{text}\x1b[K\r")
+            self._stream.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        """Remove the line, so that others can be printed."""
+        if self._stream is not None and self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = False
+
+
+def _put(file: TextIO, text: str) -> None:
+    """Write, and see it through to the system."""
+    try:
+        file.write(text)
+        file.flush()
+    except OSError as error:
+        raise _refused(getattr(file, "name", "the output"), error) from None
+
+
+def terminal() -> TextIO | None:
+    """Return the terminal that the job was started from and that waits for it, if there is one.
+
+    Standard error is asked first; standard output tells nothing, since Open MPI gives every rank's
+    a terminal. Below a launcher the process or its parent is of the terminal's foreground group; a
+    batch job or a job in the background writes nothing to anybody's terminal.
+    """
+    if sys.stderr.isatty():
+        return sys.stderr
+    try:
+        stream = open("/dev/tty", "w")  # noqa: PTH123, SIM115
+    except OSError:
+        return None
+    try:
+        foreground = os.tcgetpgrp(stream.fileno())
+        if foreground in (os.getpgrp(), os.getpgid(os.getppid())):
+            return stream
+    except OSError:
+        pass
+    stream.close()
+    return None
+
+
+def _free_name(path: Path) -> Path:
+    """Return the name that a new file would have, after trying whether it can be made."""
+    with _open_new(path) as file:
+        free = Path(file.name)
+    free.unlink()
+    return free
+
+
+def _write_new(path: Path, text: str) -> Path:
+    """Write a new file, whole or not at all; returns its name."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_text(text)
+        with _open_new(path) as file:
+            return part.replace(file.name)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise _refused(path, error) from None
+
+
+def _open_new(path: Path) -> TextIO:
+    """Open a file that is not there yet; like nccl-tests, add .0, .1, ... to a name that is taken."""
+    tried = path
+    for number in itertools.count():
+        try:
+            return tried.open("x")
+        except FileExistsError:
+            tried = Path(f"{path}.{number}")
+        except OSError as error:
+            raise _refused(tried, error) from None
+    raise AssertionError  # the numbers do not end
+
+
+def _open_csv(path: Path) -> TextIO:
+    """Open a file to add rows to; a new one gets the heading."""
+    heading = csv_text.heading()
+    try:
+        # Whatever bytes are there are read, to be told from rows.
+        file = path.open("a+", newline="", encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise _refused(path, error) from None
+    file.seek(0)
+    first = file.readline(len(heading))
+    if not first:
+        _put(file, heading)
+    elif first != heading:
+        file.close()
+        raise ResultsError(f"{path} holds something else than rows of hpccomm; name another file")
+    return file
+
+
+def _remove_without_rows(path: Path) -> None:
+    """Remove a CSV file that holds nothing but the heading."""
+    if path.is_file() and path.read_text(errors="replace") == csv_text.heading():
+        path.unlink()
+
+
+def _refused(path: Path | str, error: OSError) -> ResultsError:
+    return ResultsError(
+        f"{path} cannot be written: {error.strerror or error}; "
+        + ("the run needs its output" if path == "<stdout>" else "name a file that can")
+    )

@@ -1,0 +1,135 @@
+"""What is different between measuring arrays in host and in device memory."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+from hpccomm.bench.perf.timing import Call, Timed
+from hpccomm.bench.perf.verification import Data, Mismatch, Segment
+from hpccomm.dtypes import DType
+from hpccomm.results.schema import DeviceInfo
+
+AUTO, HOST, DEVICE = "auto", "host", "device"
+"""Where arrays may lie, as ``--arrays`` has it."""
+
+NCCL = "nccl"
+"""The backend that device arrays are for."""
+
+Array = Any
+"""A 1-D array of NumPy or CuPy."""
+
+
+class Told(NamedTuple):
+    """What a header says of one rank's device, in the fields of `RankInfo` and besides."""
+
+    device: int
+    device_hex: str
+    device_info: str
+    driver: str
+    more: DeviceInfo | None
+
+
+ON_HOST = Told(-1, "", "host memory", "", None)
+"""Of a rank whose arrays are in host memory."""
+
+
+class Side(Protocol):
+    """Arrays of one kind, on one rank, over one communicator: made, filled, timed, compared.
+
+    Attributes
+    ----------
+    name : str
+        `HOST` or `DEVICE`.
+    usage : str
+        Title of the line that tells the memory in use.
+    at_once : bool
+        Whether a batch is carried out at once, so that its operations need arrays of their own.
+    multiplies : bool
+        Whether averages of floats are sums of what was multiplied before (see `Data`).
+    """
+
+    name: str
+    usage: str
+    at_once: bool
+    multiplies: bool
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Return a context in which all else is done."""
+        ...
+
+    def backend(self) -> str:
+        """Return the name of what moves such arrays, as it is printed."""
+        ...
+
+    def some(self, count: int, dtype: DType) -> Array:
+        """Return an array like those that are measured; what it holds does not matter."""
+        ...
+
+    def told(self) -> Told:
+        """Return what the header says of this rank. Local."""
+        ...
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of what such arrays need besides. Local."""
+        ...
+
+    def room(self) -> tuple[str, int]:
+        """Return where memory is taken from, named for people, and the bytes to be had there."""
+        ...
+
+    def in_use(self) -> int:
+        """Return the bytes that are in use, for ``-M``."""
+        ...
+
+    def allocate(self, largest: int) -> None:
+        """Make the slots, `memory.SLOTS` of them, for `largest` bytes each, all zeros. Local."""
+        ...
+
+    def release(self) -> None:
+        """Let go of the slots."""
+        ...
+
+    def view(self, slot: int, first: int, count: int, dtype: DType) -> Array:
+        """Return `count` elements from byte `first` of a slot on."""
+        ...
+
+    def clear(self, slot: int, nbytes: int) -> None:
+        """Put zeros at the start of a slot."""
+        ...
+
+    def spread(self, slot: int, first: int, nbytes: int, times: int) -> None:
+        """Repeat bytes of a slot right behind themselves until they are there so many times."""
+        ...
+
+    def copy(self, out: Array, x: Array) -> None:
+        """Copy an array, as a part of what is timed."""
+        ...
+
+    def fill(self, array: Array, data: Data, segments: Sequence[Segment]) -> None:
+        """Write segments of the data into an array."""
+        ...
+
+    def poison(self, array: Array, data: Data, segments: Sequence[Segment]) -> None:
+        """Write into an array what differs from the segments in every byte."""
+        ...
+
+    def compare(self, array: Array, data: Data, segments: Sequence[Segment]) -> Mismatch | None:
+        """Compare an array with what `fill` would write. None if nothing differs."""
+        ...
+
+    def settle(self) -> None:
+        """Block until what was called is done.
+
+        Raises
+        ------
+        CollectiveTimeout
+            If it is not within the deadline.
+        """
+        ...
+
+    def time(self, operations: Sequence[Call], samples: bool) -> Timed:
+        """Time a block of operations, and each repetition if `samples` are asked for.
+
+        Collective; blocks until all is done.
+        """
+        ...

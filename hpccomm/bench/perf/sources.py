@@ -1,0 +1,70 @@
+"""Where the communicators of a run come from, and which kind of arrays they are given.
+
+NCCL and MPI are never both in use on a device, so a run over both has one communicator after the
+other: each is opened once to see what it can do, and once more to measure.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpccomm.bench.perf.device_side import DeviceSide
+from hpccomm.bench.perf.host_side import HostSide
+from hpccomm.bench.perf.options import Options
+from hpccomm.bench.perf.side import AUTO, DEVICE, HOST, NCCL, Side
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a communicator comes from.
+
+    Attributes
+    ----------
+    backend : str
+        As it was asked for.
+    opened : callable
+        Gives the communicator as a context manager. Collective; blocks.
+    """
+
+    backend: str
+    opened: Callable[[], AbstractContextManager["Communicator"]]
+
+
+def kept(comm: "Communicator", backend: str = AUTO) -> Source:
+    """Return the source of a communicator that is open, and stays so."""
+    return Source(backend, lambda: nullcontext(comm))
+
+
+def kind_of_arrays(sources: Sequence[Source], asked: str) -> str:
+    """Return where the arrays of a run lie: `HOST` or `DEVICE`. Collective; blocks.
+
+    Unless it is asked for, they are in device memory where a backend is NCCL by name, or is the best
+    that there is and NCCL is part of it.
+    """
+    if asked != AUTO:
+        return asked
+    if any(source.backend == NCCL for source in sources):
+        return DEVICE
+    for source in sources:
+        if source.backend == AUTO:
+            with source.opened() as comm:
+                if comm.backends["cuda"] == NCCL:
+                    return DEVICE
+    return HOST
+
+
+def side_of(kind: str, comm: "Communicator", options: Options) -> Side:
+    """Return the side of arrays of a kind over a communicator. Local.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the communicator has no way for them.
+    """
+    if kind == DEVICE:
+        return DeviceSide(comm, options.config, options.timeout)
+    return HostSide(comm, options.config)

@@ -1,0 +1,207 @@
+"""Filling arrays with data whose outcome is known, and comparing the outcome.
+
+All of it works in blocks that fit the cache, so that checking an array needs no second array.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm import dtypes
+from hpccomm.bench.perf import patterns
+from hpccomm.bench.perf.streams import Span
+from hpccomm.dtypes import DType
+from hpccomm.reductions import Op, ReduceOp
+
+Array = NDArray[Any]
+
+REDUCED = -1
+"""As a segment's source: all ranks' contributions, reduced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of an array.
+
+    Attributes
+    ----------
+    source : int
+        The rank whose data it is, or `REDUCED`.
+    start : int
+        Index of its first element in that rank's input, or in the reduction of all inputs.
+    count : int
+        Elements.
+    """
+
+    source: int
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What all ranks' arrays hold in one checked operation.
+
+    Attributes
+    ----------
+    dtype : dtype
+        Of the elements.
+    op : ReduceOp, PremulSum or None
+        The reduction; None where data is only moved.
+    ranks : int
+        Number of ranks.
+    seed : int
+        Another seed gives other data.
+    multiplied : bool
+        Whether averages of floats are sums of what was multiplied by 1 / ranks, as NCCL's are:
+        each contribution is rounded then, so that no data give exact results.
+    """
+
+    dtype: DType
+    op: Op | None
+    ranks: int
+    seed: int
+    multiplied: bool = False
+
+    @property
+    def inexact(self) -> bool:
+        """Whether results may differ in roundings. Multiplying by a power of two rounds nothing."""
+        inexact_dtype = dtypes.is_float(self.dtype) or dtypes.is_complex(self.dtype)
+        rounds = self.multiplied and self.ranks & (self.ranks - 1) != 0
+        return rounds and self.op is ReduceOp.AVG and inexact_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Where an array differs from what it should hold.
+
+    Attributes
+    ----------
+    wrong : int
+        Elements that differ.
+    index : int
+        The first of them.
+    expected, got : str
+        Its value and, in hexadecimal, its bytes from the most significant to the least.
+    """
+
+    wrong: int
+    index: int
+    expected: str
+    got: str
+
+
+def fill(array: Array, data: Data, segments: Sequence[Segment]) -> None:
+    """Write `segments` of the data into `array`, one behind the other.
+
+    Parameters
+    ----------
+    array : ndarray, 1-D of data.dtype
+        As long as the segments are together.
+    data : Data
+        What the ranks hold.
+    segments : sequence of Segment
+        Which parts of it.
+    """
+    for at, block in blocks(data, segments):
+        array[at : at + block.size] = block
+
+
+def poison(array: Array, data: Data, segments: Sequence[Segment]) -> None:
+    """Write into `array` what differs from `segments` in every byte (for bool: in every element)."""
+    for at, block in blocks(data, segments):
+        array[at : at + block.size] = opposite(block)
+
+
+def opposite(block: Array) -> Array:
+    """Return what differs from `block` in every byte (for bool: in every element)."""
+    if block.dtype == dtypes.BOOL:
+        return np.logical_not(block)
+    other: Array = np.invert(block.view(np.uint8)).view(block.dtype)
+    return other
+
+
+def compare(array: Array, data: Data, segments: Sequence[Segment]) -> Mismatch | None:
+    """Compare `array` with what `fill` would write. None if nothing differs."""
+    return compare_read(lambda at, count: array[at : at + count], data, segments)
+
+
+def compare_read(
+    read: Callable[[int, int], Array], data: Data, segments: Sequence[Segment]
+) -> Mismatch | None:
+    """Compare what is read piece by piece; ``read(at, count)`` gives elements of the array."""
+    wrong = 0
+    first = None
+    for at, block in blocks(data, segments):
+        got = read(at, block.size)
+        if data.inexact:
+            differs = _differs_by_more_than_roundings(got, block, data.ranks)
+        else:
+            differs = _differs(got, block, reduced=data.op is not None)
+        count = int(np.count_nonzero(differs))
+        if count and first is None:
+            here = int(np.argmax(differs))
+            first = (at + here, _spelled(block[here]), _spelled(got[here]))
+        wrong += count
+    return None if first is None else Mismatch(wrong, *first)
+
+
+def blocks(data: Data, segments: Sequence[Segment]) -> Iterator[tuple[int, Array]]:
+    """Make the segments in blocks; yields where each block lies in the array, and the block."""
+    at = 0
+    for segment in segments:
+        stop = segment.start + segment.count
+        for start in range(segment.start, stop, patterns.BLOCK):
+            count = min(patterns.BLOCK, stop - start)
+            yield at, _block(data, segment.source, start, count)
+            at += count
+
+
+def _block(data: Data, source: int, start: int, count: int) -> Array:
+    if data.op is None:
+        return patterns.moved(data.seed, source, start, count, data.dtype)
+    span = Span(data.seed, data.ranks, start, count)
+    scheme = patterns.scheme(data.op, data.dtype)
+    if source == REDUCED:
+        return scheme.whole(span, data.dtype)
+    return scheme.share(span, source, data.dtype)
+
+
+def _differs(got: Array, expected: Array, *, reduced: bool) -> NDArray[np.bool_]:
+    if reduced and dtypes.is_complex(expected.dtype):
+        # The sign of a zero in a complex product depends on the order of the factors.
+        differs: NDArray[np.bool_] = got != expected
+        return differs
+    width = min(expected.itemsize, 8)
+    parts: NDArray[np.bool_] = got.view(f"u{width}") != expected.view(f"u{width}")
+    if expected.itemsize == width:
+        return parts
+    return np.logical_or(parts[::2], parts[1::2])
+
+
+def _differs_by_more_than_roundings(got: Array, expected: Array, ranks: int) -> NDArray[np.bool_]:
+    """Compare sums of contributions times 1 / ranks with exact averages.
+
+    The factor, each product and each sum is rounded: relative errors of ``ranks + 2`` unit roundoffs
+    together, contributions being of one sign; below the normal numbers absolute ones.
+    """
+    real = expected.real.dtype
+    kind = ml_dtypes.finfo(real)  # type: ignore[no-untyped-call]
+    unit, least = float(kind.eps) / 2, float(kind.smallest_subnormal) / 2
+    is_, should = (each.view(real).astype(np.float64) for each in (got, expected))
+    size = np.abs(should)
+    allowed = (ranks + 2) * unit * size + least * ranks * (1 + size)
+    far: NDArray[np.bool_] = ~(np.abs(is_ - should) <= allowed)  # what is no number is far
+    return far if far.size == got.size else np.logical_or(far[::2], far[1::2])
+
+
+def _spelled(element: Any) -> str:
+    pattern = np.asarray(element).tobytes()
+    if sys.byteorder == "little":
+        pattern = pattern[::-1]
+    return f"{element} (0x{pattern.hex()})"

@@ -1,0 +1,80 @@
+"""What a fit found, in lines that are comments in TOML."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpccomm.bench.fit import SPEEDS, Fit, Parameter
+from hpccomm.bench.tune.measured import Usable
+from hpccomm.results.reader import Run
+
+UNSURE = 0.25
+"""Relative standard error from which on a parameter is called uncertain."""
+
+
+def text(run: Run, usable: Usable, found: Fit) -> str:
+    """Return the report.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    usable : Usable
+        Its rows.
+    found : Fit
+        Fitted to them.
+    """
+    return "".join(f"# {line}".rstrip() + "\n" for line in _lines(run, usable, found))
+
+
+def _lines(run: Run, usable: Usable, found: Fit) -> Iterator[str]:
+    network = found.network
+    yield (
+        f"{run.name} of {run.path}: {network.ranks} ranks, {network.ranks_per_node} a node; "
+        f"{len(usable.rows)} of {len(run.rows)} rows used"
+    )
+    for why, number in usable.others.most_common():
+        yield f"  not used: {number} rows, {why}"
+    yield ""
+    yield f"{'parameter':<18}{'fitted':>14}   standard error"
+    for parameter in found.parameters:
+        yield f"{parameter.name:<18}{_value(parameter):>14}   {_certainty(parameter)}"
+    if network.across is None:
+        yield f"{'across':<18}{'':>14}   unknown: the run has one node"
+    if network.inner is None:
+        yield f"{'inner':<18}{'':>14}   unknown: the run has one rank a node"
+    for parameter in found.parameters:
+        if parameter.name.endswith("bandwidth") and math.isinf(parameter.value):
+            yield (
+                f"warning: bandwidth = inf is written for {parameter.name.split()[0]}: bytes take no "
+                "time there; measure larger arrays"
+            )
+    yield ""
+    yield f"{'table':<34}{'rows':>5}{'median error':>14}{'largest':>10}"
+    tables = [f"{row.collective} {row.algorithm}" for row in usable.rows]
+    for name in dict.fromkeys(tables):
+        errors = found.residuals[[table == name for table in tables]]
+        largest = errors[np.argmax(np.abs(errors))]
+        median = float(np.median(np.abs(errors)))
+        yield f"{name:<34}{len(errors):>5}{median:>13.1%} {largest:>+9.1%}"
+
+
+def _value(parameter: Parameter) -> str:
+    if parameter.name in SPEEDS:
+        return f"{parameter.value / 1e9:.4g} GB/s"
+    return f"{parameter.value * 1e6:.4g} us"
+
+
+def _certainty(parameter: Parameter) -> str:
+    if parameter.blank:
+        kept = "costs nothing" if _costs_nothing(parameter) else "kept as it was described"
+        return f"not fitted, {kept}: {parameter.blank}"
+    if math.isnan(parameter.error):
+        return "no time was left for it" if _costs_nothing(parameter) else "unknown: too few rows"
+    doubt = "; uncertain" if parameter.error > UNSURE else ""
+    return f"{parameter.error:.1%}{doubt}"
+
+
+def _costs_nothing(parameter: Parameter) -> bool:
+    return parameter.value in (0.0, math.inf)

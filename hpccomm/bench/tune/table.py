@@ -1,0 +1,216 @@
+"""``hpccomm tune``: a table of this machine, from the first measurement to the last check."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TextIO
+
+from hpccomm.bench.perf import facts, memory
+from hpccomm.bench.perf.root import on_root
+from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.tune import calls, listing, measuring
+from hpccomm.bench.tune.measuring import Bench, Effort, Finding
+from hpccomm.bench.tune.verifying import Verdict, verify
+from hpccomm.communicator import Communicator
+from hpccomm.communicator.creation import new_comm
+from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS
+from hpccomm.dispatch.policy import Rows, Table, stored
+from hpccomm.dispatch.policy.table import Shape
+from hpccomm.results.schema import Config
+from hpccomm.results.writer import Writer
+from hpccomm.settings import CommOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is measured.
+
+    Attributes
+    ----------
+    collectives : tuple of str
+        Which.
+    sizes : Sizes
+        Bytes of the larger array of a rank.
+    effort : Effort
+        How long each time.
+    segments : tuple of int
+        Bytes that algorithms move at a time, tried beside those of the built-in table.
+    deterministic : bool
+        Whether reductions are measured with contributions in rank order as well.
+    every : bool
+        Whether each algorithm is tried.
+    verify : bool
+        Whether `auto` is measured by the new table.
+    output : Path
+        The results file.
+    """
+
+    collectives: tuple[str, ...]
+    sizes: Sizes
+    effort: Effort
+    segments: tuple[int, ...]
+    deterministic: bool
+    every: bool
+    verify: bool
+    output: Path
+
+    def cases(self) -> list[tuple[str, bool]]:
+        """Return the collectives, and whether contributions are in rank order."""
+        ordered = [(name, True) for name in self.collectives if name in REDUCTIONS]
+        return [(name, False) for name in self.collectives] + ordered * self.deterministic
+
+
+def tune(
+    comm: Communicator,
+    asked: Asked,
+    arguments: tuple[str, ...],
+    launcher: str,
+    out: TextIO,
+) -> list[Verdict]:
+    """Measure, write the table, and check it. Collective; blocks.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    asked : Asked
+        What is measured; the same on all ranks.
+    arguments : tuple of str
+        The command line, for the record.
+    launcher : str
+        What started the ranks, for the record.
+    out : text stream
+        Rank 0 writes its report there.
+
+    Returns
+    -------
+    list of Verdict
+        How `auto` does by the table; empty if that was not to be measured.
+
+    Raises
+    ------
+    UsageError
+        On every rank, if there is not enough memory.
+    ResultsError
+        On every rank, if rank 0 cannot write the file.
+    """
+    unit = calls.DTYPE.itemsize * (comm.size if set(asked.collectives) & BLOCKWISE else 1)
+    largest = -(-asked.sizes.largest // unit) * unit
+    need = memory.Need(comm.node, facts.host(), 4 * largest, memory.available())
+    memory.require(comm.all_gather_object(need), largest)
+    arrays = calls.arrays(largest)
+    config = Config(
+        minimum_bytes=asked.sizes.smallest,
+        maximum_bytes=asked.sizes.largest,
+        step_factor=asked.sizes.factor,
+        step_bytes=0,
+        iterations=asked.effort.blocks,
+        warmup_iters=1,
+        validation=0,
+        average=3,
+    )
+    info = facts.run_info(comm, config, (), arguments, launcher)
+    with ExitStack() as stack:
+        writer = on_root(comm, lambda: stack.enter_context(Writer(asked.output, info)))
+        say = partial(_say, out) if comm.rank == 0 else _silent
+        say(listing.heading(comm.policy.shape))
+        fixed = {
+            segment: stack.enter_context(_fixed(comm, segment)) for segment in (0, *asked.segments)
+        }
+        bench = Bench(fixed, arrays, asked.effort, every=asked.every)
+        found = {
+            case: _sweep(bench, *case, asked=asked, writer=writer, say=say)
+            for case in asked.cases()
+        }
+        rows = {
+            (collective, case): each
+            for (collective, ordered), findings in found.items()
+            for case, each in measuring.cases(findings, ordered).items()
+        }
+        table = _table(comm.policy.shape, rows)
+        on_root(
+            comm,
+            lambda: (
+                None
+                if writer is None
+                else writer.add_group(stored.GROUP, lambda to: stored.write(to, table))
+            ),
+        )
+        say(listing.of(table))
+        verdicts: list[Verdict] = []
+        if asked.verify:
+            tuned = stack.enter_context(_tuned(comm, asked.output))
+            for (collective, ordered), findings in found.items():
+                verdicts += verify(
+                    bench,
+                    tuned,
+                    arrays,
+                    collective,
+                    findings,
+                    asked.effort,
+                    deterministic=ordered,
+                )
+            say(listing.verdict(verdicts))
+        on_root(comm, stack.close)
+    return verdicts
+
+
+def _fixed(comm: Communicator, segment: int) -> Communicator:
+    """Return a communicator of the same ranks whose algorithms move `segment` bytes at a time.
+
+    With 0 it moves what the built-in table says.
+    """
+    options = CommOptions(segment=segment or None, tuning_file="", self_check=False)
+    name = f"tune-{segment}"
+    return new_comm(comm.backends["host"] or "", mpi_comm=comm.mpi_comm, name=name, options=options)
+
+
+def _tuned(comm: Communicator, file: Path) -> Communicator:
+    """Return a communicator of the same ranks that goes by the table of a file."""
+    options = CommOptions(tuning_file=str(file), self_check=False)
+    return new_comm(
+        comm.backends["host"] or "", mpi_comm=comm.mpi_comm, name="tuned", options=options
+    )
+
+
+def _say(out: TextIO, text: str) -> None:
+    out.write(text)
+    out.flush()
+
+
+def _silent(_text: str) -> None:
+    pass
+
+
+def _sweep(
+    bench: Bench,
+    collective: str,
+    deterministic: bool,
+    *,
+    asked: Asked,
+    writer: Writer | None,
+    say: Callable[[str], None],
+) -> list[Finding]:
+    """Measure a collective, and write down what was found as it is found."""
+    say(listing.title(collective, deterministic=deterministic))
+
+    def tell(finding: Finding) -> None:
+        def add() -> None:
+            if writer is not None:
+                for row, samples in measuring.stored(
+                    bench.comm, collective, finding, deterministic=deterministic
+                ):
+                    writer.append(row, samples)
+
+        on_root(bench.comm, add)
+        say(listing.line(finding))
+
+    sizes = list(asked.sizes.measured(calls.DTYPE.itemsize)) if collective != "barrier" else [0]
+    return bench.sweep(collective, sizes, deterministic=deterministic, tell=tell)
+
+
+def _table(shape: Shape, rows: dict[tuple[str, str], Rows]) -> Table:
+    return Table(shape, datetime.now(UTC).date().isoformat(), rows)

@@ -1,0 +1,220 @@
+"""Making the first communicator."""
+
+import json
+import logging
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import hpccomm
+from hpccomm import backends, settings
+from hpccomm.backends.bootstrap import device as devices
+from hpccomm.backends.bootstrap import machine, mpi
+from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.backends.control import Control
+from hpccomm.backends.loopback import seat
+from hpccomm.communicator import Communicator
+from hpccomm.communicator.making import make
+from hpccomm.contracts.backend import Backend
+from hpccomm.dispatch import memory_way, policy, sharing
+from hpccomm.dispatch.policy import Machine, Tables, stored, text
+from hpccomm.errors import BackendUnavailable, ConfigurationError
+from hpccomm.runtime.engine import Calls
+from hpccomm.runtime.watchdog import Station, beside, watch
+from hpccomm.settings import CommOptions, Settings
+
+logger = logging.getLogger("hpccomm")
+
+_warned = False
+
+
+def new_comm(
+    backend: str = "auto",
+    *,
+    mpi_comm: Any = None,
+    device: int | None = None,
+    name: str | None = None,
+    timeout: float | None = None,
+    options: CommOptions | None = None,
+) -> Communicator:
+    """Make a communicator. Collective over `mpi_comm`; blocks.
+
+    Parameters
+    ----------
+    backend : str
+        ``"auto"`` picks the best that can run, for each kind of array, and logs what it picked.
+        ``"nccl"`` has device arrays go over NCCL, and fails where that cannot be. ``"mpi"``;
+        ``"loopback"`` (threads as ranks, without MPI); or one that another package registers: host
+        arrays go over it, and device arrays over a CUDA-aware MPI library or through host memory.
+        Equal on all ranks, as are `timeout` and `options`.
+    mpi_comm : mpi4py.MPI.Intracomm, optional
+        The ranks; ``COMM_WORLD`` if None. It is duplicated.
+    device : int, optional
+        CUDA device number; None is the node-local rank modulo the visible devices.
+    name : str, optional
+        For messages and logs.
+    timeout : float, optional
+        Seconds after which a call that waits gives up; ``math.inf`` never. None takes
+        ``HPCCOMM_TIMEOUT`` or 1800.
+    options : CommOptions, optional
+        The rest.
+
+    Returns
+    -------
+    Communicator
+        Use it in a ``with`` statement, or call its `finalize`.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the backend cannot run here.
+    LaunchError
+        If a job of N processes came up as N jobs of one.
+    ConfigurationError
+        On every rank, if settings or versions differ between ranks.
+    UsageError
+        If an argument does not fit.
+    """
+    global _warned
+    merged = settings.merge(backend, timeout, options)
+    if merged.algorithm not in policy.NAMES:
+        raise ConfigurationError(
+            f"algorithm (options.algorithm or HPCCOMM_ALGORITHM) is {merged.algorithm!r}; "
+            f"give one of {', '.join(map(repr, policy.NAMES))}"
+        )
+    if merged.backend not in ("auto", *backends.FOR_DEVICES):
+        backends.opener(merged.backend)
+    settings.check_name(name)
+    if not _warned:
+        _warned = True
+        settings.warn_of_unknown()
+    if device is not None:
+        device = devices.choose(device, 0, devices.visible_devices())
+    called = name or "world"
+    station = Station(lambda: f"new_comm ({called!r})", mpi.end_started_job)
+    if seat.world is None and merged.backend != "loopback":  # threads poll, and raise by themselves
+        watch(station)
+    with beside(station, merged.timeout):
+        _agree_backend(merged.backend, mpi_comm)
+        opened, why = _open(merged, mpi_comm)
+        settings.start_logging(opened.rank)
+        logger.info("host arrays go over %s: %s", opened.name, why)
+        control = Control(opened.collectives, Calls(called, opened, merged).drive)
+        _agree(opened, control, merged)
+        place = opened.topology.local_rank(opened.rank)
+        device = devices.choose(device, place, devices.visible_devices())
+        tables = _tables(opened, control, merged)
+    # What follows polls, or sees to its own deadlines: what passes them there can be raised.
+    return make(opened, called, merged, device, tables=tables)
+
+
+def _agree_backend(name: str, mpi_comm: Any) -> None:
+    """Raise on every rank of an MPI job unless all ask for the same backend.
+
+    Ranks that open different ones would never meet.
+    """
+    launch = launched()
+    if launch is None or launch.size == 1 or seat.world is not None:
+        return
+    try:
+        started = mpi.start()
+    except BackendUnavailable:
+        return  # `_open` says so, if it matters
+    if mpi_comm is not None and not isinstance(mpi_comm, started.Intracomm):
+        return  # likewise
+    apart = (started.COMM_WORLD if mpi_comm is None else mpi_comm).Dup()
+    asked = apart.allgather(name)
+    apart.Free()
+    _raise_different(
+        {rank: {"backend": each} for rank, each in enumerate(asked) if each != asked[0] or not rank}
+    )
+
+
+def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:
+    """Return the backend and why it is that one."""
+    hints = merged.hints
+    if merged.backend not in ("auto", *backends.FOR_DEVICES):
+        return backends.opener(merged.backend)(mpi_comm, hints), "as asked"
+    if mpi_comm is None and seat.world is not None:
+        return backends.opener("loopback")(None, hints), "this thread is a rank of run_ranks"
+    try:
+        return backends.opener("mpi")(mpi_comm, hints), "it is the best that runs here"
+    except BackendUnavailable as error:
+        launch = launched()
+        if mpi_comm is not None or (launch is not None and launch.size > 1):
+            raise
+        logger.warning("running as a single rank without MPI: %s", error)
+        return backends.opener("loopback")(
+            None, hints
+        ), f"a single rank needs no MPI, and there is none ({error})"
+
+
+def _agree(backend: Backend, control: Control, merged: Settings) -> None:
+    """Raise on every rank unless all have the same settings and versions."""
+    mine = {
+        **merged.agreed(),
+        "hpccomm": hpccomm.__version__,
+        "numpy": np.__version__,
+        "ml_dtypes": ml_dtypes.__version__,
+        "python": ".".join(map(str, sys.version_info[:2])),
+        "byteorder": sys.byteorder,
+    }
+    differing = control.differing(json.dumps(mine).encode())
+    if differing:
+        backend.close()
+    _raise_different({rank: json.loads(text) for rank, text in differing.items()})
+
+
+def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
+    """Return the tables that `auto` chooses from: rank 0's, on every rank. Collective; blocks.
+
+    Raises
+    ------
+    ConfigurationError
+        On every rank, if the tuning file cannot be used, or the system does not say what it is.
+    """
+    told: object = None
+    if backend.rank == 0:
+        # The others wait for what is told here, so every failure is told.
+        try:
+            library = "" if backend.mpi_comm is None else mpi.vendor(mpi.start())
+            found = library, machine.processor(), machine.cores()
+            tuned = stored.read(merged.tuning_file) if merged.tuning_file else ()
+            told = found, [text.dump(table) for table in tuned], ""
+        except ConfigurationError as error:
+            told = (), [], str(error)
+        except OSError as error:
+            told = (), [], f"rank 0 cannot read what auto goes by: {error}; let it be read"
+    facts, written, failure = json.loads(control.bcast(json.dumps(told).encode()))
+    try:
+        if failure:
+            raise ConfigurationError(failure)
+        tables = Tables(
+            Machine(*facts),
+            tuple(text.parse(table) for table in written),
+            merged.tuning_file,
+        )
+        way = memory_way(sharing(backend, merged))
+        tables.check(tables.shape(backend.name, backend.topology, way))
+    except ConfigurationError:
+        backend.close()
+        raise
+    return tables
+
+
+def _raise_different(told: dict[int, dict[str, object]]) -> None:
+    """Raise if ranks besides rank 0 are told, which are those that differ from it."""
+    if len(told) < 2:
+        return
+    reference = told.pop(0)
+    differences = [
+        f"{key} is {reference[key]!r} on rank 0 and {theirs[key]!r} on rank {rank}"
+        for rank, theirs in told.items()
+        for key in reference
+        if theirs[key] != reference[key]
+    ]
+    raise ConfigurationError(
+        f"the ranks have different settings: {'; '.join(differences)}; make them equal on all ranks"
+    )

@@ -1,0 +1,163 @@
+"""The ways to each rank's memory of one window.
+
+On a node ranks reach each other's memory by themselves, where it lies: nothing asks the target.
+Elsewhere the backend's one-sided communication goes.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.contracts.transport import Pages, Steps
+from hpccomm.contracts.window import OneSided
+from hpccomm.dispatch.execution import Room
+from hpccomm.dtypes import DType
+from hpccomm.memory.views import as_bytes
+from hpccomm.reductions import Folder, Op, PremulSum, ReduceOp, premultiply
+from hpccomm.runtime.waiting import completed
+
+Array = NDArray[Any]
+
+Watched = Callable[[str], AbstractContextManager[None]]
+"""Has the watchdog look at a block that blocks in a library, told what it is."""
+
+PAGES_BLOCK = 512 << 10
+"""Bytes that are fetched, folded and written back at a time, through the kernel: it stays in cache."""
+
+REMOTE_BLOCK = 4 << 20
+"""The same, over a network: enough to hide what each turn takes."""
+
+MAPPED, PAGES, REMOTE = "memory", "pages", "one-sided"
+
+
+class Access:
+    """One rank's ways to the memory of all, polled.
+
+    Parameters
+    ----------
+    reached : mapping of int to ndarray or Pages
+        The memory, as elements, of the ranks whose memory is reached as it lies; this one among
+        them.
+    onesided : OneSided
+        Leads to the others', and holds the locks.
+    dtype : dtype
+        Of the elements.
+    watched : callable
+        Has the watchdog look while the library blocks.
+
+    Attributes
+    ----------
+    unfinished : set of int
+        The ranks to which something was put that may not be there.
+    """
+
+    def __init__(
+        self,
+        reached: Mapping[int, Array | Pages],
+        onesided: OneSided,
+        dtype: DType,
+        watched: Watched,
+    ) -> None:
+        self._reached = reached
+        self._onesided = onesided
+        self._dtype = dtype
+        self._watched = watched
+        self._blocks = Room()
+        self._products = Room()
+        self._folders: dict[ReduceOp, Folder] = {}
+        self.unfinished: set[int] = set()
+
+    def way(self, rank: int) -> str:
+        """Return how the memory of `rank` is reached."""
+        there = self._reached.get(rank)
+        if there is None:
+            return REMOTE
+        return MAPPED if isinstance(there, np.ndarray) else PAGES
+
+    def put(self, data: Array, dst: int, start: int) -> Steps:
+        """Write elements from `start` on. Done once `data` may be changed."""
+        if not data.size:
+            return
+        there = self._reached.get(dst)
+        if there is None:
+            self.unfinished.add(dst)
+            at = start * self._dtype.itemsize
+            yield from completed([self._onesided.put(as_bytes(data), dst, at)])
+        elif isinstance(there, np.ndarray):
+            there[start : start + data.size] = data
+        else:
+            there.part(slice(start, start + data.size)).write(data)
+
+    def get(self, into: Array, src: int, start: int) -> Steps:
+        """Read elements from `start` on. Done once they are there."""
+        if not into.size:
+            return
+        there = self._reached.get(src)
+        if there is None:
+            at = start * self._dtype.itemsize
+            yield from completed([self._onesided.get(as_bytes(into), src, at)])
+        elif isinstance(there, np.ndarray):
+            into[:] = there[start : start + into.size]
+        else:
+            there.part(slice(start, start + into.size)).read(into)
+
+    def accumulate(self, data: Array, dst: int, start: int, op: Op) -> Steps:
+        """Fold elements into those from `start` on, under the lock of `dst`. Done once it is so."""
+        if not data.size:
+            return
+        fold = self._folder(op)
+        if isinstance(op, PremulSum):
+            product = self._products.take(data.size, self._dtype)
+            premultiply(op, data, product)
+            data = product
+        onesided = self._onesided
+        yield from completed([onesided.acquire(dst)])
+        try:
+            onesided.order()
+            yield from self._folded(fold, data, dst, start)
+        except Exception:  # such as the user's function's: the others must get the lock
+            yield from completed([onesided.release(dst)])
+            raise
+        onesided.order()
+        yield from completed([onesided.release(dst)])
+
+    def _folded(self, fold: Folder, data: Array, dst: int, start: int) -> Steps:
+        there = self._reached.get(dst)
+        if isinstance(there, np.ndarray):
+            target = there[start : start + data.size]
+            fold((target, data), target)
+            return
+        block = REMOTE_BLOCK if there is None else PAGES_BLOCK
+        step = max(1, block // self._dtype.itemsize)
+        for begin in range(0, data.size, step):
+            piece = data[begin : begin + step]
+            current = self._blocks.take(piece.size, self._dtype)
+            yield from self.get(current, dst, start + begin)
+            fold((current, piece), current)
+            yield from self.put(current, dst, start + begin)
+        yield from self.flush(dst)
+
+    def _folder(self, op: Op) -> Folder:
+        if not isinstance(op, ReduceOp):
+            return Folder(op, self._dtype)
+        found = self._folders.get(op)
+        if found is None:
+            found = self._folders[op] = Folder(op, self._dtype)
+        return found
+
+    def flush(self, *ranks: int) -> Steps:
+        """Wait until what was put to `ranks` is there. It blocks in the backend's library."""
+        for rank in ranks:
+            if rank in self.unfinished:
+                with self._watched("flush"):
+                    self._onesided.flush(rank)
+                self.unfinished.discard(rank)
+                yield True
+
+    def free(self) -> None:
+        """End the one-sided communication. Collective; blocks."""
+        with self._watched("closing a window"):
+            self._onesided.free()

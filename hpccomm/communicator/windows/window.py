@@ -1,0 +1,428 @@
+"""What users have of a window."""
+
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpccomm import reductions
+from hpccomm.communicator.windows.access import Access, Array
+from hpccomm.contracts.transport import Exposure, Steps
+from hpccomm.contracts.window import OneSided
+from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
+from hpccomm.memory.views import check_dtype, check_layout, flat, host_view
+from hpccomm.reductions import Op, ReduceOp
+from hpccomm.runtime.engine import Operation
+from hpccomm.runtime.waiting import completed
+from hpccomm.settings import check_int
+from hpccomm.topology import check_rank
+
+_NOTHING = np.empty(0, np.uint8)
+
+_open: set["Window"] = set()
+"""Those that were not closed. Until then a peer may reach their memory, whoever let go of it here."""
+
+
+class Caller(Protocol):
+    """Carries out calls for a window, as its communicator does."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the communicator has failed."""
+        ...
+
+    def hold(self, name: str) -> AbstractContextManager[None]:
+        """Hold the communicator for one call of that name."""
+        ...
+
+    def issue(self, operation: Operation, timeout: float | None) -> None:
+        """Run an operation and wait for it, so many seconds or the communicator's."""
+        ...
+
+    def barrier(self) -> Steps:
+        """Wait, polled, until every rank has come."""
+        ...
+
+
+class Window:
+    """Memory of every rank that the others read and write by themselves.
+
+    Made by `Communicator.window`. `put`, `get`, `accumulate` and `signal` need no call on the other
+    rank; they block this one until its own arrays may be used again, with `get` and `accumulate`
+    until it is done. `fence` and `close` are collective.
+
+    **What is seen when.** What a rank put is in the target's memory, for the target and for every
+    `get`, once one of these has happened, in this order: the rank sends a `signal` to the target and
+    the target returns from `wait_signal`; or every rank returns from `fence`. After `flush` it is
+    there too, but a reader must still be told so (by a signal, or by any other call of the
+    communicator that comes after it). To write what another rank reads or writes meanwhile gives any
+    mixture of bytes; only accumulates may meet. The own memory (``x`` itself) is read and written as
+    any array, under the same rules.
+
+    **Atomicity.** Accumulates of any rank on elements of the same window happen one after the other,
+    whatever their reductions: none is lost. That does not hold between an accumulate and a `put`.
+
+    **Progress.** On memory that is reached directly (`way` says so) the target does nothing, and may
+    compute. By the backend's one-sided communication it may have to be in a call: MPI libraries move
+    data on there only.
+
+    Use ``with comm.window(x) as window``: leaving the block closes it. An exception leaves it open, as
+    closing is collective; the communicator's `finalize` closes it then.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Elements of each rank's memory.
+    dtype : dtype
+        Of the elements, on all ranks.
+    """
+
+    def __init__(
+        self,
+        array: Array,
+        sizes: tuple[int, ...],
+        rank: int,
+        access: Access,
+        onesided: OneSided,
+        caller: Caller,
+        exposure: Exposure | None,
+    ) -> None:
+        self.sizes = sizes
+        self.dtype = array.dtype
+        self._array = array
+        self._rank = rank
+        self._access = access
+        self._onesided = onesided
+        self._caller = caller
+        self._exposure = exposure
+        self._closed = False
+        _open.add(self)
+
+    def way(self, rank: int) -> str:
+        """Return how the memory of `rank` is reached. Local.
+
+        Parameters
+        ----------
+        rank : int
+            Any.
+
+        Returns
+        -------
+        str
+            ``"memory"`` (read and written as it lies), ``"pages"`` (by the kernel), or
+            ``"one-sided"`` (by the backend's one-sided communication).
+        """
+        return self._access.way(check_rank("rank", rank, len(self.sizes)))
+
+    def put(self, x: Any, dst: int, offset: int = 0, *, timeout: float | None = None) -> None:
+        """Write x to rank `dst`'s memory. Blocks until x may be changed.
+
+        Parameters
+        ----------
+        x : array
+            Of any shape, and the window's dtype.
+        dst : int
+            Whose memory; the own rank too.
+        offset : int
+            The first element written, in elements.
+        timeout : float, optional
+            Seconds; None is the communicator's, ``math.inf`` none.
+
+        Raises
+        ------
+        UsageError
+            If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
+            `dst`. Before anything is written.
+        CommunicationError
+            If the call fails or its deadline passes.
+        """
+        with self._call("put"):
+            data = self._checked(x, "x", written=False)
+            peer, start = self._place("dst", dst, offset, data.size)
+            steps = self._access.put(data, peer, start)
+            self._issue("put", data.nbytes, steps, (x,), timeout)
+
+    def get(self, out: Any, src: int, offset: int = 0, *, timeout: float | None = None) -> Any:
+        """Read rank `src`'s memory into `out`. Blocks until it is there.
+
+        Parameters
+        ----------
+        out : array
+            Of any shape, and the window's dtype: as many elements are read.
+        src : int
+            Whose memory; the own rank too.
+        offset : int
+            The first element read, in elements.
+        timeout : float, optional
+            Seconds; None is the communicator's, ``math.inf`` none.
+
+        Returns
+        -------
+        array
+            `out`.
+
+        Raises
+        ------
+        UsageError
+            If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
+            `src`. Before anything is read.
+        CommunicationError
+            If the call fails or its deadline passes.
+        """
+        with self._call("get"):
+            into = self._checked(out, "out", written=True)
+            peer, start = self._place("src", src, offset, into.size)
+            steps = self._access.get(into, peer, start)
+            self._issue("get", into.nbytes, steps, (out,), timeout)
+        return out
+
+    def accumulate(
+        self,
+        x: Any,
+        dst: int,
+        offset: int = 0,
+        op: Op = ReduceOp.SUM,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Fold x into rank `dst`'s memory, element by element. Blocks until it is done there.
+
+        Parameters
+        ----------
+        x : array
+            Of any shape, and the window's dtype.
+        dst : int
+            Whose memory; the own rank too.
+        offset : int
+            The first element folded into, in elements.
+        op : ReduceOp, premul_sum(factor), or callable
+            As for collectives, with their meanings; but for AVG, since nobody knows how many ranks
+            accumulate. Narrow floats are rounded each time.
+        timeout : float, optional
+            Seconds; None is the communicator's, ``math.inf`` none.
+
+        Raises
+        ------
+        UsageError
+            If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
+            `dst`, `UnsupportedDtype` if `op` means nothing on the dtype. Before anything is written.
+        CommunicationError
+            If the call fails or its deadline passes.
+        """
+        with self._call("accumulate"):
+            data = self._checked(x, "x", written=False)
+            if op is ReduceOp.AVG:
+                raise UnsupportedDtype(
+                    "op is ReduceOp.AVG, which has no meaning here: how many ranks will accumulate "
+                    "is not known; use ReduceOp.SUM or premul_sum, and divide after a fence"
+                )
+            reductions.check(op, self.dtype)
+            reductions.try_out(op, self.dtype)
+            peer, start = self._place("dst", dst, offset, data.size)
+            steps = self._access.accumulate(data, peer, start, op)
+            self._issue("accumulate", data.nbytes, steps, (x,), timeout)
+
+    def flush(self, rank: int | None = None, *, timeout: float | None = None) -> None:
+        """Wait until all that this rank put to `rank` is there. Blocks.
+
+        `signal` and `fence` do so too.
+
+        Parameters
+        ----------
+        rank : int or None
+            Whose memory; None is all ranks'.
+        timeout : float, optional
+            Seconds; None is the communicator's, ``math.inf`` none.
+
+        Raises
+        ------
+        CommunicationError
+            If the call fails. If the deadline passes while the MPI library itself blocks, the job
+            ends, with a report: nothing else can release it.
+        """
+        with self._call("flush"):
+            peers = range(len(self.sizes))
+            if rank is not None:
+                peer = check_rank("rank", rank, len(self.sizes))
+                peers = range(peer, peer + 1)
+            self._issue("flush", 0, self._access.flush(*peers), (), timeout)
+
+    def signal(self, dst: int, index: int = 0, *, timeout: float | None = None) -> None:
+        """Tell rank `dst` that what this rank has put to it, or to others, is there.
+
+        Blocks until it is, and does not wait for `dst`. Signals are counted: `wait_signal` takes one
+        for each that was sent.
+
+        Parameters
+        ----------
+        dst : int
+            Who is told; the own rank too.
+        index : int
+            Tells signals apart.
+        timeout : float, optional
+            Seconds; None is the communicator's, ``math.inf`` none.
+
+        Raises
+        ------
+        UsageError
+            If an argument does not fit.
+        CommunicationError
+            If the call fails or its deadline passes; see `flush`.
+        """
+        with self._call("signal"):
+            peer, tag = self._signalled("dst", dst, index)
+
+            def steps() -> Steps:
+                yield from self._access.flush(*range(len(self.sizes)))
+                self._onesided.order()
+                yield from completed([self._onesided.signals.isend(_NOTHING, peer, tag)])
+
+            self._issue("signal", 0, steps(), (), timeout)
+
+    def wait_signal(self, src: int, index: int = 0, *, timeout: float | None = None) -> None:
+        """Wait for a signal of rank `src`. Blocks; what it put before the signal is seen then.
+
+        Parameters
+        ----------
+        src : int
+            Who signals; the own rank too.
+        index : int
+            The signal's.
+        timeout : float, optional
+            Seconds; None is the communicator's, ``math.inf`` none.
+
+        Raises
+        ------
+        UsageError
+            If an argument does not fit.
+        CollectiveTimeout
+            If it did not come. The communicator has failed then.
+        CommunicationError
+            If the call fails otherwise.
+        """
+        with self._call("wait_signal"):
+            peer, tag = self._signalled("src", src, index)
+
+            def steps() -> Steps:
+                yield from completed([self._onesided.signals.irecv(_NOTHING, peer, tag)])
+                self._onesided.order()
+
+            self._issue("wait_signal", 0, steps(), (), timeout)
+
+    def fence(self, *, timeout: float | None = None) -> None:
+        """Wait until what any rank put before is there, for all. Collective; blocks.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; None is the communicator's, ``math.inf`` none.
+
+        Raises
+        ------
+        CommunicationError
+            If the call fails or its deadline passes; see `flush`.
+        """
+        with self._call("fence"):
+            self._issue("fence", 0, self._fenced(), (), timeout, ordered=True)
+
+    def close(self) -> None:
+        """Fence, and end the window; x is an ordinary array again. Collective; blocks; idempotent.
+
+        If the communicator has failed this is local: memory that a peer may still reach is kept.
+
+        Raises
+        ------
+        CommunicationError
+            If the fence fails or its deadline passes.
+        """
+        if self._closed:
+            return
+        if self._caller.failed:
+            self._closed = True
+            return
+        with self._call("close"):
+            self._issue("close", 0, self._fenced(), (), None, ordered=True)
+            self._access.free()
+            if self._exposure is not None:
+                self._exposure.withdraw()
+            self._closed = True
+            _open.discard(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the window was closed."""
+        return self._closed
+
+    def _fenced(self) -> Steps:
+        yield from self._access.flush(*range(len(self.sizes)))
+        self._onesided.order()
+        yield from self._caller.barrier()
+        self._onesided.order()
+
+    def _call(self, name: str) -> AbstractContextManager[None]:
+        if self._closed:
+            raise UsageError(f"{name}: the window is closed; make another one")
+        return self._caller.hold(name)
+
+    def _issue(
+        self,
+        name: str,
+        nbytes: int,
+        steps: Steps,
+        keep: tuple[object, ...],
+        timeout: float | None,
+        *,
+        ordered: bool = False,
+    ) -> None:
+        self._caller.issue(Operation(name, nbytes, lambda: steps, keep, ordered), timeout)
+
+    def _checked(self, x: Any, name: str, *, written: bool) -> Array:
+        array = host_view(x, name)
+        check_dtype(name, array.dtype)
+        check_layout(array, name, written=written)
+        if array.dtype != self.dtype:
+            raise BufferMismatch(
+                f"{name} has dtype {array.dtype} and the window {self.dtype}; "
+                f"give an array of dtype {self.dtype}"
+            )
+        return flat(array)
+
+    def _place(self, name: str, rank: object, offset: object, count: int) -> tuple[int, int]:
+        """Return rank and first element, if `count` elements lie in its memory from there on."""
+        peer = check_rank(name, rank, len(self.sizes))
+        start, size = check_int("offset", offset), self.sizes[peer]
+        if start < 0 or start + count > size:
+            raise BufferMismatch(
+                f"offset is {offset!r} and the array has {count} elements; the window of rank {peer} "
+                f"has {size}, so give at most {size} elements and an offset from 0 to "
+                f"{max(size - count, 0)}"
+            )
+        return peer, start
+
+    def _signalled(self, name: str, rank: object, index: object) -> tuple[int, int]:
+        peer = check_rank(name, rank, len(self.sizes))
+        number, largest = check_int("index", index), self._onesided.signals.largest_tag
+        if not 0 <= number <= largest:
+            raise UsageError(f"index is {index!r}; give an integer from 0 to {largest}")
+        return peer, number
+
+    def __enter__(self) -> "Window":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+
+    def __repr__(self) -> str:
+        ways = ", ".join(self._access.way(rank) for rank in range(len(self.sizes)))
+        state = "closed" if self._closed else f"reached by {ways}"
+        return (
+            f"<hpccomm.Window: {self.dtype}, elements by rank {self.sizes}, "
+            f"rank {self._rank}, {state}>"
+        )

@@ -1,0 +1,205 @@
+"""The way of device arrays over a CUDA-aware MPI, which is given their addresses.
+
+What such a library promises of device memory are messages and, of the collectives, those that block.
+Here nothing waits without a deadline: so hpccomm's own algorithms run, over messages.
+
+An MPI call does not wait for the stream that makes an array, nor a stream for MPI: the host stands
+between the two.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.device import DeviceWay, Piece
+from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.transport import Steps
+from hpccomm.dispatch import policy
+from hpccomm.dispatch.device_schedules import DeviceSchedules, Planned
+from hpccomm.dispatch.execution.alternating import Alternating
+from hpccomm.dispatch.send_order import Turns
+from hpccomm.dispatch.staged import message_name, refuse_capture
+from hpccomm.errors import UsageError
+from hpccomm.memory.cuda import users
+from hpccomm.memory.cuda.aliases import aliased, landing
+from hpccomm.memory.cuda.memory import copy
+from hpccomm.memory.cuda.streams import drop_event, make_event, ready, record, used
+from hpccomm.runtime.waiting import completed
+from hpccomm.settings import Settings
+
+if TYPE_CHECKING:
+    from hpccomm.contracts.transport import Request
+
+_in_flight: list[object] = []
+"""Messages of calls that failed under way, and their memory."""
+
+_BYTES = np.dtype(np.uint8)
+
+_NATIVE = (
+    " (MPI's own collectives are not called: with device memory a library may support only those that "
+    "block, which no deadline ends)"
+)
+
+
+class AwarePath:
+    """The way of device arrays over a CUDA-aware MPI.
+
+    The host takes part, so that calls cannot be captured in a graph.
+
+    Parameters
+    ----------
+    backend : Backend
+        The ranks, over MPI.
+    device : int
+        CUDA device of this rank.
+    settings : Settings
+        Of the communicator.
+    wire : callable
+        ``wire(tag)`` gives the transport's tag for a user's, as for host arrays.
+    reason : str
+        Why MPI is given device memory, for `Choice`.
+    """
+
+    name = "mpi"
+
+    def __init__(
+        self,
+        backend: Backend,
+        device: int,
+        settings: Settings,
+        wire: Callable[[int], int],
+        reason: str,
+    ) -> None:
+        self._size = backend.size
+        self._device = device
+        self._messages = backend.messages
+        self._wire = wire
+        self._reason = reason
+        self._schedules = DeviceSchedules(backend.rank, backend.topology, device, settings.segment)
+        self._runner = Alternating(backend.collectives, device)
+        self._turns = Turns()
+        self._claimed = True
+
+    def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
+        """Return the names that ``algorithm=`` may take for calls like `call`."""
+        return self._schedules.applicable(call, deterministic)
+
+    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceWay:
+        """Decide how calls like `call` are carried out. Local; the same on every rank.
+
+        Raises
+        ------
+        UsageError
+            If `algorithm` does not apply, or the reduction is a user's function that does not take
+            CuPy arrays.
+        """
+        names = self.applicable(call, deterministic)
+        name, why = algorithm, "as asked"
+        if algorithm == policy.AUTO:
+            name, why = policy.own(call, self._size), "by the size of the array"
+        elif algorithm not in names:
+            fits = ", ".join(repr(each) for each in (policy.AUTO, *names))
+            raise UsageError(
+                f"algorithm is {algorithm!r}, which does not apply to this {call.name} on device "
+                f"arrays over {self.name}{_NATIVE if algorithm == policy.NATIVE else ''}; "
+                f"give one of {fits}"
+            )
+        ordered = f"; {policy.IN_ORDER}" if deterministic else ""
+        planned = self._schedules.planned(call, name, deterministic)
+        choice = Choice(
+            collective=call.name,
+            path="cuda",
+            backend=self.name,
+            algorithm=name,
+            segment=planned.segment,
+            registered=False,
+            reason=f"{why}{ordered}; MPI is given device memory, since {self._reason}",
+        )
+
+        def start(send: int, recv: int, stream: int) -> Steps:
+            refuse_capture(call.name, stream)
+            return self._steps(planned, send, recv, stream)
+
+        return DeviceWay(choice, start=start)
+
+    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceWay:
+        """Return the way of a user's point-to-point call; its addresses are in the pieces.
+
+        A message of another size than its array raises `BufferMismatch`, as on the host.
+        """
+        name = message_name(receives, sends)
+        reason = f"MPI is given device memory, since {self._reason}"
+        choice = Choice(name, "cuda", self.name, policy.NATIVE, None, False, reason)
+        wire = self._wire(tag)
+
+        def start(_send: int, _recv: int, stream: int) -> Steps:
+            refuse_capture(name, stream)
+            return self._message(receives, sends, wire, stream)
+
+        return DeviceWay(choice, start=start)
+
+    def close(self) -> None:
+        """Let the device be used by NCCL again. Local; idempotent."""
+        if self._claimed:
+            self._claimed = False
+            users.release(self._device, users.MPI)
+
+    def _steps(self, planned: Planned, send: int, recv: int, stream: int) -> Steps:
+        device = self._device
+        with used(stream, device):
+            begun = planned.begin(send, recv, stream)
+        yield from self._runner.steps(planned.program, begun.send, begun.recv, stream)
+        with used(stream, device):
+            begun.end()
+
+    def _message(
+        self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int, stream: int
+    ) -> Steps:
+        """Take places in the order of messages now; touch no memory before the stream is there."""
+        transport, device = self._messages, self._device
+        # These only take their turn: what comes is taken when they are polled.
+        requests: list[Request] = [
+            transport.irecv(landing(piece.data.pointer, piece.data.nbytes), piece.peer, tag)
+            for piece in receives
+        ]
+        turns = [self._turns.take(piece.peer, tag) for piece in sends]
+
+        def steps() -> Steps:
+            kept: list[object] = []
+            try:
+                with used(stream, device):
+                    leaving = [self._apart(piece, receives, kept, stream) for piece in sends]
+                    event = make_event()
+                    record(event, stream)
+                while not ready(event):
+                    yield False
+                drop_event(event)
+                for (pointer, piece), turn in zip(leaving, turns, strict=True):
+                    while not turn.come():
+                        yield False
+                    data = aliased(pointer, piece.data.nbytes)
+                    requests.append(transport.isend(data, piece.peer, tag))
+                    turn.over()
+                yield from completed(requests)
+            except BaseException:  # the call failed, or nobody goes on with it
+                _in_flight.append((requests, kept))
+                raise
+
+        return steps()
+
+    def _apart(
+        self, piece: Piece, receives: Sequence[Piece], kept: list[object], stream: int
+    ) -> tuple[int, Piece]:
+        """Return where a message is sent from: apart, if another is received to its memory."""
+        pointer, nbytes = piece.data.pointer, piece.data.nbytes
+        for each in receives:
+            first, length = each.data.pointer, each.data.nbytes
+            if first < pointer + nbytes and pointer < first + length:
+                memory = self._schedules.scratch.empty(nbytes, _BYTES)
+                kept.append(memory)
+                copy(pointer, memory.data.ptr, nbytes, stream)
+                return memory.data.ptr, piece
+        return pointer, piece

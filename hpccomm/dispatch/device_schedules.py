@@ -1,0 +1,219 @@
+"""hpccomm's own algorithms on device arrays, whatever moves the messages."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.dispatch import policy
+from hpccomm.dispatch.execution.enqueued import DeviceProgram
+from hpccomm.dispatch.execution.program import compiled
+from hpccomm.dtypes import DType, is_narrow
+from hpccomm.memory.cuda import folding
+from hpccomm.memory.cuda.folding import DeviceFolder
+from hpccomm.memory.cuda.memory import Scratch, copy
+from hpccomm.reductions import Op, PremulSum, ReduceOp, identity
+from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.schedule import Tuning, world
+from hpccomm.topology import Topology
+
+DEFAULT_SEGMENT = 4 << 20
+"""Bytes. Each segment is a launch of some microseconds, for which a link of 100 GB/s moves half a MiB."""
+
+MOST_SEGMENTS = 1 << 10
+"""An array is cut into about so many at most: their number is the length of a program."""
+
+_FLOAT = np.dtype(np.float32)
+_BYTES = np.dtype(np.uint8)
+
+
+class Begun(NamedTuple):
+    """A call of which the first part is on the stream.
+
+    Attributes
+    ----------
+    send, recv : int
+        Addresses of the arrays for what comes next.
+    kept : object
+        To be held until that is on the stream, and what the host does with those arrays is done.
+    end : callable
+        Puts the last part on the stream.
+    """
+
+    send: int
+    recv: int
+    kept: Any
+    end: Callable[[], None]
+
+
+Begin = Callable[[int, int, int], Begun]
+"""``begin(send, recv, stream)``, on a stream that is CuPy's current one."""
+
+
+class Planned(NamedTuple):
+    """What carries out a call.
+
+    Attributes
+    ----------
+    program : DeviceProgram
+        Between beginning and end.
+    begin : callable
+        Makes what is sent of what the user gave.
+    segment : int or None
+        Bytes that are moved at a time, where the algorithm cuts the array.
+    """
+
+    program: DeviceProgram
+    begin: Begin
+    segment: int | None
+
+
+class DeviceSchedules:
+    """Makes programs of hpccomm's algorithms for the device arrays of one communicator.
+
+    Parameters
+    ----------
+    rank : int
+        Of this communicator.
+    topology : Topology
+        Which ranks share a node.
+    device : int
+        CUDA device of this rank.
+    segment : int or None
+        Bytes to move at a time, if that is asked for.
+
+    Attributes
+    ----------
+    scratch : Scratch
+        What the memory in between is from.
+    """
+
+    def __init__(self, rank: int, topology: Topology, device: int, segment: int | None) -> None:
+        self.scratch = Scratch()
+        self._rank = rank
+        self._topology = topology
+        self._device = device
+        self._segment = segment or DEFAULT_SEGMENT
+
+    def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
+        """Return the names of the algorithms that carry out calls like `call`."""
+        return policy.applicable(call, native=False, shared=False, deterministic=deterministic)
+
+    def planned(self, call: Signature, algorithm: str, deterministic: bool) -> Planned:
+        """Return what carries out calls like `call`. Local.
+
+        Parameters
+        ----------
+        call : Signature
+            The call.
+        algorithm : str
+            One of `applicable`.
+        deterministic : bool
+            Whether contributions are folded in rank order; then float32 and float64 come to the bits
+            that they come to on the host.
+
+        Raises
+        ------
+        UsageError
+            If the reduction is a user's function that does not take CuPy arrays.
+        """
+        inner = self.summed(call)
+        # Scans pass partial results on: in float32 they are rounded once, and not at each hop.
+        wide = (
+            deterministic
+            and call.collective == "scan"
+            and is_narrow(call.dtype)
+            and isinstance(call.op, ReduceOp | PremulSum)
+        )
+        if wide:
+            inner = replace(inner, dtype=_FLOAT, in_place=False)
+        found = ALGORITHMS[call.collective][algorithm]
+        build = found.ordered if deterministic and found.ordered is not None else found.build
+        itemsize = inner.dtype.itemsize
+        segment = max(1, self._segment // itemsize)
+        if call.collective != "all_to_all" or call.uniform:  # else ranks have their own elements
+            segment = max(segment, call.elements // MOST_SEGMENTS)
+        # Channels would follow one another on a stream: they have nothing to gain.
+        tuning = Tuning(segment, 1, self._topology)
+        ranks = np.array([self._rank])
+        schedule = build(world(self._topology.size, ranks), inner, tuning)
+        send, recv = (int(each[0]) for each in inner.lengths(ranks))
+        fold = None if inner.op is None else self._folder(inner.op, inner.dtype)
+        program = DeviceProgram(
+            compiled(schedule, (send, recv)), inner.dtype, (send, recv), fold, self.scratch
+        )
+        cut = schedule.segment
+        return Planned(
+            program, self._beginning(call, wide), None if cut is None else cut * itemsize
+        )
+
+    def summed(self, call: Signature) -> Signature:
+        """Return the call that is left once contributions are multiplied beforehand."""
+        if isinstance(call.op, PremulSum):
+            return replace(call, op=ReduceOp.SUM, in_place=False)
+        return call
+
+    def scaled(self, call: Signature) -> Begin:
+        """Return what multiplies the contributions of a call by its factor, into scratch."""
+        return self._beginning(call, wide=False)
+
+    def saved(self, call: Signature) -> Begin:
+        """Return what copies what is sent to scratch."""
+        nbytes = sum(call.counts) * call.dtype.itemsize
+
+        def begin(send: int, recv: int, stream: int) -> Begun:
+            kept = self.scratch.empty(nbytes, _BYTES)
+            copy(send, kept.data.ptr, nbytes, stream)
+            return Begun(kept.data.ptr, recv, kept, _nothing)
+
+        return begin
+
+    def _folder(self, op: Op, dtype: DType) -> DeviceFolder:
+        averaged = self._topology.size if op is ReduceOp.AVG else 0
+        return DeviceFolder(op, dtype, averaged, device=self._device, scratch=self.scratch)
+
+    def _beginning(self, call: Signature, wide: bool) -> Begin:
+        """Return what multiplies contributions by the factor, and widens them."""
+        op, dtype, device, scratch = call.op, call.dtype, self._device, self.scratch
+        sent, received = (int(each[0]) for each in call.lengths(np.array([self._rank])))
+        neutral = None
+        if call.exclusive and self._rank == 0:
+            assert op is not None
+            neutral = identity(op, dtype)
+        if neutral is None and not wide and not isinstance(op, PremulSum):
+            return lambda send, recv, _stream: Begun(send, recv, None, _nothing)
+
+        def begin(send: int, recv: int, _stream: int) -> Begun:
+            kept: list[Any] = []
+            if isinstance(op, PremulSum):
+                # Apart: the user's array stays as it is.
+                kept.append(scratch.empty(sent * dtype.itemsize, _BYTES))
+                product = kept[-1].data.ptr
+                folding.premultiply(
+                    op, send, product, sent, dtype=dtype, device=device, scratch=scratch
+                )
+                send = product
+            result = recv
+            if wide:
+                kept += [scratch.empty(count, _FLOAT) for count in (sent, received)]
+                given, result = (each.data.ptr for each in kept[-2:])
+                folding.to_float32(send, given, sent, dtype=dtype, device=device, scratch=scratch)
+                send = given
+
+            def end() -> None:
+                if neutral is not None:
+                    folding.fill(recv, received, neutral, dtype=dtype, device=device)
+                elif wide:
+                    folding.from_float32(
+                        result, recv, received, dtype=dtype, device=device, scratch=scratch
+                    )
+
+            return Begun(send, result, kept, end)
+
+        return begin
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,131 @@
+"""Programs on arrays in device memory, with messages by a library that knows no streams.
+
+The host takes turns with the device: messages begin once the device has made what they carry, and the
+device goes on once they have come.
+"""
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any
+
+from hpccomm.contracts.device import Piece
+from hpccomm.contracts.transport import CALLS, CHANNELS, Request, Steps, Transport
+from hpccomm.dispatch.execution.enqueued import DeviceProgram
+from hpccomm.dispatch.execution.runner import FIRST_TAG, PATIENT_POLLS
+from hpccomm.memory.cuda.aliases import aliased
+from hpccomm.memory.cuda.streams import drop_event, make_event, on_device, ready, record, used
+
+_in_vain: list[object] = []
+"""What failed with messages under way, and their memory: they may still come."""
+
+
+class Alternating:
+    """Runs programs over a transport that takes device memory, one at a time.
+
+    Parameters
+    ----------
+    transport : Transport
+        Moves the messages.
+    device : int
+        CUDA device of this rank.
+    """
+
+    def __init__(self, transport: Transport, device: int) -> None:
+        self._transport = transport
+        self._device = device
+        # Ranks come to the same number of a call, since they run the same calls.
+        self._tags = cycle(range(FIRST_TAG, CHANNELS * CALLS, CHANNELS))
+
+    def steps(self, program: DeviceProgram, send: int, recv: int, stream: int) -> Steps:
+        """Run `program`, polled. When the steps end, the result is ordered on the stream.
+
+        Parameters
+        ----------
+        program : DeviceProgram
+            What this rank does.
+        send, recv : int
+            Addresses of the arrays; any number where there is none.
+        stream : int
+            Where they are made, and where local steps go.
+
+        Raises
+        ------
+        BufferMismatch
+            If a peer sends a message of another size, or of another call.
+        CommunicationError
+            If CUDA has failed.
+        """
+        return self._steps(next(self._tags), program, send, recv, stream)
+
+    def _steps(self, tag: int, program: DeviceProgram, send: int, recv: int, stream: int) -> Steps:
+        transport, device = self._transport, self._device
+        with used(stream, device):
+            at, kept = program.buffers(send, recv)
+            event = make_event()
+        requests: list[Request] = []
+        made = False  # whether all on the stream is done
+        try:
+            for receives, sends, local in program.turns:
+                if receives or sends:
+                    if not made:
+                        # Also of what is received: the device may still read what lay there.
+                        with on_device(device):
+                            record(event, stream)
+                        while not ready(event):
+                            yield False
+                        made = True
+                    incoming = program.pieces(receives, at)
+                    requests = [
+                        transport.irecv(_memory(piece), piece.peer, tag) for piece in incoming
+                    ]
+                    requests += [
+                        transport.isend(_memory(piece), piece.peer, tag)
+                        for piece in program.pieces(sends, at)
+                    ]
+                    yield from self._complete(requests, incoming, tag)
+                if local:
+                    with used(stream, device):
+                        program.carry_out(local, at, stream)
+                    made = False
+        except BaseException:  # the call failed, or nobody goes on with it
+            _in_vain.append((requests, kept))
+            raise
+        drop_event(event)
+
+    def _complete(self, requests: list[Request], receives: Sequence[Piece], tag: int) -> Steps:
+        """Wait, polled, until all requests are complete. The receives come first."""
+        left = [request for request in requests if not request()]
+        idle = 0
+        suspects: frozenset[int] = frozenset()
+        while left:
+            yield not idle
+            before = len(left)
+            left = [request for request in left if not request()]
+            idle = idle + 1 if len(left) == before else 0
+            if idle and idle % PATIENT_POLLS == 0:
+                suspects = self._look(suspects, requests, left, receives, tag)
+
+    def _look(
+        self,
+        suspects: frozenset[int],
+        requests: Sequence[Request],
+        left: Sequence[Request],
+        receives: Sequence[Piece],
+        tag: int,
+    ) -> frozenset[int]:
+        """Return which receives seem to wait in vain; raise if one of them did so before.
+
+        As on the host: what is seen may be the next round's message, come with the one that is awaited.
+        """
+        waiting = {id(request) for request in left}
+        seen: dict[int, int] = {}
+        for piece, request in zip(receives, requests, strict=False):
+            if id(request) in waiting and piece.peer not in seen:
+                again = id(request) in suspects
+                another = self._transport.look(piece.peer, tag, piece.data.nbytes, take=again)
+                seen[piece.peer] = id(request) if another else 0
+        return frozenset(seen.values())
+
+
+def _memory(piece: Piece) -> Any:
+    return aliased(piece.data.pointer, piece.data.nbytes)

@@ -1,0 +1,191 @@
+"""Programs on arrays in device memory: messages, copies and folds are put on a stream.
+
+The stream has them one after the other, so that nothing is waited for, and a graph can be captured.
+Channels follow one another: they know nothing of each other, and may run in any order.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpccomm.contracts.device import Piece, Span
+from hpccomm.dispatch.execution.program import OWN, Message, Program, Slice, Step
+from hpccomm.dtypes import DType
+from hpccomm.memory.cuda.folding import DeviceFolder
+from hpccomm.memory.cuda.memory import Scratch, copy
+
+Exchange = Callable[[Sequence[Piece], Sequence[Piece], int], None]
+"""``exchange(receives, sends, stream)`` puts messages on a stream that go on at the same time."""
+
+_BYTES = np.dtype(np.uint8)
+
+Addresses = tuple[int, int, int]
+"""Of this rank's buffers, by number."""
+
+
+class Place(NamedTuple):
+    """Elements of the buffer of that number, `offset` bytes from its beginning."""
+
+    buffer: int
+    offset: int
+    elements: int
+
+
+class PlacedMessage(NamedTuple):
+    """A message to or from `peer`."""
+
+    peer: int
+    data: Place
+
+
+class PlacedStep(NamedTuple):
+    """Fold `sources` into `target`, `final` or not; where `final` is None, copy the only source."""
+
+    sources: tuple[Place, ...]
+    target: Place
+    final: bool | None
+
+
+class PlacedTurn(NamedTuple):
+    """What this rank does in one round: messages that go on at once, then local steps."""
+
+    receives: tuple[PlacedMessage, ...]
+    sends: tuple[PlacedMessage, ...]
+    local: tuple[PlacedStep, ...]
+
+
+class DeviceProgram:
+    """One rank's program, for arrays in device memory.
+
+    Parameters
+    ----------
+    program : Program
+        What this rank does. It names no memory of peers.
+    dtype : dtype
+        Of its elements.
+    lengths : tuple of int
+        Elements of this rank's `send` and `recv`.
+    fold : DeviceFolder or None
+        The reduction, if there is one.
+    scratch : Scratch
+        Where its scratch is from.
+
+    Attributes
+    ----------
+    turns : tuple of PlacedTurn
+        In their order; those of one channel follow those of another.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        dtype: DType,
+        lengths: tuple[int, int],
+        fold: DeviceFolder | None,
+        scratch: Scratch,
+    ) -> None:
+        self._dtype = dtype
+        self._elements = program.scratch
+        self._fold = fold
+        self._scratch = scratch
+        sizes = (*lengths, program.scratch)
+        self.turns = tuple(
+            PlacedTurn(
+                tuple(_messages(turn.receives, sizes, dtype)),
+                tuple(_messages(turn.sends, sizes, dtype)),
+                tuple(_steps(turn.local, sizes, dtype)),
+            )
+            for channel in program.channels
+            for turn in channel
+        )
+
+    def buffers(self, send: int, recv: int) -> tuple[Addresses, Any]:
+        """Return the addresses of this rank's buffers, and what keeps its scratch.
+
+        For work on CuPy's current stream. What keeps the scratch may be dropped once that work is on
+        the stream, and what else reads it is done.
+
+        Parameters
+        ----------
+        send, recv : int
+            Addresses of the arrays; any number where there is none.
+
+        Raises
+        ------
+        UsageError
+            If a graph is captured from the stream, and there is no memory for that yet.
+        """
+        if not self._elements:
+            return (send, recv, 0), None
+        kept = self._scratch.empty(self._elements * self._dtype.itemsize, _BYTES)
+        return (send, recv, kept.data.ptr), kept
+
+    def pieces(self, messages: Sequence[PlacedMessage], at: Addresses) -> list[Piece]:
+        """Return messages of a turn, by the addresses that `buffers` gave."""
+        dtype = self._dtype
+        return [
+            Piece(peer, Span(at[buffer] + offset, elements, dtype))
+            for peer, (buffer, offset, elements) in messages
+        ]
+
+    def carry_out(self, local: Sequence[PlacedStep], at: Addresses, stream: int) -> None:
+        """Put a turn's local steps on a stream, which is CuPy's current one. Never blocks."""
+        itemsize = self._dtype.itemsize
+        for sources, (buffer, offset, elements), final in local:
+            target = at[buffer] + offset
+            if final is None:
+                of, begin, _ = sources[0]
+                copy(at[of] + begin, target, elements * itemsize, stream)
+            else:
+                assert self._fold is not None
+                contributions = [at[of] + begin for of, begin, _ in sources]
+                self._fold(contributions, target, elements, final)
+
+    def enqueue(self, exchange: Exchange, send: int, recv: int, stream: int) -> None:
+        """Put the whole program on a stream, which is CuPy's current one. Never blocks.
+
+        Parameters
+        ----------
+        exchange : callable
+            Puts messages on a stream.
+        send, recv : int
+            Addresses of the arrays; any number where there is none.
+        stream : int
+            The stream's number.
+
+        Raises
+        ------
+        UsageError
+            If a graph is captured from the stream, and there is no memory for that yet.
+        """
+        at, kept = self.buffers(send, recv)
+        for receives, sends, local in self.turns:
+            if receives or sends:
+                exchange(self.pieces(receives, at), self.pieces(sends, at), stream)
+            if local:
+                self.carry_out(local, at, stream)
+        del kept  # from here on the pool gives it to what comes later on this stream
+
+
+def _messages(
+    messages: Sequence[Message], sizes: Sequence[int], dtype: DType
+) -> Iterator[PlacedMessage]:
+    for peer, data in messages:
+        place = _place(data, sizes, dtype)
+        if place.elements:
+            yield PlacedMessage(peer, place)
+
+
+def _steps(steps: Sequence[Step], sizes: Sequence[int], dtype: DType) -> Iterator[PlacedStep]:
+    for sources, target, final in steps:
+        places = tuple(_place(source, sizes, dtype) for source in sources)
+        yield PlacedStep(places, _place(target, sizes, dtype), final)
+
+
+def _place(data: Slice, sizes: Sequence[int], dtype: DType) -> Place:
+    number, where = data
+    assert number < len(OWN)  # device memory of peers is not reached
+    if where is None:
+        return Place(number, 0, sizes[number])
+    return Place(number, where.start * dtype.itemsize, where.stop - where.start)

@@ -1,0 +1,165 @@
+"""One rank's schedule, made ready to be run again and again."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hpccomm.schedules.schedule import (
+    RECV,
+    SCRATCH,
+    SEND,
+    Copies,
+    Folds,
+    Group,
+    Place,
+    Round,
+    Schedule,
+    Transfers,
+)
+
+OWN = (SEND, RECV, SCRATCH)
+"""This rank's buffers, by number. Those of rank p follow from ``len(OWN) * (p + 1)`` on."""
+
+_NUMBER = {name: number for number, name in enumerate(OWN)}
+
+
+class Slice(NamedTuple):
+    """Elements of the buffer of that number; None for all of them, which spares a view."""
+
+    buffer: int
+    where: slice | None
+
+
+class Message(NamedTuple):
+    """A message to or from `peer`."""
+
+    peer: int
+    data: Slice
+
+
+class Step(NamedTuple):
+    """Fold `sources` into `target`, `final` or not; where `final` is None, copy the only source."""
+
+    sources: tuple[Slice, ...]
+    target: Slice
+    final: bool | None
+
+
+class Turn(NamedTuple):
+    """What this rank does in one round, or in a step of the barrier at its end.
+
+    Attributes
+    ----------
+    receives, sends : tuple of Message
+        Under way at once.
+    local : tuple of Step
+        In their order, once those are complete.
+    """
+
+    receives: tuple[Message, ...]
+    sends: tuple[Message, ...]
+    local: tuple[Step, ...] = ()
+
+
+class Program(NamedTuple):
+    """What one rank does in a collective.
+
+    Attributes
+    ----------
+    channels : tuple
+        The turns of each, without those in which this rank does nothing. A channel of no turns
+        stays: a channel's place is its number on every rank.
+    scratch : int
+        Elements of its scratch.
+
+    Ranks that reach each other's memory must have met before it begins: barriers with which a channel
+    opens are left out.
+    """
+
+    channels: tuple[tuple[Turn, ...], ...]
+    scratch: int
+
+
+def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
+    """Return the program of the one rank for which `schedule` was made.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Built for one rank.
+    lengths : tuple of int
+        Elements of this rank's `SEND` and `RECV`.
+    """
+    sizes = (*lengths, schedule.scratch)
+    channels = []
+    for channel in schedule.channels:
+        turns: list[Turn] = []
+        opening = True
+        for each in channel():
+            barrier = each.barrier
+            opening = opening and not (each.receives or each.sends or each.local)
+            if opening:
+                continue  # whoever runs the program has them meet
+            turn = _turn(each, sizes)
+            if any(turn):
+                turns.append(turn)
+            if barrier is not None:
+                turns.extend(_met(barrier))
+        channels.append(tuple(turns))
+    return Program(tuple(channels), schedule.scratch)
+
+
+def _turn(each: Round, sizes: Sequence[int]) -> Turn:
+    return Turn(
+        tuple(message for table in each.receives for message in _messages(table, sizes)),
+        tuple(message for table in each.sends for message in _messages(table, sizes)),
+        tuple(step for table in each.local for step in _steps(table, sizes)),
+    )
+
+
+def _messages(table: Transfers, sizes: Sequence[int]) -> Iterator[Message]:
+    buffer = _NUMBER[table.buffer]
+    columns = (table.peer.tolist(), table.start.tolist(), table.count.tolist())
+    for peer, start, count in zip(*columns, strict=True):
+        yield Message(peer, _slice(buffer, start, count, sizes))
+
+
+def _steps(table: Folds | Copies, sizes: Sequence[int]) -> Iterator[Step]:
+    sources = (table.source,) if isinstance(table, Copies) else table.sources
+    final = None if isinstance(table, Copies) else table.final
+    for row, (rank, count) in enumerate(
+        zip(table.rank.tolist(), table.count.tolist(), strict=True)
+    ):
+        at = tuple(_at(source, row, rank, count, sizes) for source in sources)
+        yield Step(at, _at(table.target, row, rank, count, sizes), final)
+
+
+def _at(place: Place, row: int, rank: int, count: int, sizes: Sequence[int]) -> Slice:
+    start = int(place.start[row]) if isinstance(place.start, np.ndarray) else place.start
+    number = _NUMBER[place.buffer]
+    peer = rank if place.peer is None else int(place.peer[row])
+    if peer == rank:
+        return _slice(number, start, count, sizes)
+    return Slice(len(OWN) * (peer + 1) + number, slice(start, start + count))
+
+
+def _slice(buffer: int, start: int, count: int, sizes: Sequence[int]) -> Slice:
+    whole = start == 0 and count == sizes[buffer]
+    return Slice(buffer, None if whole else slice(start, start + count))
+
+
+def _met(group: Group) -> Iterator[Turn]:
+    """Return the turns of a dissemination barrier: after ⌈log2 n⌉ all know of all.
+
+    D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", 1988.
+    """
+    # Scratch, since that can be written.
+    nothing = Slice(_NUMBER[SCRATCH], slice(0, 0))
+    distance = 1
+    while len(group.rank) and distance < group.size:
+        ahead, behind = ((group.at + step) % group.size for step in (distance, -distance))
+        hears = Message(int(group.peer(behind)[0]), nothing)
+        tells = Message(int(group.peer(ahead)[0]), nothing)
+        yield Turn((hears,), (tells,))
+        distance *= 2

@@ -1,0 +1,245 @@
+"""Runs programs over a transport."""
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.contracts.backend import Buffer
+from hpccomm.contracts.transport import CALLS, CHANNELS, Exposure, Reach, Request, Steps, Transport
+from hpccomm.dispatch.execution.forms import Forms
+from hpccomm.dispatch.execution.program import Message, Program, Turn
+from hpccomm.dispatch.execution.reached import Reached, copy
+from hpccomm.dispatch.execution.room import Room
+from hpccomm.dtypes import DType
+from hpccomm.reductions import Folder
+
+FIRST_TAG = 2
+"""Tag of the first channel of a communicator's first schedule. The control plane has those below."""
+
+EAGER_POLLS = 8
+"""So often a channel that is alone polls before it lets others look at deadlines: a small message from
+a rank that calls at the same time takes a microsecond."""
+
+PATIENT_POLLS = 1000
+"""So often a receive is polled before a look at what came instead."""
+
+_NOTHING = np.empty(0, np.uint8)
+
+_NOBODY: frozenset[int] = frozenset()
+
+_in_vain: list[object] = []
+"""What failed with receives under way, and their memory: a message to come may still match them."""
+
+
+Suspects = frozenset[int]
+"""Identities of requests."""
+
+Buffers = Sequence[NDArray[Any]] | Reached
+"""The buffers that a program numbers."""
+
+
+class Runner:
+    """Runs programs over one transport, one at a time: they share their scratch.
+
+    Parameters
+    ----------
+    transport : Transport
+        Moves the slices.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._room = Room()
+        self._results = Room()
+        # Ranks come to the same number of a call, since they run the same calls.
+        self._tags = cycle(range(FIRST_TAG, CHANNELS * CALLS, CHANNELS))
+
+    def steps(
+        self, program: Program, dtype: DType, fold: Folder | None, send: Buffer, recv: Buffer
+    ) -> Steps:
+        """Run `program`, polled.
+
+        Parameters
+        ----------
+        program : Program
+            What this rank does.
+        dtype : dtype
+            Of its elements.
+        fold : Folder or None
+            The reduction, if there is one.
+        send, recv : ndarray or None, 1-D of `dtype`
+            This rank's arrays.
+        """
+        tag = next(self._tags)
+        scratch = self._room.take(program.scratch, dtype)
+        # Where a rank has no array its program names none: any will do.
+        buffers = (scratch if send is None else send, scratch if recv is None else recv, scratch)
+        return self._program(program, tag, fold, buffers)
+
+    def formed(
+        self, forms: Forms, dtype: DType, fold: Folder | None, send: Buffer, recv: Buffer
+    ) -> Steps:
+        """Run the form that fits what the ranks of the node reach of each other, polled.
+
+        Parameters are those of `steps`.
+
+        Raises
+        ------
+        BufferMismatch
+            If they do not make the same call. On all of them, before memory is touched.
+        PeerLost
+            If a peer's process has ended.
+        """
+        return self._formed(next(self._tags), forms, dtype, fold, send, recv)
+
+    def _formed(
+        self,
+        tag: int,
+        forms: Forms,
+        dtype: DType,
+        fold: Folder | None,
+        send: Buffer,
+        recv: Buffer,
+    ) -> Steps:
+        shared = self._transport.shared
+        assert shared is not None
+        own = [_NOTHING if send is None else send, _NOTHING if recv is None else recv]
+        exposure = shared.expose(
+            own, forms.fingerprint, forms.scratch, plain=forms.plain, room=forms.room
+        )
+        try:
+            yield from self._exposed(tag, forms, dtype, fold, send, recv, exposure)
+        except BaseException:  # the call failed, or nobody goes on with it
+            _in_vain.append((exposure, own))
+            raise
+        exposure.withdraw()
+
+    def _exposed(
+        self,
+        tag: int,
+        forms: Forms,
+        dtype: DType,
+        fold: Folder | None,
+        send: Buffer,
+        recv: Buffer,
+        exposure: Exposure,
+    ) -> Steps:
+        """Meet the ranks of the node, and run the form that fits."""
+        table = forms.table
+        table[0] = exposure.record
+        yield from self._channel(forms.meeting, tag, None, (table.reshape(-1),), EAGER_POLLS)
+        _, reach, program, peers = forms.learned(exposure, dtype)
+        if reach is Reach.STAGED:
+            assert exposure.scratch is not None
+            scratch = exposure.scratch[: program.scratch * dtype.itemsize].view(dtype)
+        else:
+            scratch = self._room.take(program.scratch, dtype)
+        own = [scratch if send is None else send, scratch if recv is None else recv, scratch]
+        buffers = Reached(own, peers, self._results)
+        yield from self._program(program, tag, fold, buffers)
+
+    def _program(self, program: Program, tag: int, fold: Folder | None, buffers: Buffers) -> Steps:
+        channels = program.channels
+        if len(channels) == 1:
+            return self._channel(channels[0], tag, fold, buffers, EAGER_POLLS)
+        return self._at_once(channels, tag, fold, buffers)
+
+    def _at_once(
+        self, channels: Sequence[tuple[Turn, ...]], tag: int, fold: Folder | None, buffers: Buffers
+    ) -> Steps:
+        """Move all channels on at the same time, until all are done."""
+        under_way = [
+            self._channel(channel, tag + number, fold, buffers)
+            for number, channel in enumerate(channels)
+        ]
+        while under_way:
+            moved = False
+            left = []
+            for channel in under_way:
+                step = next(channel, None)
+                if step is not None:
+                    left.append(channel)
+                moved |= step is not False
+            under_way = left
+            if under_way:
+                yield moved
+
+    def _channel(
+        self,
+        turns: tuple[Turn, ...],
+        tag: int,
+        fold: Folder | None,
+        buffers: Buffers,
+        eager: int = 0,
+    ) -> Steps:
+        # The latency of small arrays is made here: one function more is a tenth of it.
+        isend, irecv = self._transport.isend, self._transport.irecv
+        near = buffers if isinstance(buffers, Reached) else None
+        pair = None if fold is None else fold.pair
+        requests: list[Request] = []
+        try:
+            for receives, sends, local in turns:
+                requests = []
+                for peer, (number, where) in receives:
+                    data = buffers[number] if where is None else buffers[number][where]
+                    requests.append(irecv(data, peer, tag))
+                for peer, (number, where) in sends:
+                    data = buffers[number] if where is None else buffers[number][where]
+                    requests.append(isend(data, peer, tag))
+                left = [request for request in requests if not request()]
+                idle = 0
+                suspects: Suspects = _NOBODY
+                while left:
+                    if idle >= eager:
+                        yield not idle
+                    before = len(left)
+                    left = [request for request in left if not request()]
+                    idle = idle + 1 if len(left) == before else 0
+                    if idle and idle % PATIENT_POLLS == 0:
+                        suspects = self._look(suspects, receives, requests, left, tag, buffers)
+                if near is not None:
+                    for step in local:
+                        near.carry_out(step, fold)
+                    local = ()
+                for sources, (number, where), final in local:
+                    target = buffers[number] if where is None else buffers[number][where]
+                    inputs = []
+                    for number, where in sources:
+                        inputs.append(buffers[number] if where is None else buffers[number][where])
+                    if final is None:
+                        copy(inputs[0], target)
+                    elif pair is not None and len(inputs) == 2:
+                        pair(*inputs, target)
+                    else:
+                        fold(inputs, target, final)  # type: ignore[misc]  # a reduction has one
+        except BaseException:  # the call failed, or nobody goes on with it
+            _in_vain.append((requests, buffers))
+            raise
+
+    def _look(
+        self,
+        suspects: Suspects,
+        receives: tuple[Message, ...],
+        requests: list[Request],
+        left: list[Request],
+        tag: int,
+        buffers: Buffers,
+    ) -> Suspects:
+        """Return which receives seem to wait in vain; raise if one of them did so before.
+
+        What is seen may be the next round's message, come with the one that is awaited: then that
+        receive is complete at its next poll.
+        """
+        waiting = {id(request) for request in left}
+        seen: dict[int, int] = {}
+        for (peer, (number, where)), request in zip(receives, requests, strict=False):
+            if id(request) in waiting and peer not in seen:
+                seen[peer] = id(request)
+                data = buffers[number] if where is None else buffers[number][where]
+                again = id(request) in suspects
+                if not self._transport.look(peer, tag, data.nbytes, take=again):
+                    seen[peer] = 0
+        return frozenset(seen.values())

@@ -1,0 +1,178 @@
+"""The way of arrays in host memory."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from hpccomm.contracts.backend import Backend, Buffer, Native, Start
+from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.transport import Steps
+from hpccomm.dispatch import policy
+from hpccomm.dispatch.execution import Room
+from hpccomm.dispatch.own import OwnAlgorithms, Started
+from hpccomm.dispatch.route import After, Before, Way, surrounded
+from hpccomm.dispatch.sharing import memory_way, sharing
+from hpccomm.dtypes import DType, is_narrow
+from hpccomm.reductions import Average, PremulSum, ReduceOp, identity, premultiply, try_out
+from hpccomm.settings import Settings
+
+
+class HostPath:
+    """The way of arrays in host memory.
+
+    Parameters
+    ----------
+    backend : Backend
+        Moves the data.
+    settings : Settings
+        Of the communicator.
+    tables : policy.Tables
+        What `auto` goes by.
+
+    Attributes
+    ----------
+    policy : policy.Policy
+        Chooses the algorithms.
+    """
+
+    def __init__(self, backend: Backend, settings: Settings, tables: policy.Tables) -> None:
+        self._backend = backend
+        self._products = Room()
+        self._averages: dict[DType, Average] = {}
+        self._sharing = sharing(backend, settings)
+        self._own = OwnAlgorithms(backend, self._sharing, settings.segment)
+        self._shared = self._sharing is not None and backend.topology.num_nodes == 1
+        memory = memory_way(self._sharing)
+        self.policy = tables.policy(tables.shape(backend.name, backend.topology, memory))
+
+    def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
+        """Return the names that ``algorithm=`` may take for calls like `call`."""
+        native = self._backend.native(_carried_out(call)) is not None
+        return policy.applicable(
+            call, native=native, shared=self._shared, deterministic=deterministic
+        )
+
+    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> Way:
+        """Decide how calls like `call` are carried out. Local; the same on every rank.
+
+        Raises
+        ------
+        UsageError
+            If `algorithm` does not apply, or the reduction is a user's function that does not take
+            NumPy arrays.
+        """
+        if call.op is not None:
+            try_out(call.op, call.dtype)
+        backend = self._backend
+        inner = _carried_out(call)
+        native = backend.native(inner)
+        decision = self.policy.decide(
+            call,
+            algorithm,
+            native=native is not None,
+            shared=self._shared,
+            deterministic=deterministic,
+        )
+        before, after = self._before(call), self._after(call, decision.algorithm)
+        if decision.algorithm == policy.NATIVE:
+            assert native is not None
+            choice = self._choice(call, decision)
+            return surrounded(choice, before, _polled(native), native.run, after)
+        if deterministic and call.collective == "scan" and _rounds_narrow(call):
+            return self._widened(call, decision)
+        started = self._own.start(call, inner, decision.pick, deterministic)
+        choice = self._choice(call, decision, started)
+        return surrounded(choice, before, started.start, None, after)
+
+    def registered(self, *arrays: Buffer) -> bool:
+        """Tell whether this rank has arrays, all of them in memory that its peers map. Local."""
+        shared = self._backend.collectives.shared
+        if self._sharing is None or shared is None:
+            return False
+        held = [shared.holds(each) for each in arrays if each is not None and each.size]
+        return bool(held) and all(held)
+
+    def _choice(
+        self, call: Signature, decision: policy.Decision, started: Started | None = None
+    ) -> Choice:
+        segment, reason = None, decision.reason
+        if started is not None:
+            segment = started.segment
+            reason = f"{reason}; {started.reached}" if started.reached else reason
+        return Choice(
+            collective=call.name,
+            path="host",
+            backend=self._backend.name,
+            algorithm=decision.algorithm,
+            segment=segment,
+            registered=False,
+            reason=reason,
+        )
+
+    def _widened(self, call: Signature, decision: policy.Decision) -> Way:
+        """Scan narrow floats in float32, so that they are rounded once and not at each hop."""
+        wide = replace(_carried_out(call), dtype=np.dtype(np.float32), in_place=False)
+        started = self._own.start(call, wide, decision.pick, True)
+
+        def start_wide(send: Buffer, recv: Buffer) -> Steps:
+            assert send is not None
+            assert recv is not None
+            result = np.empty(recv.size, np.float32)
+            yield from started.start(send.astype(np.float32), result)
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.copyto(recv, result, casting="unsafe")
+
+        choice = self._choice(call, decision, started)
+        before, after = self._before(call), self._after(call, decision.algorithm)
+        return surrounded(choice, before, start_wide, None, after)
+
+    def _before(self, call: Signature) -> Before | None:
+        """Return what makes the contribution of `send`, or None if it is that itself."""
+        op = call.op
+        if not isinstance(op, PremulSum):
+            return None
+
+        def scaled(send: Buffer) -> Buffer:
+            assert send is not None
+            # Apart: the user's array stays as it is.
+            product = self._products.take(send.size, send.dtype)
+            premultiply(op, send, product)
+            return product
+
+        return scaled
+
+    def _after(self, call: Signature, algorithm: str) -> After | None:
+        """Return what is left to do on `recv`, or None."""
+        if call.op is ReduceOp.AVG and algorithm == policy.NATIVE:
+            average = self._averages.get(call.dtype)
+            if average is None:
+                average = self._averages[call.dtype] = Average(call.dtype, self._backend.size)
+            divide = average
+            return lambda recv: None if recv is None else divide(recv)
+        if call.exclusive and self._backend.rank == 0:
+            assert call.op is not None
+            neutral = identity(call.op, call.dtype)
+            return lambda recv: None if recv is None else recv.fill(neutral)
+        return None
+
+
+def _rounds_narrow(call: Signature) -> bool:
+    return is_narrow(call.dtype) and isinstance(call.op, ReduceOp | PremulSum)
+
+
+def _polled(native: Native) -> Start:
+    def start(send: Buffer, recv: Buffer) -> Steps:
+        # Small calls come here: a single request needs no list of those that are left.
+        request = native.start(send, recv)
+        while not request():
+            yield False
+
+    return start
+
+
+def _carried_out(call: Signature) -> Signature:
+    """Return the call that is left once contributions are multiplied beforehand."""
+    if isinstance(call.op, PremulSum):
+        return replace(call, op=ReduceOp.SUM, in_place=False)
+    return call

@@ -1,0 +1,252 @@
+"""The way of device arrays over NCCL: its own collectives, else hpccomm's over its messages."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.device import DeviceBackend, DeviceWay, Given, Grouped, Launch, Piece, Span
+from hpccomm.contracts.signature import Signature
+from hpccomm.dispatch import policy
+from hpccomm.dispatch.device_schedules import Begin, DeviceSchedules, Planned
+from hpccomm.errors import UsageError
+from hpccomm.memory.cuda import streams
+from hpccomm.memory.cuda.memory import copy
+from hpccomm.reductions import PremulSum, name_of
+from hpccomm.settings import Settings
+from hpccomm.topology import Topology
+
+_BYTES = np.dtype(np.uint8)
+
+MESSAGE = 64
+"""A launch takes some ten microseconds, and links between devices move some 100 GB/s: about so many
+times what a message takes between processes on the host, and what memory moves there."""
+
+
+class NcclPath:
+    """The way of device arrays over NCCL.
+
+    Parameters
+    ----------
+    devices : DeviceBackend
+        Moves the data.
+    topology : Topology
+        Which ranks share a node.
+    settings : Settings
+        Of the communicator.
+
+    Attributes
+    ----------
+    name : str
+        As in ``comm.backends["cuda"]``.
+    """
+
+    def __init__(self, devices: DeviceBackend, topology: Topology, settings: Settings) -> None:
+        self.name = devices.name
+        self._devices = devices
+        self._schedules = DeviceSchedules(devices.rank, topology, devices.device, settings.segment)
+
+    def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
+        """Return the names that ``algorithm=`` may take for calls like `call`.
+
+        First those of NCCL's own: where both have one of a name (``"ring"``, ``"tree"``), NCCL's is
+        meant. With `deterministic` all are hpccomm's.
+        """
+        return self._names(call, self._library(call, deterministic)[1], deterministic)
+
+    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceWay:
+        """Decide how calls like `call` are carried out. Local; the same on every rank.
+
+        Raises
+        ------
+        UsageError
+            If `algorithm` does not apply, or the reduction is a user's function that does not take
+            CuPy arrays.
+        """
+        asked, pinned = self._library(call, deterministic)
+        name, reason = self._choose(call, algorithm, pinned, deterministic)
+        if name in pinned:
+            return self._natively(call, asked, name, reason)
+        planned = self._schedules.planned(call, name, deterministic)
+        choice = self._choice(call.name, name, f"{reason}; over its messages", planned.segment)
+        launch = self._enqueuing(planned) if call.elements else _nothing
+        return DeviceWay(choice, launch)
+
+    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceWay:
+        """Return the way of a user's point-to-point call; its addresses are in the pieces.
+
+        Raises
+        ------
+        UsageError
+            If the tag is not 0.
+        """
+        if tag:
+            raise UsageError(
+                f"tag is {tag}, and NCCL's messages have none; leave it at 0, or send host arrays"
+            )
+        name = "send_recv" if receives and sends else "recv" if receives else "send"
+        # Both ends come to the same size, so neither waits for an empty message.
+        receives = [each for each in receives if each.data.elements]
+        sends = [each for each in sends if each.data.elements]
+        choice = self._choice(name, policy.NATIVE, "NCCL has messages of its own", None)
+        if any(_overlap(out.data, come.data) for out in sends for come in receives):
+            return self._from_copies(choice, receives, sends)
+        exchange = self._devices.exchange
+
+        def launch(_send: int, _recv: int, stream: int) -> None:
+            if receives or sends:
+                exchange(receives, sends, stream)
+
+        return DeviceWay(choice, launch, grouped=Grouped(launch))
+
+    def _from_copies(
+        self, choice: Choice, receives: Sequence[Piece], sends: Sequence[Piece]
+    ) -> DeviceWay:
+        """Return the way of messages of which one replaces what another one sends."""
+        device, exchange, scratch = (
+            self._devices.device,
+            self._devices.exchange,
+            self._schedules.scratch,
+        )
+        copied: list[Piece] = []
+
+        def begin(_send: int, _recv: int, stream: int) -> Given:
+            copied.clear()
+            kept = []
+            with streams.used(stream, device):
+                for peer, data in sends:
+                    memory = scratch.empty(data.nbytes, _BYTES)
+                    kept.append(memory)
+                    copy(data.pointer, memory.data.ptr, data.nbytes, stream)
+                    copied.append(Piece(peer, data._replace(pointer=memory.data.ptr)))
+            return Given(0, 0, kept)
+
+        def launch(_send: int, _recv: int, stream: int) -> None:
+            exchange(receives, copied, stream)
+
+        grouped = Grouped(launch, begin)
+        return DeviceWay(choice, _alone(grouped), grouped=grouped)
+
+    def close(self) -> None:
+        """Free NCCL's communicators, and the memory of captured graphs. Local; blocks; idempotent.
+
+        After all that is under way has ended; graphs are not replayed any more.
+        """
+        self._devices.close()
+        self._schedules.scratch.free()
+
+    def _library(self, call: Signature, deterministic: bool) -> tuple[Signature, tuple[str, ...]]:
+        """Return what NCCL is asked for, and the names under which it does that."""
+        if call.collective == "all_to_all":
+            # Ranks that are in place must choose as those that are not: they copy first.
+            call = replace(call, in_place=False)
+        if deterministic:
+            return call, ()
+        names = self._devices.algorithms(call)
+        if not names and isinstance(call.op, PremulSum):
+            call = self._schedules.summed(call)
+            names = self._devices.algorithms(call)
+        return call, names
+
+    def _names(
+        self, call: Signature, pinned: tuple[str, ...], deterministic: bool
+    ) -> tuple[str, ...]:
+        own = self._schedules.applicable(call, deterministic)
+        return (*pinned, *(name for name in own if name not in pinned))
+
+    def _choose(
+        self, call: Signature, algorithm: str, pinned: tuple[str, ...], deterministic: bool
+    ) -> tuple[str, str]:
+        """Return the name of the algorithm that is taken, and why."""
+        ordered = f"; {policy.IN_ORDER}" if deterministic else ""
+        if algorithm != policy.AUTO:
+            names = self._names(call, pinned, deterministic)
+            if algorithm not in names:
+                fits = ", ".join(repr(name) for name in (policy.AUTO, *names))
+                raise UsageError(
+                    f"algorithm is {algorithm!r}, which does not apply to this {call.name} "
+                    f"over {self.name}; give one of {fits}"
+                )
+            whose = "NCCL's" if algorithm in pinned else "hpccomm's"
+            return algorithm, f"as asked, {whose} own{ordered}"
+        if pinned:
+            return pinned[0], "NCCL has its own"
+        name = policy.own(call, self._devices.size, message=MESSAGE)
+        if deterministic:
+            return name, f"hpccomm's own{ordered}"
+        of = call.dtype if call.op is None else f"{name_of(call.op)} on {call.dtype}"
+        return (
+            name,
+            f"hpccomm's own, since NCCL has none that does {call.name} of {of} as it is meant",
+        )
+
+    def _natively(self, call: Signature, asked: Signature, name: str, reason: str) -> DeviceWay:
+        pinned = self._devices.native(asked, name)
+        # A pinned one has a communicator of its own, made with another NCCL_ALGO.
+        told = self._devices.reason() if name == policy.NATIVE else ""
+        choice = self._choice(call.name, name, f"{reason}; {told}" if told else reason, None)
+        begin: Begin | None = None
+        if asked.op is not call.op:
+            begin = self._schedules.scaled(call)
+        elif call.in_place and not asked.in_place:
+            begin = self._schedules.saved(call)
+        launch = pinned.launch if call.elements else _nothing
+        if begin is None or not call.elements:
+            return DeviceWay(choice, launch, needs=pinned.needs, grouped=Grouped(launch))
+        grouped = Grouped(launch, self._beginning(begin))
+        return DeviceWay(choice, _alone(grouped), needs=pinned.needs, grouped=grouped)
+
+    def _beginning(self, begin: Begin) -> Callable[[int, int, int], Given]:
+        device = self._devices.device
+
+        def beginning(send: int, recv: int, stream: int) -> Given:
+            with streams.used(stream, device):
+                begun = begin(send, recv, stream)
+            return Given(begun.send, begun.recv, begun.kept)
+
+        return beginning
+
+    def _enqueuing(self, planned: Planned) -> Launch:
+        device, exchange = self._devices.device, self._devices.exchange
+        program, begin, _ = planned
+
+        def launch(send: int, recv: int, stream: int) -> None:
+            with streams.used(stream, device):
+                begun = begin(send, recv, stream)
+                program.enqueue(exchange, begun.send, begun.recv, stream)
+                begun.end()
+
+        return launch
+
+    def _choice(self, collective: str, algorithm: str, reason: str, segment: int | None) -> Choice:
+        return Choice(
+            collective=collective,
+            path="cuda",
+            backend=self.name,
+            algorithm=algorithm,
+            segment=segment,
+            registered=False,
+            reason=reason,
+        )
+
+
+def _overlap(a: Span, b: Span) -> bool:
+    return a.pointer < b.pointer + b.nbytes and b.pointer < a.pointer + a.nbytes
+
+
+def _alone(grouped: Grouped) -> Launch:
+    """Return the launch of a call that stands in no group."""
+    begin = grouped.begin
+    if begin is None:
+        return grouped.launch
+
+    def launch(send: int, recv: int, stream: int) -> None:
+        given = begin(send, recv, stream)
+        grouped.launch(given.send, given.recv, stream)
+
+    return launch
+
+
+def _nothing(_send: int, _recv: int, _stream: int) -> None:
+    pass

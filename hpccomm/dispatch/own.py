@@ -1,0 +1,194 @@
+"""Running hpccomm's own algorithms."""
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from hpccomm.contracts.backend import Backend, Start
+from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.transport import Reach
+from hpccomm.dispatch import policy
+from hpccomm.dispatch.execution import Forms, Program, Runner, compiled
+from hpccomm.dispatch.sharing import Sharing
+from hpccomm.dtypes import DType
+from hpccomm.reductions import Folder, Op, ReduceOp, name_of
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, Build
+from hpccomm.schedules.schedule import Schedule, Tuning, world
+from hpccomm.settings import DEFAULT_SEGMENT
+
+logger = logging.getLogger("hpccomm")
+
+DEFAULT_CHANNELS = 2
+"""Pieces of an array under way at the same time, where the policy does not say."""
+
+MOST_SEGMENTS = 1 << 14
+"""An array is cut into about so many at most: their number is the length of a program. Through a room
+that is too small for that nothing is staged."""
+
+
+class Started(NamedTuple):
+    """What runs an algorithm.
+
+    Attributes
+    ----------
+    start : callable
+        ``start(send, recv)`` gives the polled steps.
+    segment : int or None
+        Bytes that are moved at a time, where it cuts the array.
+    reached : str
+        How the ranks of a node reach each other's arrays; empty where it only sends messages.
+    """
+
+    start: Start
+    segment: int | None
+    reached: str
+
+
+class OwnAlgorithms:
+    """Runs algorithms on the ranks of one communicator.
+
+    Parameters
+    ----------
+    backend : Backend
+        Moves the data.
+    sharing : Sharing or None
+        How the ranks of a node share memory.
+    segment : int or None
+        Bytes to move at a time, if that is asked for.
+    """
+
+    def __init__(self, backend: Backend, sharing: Sharing | None, segment: int | None) -> None:
+        self._backend = backend
+        self._sharing = sharing
+        self._segment = segment
+        self._runner = Runner(backend.collectives)
+        self._folders: dict[tuple[ReduceOp, DType], Folder] = {}
+
+    def start(
+        self, asked: Signature, call: Signature, pick: policy.Pick, deterministic: bool
+    ) -> Started:
+        """Return what runs an algorithm.
+
+        Parameters
+        ----------
+        asked : Signature
+            The user's call, by which calls are told apart.
+        call : Signature
+            What is left of it for the algorithm.
+        pick : Pick
+            The algorithm.
+        deterministic : bool
+            Whether contributions are folded in rank order.
+        """
+        found = ALGORITHMS[call.collective][pick.algorithm]
+        fold = None if call.op is None else self._folder(call.op, call.dtype)
+        builds = self._builds(call, found, deterministic)
+        itemsize = call.dtype.itemsize
+        if Reach.DIRECT not in builds:
+            schedule = self._schedule(builds[Reach.APART], call, pick)
+            program = self._compiled(schedule, call)
+            start = partial(self._runner.steps, program, call.dtype, fold)
+            return Started(start, _nbytes(schedule.segment, itemsize), "")
+        sharing = self._sharing
+        assert sharing is not None
+        likely, scratch, reached = self._likely(builds, call, pick, sharing)
+        topology, rank = self._backend.topology, self._backend.rank
+        forms = Forms(
+            rank,
+            tuple(topology.neighbours(rank)),
+            _fingerprint(asked, pick.algorithm, deterministic),
+            {reach: partial(self._built, build, call, pick) for reach, build in builds.items()},
+            scratch=scratch,
+            plain=sharing.plain,
+            room=sharing.room,
+        )
+        start = partial(self._runner.formed, forms, call.dtype, fold)
+        return Started(start, _nbytes(likely.segment, itemsize), reached)
+
+    def _builds(self, call: Signature, found: Algorithm, deterministic: bool) -> dict[Reach, Build]:
+        """Return what makes the schedules of an algorithm's forms."""
+
+        def by_messages(algorithm: Algorithm) -> Build:
+            ordered = algorithm.ordered
+            return ordered if deterministic and ordered is not None else algorithm.build
+
+        if self._sharing is None:
+            return {Reach.APART: by_messages(found)}
+        if not found.shared:
+            builds = {Reach.APART: by_messages(found)}
+            if found.direct is not None and not deterministic:
+                builds[Reach.DIRECT] = found.direct
+            return builds
+        # What the ranks find out in the call may leave messages alone.
+        other = ALGORITHMS[call.collective][policy.own(call, self._backend.size)]
+        builds = {Reach.APART: by_messages(other), Reach.DIRECT: found.build}
+        if found.staged is not None:
+            builds[Reach.STAGED] = found.staged
+        return builds
+
+    def _likely(
+        self, builds: Mapping[Reach, Build], call: Signature, pick: policy.Pick, sharing: Sharing
+    ) -> tuple[Schedule, int, str]:
+        """Return the schedule for plain arrays, the bytes staged for it, and how they are reached."""
+        if sharing.plain or Reach.STAGED not in builds:
+            return self._schedule(builds[Reach.DIRECT], call, pick), 0, sharing.how
+        staged = self._schedule(builds[Reach.STAGED], call, pick)
+        scratch = staged.scratch * call.dtype.itemsize
+        pieces = call.elements // (staged.segment or max(call.elements, 1))
+        if scratch <= sharing.room and pieces <= MOST_SEGMENTS:
+            return staged, scratch, sharing.how
+        reached = (
+            "ranks of a node map each other's arrays of comm.empty; plain ones are sent as messages, "
+            f"since {sharing.room} bytes a rank are too little to stage them "
+            "(a larger shared_memory_room would do)"
+        )
+        logger.info("%s of %d bytes: %s", call.name, call.nbytes, reached)
+        return self._schedule(builds[Reach.APART], call, pick), 0, reached
+
+    def _built(self, build: Build, call: Signature, pick: policy.Pick) -> Program:
+        return self._compiled(self._schedule(build, call, pick), call)
+
+    def _schedule(self, build: Build, call: Signature, pick: policy.Pick) -> Schedule:
+        """Return this rank's schedule."""
+        backend = self._backend
+        itemsize = call.dtype.itemsize
+        nbytes = self._segment or pick.segment or DEFAULT_SEGMENT
+        segment = max(1, nbytes // itemsize)
+        if call.collective != "all_to_all" or call.uniform:  # else ranks have their own elements
+            segment = max(segment, call.elements // MOST_SEGMENTS)
+        room = 0 if self._sharing is None else self._sharing.room // itemsize
+        channels = pick.channels or DEFAULT_CHANNELS
+        tuning = Tuning(segment, channels, backend.topology, room)
+        return build(world(backend.size, np.array([backend.rank])), call, tuning)
+
+    def _compiled(self, schedule: Schedule, call: Signature) -> Program:
+        send, recv = call.lengths(np.array([self._backend.rank]))
+        return compiled(schedule, (int(send[0]), int(recv[0])))
+
+    def _folder(self, op: Op, dtype: DType) -> Folder:
+        """Return what folds; calls of one named reduction and dtype share it, and its memory."""
+        if not isinstance(op, ReduceOp):
+            return Folder(op, dtype)
+        averaged = self._backend.size if op is ReduceOp.AVG else 0
+        found = self._folders.get((op, dtype))
+        if found is None:
+            found = self._folders[op, dtype] = Folder(op, dtype, averaged)
+        return found
+
+
+def _nbytes(segment: int | None, itemsize: int) -> int | None:
+    return None if segment is None else segment * itemsize
+
+
+def _fingerprint(call: Signature, algorithm: str, deterministic: bool) -> int:
+    """Return a number that differs where calls do that must be equal on all ranks."""
+    # Each rank has its own counts of an uneven all-to-all.
+    counts = () if call.collective == "all_to_all" and not call.uniform else call.counts
+    op = None if call.op is None else (name_of(call.op), repr(getattr(call.op, "factor", None)))
+    asked = (call.collective, str(call.dtype), counts, op, call.root, call.exclusive)
+    terms = (*asked, algorithm, deterministic)
+    return crc32(repr(terms).encode())

@@ -1,0 +1,214 @@
+"""Which algorithm a call takes: a function of what is equal on all ranks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE, Pick, Shape, Table
+from hpccomm.errors import UsageError
+from hpccomm.reductions import name_of
+from hpccomm.schedules.algorithms import ALGORITHMS
+
+NATIVE = "native"
+AUTO = "auto"
+
+SMALL_BYTES = 2048
+"""Up to here the number of messages counts."""
+
+LARGE_BYTES = 16384
+"""From here on for each rank the bytes count: a ring's n messages one after the other are worth it."""
+
+
+class ByBytes(NamedTuple):
+    """What is taken for small arrays, for large ones, and between."""
+
+    small: str
+    middle: str
+    large: str
+
+
+BY_BYTES: Mapping[str, ByBytes] = MappingProxyType(
+    {
+        "all_reduce": ByBytes("recursive_doubling", "halving_doubling", "ring"),
+        "broadcast": ByBytes("binomial", "binomial", "scatter_all_gather"),
+        "reduce": ByBytes("binomial", "binomial", "halving_doubling"),
+        "all_gather": ByBytes("bruck", "bruck", "ring"),
+        "reduce_scatter": ByBytes("halving_doubling", "halving_doubling", "ring"),
+        "all_to_all": ByBytes("linear", "pairwise", "pairwise"),
+        "gather": ByBytes("linear", "linear", "linear"),
+        "scatter": ByBytes("linear", "linear", "linear"),
+        "scan": ByBytes("binomial", "binomial", "binomial"),
+        "barrier": ByBytes("dissemination", "dissemination", "dissemination"),
+    }
+)
+"""What is taken of hpccomm's own algorithms where no table tells."""
+
+NAMES = (AUTO, NATIVE, *sorted({name for each in ALGORITHMS.values() for name in each}))
+"""Every name that ``algorithm=`` may have in some call."""
+
+
+IN_ORDER = (
+    "contributions are folded in rank order, and the algorithm only moves them and the result"
+)
+
+
+class Decision(NamedTuple):
+    """An algorithm, how it is run, and why it was taken."""
+
+    pick: Pick
+    reason: str
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name."""
+        return self.pick.algorithm
+
+
+def applicable(
+    call: Signature, *, native: bool, shared: bool, deterministic: bool
+) -> tuple[str, ...]:
+    """Return the names that ``algorithm=`` may take for this call.
+
+    Parameters
+    ----------
+    call : Signature
+        What is asked for.
+    native : bool
+        Whether the backend has its own way to do it.
+    shared : bool
+        Whether the ranks reach each other's memory.
+    deterministic : bool
+        Whether contributions must be folded in rank order.
+    """
+    own = tuple(
+        name
+        for name, each in ALGORITHMS[call.collective].items()
+        if (shared or not each.shared)
+        and (call.uniform or not each.uniform)
+        and (not deterministic or each.ordered is not None)
+    )
+    return (NATIVE, *own) if native and not deterministic else own
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Chooses for the calls of one communicator. The same on all its ranks.
+
+    Attributes
+    ----------
+    shape : Shape
+        Of the communicator.
+    table : Table
+        What ``"auto"`` goes by.
+    source : str
+        Where the table is from, in words.
+    """
+
+    shape: Shape
+    table: Table
+    source: str
+
+    def decide(
+        self, call: Signature, algorithm: str, *, native: bool, shared: bool, deterministic: bool
+    ) -> Decision:
+        """Choose the algorithm of a call.
+
+        Parameters
+        ----------
+        call : Signature
+            What is asked for.
+        algorithm : str
+            A name, or ``"auto"``.
+        native, shared, deterministic : bool
+            As for `applicable`.
+
+        Raises
+        ------
+        UsageError
+            If `algorithm` does not apply; the message lists those that do.
+        """
+        names = applicable(call, native=native, shared=shared, deterministic=deterministic)
+        if algorithm == AUTO:
+            return self._automatic(call, names, deterministic)
+        if algorithm not in names:
+            fits = ", ".join(repr(name) for name in (AUTO, *names))
+            known = ALGORITHMS[call.collective].get(algorithm)
+            why = ""
+            if known is not None and known.shared and not shared:
+                why = " between ranks that do not all share memory (HPCCOMM_SHARED_MEMORY=off?)"
+                if self.shape.nodes > 1:
+                    why = f" on {self.shape.nodes} nodes, of which each has its own memory"
+            raise UsageError(
+                f"algorithm is {algorithm!r}, which does not apply to this {call.name} "
+                f"over {self.shape.backend}{why}; give one of {fits}"
+            )
+        pick = Pick(algorithm)
+        if _sized(call):
+            pick = self.named(call.collective, algorithm, call.nbytes, deterministic=deterministic)
+        return Decision(pick, f"as asked; {IN_ORDER}" if deterministic else "as asked")
+
+    def named(
+        self, collective: str, algorithm: str, nbytes: int, *, deterministic: bool = False
+    ) -> Pick:
+        """Return how an algorithm that a call names is run: as the table has it near that size."""
+        cases = (ORDERED_CASE,) if deterministic else (NATIVE_CASE, OWN_CASE)
+        return self.table.tuned(collective, cases, algorithm, nbytes)
+
+    def _automatic(self, call: Signature, names: tuple[str, ...], deterministic: bool) -> Decision:
+        native = NATIVE in names
+        backend, ranks = self.shape.backend, self.shape.ranks
+        if deterministic:
+            case, why = ORDERED_CASE, f"{IN_ORDER}; "
+        elif native:
+            case, why = NATIVE_CASE, ""
+        else:
+            what = f"{call.name}{_what(call)}"
+            case, why = OWN_CASE, f"{backend} has none of its own that does {what} as it is meant; "
+        if native and ranks == 1:
+            return Decision(Pick(NATIVE), "there is but one rank")
+        if not _sized(call):
+            why += "each rank has its own number of bytes, and all must choose alike"
+            return Decision(Pick(NATIVE if native else own(call, ranks)), why)
+        row = self.table.find(call.collective, case, call.nbytes)
+        if row is not None and row.pick.algorithm in names:
+            return Decision(
+                row.pick, f"{why}the fastest from {row.start} bytes on by {self.source}"
+            )
+        why += f"{self.source} does not tell"
+        return Decision(Pick(NATIVE if native else own(call, ranks)), why)
+
+
+def own(call: Signature, size: int, *, message: int = 1) -> str:
+    """Return which of hpccomm's own algorithms is taken where no table tells and memory is apart.
+
+    Parameters
+    ----------
+    call : Signature
+        The call.
+    size : int
+        Number of ranks.
+    message : int
+        How many times as many bytes move in the time that a message takes to begin, as between
+        processes on the host.
+    """
+    chosen = BY_BYTES[call.collective]
+    if not _sized(call):
+        return chosen.large
+    if call.nbytes <= SMALL_BYTES * message:
+        return chosen.small
+    return chosen.middle if call.nbytes <= LARGE_BYTES * message * size else chosen.large
+
+
+def _sized(call: Signature) -> bool:
+    """Whether the bytes of a call are the same on all ranks."""
+    return call.collective != "all_to_all" or call.uniform
+
+
+def _what(call: Signature) -> str:
+    if call.collective == "barrier":
+        return ""
+    if call.op is None:
+        return f" of {call.dtype}"
+    return f" of {name_of(call.op)} on {call.dtype}"

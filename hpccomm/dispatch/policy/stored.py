@@ -1,0 +1,147 @@
+"""Tables in a results file: the group ``policy`` of a run of ``hpccomm tune``.
+
+===============  ======  ===========================================================
+attribute        type    meaning
+===============  ======  ===========================================================
+``version``      int     of this form
+``measured``     str     date, ISO 8601
+others           str or  the shape that the table holds for, an attribute for each of
+                 int     `hpccomm.dispatch.policy.Shape`
+===============  ======  ===========================================================
+
+Its dataset ``table`` has a line for each row: ``collective``, ``case``, ``start`` in bytes,
+``algorithm``, ``segment`` in bytes and ``channels``, 0 for the default.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpccomm.dispatch.policy.choosing import NATIVE
+from hpccomm.dispatch.policy.table import Pick, Row, Shape, Table
+from hpccomm.errors import ConfigurationError, UsageError
+from hpccomm.schedules.algorithms import ALGORITHMS
+
+GROUP = "policy"
+"""Name of the group in a run."""
+
+VERSION = 1
+
+_RUNS = "runs"
+_TEXT = 64
+_COLUMNS = ("collective", "case", "start", "algorithm", "segment", "channels")
+
+
+def write(group: Any, table: Table) -> None:
+    """Write a table into an empty HDF5 group (h5py)."""
+    import h5py
+
+    group.attrs["version"] = VERSION
+    group.attrs["measured"] = table.measured
+    for field in dataclasses.fields(Shape):
+        group.attrs[field.name] = getattr(table.shape, field.name)
+    name = h5py.string_dtype("utf-8", _TEXT)
+    kinds = (name, name, np.dtype("<i8"), name, np.dtype("<i8"), np.dtype("<i8"))
+    lines = [
+        (collective.encode(), case.encode(), row.start, row.pick.algorithm.encode(), *row.pick[1:])
+        for (collective, case), rows in table.rows.items()
+        for row in rows
+    ]
+    group["table"] = np.array(lines, dtype=list(zip(_COLUMNS, kinds, strict=True)))
+
+
+def read(path: str) -> tuple[Table, ...]:
+    """Return the tables of a results file, oldest first. For one rank; blocks for the file alone.
+
+    Raises
+    ------
+    ConfigurationError
+        If it cannot be read, is no results file, has no table, or one that cannot be understood.
+    """
+    import h5py
+
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        raise _refused(path, f"cannot be read: {error.strerror}") from None
+    if not h5py.is_hdf5(path):
+        raise _refused(path, "is not an HDF5 file")
+    try:
+        # A run that is being measured has the file locked; what it has written is whole.
+        with h5py.File(path, "r", locking=False) as file:
+            runs = file.get(_RUNS, {})
+            names = sorted(runs, key=lambda name: (len(name), name))
+            found = tuple(load(runs[name][GROUP]) for name in names if GROUP in runs[name])
+    # Whatever may stand in an HDF5 file, h5py and NumPy answer to it with these.
+    except (
+        AttributeError,
+        LookupError,
+        OSError,
+        OverflowError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise _refused(path, f"is damaged: {error}") from error
+    if not found:
+        raise _refused(path, "holds no table")
+    return found
+
+
+def _refused(path: str, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"tuning file {path!r} (options.tuning_file or HPCCOMM_TUNING_FILE) {why}; "
+        "give a file that `hpccomm tune` wrote, or leave it out"
+    )
+
+
+def load(group: Any) -> Table:
+    """Return the table of an HDF5 group (h5py).
+
+    Raises
+    ------
+    ValueError
+        If it is none. `UsageError` is one.
+    """
+    version = group.attrs["version"]
+    if version != VERSION:
+        raise ValueError(f"its table has version {version}, and this hpccomm reads {VERSION}")
+    shape = Shape(
+        **{
+            field.name: _plain(group.attrs[field.name], field.type)
+            for field in dataclasses.fields(Shape)
+        }
+    )
+    rows = {
+        key: tuple(row for _, row in lines)
+        for key, lines in groupby(_lines(group["table"][()]), key=lambda line: line[0])
+    }
+    return Table(shape, str(group.attrs["measured"]), rows)
+
+
+def _plain(value: Any, kind: object) -> Any:
+    if kind is int:
+        return int(value)
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def _lines(table: Iterable[Any]) -> Iterator[tuple[tuple[str, str], Row]]:
+    for line in table:
+        collective, case, algorithm = (
+            bytes(line[name]).decode() for name in ("collective", "case", "algorithm")
+        )
+        if collective not in ALGORITHMS:
+            raise UsageError(f"{collective!r} is no collective")
+        if algorithm != NATIVE and algorithm not in ALGORITHMS[collective]:
+            raise UsageError(f"{algorithm!r} is no algorithm of {collective}")
+        start, segment, channels = (int(line[name]) for name in ("start", "segment", "channels"))
+        if min(start, segment, channels) < 0:
+            raise UsageError(f"{collective} has a row of less than 0 bytes, segments or channels")
+        yield (collective, case), Row(start, Pick(algorithm, segment, channels))

@@ -1,0 +1,55 @@
+"""What a decision comes to: something that runs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpccomm.contracts.backend import Buffer, Run, Start
+from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.transport import Steps
+
+Before = Callable[[Buffer], Buffer]
+After = Callable[[Buffer], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How calls of one signature are carried out.
+
+    Attributes
+    ----------
+    choice : Choice
+        What was decided.
+    start : callable
+        ``start(send, recv)`` gives the polled steps.
+    run : callable or None
+        ``run(send, recv)`` blocks in the backend's library; synchronous calls take it where it is
+        there.
+    """
+
+    choice: Choice
+    start: Start
+    run: Run | None = None
+
+
+def surrounded(
+    choice: Choice, before: Before | None, start: Start, run: Run | None, after: After | None
+) -> Way:
+    """Return the way that does `before` to what is sent and `after` to what is received."""
+    if before is None and after is None:
+        return Way(choice, start, run)
+
+    def start_all(send: Buffer, recv: Buffer) -> Steps:
+        yield from start(before(send) if before else send, recv)
+        if after:
+            after(recv)
+
+    if run is None:
+        return Way(choice, start_all)
+    blocking = run
+
+    def run_all(send: Buffer, recv: Buffer) -> None:
+        blocking(before(send) if before else send, recv)
+        if after:
+            after(recv)
+
+    return Way(choice, start_all, run_all)

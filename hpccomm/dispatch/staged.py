@@ -1,0 +1,436 @@
+"""The way of device arrays through pinned host memory, over the way of host arrays.
+
+Large arrays go in parts: while the host communicates one, the next is copied to the host and the one
+before back to the device.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.device import DeviceWay, Piece
+from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.transport import Request, Steps, Transport
+from hpccomm.dispatch.parts import PART_BYTES, Part, Rows, parts
+from hpccomm.dispatch.route import Way
+from hpccomm.dispatch.send_order import Turns
+from hpccomm.dtypes import DType
+from hpccomm.errors import BufferMismatch, UsageError
+from hpccomm.memory.cuda.pinned import POOL, Pinned, copied
+from hpccomm.memory.cuda.streams import (
+    capturing,
+    drop_event,
+    make_event,
+    make_stream,
+    on_device,
+    order,
+    ready,
+    record,
+)
+from hpccomm.runtime.waiting import completed
+
+SLOTS = 3
+"""Parts that have memory at once: one on its way to the host, one communicated, one on its way back."""
+
+THROUGH_HOST = "through pinned host memory"
+
+_in_flight: list[object] = []
+"""Memory of calls that failed under way: copies and late messages may still come to it."""
+
+
+class Hosts(Protocol):
+    """The way of host arrays."""
+
+    def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
+        """Return the names that ``algorithm=`` may take for calls like `call`."""
+        ...
+
+    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> Way:
+        """Decide how calls like `call` are carried out. Local; the same on every rank."""
+        ...
+
+
+class Stage(NamedTuple):
+    """A part of a call, ready to go.
+
+    Attributes
+    ----------
+    way : Way
+        The host's.
+    send, recv : Rows or None
+        Of the device arrays; None where this rank has none.
+    """
+
+    way: Way
+    send: Rows | None
+    recv: Rows | None
+
+
+class Flow(NamedTuple):
+    """How the parts of one call go through the host on this rank.
+
+    Attributes
+    ----------
+    collective : str
+        The call.
+    dtype : dtype
+        Of the elements.
+    fetches : bool
+        Whether this rank's contribution is copied to the host.
+    returns : bool
+        Whether a result is copied back.
+    single : bool
+        Whether contribution and result have one block: the host's call is in place.
+    """
+
+    collective: str
+    dtype: DType
+    fetches: bool
+    returns: bool
+    single: bool
+
+
+class Slot:
+    """The memory and events of a part under way."""
+
+    __slots__ = ("fetched", "recv", "returned", "returning", "send")
+
+    def __init__(self, send: Pinned | None, recv: Pinned | None) -> None:
+        self.send = send
+        self.recv = recv
+        self.fetched = make_event()
+        self.returned = make_event()
+        self.returning = False
+
+    def free(self) -> bool:
+        """Tell whether its last result has left for good."""
+        if self.returning and ready(self.returned):
+            self.returning = False
+        return not self.returning
+
+
+class StagedPath:
+    """The way of device arrays through pinned host memory.
+
+    The host takes part, so that calls cannot be captured in a graph. Results have the host path's
+    bits where the array is one part, or with ``deterministic=True``. Messages of one sender, receiver
+    and tag arrive in their order; but one from a host array may overtake one from a device array
+    that was sent before it asynchronously and is not done.
+
+    Parameters
+    ----------
+    host : Hosts
+        The way of host arrays, between the same ranks.
+    messages : Transport
+        For the user's point-to-point calls, as those on host arrays.
+    device : int
+        CUDA device of this rank.
+    wire : callable
+        ``wire(tag)`` gives the transport's tag for a user's, as for host arrays.
+    reason : str
+        Why device arrays go this way, for `Choice`.
+    part_bytes : int
+        Bytes of a part. Equal on all ranks.
+    """
+
+    name = "staged"
+
+    def __init__(
+        self,
+        host: Hosts,
+        messages: Transport,
+        device: int,
+        wire: Callable[[int], int],
+        reason: str,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        self._host = host
+        self._messages = messages
+        self._device = device
+        self._wire = wire
+        self._reason = f"{THROUGH_HOST}, since {reason}"
+        self._part_bytes = part_bytes
+        self._streams: tuple[Any, Any] | None = None
+        self._turns = Turns()
+
+    def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
+        """Return the names that ``algorithm=`` may take for calls like `call`."""
+        return self._host.applicable(self._parts(call)[0].call, deterministic)
+
+    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceWay:
+        """Decide how calls like `call` are carried out. Local; the same on every rank.
+
+        Raises
+        ------
+        UsageError
+            If `algorithm` does not apply.
+        """
+        ways: dict[Signature, Way] = {}
+        stages = []
+        for each in self._parts(call):
+            inner = _hosted(each)
+            way = ways.get(inner)
+            if way is None:
+                way = ways[inner] = self._host.decide(inner, algorithm, deterministic)
+            stages.append(Stage(way, each.send, each.recv))
+        flow = self._flow(call, stages[0])
+        chosen = stages[0].way.choice
+        choice = replace(
+            chosen,
+            path=self.name,
+            segment=self._part_bytes if len(stages) > 1 else chosen.segment,
+            reason=f"{self._reason}; {chosen.reason}",
+        )
+
+        def start(send: int, recv: int, stream: int) -> Steps:
+            refuse_capture(call.name, stream)
+            return self._steps(flow, stages, send, recv, stream)
+
+        return DeviceWay(choice, start=start)
+
+    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceWay:
+        """Return the way of a user's point-to-point call; its addresses are in the pieces.
+
+        A message of another size than its array raises `BufferMismatch`, as on the host.
+        """
+        name = message_name(receives, sends)
+        choice = Choice(name, self.name, "messages", "native", None, False, self._reason)
+        wire = self._wire(tag)
+
+        def start(_send: int, _recv: int, stream: int) -> Steps:
+            refuse_capture(name, stream)
+            return self._message(receives, sends, wire, stream)
+
+        return DeviceWay(choice, start=start)
+
+    def close(self) -> None:
+        """Let go of its streams. Local; idempotent."""
+        self._streams = None
+
+    def _parts(self, call: Signature) -> tuple[Part, ...]:
+        transport = self._messages
+        return parts(call, transport.rank, transport.size, self._part_bytes)
+
+    def _flow(self, call: Signature, first: Stage) -> Flow:
+        broadcast = call.collective == "broadcast"
+        at_root = call.root == self._messages.rank
+        return Flow(
+            call.collective,
+            call.dtype,
+            fetches=at_root if broadcast else first.send is not None,
+            returns=first.recv is not None and not (broadcast and at_root),
+            single=broadcast or _in_place(call.collective, first.recv),
+        )
+
+    # Collectives.
+
+    def _steps(
+        self, flow: Flow, stages: Sequence[Stage], send: int, recv: int, stream: int
+    ) -> Steps:
+        """Fetch a part, communicate it, return it; the next and the last one at the same time."""
+        if flow.collective == "broadcast":
+            send = recv
+        down, up = (stream, stream) if len(stages) == 1 else self._beside(stream)
+        slots = self._slots(flow, stages[0], min(SLOTS, len(stages)))
+        try:
+            self._fetch(flow, stages[0], slots[0], send, down)
+            for number, stage in enumerate(stages):
+                slot = slots[number % SLOTS]
+                if number + 1 < len(stages):
+                    following = slots[(number + 1) % SLOTS]
+                    while not following.free():
+                        yield False
+                    self._fetch(flow, stages[number + 1], following, send, down)
+                if flow.fetches:
+                    while not ready(slot.fetched):
+                        yield False
+                yield from stage.way.start(*_arrays(flow, stage, slot))
+                self._return(flow, stage, slot, recv, up)
+            if up != stream:
+                with on_device(self._device):
+                    order(slots[(len(stages) - 1) % SLOTS].returned, stream)
+        except BaseException:  # the call failed, or nobody goes on with it
+            _in_flight.append((slots, stages))
+            raise
+        for slot in slots:
+            self._give_back(slot)
+
+    def _beside(self, stream: int) -> tuple[int, int]:
+        """Return streams for both directions, which begin once all on `stream` so far is done."""
+        if self._streams is None:
+            self._streams = (
+                make_stream(self._device, high_priority=False),
+                make_stream(self._device, high_priority=False),
+            )
+        down, up = (each.ptr for each in self._streams)
+        begun = self._recorded(stream)
+        for each in (down, up):  # streams with numbers of their own, whichever device is current
+            order(begun, each)
+        drop_event(begun)  # CUDA ends it once it has come
+        return down, up
+
+    def _slots(self, flow: Flow, first: Stage, number: int) -> list[Slot]:
+        """Return memory for so many parts; no part is larger than the first."""
+        device = self._device
+
+        def block(rows: Rows | None) -> Pinned | None:
+            return None if rows is None else POOL.take(rows.nbytes, device)
+
+        with on_device(device):
+            return [
+                Slot(None if flow.single else block(first.send), block(first.recv))
+                for _ in range(number)
+            ]
+
+    def _fetch(self, flow: Flow, stage: Stage, slot: Slot, send: int, stream: int) -> None:
+        if not flow.fetches:
+            return
+        rows = stage.recv if flow.single else stage.send
+        block = slot.recv if flow.single else slot.send
+        assert rows is not None
+        assert block is not None
+        with on_device(self._device):
+            if rows.nbytes:
+                copied(send, rows, block.pointer, stream, to_host=True)
+            record(slot.fetched, stream)
+
+    def _return(self, flow: Flow, stage: Stage, slot: Slot, recv: int, stream: int) -> None:
+        with on_device(self._device):
+            if flow.returns:
+                assert stage.recv is not None
+                assert slot.recv is not None
+                if stage.recv.nbytes:
+                    copied(recv, stage.recv, slot.recv.pointer, stream, to_host=False)
+            record(slot.returned, stream)
+        slot.returning = True
+
+    def _give_back(self, slot: Slot) -> None:
+        drop_event(slot.fetched)
+        if slot.send is not None:
+            POOL.give_back(slot.send)
+        if slot.recv is not None:
+            POOL.give_back(slot.recv, slot.returned)
+        else:
+            drop_event(slot.returned)
+
+    # Point to point.
+
+    def _message(
+        self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int, stream: int
+    ) -> Steps:
+        """Begin the receives at once, and the sends in their turn: order is kept from here on."""
+        device = self._device
+        landings = [(piece, POOL.take(piece.data.nbytes, device)) for piece in receives]
+        leaving = [(piece, POOL.take(piece.data.nbytes, device)) for piece in sends]
+        requests: list[Request] = [
+            self._messages.irecv(_bytes(block, piece), piece.peer, tag) for piece, block in landings
+        ]
+        turns = [self._turns.take(piece.peer, tag) for piece in sends]
+
+        def moved() -> Steps:
+            yield from self._fetched(leaving, stream)
+            for (piece, block), turn in zip(leaving, turns, strict=True):
+                while not turn.come():
+                    yield False
+                requests.append(self._messages.isend(_bytes(block, piece), piece.peer, tag))
+                turn.over()
+            yield from completed(requests)
+
+        def steps() -> Steps:
+            try:
+                yield from moved()
+            except BufferMismatch:  # all are complete, and the one that does not fit is lost
+                for _, block in (*landings, *leaving):
+                    POOL.give_back(block)
+                raise
+            except BaseException:  # the call failed, or nobody goes on with it
+                _in_flight.append((landings, leaving, requests))
+                raise
+            for _, block in leaving:
+                POOL.give_back(block)
+            for piece, block in landings:
+                event = self._copied(piece, block, stream, to_host=False)
+                POOL.give_back(block, event)
+
+        return steps()
+
+    def _fetched(self, leaving: Sequence[tuple[Piece, Pinned]], stream: int) -> Steps:
+        """Copy what is sent to the host, polled."""
+        for event in [self._copied(*each, stream, to_host=True) for each in leaving]:
+            while not ready(event):
+                yield False
+            drop_event(event)
+
+    def _copied(self, piece: Piece, block: Pinned, stream: int, *, to_host: bool) -> int:
+        """Put a message's copy on a stream, and return an event that comes once it is done."""
+        with on_device(self._device):
+            if piece.data.nbytes:
+                rows = Rows(0, piece.data.nbytes)
+                copied(piece.data.pointer, rows, block.pointer, stream, to_host=to_host)
+            return self._recorded(stream)
+
+    def _recorded(self, stream: int) -> int:
+        """Return a new event that comes once all that is on the stream so far is done."""
+        # The default stream is that of the device that is current.
+        with on_device(self._device):
+            event = make_event()
+            record(event, stream)
+        return event
+
+
+def refuse_capture(name: str, stream: int) -> None:
+    """Raise if a graph is captured from the stream: the host takes part in a call.
+
+    Raises
+    ------
+    UsageError
+        Before anything is sent.
+    """
+    if capturing(stream):
+        raise UsageError(
+            f"{name} cannot be captured in a graph: without NCCL the host takes part in it; call it "
+            "outside of the capture, or use NCCL (comm.backends and comm.explain tell why it is not)"
+        )
+
+
+def message_name(receives: Sequence[Piece], sends: Sequence[Piece]) -> str:
+    """Return the name of a point-to-point call."""
+    if receives and sends:
+        return "send_recv"
+    return "recv" if receives else "send"
+
+
+def _in_place(collective: str, recv: Rows | None) -> bool:
+    """Whether the host's call has one block for contribution and result."""
+    return collective in ("all_reduce", "scan") or (collective == "reduce" and recv is not None)
+
+
+def _hosted(part: Part) -> Signature:
+    """Return the call on host memory that a part comes to."""
+    in_place = _in_place(part.call.collective, part.recv)
+    return replace(part.call, in_place=in_place)
+
+
+Host = NDArray[Any] | None
+
+
+def _arrays(flow: Flow, stage: Stage, slot: Slot) -> tuple[Host, Host]:
+    """Return what the host's call sends and receives."""
+    recv = _array(slot.recv, stage.recv, flow.dtype)
+    if flow.single:
+        return (None if flow.collective == "broadcast" else recv), recv
+    return _array(slot.send, stage.send, flow.dtype), recv
+
+
+def _array(block: Pinned | None, rows: Rows | None, dtype: DType) -> Host:
+    if block is None or rows is None:
+        return None
+    return block.bytes[: rows.nbytes].view(dtype)
+
+
+def _bytes(block: Pinned, piece: Piece) -> NDArray[np.uint8]:
+    return block.bytes[: piece.data.nbytes]

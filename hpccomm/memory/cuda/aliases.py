@@ -1,0 +1,53 @@
+"""Memory by its address, in the form in which host libraries take memory."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.memory.cuda.library import cupy
+from hpccomm.memory.views import address
+
+
+class _Interface:
+    """What NumPy makes an array of, without looking at the memory."""
+
+    __slots__ = ("__array_interface__", "_owner")
+
+    def __init__(self, pointer: int, nbytes: int, owner: object) -> None:
+        self._owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (nbytes,),
+            "data": (pointer, False),
+        }
+
+
+class DeviceBytes(np.ndarray[tuple[int], np.dtype[np.uint8]]):
+    """Bytes of device memory: an address and a length for MPI. The host never reads them.
+
+    Where host memory is assigned to it, CUDA copies: a peer's registered host array comes so.
+    """
+
+    def __setitem__(self, where: Any, value: Any) -> None:
+        target = self[where]
+        runtime = cupy().cuda.runtime
+        runtime.memcpy(address(target), address(value), target.nbytes, runtime.memcpyHostToDevice)
+
+
+def aliased(pointer: int, nbytes: int, owner: object = None) -> NDArray[np.uint8]:
+    """Return `nbytes` bytes at an address as an array, which keeps their `owner`.
+
+    The host must not look into one of device memory.
+    """
+    if not nbytes:
+        return np.empty(0, np.uint8)
+    return np.asarray(_Interface(pointer, nbytes, owner))
+
+
+def landing(pointer: int, nbytes: int) -> NDArray[np.uint8]:
+    """Return the same for a message that may come from a peer's registered host memory."""
+    if not nbytes:
+        return np.empty(0, np.uint8)
+    return aliased(pointer, nbytes).view(DeviceBytes)

@@ -1,0 +1,226 @@
+"""Arrays in device memory, of whatever library, as what communication needs of them."""
+
+import sys
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpccomm import dtypes
+from hpccomm.dtypes import DType
+from hpccomm.errors import UsageError
+from hpccomm.memory.cuda.library import cupy, unavailable
+
+HOST, CUPY, TORCH, INTERFACE, DLPACK = range(5)
+
+_DLPACK_CUDA, _DLPACK_MANAGED = 2, 13
+"""Memory of CUDA, in dlpack.h's numbers; what it manages the host reads as well."""
+
+_kinds: dict[type, int] = {np.ndarray: HOST, type(None): HOST}
+"""How an array of each class that was met is looked at."""
+
+_TORCH_ONLY: dict[str, DType] = {
+    "bfloat16": dtypes.BFLOAT16,
+    "float8_e4m3fn": dtypes.FLOAT8_E4M3FN,
+    "float8_e5m2": dtypes.FLOAT8_E5M2,
+}
+"""PyTorch's names of dtypes that NumPy itself has not."""
+
+_torch_dtypes: dict[object, DType] = {}
+
+
+class DeviceArray(NamedTuple):
+    """An array in device memory.
+
+    Attributes
+    ----------
+    pointer : int
+        Address of the first element; any number where there is none.
+    dtype : dtype
+        Of its elements, as NumPy has it.
+    shape : tuple of int
+        Extents.
+    contiguous : bool
+        Whether it is C-contiguous.
+    writable : bool
+        Whether it may be written.
+    device : int
+        CUDA device on which it lies.
+    """
+
+    pointer: int
+    dtype: DType
+    shape: tuple[int, ...]
+    contiguous: bool
+    writable: bool
+    device: int
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+def on_device(x: object) -> bool:
+    """Tell whether `x` lies in device memory. Sends nothing, copies nothing."""
+    kind = _kinds.get(x.__class__)
+    if kind is None:
+        kind = _learned(x)
+    if kind == HOST:
+        return False
+    if kind == TORCH:
+        return bool(x.is_cuda)  # type: ignore[attr-defined]  # it is a tensor
+    if kind == CUPY:
+        return True
+    # A class may have arrays in either memory, as JAX's has: DLPack tells of each.
+    where = getattr(x, "__dlpack_device__", None)
+    if where is None:
+        return hasattr(x, "__cuda_array_interface__")
+    memory = where()[0]
+    return memory == _DLPACK_CUDA or (memory == _DLPACK_MANAGED and not unavailable())
+
+
+def kind_of(x: object) -> int:
+    """Return how `x` is looked at: `HOST`, `CUPY`, `TORCH`, `INTERFACE` or `DLPACK`."""
+    kind = _kinds.get(x.__class__)
+    return _learned(x) if kind is None else kind
+
+
+def _learned(x: object) -> int:
+    cls = x.__class__
+    library = cls.__module__.partition(".")[0]
+    if isinstance(x, np.ndarray):
+        kind = HOST
+    elif library == "cupy" and hasattr(cls, "__cuda_array_interface__"):
+        kind = CUPY
+    elif hasattr(cls, "is_cuda") and hasattr(cls, "data_ptr"):
+        kind = TORCH
+    elif hasattr(x, "__cuda_array_interface__"):
+        kind = INTERFACE
+    elif hasattr(x, "__dlpack_device__"):
+        kind = DLPACK
+    else:
+        kind = HOST
+    _kinds[cls] = kind
+    return kind
+
+
+def seen(x: Any, name: str) -> DeviceArray:
+    """Return what communication needs of an array in device memory, never a copy.
+
+    Parameters
+    ----------
+    x : object
+        One for which `on_device` is true.
+    name : str
+        The argument's name, for messages.
+
+    Raises
+    ------
+    UsageError
+        If it is none that can be shared.
+    BackendUnavailable
+        If CuPy is needed to look at it, and cannot be used here.
+    """
+    kind = _kinds[x.__class__]
+    if kind == TORCH:
+        return _tensor(x, name)
+    if kind == INTERFACE:
+        return _interface(x, name)
+    array = x if kind == CUPY else cupy().from_dlpack(x)
+    data = array.data
+    return DeviceArray(
+        data.ptr,
+        array.dtype,
+        array.shape,
+        array._c_contiguous,  # noqa: SLF001 (array.flags takes five times as long)
+        True,
+        data.device_id,
+    )
+
+
+def _tensor(x: Any, name: str) -> DeviceArray:
+    if x.requires_grad:
+        raise UsageError(f"{name} requires grad, and communication has none; give {name}.detach()")
+    if x.layout is not sys.modules["torch"].strided:
+        raise UsageError(f"{name} has layout {x.layout}; give a dense tensor: {name}.to_dense()")
+    dtype = _torch_dtypes.get(x.dtype)
+    if dtype is None:
+        dtype = _torch_dtypes[x.dtype] = _torch_dtype(x, name)
+    # Views that are computed when they are read: their memory holds other numbers.
+    if x.is_neg():
+        raise UsageError(f"{name} is a view that negates what it reads; give {name}.resolve_neg()")
+    if dtype.kind == "c" and x.is_conj():
+        raise UsageError(
+            f"{name} is a view that conjugates what it reads; give {name}.resolve_conj()"
+        )
+    return DeviceArray(x.data_ptr(), dtype, tuple(x.shape), x.is_contiguous(), True, x.get_device())
+
+
+def _torch_dtype(x: Any, name: str) -> DType:
+    word = str(x.dtype).removeprefix("torch.")
+    known = _TORCH_ONLY.get(word)
+    if known is not None:
+        return known
+    try:
+        return np.dtype(word)
+    except TypeError:
+        raise UsageError(
+            f"{name} has dtype {x.dtype}, which NumPy has not; give one that it has"
+        ) from None
+
+
+def _interface(x: Any, name: str) -> DeviceArray:
+    told = x.__cuda_array_interface__
+    lacking = [key for key in ("shape", "typestr", "data") if key not in told]
+    if lacking:
+        raise UsageError(
+            f"{name}.__cuda_array_interface__ has no {' and no '.join(map(repr, lacking))}; "
+            "give an array that has all of it"
+        )
+    if told.get("mask") is not None:
+        raise UsageError(f"{name} has a mask, which would be lost; give the array without it")
+    pointer, read_only = told["data"]
+    dtype, shape = np.dtype(told["typestr"]), tuple(told["shape"])
+    strides = told.get("strides")
+    contiguous = strides is None or _c_contiguous(shape, tuple(strides), dtype.itemsize)
+    device = cupy().cuda.runtime.pointerGetAttributes(pointer).device if pointer else -1
+    return DeviceArray(pointer, dtype, shape, contiguous, not read_only, device)
+
+
+def _c_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    if 0 in shape:
+        return True
+    expected = itemsize
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1 and stride != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def wrapped(pointer: int, count: int, dtype: DType, device: int, owner: object = None) -> Any:
+    """Return a 1-D CuPy array over `count` elements at `pointer`; `owner` lives as long as it."""
+    module = cupy()
+    memory = module.cuda.UnownedMemory(pointer, count * dtype.itemsize, owner, device)
+    return module.ndarray((count,), dtype, module.cuda.MemoryPointer(memory, 0))
+
+
+def empty(shape: tuple[int, ...], dtype: DType) -> Any:
+    """Return a new CuPy array of any dtype whose elements are plain bytes, on CuPy's current stream."""
+    module = cupy()
+    # For a new array CuPy wants a dtype that its kernels know; over memory that is given it does not.
+    memory = module.empty(prod(shape) * dtype.itemsize, np.uint8)
+    return module.ndarray(shape, dtype, memory.data)
+
+
+def empty_like_kind(x: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+    """Return a new device array of the kind of `x`: a PyTorch tensor for one, else a CuPy array."""
+    if _kinds[x.__class__] == TORCH:
+        return x.new_empty(shape)
+    return empty(shape, dtype)

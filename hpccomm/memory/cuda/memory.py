@@ -1,0 +1,68 @@
+"""Device memory that a call needs besides its arrays, and copies between places in it."""
+
+from typing import Any
+
+from hpccomm.dtypes import DType
+from hpccomm.errors import UsageError
+from hpccomm.memory.cuda.library import cupy
+
+
+class Scratch:
+    """Memory of CuPy's pool, for calls on any stream.
+
+    The pool gives what was dropped only to what is put on the same stream afterwards, so that nobody
+    waits for a call to end. A captured graph comes back to its memory whenever it is replayed: that
+    lives until `free`.
+    """
+
+    __slots__ = ("_captured",)
+
+    def __init__(self) -> None:
+        self._captured: list[Any] = []
+
+    def empty(self, count: int, dtype: DType) -> Any:
+        """Return a 1-D CuPy array of `count` elements, for work on CuPy's current stream alone.
+
+        Local. It may be dropped as soon as that work is on the stream.
+
+        Raises
+        ------
+        UsageError
+            If a graph is captured from the stream, and the pool has to ask CUDA for memory first.
+        """
+        module = cupy()
+        runtime = module.cuda.runtime
+        if not runtime.streamIsCapturing(module.cuda.get_current_stream().ptr):
+            return module.empty(count, dtype)
+        try:
+            taken = module.empty(count, dtype)
+        except (runtime.CUDARuntimeError, MemoryError) as error:
+            raise UsageError(
+                f"the call needs {count * dtype.itemsize} bytes of scratch, which CUDA does not give "
+                f"while a graph is captured ({error}); make the call once on the same stream before"
+            ) from error
+        self._captured.append(taken)
+        return taken
+
+    def free(self) -> None:
+        """Give back what captured graphs have, which are not replayed any more. Local; idempotent."""
+        self._captured.clear()
+
+
+def copy(source: int, target: int, nbytes: int, stream: int) -> None:
+    """Put a copy within device memory on a stream.
+
+    Nothing is put there where source and target are one place.
+
+    Parameters
+    ----------
+    source, target : int
+        Addresses on one device. What lies there does not overlap otherwise.
+    nbytes : int
+        How many bytes; 0 for none.
+    stream : int
+        The stream's number.
+    """
+    if nbytes and source != target:
+        runtime = cupy().cuda.runtime
+        runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToDevice, stream)

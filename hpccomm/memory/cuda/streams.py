@@ -1,0 +1,265 @@
+"""Streams and events, as the numbers that CUDA knows them by."""
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, TypeGuard
+
+from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.memory.cuda.arrays import CUPY, INTERFACE, TORCH, kind_of
+from hpccomm.memory.cuda.library import cupy
+
+NOT_READY = 600
+"""cudaErrorNotReady."""
+
+CAPTURE_ERRORS = range(900, 909)
+"""cudaErrorStreamCaptureUnsupported and its like: CUDA does not tell while a graph is captured."""
+
+
+class _Foreign:
+    """A stream that only its number is known of, by the protocol that CuPy takes streams by."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._pointer
+
+
+Queue = tuple[int, object]
+"""A stream: its number, and what keeps it from ending. Where that is None it may end at any time."""
+
+LEGACY = (0, 1)
+"""Numbers of the default stream, which never ends."""
+
+_POINTERS = 1 << 64
+"""What a pointer is less than."""
+
+PER_THREAD = 2
+"""Number of each thread's own default stream: it means another one in another thread."""
+
+
+def given(stream: object) -> Queue:
+    """Return what the user gave as `stream`.
+
+    Parameters
+    ----------
+    stream : object
+        A CuPy stream, an integer, or an object with ``__cuda_stream__`` (or PyTorch's
+        ``cuda_stream``).
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    if _is_number(stream):
+        return stream, "default" if stream in LEGACY else None
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if callable(protocol):
+        told = protocol()
+        if isinstance(told, tuple) and len(told) == 2 and _is_number(told[1]):
+            return _kept(told[1], stream)
+    for attribute in ("ptr", "cuda_stream"):
+        pointer = getattr(stream, attribute, None)
+        if _is_number(pointer):
+            return _kept(pointer, stream)
+    raise UsageError(
+        f"stream is {stream!r}; give a CuPy stream, its pointer as an integer, or an object with "
+        "__cuda_stream__"
+    )
+
+
+def _is_number(stream: object) -> TypeGuard[int]:
+    """Tell whether it can be a stream's pointer; True is a slip, and equal to the default stream's."""
+    return isinstance(stream, int) and not isinstance(stream, bool) and 0 <= stream < _POINTERS
+
+
+def _kept(pointer: int, stream: object) -> Queue:
+    """Return a stream that its object keeps; what is a thread's own is asked for nothing later."""
+    return pointer, None if pointer == PER_THREAD else stream
+
+
+def current(x: Any, device: int) -> Queue:
+    """Return the current stream of the framework of `x`, a device array on `device`."""
+    if kind_of(x) == CUPY:
+        stream = cupy().cuda.get_current_stream(device)
+        return _kept(stream.ptr, stream)
+    return finder(x, device)()
+
+
+def finder(x: Any, device: int) -> Callable[[], Queue]:
+    """Return what gives the current stream of the framework of `x` again and again."""
+    kind = kind_of(x)
+    if kind == TORCH:
+        of_torch = sys.modules["torch"].cuda.current_stream
+
+        def torchs() -> Queue:
+            stream = of_torch(device)
+            return _kept(stream.cuda_stream, stream)
+
+        return torchs
+    if kind == INTERFACE:
+        told = x.__cuda_array_interface__.get("stream")
+        if told is not None:
+            queue = given(int(told))  # 1 is the legacy default stream, as 0 is to CUDA
+            return lambda: queue
+    of_cupy = cupy().cuda.get_current_stream
+
+    def cupys() -> Queue:
+        stream = of_cupy(device)
+        return _kept(stream.ptr, stream)
+
+    return cupys
+
+
+@contextmanager
+def used(stream: int, device: int) -> Iterator[None]:
+    """Make a stream, and its device, CuPy's current ones."""
+    with on_device(device), cupy().cuda.Stream.from_external(_Foreign(stream)):
+        yield
+
+
+@contextmanager
+def used_for(x: Any, stream: int, device: int) -> Iterator[None]:
+    """Make a stream the current one of the framework of `x`, so that new memory is ready on it."""
+    if kind_of(x) != TORCH:
+        with used(stream, device):
+            yield
+        return
+    cuda = sys.modules["torch"].cuda
+    with cuda.stream(cuda.ExternalStream(stream, device=device)):
+        yield
+
+
+def capturing(stream: int) -> bool:
+    """Tell whether a graph is captured from the stream."""
+    return bool(cupy().cuda.runtime.streamIsCapturing(stream))
+
+
+def undisturbed(stream: int) -> bool:
+    """Tell whether another thread may record an event on the stream without ending a capture.
+
+    It may not while a graph is captured from the stream, of which the event would become a part; nor,
+    since the default stream waits for others, while one is captured from any of those.
+    """
+    runtime = cupy().cuda.runtime
+    try:
+        return not any(runtime.streamIsCapturing(each) for each in (runtime.streamLegacy, stream))
+    except RuntimeError:  # CUDA's, for the default stream then; CuPy's, of a capture that failed
+        return False
+
+
+def capture_query() -> Callable[[int], bool]:
+    """Return what tells whether a graph is captured from a stream, the shortest way."""
+    query: Callable[[int], bool] = cupy().cuda.runtime.streamIsCapturing
+    return query
+
+
+@cache
+def _driver() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+def look_from_here(device: int) -> None:
+    """Make this thread, which is hpccomm's own, fit to ask after events of a device at any time.
+
+    Its current device becomes that one, for good: to set another one back would make a context there.
+    While another thread captures a graph in the mode "global", which PyTorch takes by default, to ask
+    would end the capture unless this thread's own mode is "relaxed".
+    """
+    cupy().cuda.runtime.setDevice(device)
+    driver = _driver()
+    if driver is not None:
+        relaxed = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED; the former mode is left there
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(relaxed))
+
+
+def _has_context(device: int) -> bool:
+    """Tell whether this process has used a device; True where the driver is not to be asked."""
+    driver = _driver()
+    if driver is None:
+        return True
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    state = driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+    return state != 0 or bool(active.value)
+
+
+@contextmanager
+def on_device(device: int) -> Iterator[None]:
+    """Make a device the current one in this thread, for a while.
+
+    The former one is made current again, unless this process has never used it: from CUDA 12 on that
+    would take some hundred MiB of its memory, of device 0 by every rank.
+    """
+    runtime = cupy().cuda.runtime
+    before = runtime.getDevice()
+    if before == device:
+        yield
+        return
+    runtime.setDevice(device)
+    try:
+        yield
+    finally:
+        if _has_context(before):
+            runtime.setDevice(before)
+
+
+def make_event() -> int:
+    """Return a new event without time; `drop_event` ends it."""
+    runtime = cupy().cuda.runtime
+    event: int = runtime.eventCreateWithFlags(runtime.eventDisableTiming)
+    return event
+
+
+def owned_event() -> Any:
+    """Return a new event without time that ends with the object; `ptr` is its number."""
+    return cupy().cuda.Event(disable_timing=True)
+
+
+def drop_event(event: int) -> None:
+    """End an event."""
+    cupy().cuda.runtime.eventDestroy(event)
+
+
+def record(event: int, stream: int) -> None:
+    """Have the event come once all that is on the stream so far is done."""
+    cupy().cuda.runtime.eventRecord(event, stream)
+
+
+def order(event: int, stream: int) -> None:
+    """Have what is put on the stream from now on wait for the event."""
+    cupy().cuda.runtime.streamWaitEvent(stream, event)
+
+
+def ready(event: int) -> bool:
+    """Tell whether an event has come. Never blocks.
+
+    Raises
+    ------
+    CommunicationError
+        If CUDA has failed: asked no further, it would not come for ever.
+    """
+    status: int = cupy().cuda.runtime.eventQuery(event)
+    if status == 0:
+        return True
+    if status == NOT_READY or status in CAPTURE_ERRORS:
+        return False
+    error = cupy().cuda.runtime.CUDARuntimeError(status)
+    raise CommunicationError(
+        f"CUDA has failed while a call was under way: {error}; the device's memory and streams are "
+        "lost to this process"
+    )
+
+
+def make_stream(device: int, *, high_priority: bool) -> Any:
+    """Return a new stream that does not wait for the default one; it is CuPy's, and ends with it."""
+    cuda = cupy().cuda
+    with on_device(device):
+        # CUDA takes what lies beyond the range for the end of it; less is sooner.
+        return cuda.Stream(non_blocking=True, priority=-100 if high_priority else None)

@@ -1,0 +1,20 @@
+"""Memory that the processes of a node reach of each other.
+
+Two kinds. Registered memory lies in segments of this library, which peers map; plain memory is any
+other, which the kernel copies from and to. Neither has a name in a file system: nothing is left
+behind, however a process ends, and a small ``/dev/shm`` does not matter.
+
+- `libc`: the system calls.
+- `ranges`: which parts of a segment are free.
+- `heap`: this process's segments, and the arrays in them.
+- `peers`: peers' segments, mapped here.
+- `pages`: peers' plain arrays.
+- `leases`: registered memory for staging.
+- `node`: what the ranks of a node expose and reach in a call.
+- `probe`: whether they can.
+"""
+
+from hpccomm.memory.shared.node import NodeMemory
+from hpccomm.memory.shared.probe import Findings, Offer, agreed, offer, tried
+
+__all__ = ["Findings", "NodeMemory", "Offer", "agreed", "offer", "tried"]

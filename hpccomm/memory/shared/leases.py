@@ -1,0 +1,58 @@
+"""Registered memory for staging, of which a process has a limited amount for all its calls."""
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.memory.shared.heap import Heap
+
+
+class Leases:
+    """Memory that calls have for a while. What they give back is kept for those to come.
+
+    Any thread may use it.
+
+    Parameters
+    ----------
+    heap : Heap
+        Where it comes from.
+
+    Attributes
+    ----------
+    total : int
+        Bytes that are in use or kept.
+    """
+
+    def __init__(self, heap: Heap) -> None:
+        self._heap = heap
+        self._lock = threading.Lock()
+        self._kept: dict[int, list[NDArray[np.uint8]]] = {}
+        self.total = 0
+
+    def take(self, nbytes: int, limit: int) -> NDArray[np.uint8] | None:
+        """Return so many bytes; None where that would be beyond `limit` for the process.
+
+        Raises
+        ------
+        MemoryError
+            If the system has no more.
+        """
+        with self._lock:
+            same = self._kept.get(nbytes)
+            if same:
+                return same.pop()
+            if self.total + nbytes > limit:
+                # Others' sizes make room. Their memory goes back to the heap.
+                self.total -= sum(size * len(kept) for size, kept in self._kept.items())
+                self._kept.clear()
+                if self.total + nbytes > limit:
+                    return None
+            found = self._heap.empty(nbytes)
+            self.total += nbytes
+            return found
+
+    def give(self, lease: NDArray[np.uint8]) -> None:
+        """Take back what `take` returned."""
+        with self._lock:
+            self._kept.setdefault(lease.nbytes, []).append(lease)

@@ -1,0 +1,283 @@
+"""What the ranks of a node let each other reach in a call."""
+
+import errno
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.contracts.transport import Pages, Reach, Record
+from hpccomm.dtypes import DType
+from hpccomm.errors import CommunicationError
+from hpccomm.memory.shared.pages import Bounce, Door, PeerPages, ended
+from hpccomm.memory.shared.process import process_memory
+from hpccomm.memory.views import address
+
+logger = logging.getLogger("hpccomm")
+
+Array = NDArray[Any]
+
+BUFFERS = 3
+"""Of each rank: what it sends, what it receives into, and its scratch."""
+
+SCRATCH = 2
+"""The number of the last."""
+
+PLACE = 4
+"""A record has the fingerprint, then these of each buffer: its address, the key of its segment (-1
+for plain memory), the offset in that, and its bytes."""
+
+KEPT = 256
+"""So many records of a rank, of either side, are kept as they were worked out."""
+
+_NOWHERE = (0, -1, 0, 0)
+
+
+class _Sight:
+    """What one record of a peer says, and the views of its buffers that were made."""
+
+    __slots__ = ("mapped", "places", "staged", "views")
+
+    def __init__(self, record: Record) -> None:
+        numbers = record.tolist()
+        self.places = [tuple(numbers[1 + PLACE * i :][:PLACE]) for i in range(BUFFERS)]
+        self.mapped = all(key >= 0 or not nbytes for _, key, _, nbytes in self.places[:SCRATCH])
+        self.staged = self.places[SCRATCH][1] >= 0
+        self.views: dict[tuple[int, DType], Array | Pages] = {}
+
+
+class _Peer:
+    """One rank of the node, another one or this one."""
+
+    __slots__ = ("door", "pid", "rank", "sights")
+
+    def __init__(self, rank: int, pid: int) -> None:
+        self.rank = rank
+        self.pid = pid
+        self.door = Door(pid, rank)
+        self.sights: dict[bytes, _Sight] = {}
+
+    def see(self, record: Record) -> _Sight:
+        """Return what a record says. In a loop the same ones come again."""
+        content = record.tobytes()
+        sight = self.sights.get(content)
+        if sight is None:
+            if len(self.sights) >= KEPT:
+                self.sights.clear()
+            sight = self.sights[content] = _Sight(record)
+        return sight
+
+
+class NodeMemory:
+    """The memory of the processes of a node, as the ranks of one communicator reach it.
+
+    One call at a time exposes and reaches.
+
+    Parameters
+    ----------
+    rank : int
+        This rank.
+    pids : mapping of int to int
+        The process of each rank of the node, this one's included.
+    fullest : int
+        The most ranks that a node of the job has.
+    plain : bool
+        Whether plain arrays may be reached, on all nodes.
+    how : str
+        How they are, or why they are not.
+
+    Attributes
+    ----------
+    rank : int
+        This rank.
+    """
+
+    def __init__(
+        self, rank: int, pids: Mapping[int, int], fullest: int, *, plain: bool, how: str
+    ) -> None:
+        self.plain = plain
+        self.how = how
+        self.rank = rank
+        self._pids = dict(pids)
+        self._fullest = fullest
+        self._peers = {peer: _Peer(peer, pid) for peer, pid in pids.items()}
+        self._heap, self._leases, self._segments = process_memory()
+        self._bounce = Bounce()
+        self._records: dict[tuple[int, ...], Record] = {}
+        self._told = False
+
+    def group(self, ranks: Sequence[int], rank: int) -> "NodeMemory":
+        """Return the same for a group of the communicator's ranks, in which this one is `rank`."""
+        pids = {new: self._pids[old] for new, old in enumerate(ranks) if old in self._pids}
+        return NodeMemory(rank, pids, self._fullest, plain=self.plain, how=self.how)
+
+    def empty(self, nbytes: int) -> NDArray[np.uint8]:
+        """Return registered memory."""
+        return self._heap.empty(nbytes)
+
+    def share(self, room: int) -> int:
+        """Return a rank's part of the `room` bytes that those of a node have."""
+        return room // self._fullest
+
+    def holds(self, data: Array) -> bool:
+        """Tell whether an array lies in registered memory of this process."""
+        return self._heap.where(address(data)) is not None
+
+    def expose(
+        self,
+        buffers: Sequence[Array],
+        fingerprint: int,
+        scratch: int,
+        *,
+        plain: bool,
+        room: int,
+    ) -> "NodeExposure":
+        """Let the peers reach this rank's buffers of one call."""
+        self._heap.tend()
+        lease = self._lease(scratch, room) if scratch else None
+        held = buffers if lease is None else (*buffers, lease)
+        key: list[int] = [fingerprint, self._heap.segments]
+        for data in held:
+            key += (address(data), data.nbytes)
+        record = self._records.get(tuple(key))
+        if record is None:
+            if len(self._records) >= KEPT:
+                self._records.clear()
+            places = [self._place(data) for data in held]
+            places += [_NOWHERE] * (BUFFERS - len(places))
+            numbers = [fingerprint, *(number for place in places for number in place)]
+            record = self._records[tuple(key)] = np.array(numbers, np.int64)
+        return NodeExposure(self, buffers, record, lease, plain)
+
+    def _place(self, data: Array) -> tuple[int, int, int, int]:
+        at, nbytes = address(data), data.nbytes
+        segment = self._heap.where(at) if nbytes else None
+        if segment is None:
+            return at, -1, 0, nbytes
+        return at, segment.key, at - segment.at, nbytes
+
+    def _lease(self, nbytes: int, room: int) -> NDArray[np.uint8] | None:
+        why = f"this process may have {room} bytes, for all calls under way together"
+        try:
+            lease = self._leases.take(nbytes, room)
+        except MemoryError as error:
+            lease, why = None, str(error)
+        if lease is None and not self._told:
+            self._told = True
+            logger.info("%d bytes of staging are not to be had: %s; messages are sent", nbytes, why)
+        return lease
+
+    def see(self, peer: int, record: Record) -> _Sight:
+        """Return what a peer's record says."""
+        return self._peers[peer].see(record)
+
+    def view(self, peer: int, place: tuple[int, ...], dtype: DType, plain: bool) -> Array | Pages:
+        """Return a peer's buffer.
+
+        Raises
+        ------
+        PeerLost
+            If its process has ended.
+        CommunicationError
+            If it is in registered memory that this process cannot map.
+        """
+        at, key, offset, nbytes = place
+        if not nbytes:
+            return np.empty(0, dtype)
+        if key >= 0:
+            pid = self._peers[peer].pid
+            try:
+                segment = self._segments.find(pid, key)
+            except OSError as error:
+                # A program may also have closed the descriptor, and live on.
+                if error.errno == errno.ENOENT and not Path(f"/proc/{pid}").exists():
+                    raise ended(peer) from error
+                if not plain:
+                    raise CommunicationError(
+                        f"registered memory of rank {peer} cannot be mapped: {error.strerror}; "
+                        "raise the limits on address space (ulimit -v) and open files (ulimit -n), "
+                        "and close no descriptors but the program's own",
+                        ranks=(peer,),
+                    ) from error
+                logger.warning(
+                    "registered memory of rank %d cannot be mapped (%s); the kernel copies from it",
+                    peer,
+                    error.strerror,
+                )
+            else:
+                return segment[offset : offset + nbytes].view(dtype)
+        door = self._peers[peer].door
+        return PeerPages(door, self._bounce, at, nbytes // dtype.itemsize, dtype)
+
+    def end(self, lease: NDArray[np.uint8]) -> None:
+        """Take the scratch of a call back."""
+        self._leases.give(lease)
+
+
+class NodeExposure:
+    """One rank's part in one call.
+
+    Parameters
+    ----------
+    memory : NodeMemory
+        Of its communicator.
+    buffers : sequence of ndarray
+        Its own.
+    record : Record
+        Where they lie.
+    scratch : ndarray of uint8, or None
+        Its own, for peers to reach.
+    plain : bool
+        Whether plain arrays may be reached.
+    """
+
+    __slots__ = ("_buffers", "_memory", "_plain", "_sights", "record", "scratch")
+
+    lasting = True
+
+    def __init__(
+        self,
+        memory: NodeMemory,
+        buffers: Sequence[Array],
+        record: Record,
+        scratch: NDArray[np.uint8] | None,
+        plain: bool,
+    ) -> None:
+        self._memory = memory
+        self._buffers = buffers
+        self._plain = plain and memory.plain
+        self._sights: dict[int, _Sight] = {}
+        self.record = record
+        self.scratch = scratch
+
+    def learn(self, records: Mapping[int, Record]) -> Reach:
+        """Take what each rank of the node published, and return what all reach."""
+        see = self._memory.see
+        self._sights = sights = {peer: see(peer, record) for peer, record in records.items()}
+        if self._plain or all(sight.mapped for sight in sights.values()):
+            return Reach.DIRECT
+        staged = all(sight.staged for sight in sights.values())
+        return Reach.STAGED if staged else Reach.APART
+
+    def reach(self, peer: int, buffer: int, dtype: DType) -> Array | Pages:
+        """Return the peer's buffer of that number in the same call, as elements of `dtype`."""
+        if peer == self._memory.rank:
+            own = (*self._buffers, self.scratch)[buffer]
+            assert own is not None
+            return own.view(dtype)
+        sight = self._sights[peer]
+        view = sight.views.get((buffer, dtype))
+        if view is None:
+            view = self._memory.view(peer, sight.places[buffer], dtype, self._plain)
+            sight.views[buffer, dtype] = view
+        return view
+
+    def withdraw(self) -> None:
+        """Forget the buffers."""
+        self._buffers = ()
+        if self.scratch is not None:
+            self._memory.end(self.scratch)
+            self.scratch = None

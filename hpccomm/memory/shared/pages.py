@@ -1,0 +1,156 @@
+"""Peers' plain arrays, which the kernel copies from and to: ``process_vm_readv`` and its sister."""
+
+import ctypes
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.dtypes import DType
+from hpccomm.errors import CommunicationError, PeerLost
+from hpccomm.memory.shared import libc
+from hpccomm.memory.views import address
+
+BLOCK = 512 << 10
+"""Bytes that are usually asked for at once."""
+
+
+class Door:
+    """The way to the memory of one process. One thread at a time goes through.
+
+    Parameters
+    ----------
+    pid : int
+        The process.
+    rank : int
+        Which rank it is, for messages.
+    """
+
+    __slots__ = ("_far", "_far_at", "_from", "_near", "_near_at", "_pid", "_rank", "_to")
+
+    def __init__(self, pid: int, rank: int) -> None:
+        self._pid = pid
+        self._rank = rank
+        # Made once: they would take longer than the call.
+        self._near, self._far = libc.Vector(), libc.Vector()
+        self._near_at = ctypes.addressof(self._near)
+        self._far_at = ctypes.addressof(self._far)
+        functions = libc.libc()
+        self._from = getattr(functions, "process_vm_readv", None)
+        self._to = getattr(functions, "process_vm_writev", None)
+
+    def read(self, far: int, near: int, nbytes: int) -> None:
+        """Copy bytes from the process's address `far` to this one's `near`. Blocks until then.
+
+        Raises
+        ------
+        PeerLost
+            If the process has ended.
+        CommunicationError
+            If this one may not do it, or there is no memory.
+        """
+        self._move(self._from, far, near, nbytes)
+
+    def write(self, far: int, near: int, nbytes: int) -> None:
+        """Copy bytes from this process's address `near` to the other's `far`. As `read`."""
+        self._move(self._to, far, near, nbytes)
+
+    def _move(self, move: Callable[..., int] | None, far: int, near: int, nbytes: int) -> None:
+        if move is None:
+            raise CommunicationError("the C library has no process_vm_readv", ranks=(self._rank,))
+        mine, theirs = self._near, self._far
+        while nbytes:
+            mine.base, theirs.base = near, far
+            mine.nbytes = theirs.nbytes = nbytes
+            # One stretch at a time; of one beyond 2 GiB the kernel copies a part.
+            done = move(self._pid, self._near_at, 1, self._far_at, 1, 0)
+            if done == nbytes:
+                return
+            if done > 0:
+                far, near, nbytes = far + done, near + done, nbytes - done
+            elif not libc.interrupted(error := libc.failure()):
+                raise self._failed(error)
+
+    def _failed(self, error: OSError) -> CommunicationError:
+        rank = self._rank
+        if error.errno == errno.ESRCH:
+            return ended(rank)
+        forbids = ""
+        if error.errno == errno.EPERM:
+            forbids = " (Yama's ptrace_scope, or a container's seccomp profile, may forbid it)"
+        return CommunicationError(
+            f"the memory of rank {rank} cannot be reached: {error.strerror}{forbids}",
+            ranks=(rank,),
+        )
+
+
+def ended(rank: int) -> PeerLost:
+    """Return the error that says that the process of a rank is gone."""
+    return PeerLost(f"the process of rank {rank} has ended", ranks=(rank,))
+
+
+class Bounce:
+    """Memory into which peers' pages are read, block after block."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def take(self, count: int, dtype: DType) -> NDArray[Any]:
+        """Return `count` elements; the next call has the same memory."""
+        nbytes = count * dtype.itemsize
+        if nbytes > self._bytes.size:
+            self._bytes = np.empty(max(nbytes, BLOCK), np.uint8)
+        return self._bytes[:nbytes].view(dtype)
+
+
+class PeerPages:
+    """A peer's array: `Pages` of the contracts.
+
+    Parameters
+    ----------
+    door : Door
+        Leads to the peer.
+    bounce : Bounce
+        Where single blocks are read.
+    at : int
+        The array's address in the peer's process.
+    size : int
+        Elements.
+    dtype : dtype
+        Of them.
+    """
+
+    __slots__ = ("_at", "_bounce", "_door", "_dtype", "size")
+
+    def __init__(self, door: Door, bounce: Bounce, at: int, size: int, dtype: DType) -> None:
+        self._door = door
+        self._bounce = bounce
+        self._at = at
+        self._dtype = dtype
+        self.size = size
+
+    def part(self, where: slice) -> "PeerPages":
+        """Return those of its elements."""
+        start, stop, _ = where.indices(self.size)
+        at = self._at + start * self._dtype.itemsize
+        return PeerPages(self._door, self._bounce, at, stop - start, self._dtype)
+
+    def __getitem__(self, where: slice) -> NDArray[Any]:
+        """Read those elements, into memory that the next such read overwrites."""
+        start, stop, _ = where.indices(self.size)
+        block = self._bounce.take(stop - start, self._dtype)
+        far = self._at + start * self._dtype.itemsize
+        self._door.read(far, address(block), block.nbytes)
+        return block
+
+    def read(self, into: NDArray[Any]) -> None:
+        """Read all its elements."""
+        self._door.read(self._at, address(into), into.nbytes)
+
+    def write(self, data: NDArray[Any]) -> None:
+        """Write over all its elements."""
+        self._door.write(self._at, address(data), data.nbytes)

@@ -1,0 +1,167 @@
+"""Whether the processes of a node reach each other's memory: tried, before the first call does it.
+
+Processes in containers of their own may see different ones under the same number. So each offers a
+random token, and nothing is written to a process before its token was read there.
+
+Where Yama's ``ptrace_scope`` is 1, the kernel lets a process read another one's pages only if that
+declared it (``PR_SET_PTRACER``). Ranks do not, as Open MPI and MPICH do not (UCX does): it would
+open them to every process of the user, for good, and for no more speed than registered memory has,
+which needs no such permission.
+"""
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.errors import CommunicationError
+from hpccomm.memory.shared.pages import Door
+from hpccomm.memory.shared.process import process_memory
+from hpccomm.memory.views import address
+
+TOKEN = 16
+"""Bytes."""
+
+_ANOTHER = "another process has its number here: they run in containers of their own"
+
+
+class Offer(NamedTuple):
+    """What a process lets its neighbours try. Plain data.
+
+    Attributes
+    ----------
+    pid : int
+        Its number.
+    token : bytes
+        What is to be found.
+    key, offset : int
+        Where that lies in its registered memory.
+    at : int
+        Where else it lies.
+    problem : str
+        Why it has no registered memory; empty if it has.
+    """
+
+    pid: int
+    token: bytes
+    key: int
+    offset: int
+    at: int
+    problem: str
+
+
+class Findings(NamedTuple):
+    """What a process could not reach of its neighbours, in words; empty where it could.
+
+    Attributes
+    ----------
+    mapped : str
+        Of their registered memory.
+    plain : str
+        Of the rest.
+    """
+
+    mapped: str
+    plain: str
+
+
+@cache
+def _token() -> NDArray[np.uint8]:
+    return np.frombuffer(secrets.token_bytes(TOKEN), np.uint8).copy()
+
+
+@cache
+def _registered() -> NDArray[np.uint8]:
+    memory = process_memory().heap.empty(TOKEN)
+    memory[:] = _token()
+    return memory
+
+
+def offer() -> Offer:
+    """Return what this process offers. Local."""
+    plain = _token()
+    try:
+        at = address(_registered())
+    except MemoryError as error:
+        return Offer(os.getpid(), plain.tobytes(), -1, 0, address(plain), str(error))
+    segment = process_memory().heap.where(at)
+    assert segment is not None
+    return Offer(os.getpid(), plain.tobytes(), segment.key, at - segment.at, address(plain), "")
+
+
+def tried(offers: Mapping[int, Offer], rank: int) -> Findings:
+    """Return what this process reaches of those of its node. Local.
+
+    Parameters
+    ----------
+    offers : mapping of int to Offer
+        By rank; of all ranks of the node.
+    rank : int
+        This one.
+    """
+    mapped, plain = "", ""
+    for peer, offered in offers.items():
+        if peer == rank:
+            continue
+        mapped = mapped or _map(peer, offered)
+        plain = plain or _read(peer, offered)
+    return Findings(mapped, plain)
+
+
+def _map(peer: int, offered: Offer) -> str:
+    """Return why a peer's registered memory is not reached, or an empty string."""
+    if offered.problem:
+        return f"rank {peer} has none: {offered.problem}"
+    try:
+        segment = process_memory().peers.find(offered.pid, offered.key)
+    except OSError as error:
+        return f"that of rank {peer} cannot be mapped: {error.strerror}"
+    found = segment[offered.offset : offered.offset + TOKEN].tobytes()
+    return "" if found == offered.token else f"that of rank {peer} is not there: {_ANOTHER}"
+
+
+def _read(peer: int, offered: Offer) -> str:
+    """Return why a peer's pages are not reached, or an empty string."""
+    door = Door(offered.pid, peer)
+    found = np.zeros(TOKEN, np.uint8)
+    try:
+        door.read(offered.at, address(found), TOKEN)
+        if found.tobytes() != offered.token:
+            return f"rank {peer} is not there: {_ANOTHER}"
+        door.write(offered.at, address(found), TOKEN)  # the same
+    except CommunicationError as error:
+        return f"{error}"
+    return ""
+
+
+def agreed(findings: Sequence[Findings]) -> tuple[str, str, str]:
+    """Return why registered memory is not reached, why plain is not, and how plain arrays go.
+
+    Parameters
+    ----------
+    findings : sequence of Findings
+        Of each rank of the communicator.
+
+    Returns
+    -------
+    mapped, plain : str
+        Empty where they are.
+    how : str
+        In words.
+    """
+    mapped = _first([each.mapped for each in findings])
+    plain = _first([each.plain for each in findings])
+    if not plain:
+        return mapped, plain, "peers' pages are read and written (process_vm_readv)"
+    return mapped, plain, f"peers' pages are not read: {plain}"
+
+
+def _first(problems: Sequence[str]) -> str:
+    """Return the first problem, with the rank that has it."""
+    return next(
+        (f"on rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem), ""
+    )

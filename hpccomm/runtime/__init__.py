@@ -1,0 +1,1 @@
+"""What keeps calls going: waiting, progress, deadlines, hooks, statistics, and what ends."""

@@ -1,0 +1,227 @@
+"""Operations that go on by themselves.
+
+One engine a process holds the operations that were started and are not done. Whoever waits for one
+moves them all on; while nobody waits, a thread does, where the backend allows any thread to call
+it. Operations of one lane run one after the other, in the order in which they were put there, which
+is the order in which every rank calls them.
+"""
+
+import atexit
+import ctypes
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hpccomm.contracts.transport import Steps
+from hpccomm.errors import CommunicationError
+from hpccomm.runtime.waiting import Gate, Patience, wait
+
+Expired = Callable[[float], CommunicationError]
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """One operation under way.
+
+    Attributes
+    ----------
+    begin : callable
+        Makes its `Steps`, when its turn has come.
+    gate : Gate
+        Of its communicator.
+    timeout : float
+        Seconds from now.
+    expired : callable
+        Makes the error of a deadline that passed.
+    ended : callable
+        Told the error (or None) and the elapsed seconds, once, when it is over. Returns the error
+        as whoever waits gets it.
+    """
+
+    begin: Callable[[], Steps]
+    gate: Gate
+    timeout: float
+    expired: Expired
+    ended: Callable[[BaseException | None, float], BaseException | None]
+    started: float = field(default_factory=time.perf_counter)
+    steps: Steps | None = None
+    error: BaseException | None = None
+    over: bool = False
+
+    def turn(self) -> bool:
+        """Move on as far as it goes; return whether anything moved."""
+        try:
+            if self.gate.error is not None:
+                raise self.gate.error
+            if self.steps is None:
+                self.steps = self.begin()
+            moved = next(self.steps, None)
+            if moved is None:
+                self._end(None)
+                return True
+            if self.timeout != math.inf:
+                elapsed = time.perf_counter() - self.started
+                if elapsed > self.timeout:
+                    raise self.expired(elapsed)
+            return moved
+        except Exception as error:  # noqa: BLE001 (whoever waits for the task gets it)
+            self._end(error)
+            return True
+        except BaseException as error:  # such as Ctrl-C, which is not this task's alone
+            self._end(error)
+            raise
+
+    def _end(self, error: BaseException | None) -> None:
+        try:
+            self.error = self.ended(error, time.perf_counter() - self.started)
+        except BaseException as failure:  # noqa: BLE001 (a user's hook; the task must end)
+            self.error = error or failure
+        self.over = True
+        if self.error is None:
+            # They lead to its arrays, and back to it: only the garbage collector would find that.
+            self.begin, self.steps, self.ended = _nothing, None, _as_it_is
+
+
+def _nothing() -> Steps:
+    return iter(())
+
+
+def _as_it_is(error: BaseException | None, _elapsed: float) -> BaseException | None:
+    return error
+
+
+Lane = deque[Task]
+"""Tasks that run one after the other."""
+
+
+class Engine:
+    """Moves tasks on.
+
+    Parameters
+    ----------
+    threaded : bool
+        Whether a thread moves them on while nobody waits.
+    """
+
+    def __init__(self, *, threaded: bool) -> None:
+        self.threaded = threaded
+        self._lanes: list[Lane] = []
+        self._turn = threading.Lock()  # held by whoever moves tasks on
+        self._changed = threading.Condition()  # guards what follows, and _lanes
+        self._waiters = 0
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def submit(self, lane: Lane, task: Task) -> None:
+        """Put a task at the end of a lane. Does not block."""
+        with self._changed:
+            lane.append(task)
+            if len(lane) == 1:
+                self._lanes.append(lane)
+            if self.threaded and self._thread is None and not self._stopping:
+                self._thread = threading.Thread(target=self._run, name="hpccomm", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def turn(self) -> bool:
+        """Move every lane's first task on; return whether anything moved. Never blocks."""
+        if not self._turn.acquire(blocking=False):
+            return False  # another thread is at it
+        try:
+            moved = False
+            for lane in tuple(self._lanes):
+                task = lane[0]
+                try:
+                    moved |= task.turn()
+                finally:
+                    if task.over:
+                        self._leave(lane)
+            return moved
+        finally:
+            self._turn.release()
+
+    def _leave(self, lane: Lane) -> None:
+        with self._changed:
+            lane.popleft()
+            if not lane:
+                self._lanes.remove(lane)
+
+    def wait(self, task: Task, timeout: float, expired: Expired) -> None:
+        """Wait until `task` is over.
+
+        Raises
+        ------
+        CommunicationError
+            If `timeout` passes; what became of the task is in the task.
+        """
+
+        def poll() -> bool:
+            return task.over or (self.turn() and task.over)
+
+        with self._changed:
+            self._waiters += 1
+        try:
+            wait(poll, timeout=timeout, gate=Gate(), expired=expired)
+        finally:
+            with self._changed:
+                self._waiters -= 1
+                self._changed.notify()
+
+    def _run(self) -> None:
+        patience = Patience()
+        while True:
+            with self._changed:
+                # The thread parks here while there is nothing to do; it waits for no peer.
+                while not self._stopping and (not self._lanes or self._waiters):
+                    self._changed.wait()
+                    patience.reset()
+                if self._stopping:
+                    return
+            if self.turn():
+                patience.reset()
+            else:
+                patience.pause()
+
+    @property
+    def busy(self) -> bool:
+        """Whether tasks are left."""
+        return bool(self._lanes)
+
+    def stop(self) -> None:
+        """End the thread. Tasks that are left go on only when somebody waits for them."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+
+_engines: dict[bool, Engine] = {}
+_engines_lock = threading.Lock()
+
+
+def engine(threaded: bool) -> Engine:
+    """Return the process's engine: the one with a thread, or the one that only waits drive."""
+    with _engines_lock:
+        if threaded not in _engines:
+            _engines[threaded] = Engine(threaded=threaded)
+        return _engines[threaded]
+
+
+@atexit.register
+def stop() -> None:
+    """End the threads of all engines."""
+    for each in _engines.values():
+        each.stop()
+        if each.busy:
+            # Arrays of what is under way must outlive the interpreter: mpi4py finalises MPI, which
+            # may still read and write them, when Python's objects are gone.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+
+
+# A child has none of its parent's threads, and its locks may be held by one of them.
+os.register_at_fork(after_in_child=_engines.clear)

@@ -1,0 +1,183 @@
+"""The one place where the library waits.
+
+Whoever waits gives something to poll, a deadline and a gate. The loop spins first, since most waits
+are microseconds; then it yields the processor at each turn, since there may be more ranks than
+cores; and when nothing has moved for long, it naps, so that a rank that waits for a late peer does
+not take a core from it.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hpccomm.contracts.transport import Request, Steps
+from hpccomm.errors import BufferMismatch, CommunicationError
+
+SPINS = 200
+MOVED_SPINS = 50
+YIELD_SECONDS = 0.5
+CROWDED_YIELD_SECONDS = 0.001
+NAP_SECONDS = 0.0002
+
+
+@dataclass(slots=True)
+class Gate:
+    """What lets another thread tell waits to give up.
+
+    Attributes
+    ----------
+    error : CommunicationError or None
+        Once set, every wait behind this gate raises it at its next poll.
+    crowded : bool
+        Whether ranks share the process: one that polls keeps the others from the interpreter, so
+        it naps early.
+    """
+
+    error: CommunicationError | None = None
+    crowded: bool = False
+
+    def patience(self) -> "Patience":
+        """Return the patience of a wait behind this gate."""
+        return Patience(CROWDED_YIELD_SECONDS if self.crowded else YIELD_SECONDS)
+
+    def shut(self, error: CommunicationError) -> None:
+        """Make waits raise `error`. The first error stays."""
+        if self.error is None:
+            self.error = error
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long to stay away between two polls: spin, yield for so many seconds, nap."""
+
+    yields: float = YIELD_SECONDS
+    turns: int = 0
+    napping: bool = False
+    since: float = field(default_factory=time.perf_counter)
+
+    def pause(self) -> None:
+        """Stay away the little that is due after a poll that found nothing."""
+        self.turns += 1
+        if self.napping:
+            time.sleep(NAP_SECONDS)
+        elif self.turns > SPINS:
+            time.sleep(0)  # lets this process's other threads run
+            os.sched_yield()  # lets other processes run
+            self.napping = time.perf_counter() - self.since > self.yields
+
+    def reset(self) -> None:
+        """Begin anew: something moved."""
+        self.turns = 0
+        self.napping = False
+        self.since = time.perf_counter()
+
+
+def wait(
+    poll: Callable[[], bool],
+    *,
+    timeout: float,
+    gate: Gate,
+    expired: Callable[[float], CommunicationError],
+) -> None:
+    """Poll until `poll` gives True.
+
+    Parameters
+    ----------
+    poll : callable
+        Returns whether what is waited for has come. It may raise.
+    timeout : float
+        Seconds; ``math.inf`` for no limit.
+    gate : Gate
+        Lets other threads end the wait.
+    expired : callable
+        Makes the error of a deadline that passed, from the elapsed seconds.
+
+    Raises
+    ------
+    CommunicationError
+        The gate's, or what `expired` makes.
+    """
+    if poll():
+        return
+    patience = gate.patience()
+    began = patience.since
+    while not poll():
+        if gate.error is not None:
+            raise gate.error
+        patience.pause()
+        if timeout != math.inf and time.perf_counter() - began > timeout:
+            if poll():  # it came while the deadline passed
+                return
+            raise expired(time.perf_counter() - began)
+
+
+def spun(steps: Steps) -> bool:
+    """Move a polled operation on for as long as a wait spins; return whether it is done.
+
+    `drive` goes on with what is not, and looks at the deadline: steps in which something moved may
+    take long.
+    """
+    left = SPINS
+    for moved in steps:
+        left -= MOVED_SPINS if moved else 1
+        if left <= 0:
+            return False
+    return True
+
+
+def drive(
+    steps: Steps,
+    *,
+    timeout: float,
+    gate: Gate,
+    expired: Callable[[float], CommunicationError],
+) -> None:
+    """Move a polled operation on until it is done.
+
+    Parameters and errors are those of `wait`.
+    """
+    patience: Patience | None = None
+    began = 0.0
+    for moved in steps:
+        if patience is None:
+            patience = gate.patience()
+            began = patience.since
+            continue
+        if gate.error is not None:
+            raise gate.error
+        if moved:
+            patience.reset()
+        else:
+            patience.pause()
+        if timeout != math.inf and time.perf_counter() - began > timeout:
+            raise expired(time.perf_counter() - began)
+
+
+def completed(requests: list[Request]) -> Steps:
+    """Wait, polled, until all `requests` are complete.
+
+    Where a message has another size than its array, the others are completed before that is raised:
+    one that was left behind would take, or keep from others, the messages to come.
+    """
+    lost: list[BufferMismatch] = []
+    while requests:
+        before = len(requests)
+        requests = _left(requests, lost)
+        if requests:
+            yield len(requests) < before
+    if lost:
+        raise lost[0]
+
+
+def _left(requests: list[Request], lost: list[BufferMismatch]) -> list[Request]:
+    """Move `requests` on; return those that are not complete, and note in `lost` what did not fit."""
+    left = []
+    for request in requests:
+        try:
+            if not request():
+                left.append(request)
+        except BufferMismatch as error:
+            lost.append(error)
+    return left

@@ -1,0 +1,128 @@
+"""The watchdog: a thread that looks, from time to time, after what nobody polls.
+
+A communicator that enters a call that blocks in a library notes so at its `Station`. When such a call
+has outlived its deadline, the watchdog reports what hangs, since when and where in the program, and
+ends the job: nothing else can release a blocked call. Calls on a device's streams (`Flights`) are
+looked after in the same way; those it can release.
+"""
+
+import contextlib
+import faulthandler
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from hpccomm.runtime.stderr import STDERR, tell
+
+logger = logging.getLogger("hpccomm")
+
+LOOK_SECONDS = 0.25
+
+
+class Watched(Protocol):
+    """Something that the watchdog looks after as long as it lives."""
+
+    def look(self, now: float) -> None:
+        """Look whether something has outlived its deadline. ``now`` is ``time.perf_counter()``."""
+        ...
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Station:
+    """Where one communicator notes the blocking call that it is in.
+
+    Attributes
+    ----------
+    describe : callable
+        Describes the call to a reader: operation, communicator, rank, bytes.
+    end_job : callable
+        Ends the job, told why.
+    armed : tuple of float, or None
+        When the blocking call under way began (``time.perf_counter``) and the seconds that it may
+        take; one object, so that the watchdog never pairs one call's beginning with another's.
+    """
+
+    describe: Callable[[], str]
+    end_job: Callable[[str], None]
+    armed: tuple[float, float] | None = None
+
+    def look(self, now: float) -> None:
+        """End the job if the call under way has outlived its deadline."""
+        armed = self.armed
+        if armed is not None and now - armed[0] > armed[1]:
+            self.armed = None  # told once
+            self._end(now - armed[0], armed[1])
+
+    def _end(self, elapsed: float, timeout: float) -> None:
+        tell(
+            f"hpccomm: {self.describe()} has been blocked for {elapsed:.1f} s in the library's "
+            f"own call; its deadline is {timeout:g} s. A rank did not take part: look at the other "
+            "ranks' reports. The call cannot be released, so the job ends now."
+        )
+        with contextlib.suppress(OSError, ValueError):
+            faulthandler.dump_traceback(file=STDERR)
+        self.end_job("a blocked call outlived its deadline")
+
+
+class Watchdog:
+    """Looks after what is watched in one process."""
+
+    def __init__(self) -> None:
+        self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, watched: Watched) -> None:
+        """Look after `watched` from now on, as long as it lives."""
+        with self._lock:
+            self._watched.add(watched)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="hpccomm-watch", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(LOOK_SECONDS)
+            self._look(time.perf_counter())
+
+    def _look(self, now: float) -> None:
+        # In a function of its own, whose end lets go of what is watched.
+        with self._lock:
+            watched = list(self._watched)
+        for each in watched:
+            try:
+                each.look(now)
+            except Exception:  # the others must still be looked after
+                logger.exception("the watchdog failed")
+
+
+_watchdog = Watchdog()
+
+
+@contextmanager
+def beside(station: Station, timeout: float) -> Iterator[None]:
+    """Have the block watched as one blocking call that may take `timeout` seconds."""
+    station.armed = (time.perf_counter(), timeout)
+    try:
+        yield
+    finally:
+        station.armed = None
+
+
+def watch(watched: Watched) -> None:
+    """Have the process's watchdog look after a station, or something like it."""
+    _watchdog.add(watched)
+
+
+def _after_fork() -> None:
+    global _watchdog  # the child has no such thread; it may watch communicators of its own
+    _watchdog = Watchdog()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,196 @@
+"""What an asynchronous call gives back."""
+
+from collections.abc import Callable
+from typing import Any
+
+from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.memory.cuda import streams
+from hpccomm.memory.cuda.streams import Queue
+from hpccomm.runtime.pending import Flight, Flights
+from hpccomm.runtime.progress import Engine, Task
+from hpccomm.runtime.waiting import Gate, wait
+from hpccomm.settings import check_seconds
+
+
+class Work:
+    """An operation under way, which keeps its arrays alive until it is done.
+
+    It goes on by itself. `wait`, `done` and `exception` may be called from any thread, any number
+    of times. A call over NCCL gives a `DeviceWork`.
+    """
+
+    __slots__ = ("_engine", "_gave_up", "_keep", "_result", "_task", "_timeout")
+
+    def __init__(
+        self,
+        engine: Engine,
+        task: Task,
+        *,
+        result: Any,
+        keep: tuple[object, ...],
+        timeout: float,
+        gave_up: Callable[[float], CommunicationError],
+    ) -> None:
+        self._engine = engine
+        self._task = task
+        self._result = result
+        self._keep: tuple[object, ...] = keep
+        self._timeout = timeout
+        self._gave_up = gave_up
+
+    def wait(self, timeout: float | None = None, block: bool | None = None) -> Any:
+        """Wait until the operation is done and return its result. Blocks the host.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; None is the call's.
+        block : bool, optional
+            For device arrays; a host array's result is there when this returns, whatever it is.
+
+        Returns
+        -------
+        object
+            What the synchronous call returns.
+
+        Raises
+        ------
+        CollectiveTimeout
+            If the deadline passes. The communicator has failed then.
+        HpccommError
+            Whatever ended the operation.
+        """
+        _check_block(block)
+        limit = self._timeout if timeout is None else check_seconds("timeout", timeout)
+        if not self._task.over:
+            self._engine.wait(self._task, limit, lambda _: self._gave_up(limit))
+        if self._task.error is not None:
+            raise self._task.error
+        self._keep = ()
+        return self._result
+
+    def done(self) -> bool:
+        """Return whether the operation is over, for good or ill. Does not block."""
+        if not self._task.over:
+            self._engine.turn()
+        return self._task.over
+
+    def exception(self) -> BaseException | None:
+        """Return what ended the operation, or None if nothing did so far. Does not block."""
+        return self._task.error if self.done() else None
+
+    def __repr__(self) -> str:
+        state = "under way" if not self._task.over else "failed" if self._task.error else "done"
+        return f"<hpccomm.Work {state}>"
+
+
+class DeviceWork(Work):
+    """An operation under way on a device's stream, which keeps its arrays alive until it is done.
+
+    `wait`, `done` and `exception` may be called from any thread, any number of times.
+    """
+
+    __slots__ = ("_current", "_expired", "_flight", "_flights", "_gate", "_told")
+
+    def __init__(
+        self,
+        flights: Flights,
+        flight: Flight,
+        *,
+        result: Any,
+        gate: Gate,
+        current: Callable[[], Queue],
+        expired: Callable[[Flight, float], CommunicationError],
+        told: Callable[[], None],
+    ) -> None:
+        self._flights = flights
+        self._flight = flight
+        self._result = result
+        self._gate = gate
+        self._current = current
+        self._expired = expired
+        self._told = told
+
+    def wait(self, timeout: float | None = None, block: bool | None = None) -> Any:
+        """Order what comes on the current stream behind the operation, and return its result.
+
+        The current stream is that of the array's own framework, in the thread that calls. The host
+        goes on at once, unless it is to wait.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds that the host waits at most; None is the call's, and does not make it wait.
+        block : bool, optional
+            True has the host wait until the operation is done; None does where `timeout` is given.
+
+        Returns
+        -------
+        object
+            What the synchronous call returns. It is filled once the stream, or the host, is past this.
+
+        Raises
+        ------
+        CollectiveTimeout
+            If the host waits and the deadline passes. The communicator has failed then.
+        HpccommError
+            Whatever is known to have ended the operation.
+        UsageError
+            If the host is to wait for an operation that was recorded into a graph.
+        """
+        _check_block(block)
+        flight = self._flight
+        limit = flight.timeout if timeout is None else check_seconds("timeout", timeout)
+        self._raise()
+        if block or (block is None and timeout is not None):
+            self._refuse_captured("wait for the graph that was launched instead")
+            wait(
+                lambda: self._flights.landed(flight),
+                timeout=limit,
+                gate=self._gate,
+                expired=lambda elapsed: self._expired(flight, elapsed),
+            )
+            self._raise()
+        if not flight.over or flight.captured:
+            streams.order(flight.event, self._current()[0])
+        return self._result
+
+    def done(self) -> bool:
+        """Return whether the operation is over, for good or ill. Does not block.
+
+        Raises
+        ------
+        UsageError
+            If it was recorded into a graph, and so is none that is under way.
+        """
+        if self._flight.error is not None or self._gate.error is not None:
+            return True
+        self._refuse_captured("ask the stream on which the graph was launched")
+        return self._flights.landed(self._flight)
+
+    def exception(self) -> BaseException | None:
+        """Return what ended the operation, or None if nothing did so far. Does not block."""
+        return self._flight.error or (None if self._flight.over else self._gate.error)
+
+    def _raise(self) -> None:
+        error = self.exception()
+        if error is not None:
+            self._told()
+            raise error
+
+    def _refuse_captured(self, remedy: str) -> None:
+        if self._flight.captured:
+            raise UsageError(
+                f"this operation was recorded into a CUDA graph and is not under way; {remedy}"
+            )
+
+    def __repr__(self) -> str:
+        flight = self._flight
+        state = "failed" if self.exception() else "done" if flight.over else "under way"
+        where = " (recorded into a graph)" if flight.captured else ""
+        return f"<hpccomm.Work on a device, {state}{where}>"
+
+
+def _check_block(block: object) -> None:
+    if block is not None and not isinstance(block, bool):
+        raise UsageError(f"block is {block!r}; give True, False or None")

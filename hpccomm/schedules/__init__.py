@@ -1,0 +1,1 @@
+"""Algorithms as data, and what reads them: proof, cost, simulation, pictures."""

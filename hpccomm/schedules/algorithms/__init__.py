@@ -1,0 +1,189 @@
+"""hpccomm's own algorithms: pure functions from a call to a `Schedule`.
+
+Each is ``build(group, call, tuning) -> Schedule``: the programs of the ranks in `group`, which is one
+rank where it is to run, and all of them where it is proven, simulated or drawn. To add one, write the
+function and name it in `ALGORITHMS`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms import (
+    binomial,
+    bruck,
+    chain,
+    dissemination,
+    halving_doubling,
+    hierarchical,
+    hierarchical_direct,
+    linear,
+    ordered,
+    pairwise,
+    recursive_doubling,
+    ring,
+    scan,
+    scatter_all_gather,
+    shm,
+    shm_staged,
+    tree,
+)
+from hpccomm.schedules.schedule import Group, Schedule, Tuning
+
+Build = Callable[[Group, Signature, Tuning], Schedule]
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """A way to carry out one collective.
+
+    Attributes
+    ----------
+    build : callable
+        Makes its schedule: of messages, or where it is `shared`, of steps on peers' arrays.
+    ordered : callable or None
+        The same with contributions folded in rank order, for ``deterministic=True``; for a reduction.
+    uniform : bool
+        Whether it takes only blocks of one size.
+    shared : bool
+        Whether it takes ranks that reach each other's memory, all of them.
+    direct : callable or None
+        Makes the schedule where the ranks of a node reach each other's arrays, of an algorithm that
+        can do without.
+    staged : callable or None
+        Makes the schedule where they reach only each other's scratch, of which there are
+        ``tuning.room`` elements at most. Contributions are folded in rank order.
+    """
+
+    build: Build
+    ordered: Build | None = None
+    uniform: bool = False
+    shared: bool = False
+    direct: Build | None = None
+    staged: Build | None = None
+
+
+ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
+    {
+        "all_reduce": {
+            "ring": Algorithm(ring.all_reduce, ordered=ordered.all_reduce(ring.all_gather_rounds)),
+            "recursive_doubling": Algorithm(
+                recursive_doubling.all_reduce, ordered=ordered.all_reduce(bruck.all_gather_rounds)
+            ),
+            "halving_doubling": Algorithm(
+                halving_doubling.all_reduce, ordered=ordered.all_reduce(bruck.all_gather_rounds)
+            ),
+            "pairwise": Algorithm(
+                pairwise.all_reduce, ordered=ordered.all_reduce(pairwise.all_gather_rounds)
+            ),
+            "linear": Algorithm(
+                linear.all_reduce, ordered=ordered.all_reduce(linear.all_gather_rounds)
+            ),
+            "tree": Algorithm(tree.all_reduce, ordered=ordered.all_reduce(bruck.all_gather_rounds)),
+            "binomial": Algorithm(
+                binomial.all_reduce, ordered=ordered.all_reduce(bruck.all_gather_rounds)
+            ),
+            "chain": Algorithm(
+                chain.all_reduce, ordered=ordered.all_reduce(ring.all_gather_rounds)
+            ),
+            "shm": Algorithm(
+                shm.all_reduce, ordered=shm.all_reduce, shared=True, staged=shm_staged.all_reduce
+            ),
+            "hierarchical": Algorithm(
+                hierarchical.DEFAULT.all_reduce,
+                ordered=hierarchical.DEFAULT.ordered_all_reduce,
+                direct=hierarchical_direct.DEFAULT_DIRECT.all_reduce,
+            ),
+        },
+        "broadcast": {
+            "tree": Algorithm(tree.broadcast),
+            "binomial": Algorithm(binomial.broadcast),
+            "chain": Algorithm(chain.broadcast),
+            "scatter_all_gather": Algorithm(scatter_all_gather.broadcast),
+            "shm": Algorithm(shm.broadcast, shared=True, staged=shm_staged.broadcast),
+            "hierarchical": Algorithm(
+                hierarchical.DEFAULT.broadcast, direct=hierarchical_direct.DEFAULT_DIRECT.broadcast
+            ),
+        },
+        "reduce": {
+            "tree": Algorithm(tree.reduce, ordered=ordered.reduce(binomial.gather_rounds)),
+            "binomial": Algorithm(binomial.reduce, ordered=ordered.reduce(binomial.gather_rounds)),
+            "chain": Algorithm(chain.reduce, ordered=ordered.reduce(linear.gather_rounds)),
+            "halving_doubling": Algorithm(
+                halving_doubling.reduce, ordered=ordered.reduce(binomial.gather_rounds)
+            ),
+            "pairwise": Algorithm(pairwise.reduce, ordered=ordered.reduce(linear.gather_rounds)),
+            "shm": Algorithm(shm.reduce, ordered=shm.reduce, shared=True, staged=shm_staged.reduce),
+            "hierarchical": Algorithm(
+                hierarchical.DEFAULT.reduce,
+                ordered=ordered.reduce(linear.gather_rounds),
+                direct=hierarchical_direct.DEFAULT_DIRECT.reduce,
+            ),
+        },
+        "all_gather": {
+            "ring": Algorithm(ring.all_gather),
+            "bruck": Algorithm(bruck.all_gather),
+            "recursive_doubling": Algorithm(recursive_doubling.all_gather),
+            "pairwise": Algorithm(pairwise.all_gather),
+            "linear": Algorithm(linear.all_gather),
+            "shm": Algorithm(shm.all_gather, shared=True, staged=shm_staged.all_gather),
+            "hierarchical": Algorithm(
+                hierarchical.DEFAULT.all_gather,
+                direct=hierarchical_direct.DEFAULT_DIRECT.all_gather,
+            ),
+        },
+        "reduce_scatter": {
+            "ring": Algorithm(ring.reduce_scatter, ordered=ordered.reduce_scatter),
+            "halving_doubling": Algorithm(
+                halving_doubling.reduce_scatter, ordered=ordered.reduce_scatter
+            ),
+            "pairwise": Algorithm(pairwise.reduce_scatter, ordered=ordered.reduce_scatter),
+            "shm": Algorithm(
+                shm.reduce_scatter,
+                ordered=shm.reduce_scatter,
+                shared=True,
+                staged=shm_staged.reduce_scatter,
+            ),
+            "hierarchical": Algorithm(
+                hierarchical.DEFAULT.reduce_scatter,
+                ordered=ordered.reduce_scatter,
+                direct=hierarchical_direct.DEFAULT_DIRECT.reduce_scatter,
+            ),
+        },
+        "all_to_all": {
+            "pairwise": Algorithm(pairwise.all_to_all),
+            "bruck": Algorithm(bruck.all_to_all, uniform=True),
+            "linear": Algorithm(linear.all_to_all),
+            "shm": Algorithm(
+                shm.all_to_all, uniform=True, shared=True, staged=shm_staged.all_to_all
+            ),
+            "hierarchical": Algorithm(
+                hierarchical.DEFAULT.all_to_all,
+                direct=hierarchical_direct.DEFAULT_DIRECT.all_to_all,
+            ),
+        },
+        "gather": {
+            "linear": Algorithm(linear.gather),
+            "binomial": Algorithm(binomial.gather),
+            "shm": Algorithm(shm.gather, shared=True, staged=shm_staged.gather),
+        },
+        "scatter": {
+            "linear": Algorithm(linear.scatter),
+            "binomial": Algorithm(binomial.scatter),
+            "shm": Algorithm(shm.scatter, shared=True, staged=shm_staged.scatter),
+        },
+        "scan": {
+            "linear": Algorithm(scan.linear, ordered=scan.linear),
+            "binomial": Algorithm(scan.binomial, ordered=scan.pairwise),
+            "pairwise": Algorithm(scan.pairwise, ordered=scan.pairwise),
+            "shm": Algorithm(shm.scan, ordered=shm.scan, shared=True, staged=shm_staged.scan),
+        },
+        "barrier": {
+            "dissemination": Algorithm(dissemination.barrier),
+            "binomial": Algorithm(binomial.barrier),
+            "hierarchical": Algorithm(hierarchical.DEFAULT.barrier),
+        },
+    }
+)
+"""For each collective its algorithms by name."""

@@ -1,0 +1,393 @@
+"""Binomial tree: the ranks that have the data double in each round, or those that lack it halve.
+
+⌈log2 n⌉ messages on any path, which is the least there can be: for small arrays. Each message is a
+segment of the array (or, for gather and scatter, the blocks of a subtree); the rounds are those of one
+segment. See R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations
+in MPICH", 2005.
+
+==============  ===============  =======================================
+collective      rounds           elements sent by a rank
+==============  ===============  =======================================
+broadcast       ⌈log2 n⌉         at most ⌈log2 n⌉ times the array
+reduce          ⌈log2 n⌉         the array; the root none
+all_reduce      2⌈log2 n⌉        at most ⌈log2 n⌉ times the array
+gather          ⌈log2 n⌉         the blocks of its subtree; the root none
+scatter         ⌈log2 n⌉         those of its subtree but its own
+barrier         2⌈log2 n⌉        none
+==============  ===============  =======================================
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms.channels import dealt
+from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range, ranges
+from hpccomm.schedules.schedule import (
+    RECV,
+    SCRATCH,
+    SEND,
+    Column,
+    Group,
+    Mask,
+    Place,
+    Round,
+    Rounds,
+    Schedule,
+    Transfers,
+    Tuning,
+    copies,
+    folds,
+    signals,
+    transfers,
+)
+
+
+def binomial(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
+    """Return the parent of `rank` in a binomial tree, and its children, nearest first.
+
+    The child at distance b has the subtree of the b ranks that begin with it, counted from the root.
+    """
+    # Ranks are renumbered so that the root is 0. A rank's parent is itself without its lowest set
+    # bit; its children are itself with a lower bit set.
+    relative = (rank - root) % size
+    children = []
+    bit = 1
+    while bit < size and not relative & bit:
+        if relative + bit < size:
+            children.append((relative + bit + root) % size)
+        bit <<= 1
+    return (None if relative == 0 else (relative - bit + root) % size), children
+
+
+class _Tree:
+    """The same tree for each row of a group: who is whose child at which distance.
+
+    Attributes
+    ----------
+    relative : Column
+        Positions, counted from the root.
+    bits : list of int
+        The distances 1, 2, 4, ... between parents and children.
+    """
+
+    def __init__(self, group: Group, root: Column | int) -> None:
+        self._group = group
+        self._root = root
+        self.relative = (group.at - root) % group.size
+        self.bits = [1 << k for k in range((group.size - 1).bit_length())]
+
+    def is_child(self, bit: int) -> Mask:
+        """Whether the parent is at distance `bit`."""
+        found: Mask = self.relative % (2 * bit) == bit
+        return found
+
+    def is_parent(self, bit: int) -> Mask:
+        """Whether there is a child at distance `bit`."""
+        found: Mask = (self.relative % (2 * bit) == 0) & (self.relative + bit < self._group.size)
+        return found
+
+    def peer(self, distance: int) -> Column:
+        """Return the rank at `distance`."""
+        return self._group.peer((self._group.at + distance) % self._group.size)
+
+
+def broadcast_rounds(
+    group: Group,
+    root: Column | int,
+    start: Column | int,
+    count: Column | int,
+    *,
+    segment: int,  # noqa: ARG001 (all phases take the same)
+    buffer: str = RECV,
+) -> Rounds:
+    """Hand the root's `buffer` down the tree, the largest subtree first."""
+    tree, rank = _Tree(group, root), group.rank
+    for bit in reversed(tree.bits):
+        yield Round(
+            receives=(transfers(rank, tree.peer(-bit), buffer, start, count, tree.is_child(bit)),),
+            sends=(transfers(rank, tree.peer(bit), buffer, start, count, tree.is_parent(bit)),),
+        )
+
+
+def reduce_scratch(size: int, count: int, _segment: int) -> int:
+    """Return the elements of scratch that `reduce_rounds` takes."""
+    return 2 * count if size > 1 else 0
+
+
+def all_reduce_scratch(size: int, count: int, segment: int) -> int:
+    """Return the elements of scratch that `all_reduce_rounds` takes."""
+    return reduce_scratch(size, count, segment)
+
+
+def reduce_rounds(
+    group: Group,
+    root: Column | int,
+    start: Column | int,
+    count: Column | int,
+    slot: int,
+    *,
+    segment: int,  # noqa: ARG001 (all phases take the same)
+    final: bool,
+    target: str,
+    source: str = SEND,
+) -> Rounds:
+    """Fold `source` up the tree, the nearest children first, into `target` at the root."""
+    tree, rank = _Tree(group, root), group.rank
+    own, landing, partial = Place(source, start), Place(SCRATCH, slot), Place(SCRATCH, slot + count)
+    into = Place(target, start)
+    is_root = tree.relative == 0
+    if group.size == 1 and source != target:
+        yield Round(local=(copies(rank, own, into, count),))
+    # Whoever has children has one next to it: in the first round.
+    is_leaf = ~tree.is_parent(1)
+    for bit in tree.bits:
+        sender, receiver = tree.is_child(bit), tree.is_parent(bit)
+        parent, child = tree.peer(-bit), tree.peer(bit)
+        first, last = bit == 1, bit == tree.bits[-1]
+        yield Round(
+            receives=(transfers(rank, child, SCRATCH, slot, count, receiver),),
+            sends=(
+                transfers(rank, parent, source, start, count, sender & is_leaf),
+                transfers(rank, parent, SCRATCH, partial.start, count, sender & ~is_leaf),
+            ),
+            local=(
+                folds(
+                    rank,
+                    (own if first else partial, landing),
+                    partial,
+                    count,
+                    final=False,
+                    where=receiver & ~is_root,
+                ),
+                folds(
+                    rank,
+                    (own if first else into, landing),
+                    into,
+                    count,
+                    final=final and last,
+                    where=receiver & is_root,
+                ),
+            ),
+        )
+
+
+def all_reduce_rounds(
+    group: Group,
+    start: Column | int,
+    count: Column | int,
+    slot: int,
+    *,
+    segment: int,
+    final: bool,
+    source: str = SEND,
+) -> Rounds:
+    """Fold `source` up the tree of the first position, and hand the result down."""
+    yield from reduce_rounds(
+        group, 0, start, count, slot, segment=segment, final=final, target=RECV, source=source
+    )
+    yield from broadcast_rounds(group, 0, start, count, segment=segment)
+
+
+class _Subtrees:
+    """Which blocks belong to the subtrees of a tree: those that begin with a position, in order.
+
+    They may go round the end of the group, from the last position to the first one. Positions are
+    counted on beyond it then.
+    """
+
+    def __init__(self, group: Group, root: Column | int, blocks: Blocks) -> None:
+        self._n = group.size
+        self._blocks = blocks
+        self._end = root + np.full_like(group.at, self._n)
+        zero = np.zeros_like(group.at)
+        self._origin = blocks.at(zero)[0]
+        last, count = blocks.at(zero + self._n - 1)
+        self._total = last + count - self._origin
+
+    def before(self, position: Column) -> Column:
+        """Return the elements from the block of position 0 to that of `position`."""
+        lap, at = np.divmod(position, self._n)
+        elements: Column = self._blocks.at(at)[0] - self._origin + lap * self._total
+        return elements
+
+    def parts(self, first: Column, bit: int) -> Iterator[tuple[Column, Column, Column]]:
+        """Give the blocks of the subtree of `bit` positions from `first` on, in at most two parts.
+
+        Yields
+        ------
+        relative, start, count : Column
+            Where the part begins, in elements from the block of position 0 on, going round, and in
+            the array of all blocks; and its elements.
+        """
+        stop = np.minimum(first + bit, self._end)
+        for low, high, lap in (
+            (first, np.minimum(stop, self._n), 0),
+            (np.maximum(first, self._n), stop, 1),
+        ):
+            relative = self.before(low)
+            count = np.maximum(self.before(high) - relative, 0)
+            if count.any():
+                yield relative, relative + self._origin - lap * self._total, count
+
+
+def gather_scratch(group: Group, root: Column | int, blocks: Blocks) -> int:
+    """Return the elements of scratch that `gather_rounds` and `scatter_rounds` take: a subtree's."""
+    tree, subtrees = _Tree(group, root), _Subtrees(group, root, blocks)
+    first = root + tree.relative
+    stop = np.minimum(first + (tree.relative & -tree.relative), root + group.size)
+    count = subtrees.before(stop) - subtrees.before(first)
+    return int(np.max(count[tree.is_parent(1) & (tree.relative > 0)], initial=0))
+
+
+def gather_rounds(
+    group: Group, root: Column | int, blocks: Blocks, slot: int, source: Place, target: str
+) -> Rounds:
+    """Collect the own block of each rank, from `source`, in the root's buffer `target`.
+
+    `blocks` lie one after the other. Ranks between collect those of their subtree in scratch, from
+    `slot` on.
+    """
+    tree, subtrees, rank = _Tree(group, root), _Subtrees(group, root, blocks), group.rank
+    start, count = blocks.at(group.at)
+    is_root, is_leaf = tree.relative == 0, ~tree.is_parent(1)
+    first = root + tree.relative
+    base = slot - subtrees.before(first)
+    own = (
+        copies(rank, source, Place(target, start), count, is_root),
+        copies(rank, source, Place(SCRATCH, slot), count, ~is_root & ~is_leaf),
+    )
+    if group.size == 1:
+        yield Round(local=own)
+    for bit in tree.bits:
+        sender, receiver = tree.is_child(bit), tree.is_parent(bit)
+        parent, child = tree.peer(-bit), tree.peer(bit)
+        sends: list[Transfers] = []
+        for relative, _, part in subtrees.parts(first, bit):
+            sends += [
+                transfers(rank, parent, source.buffer, source.start, part, sender & is_leaf),
+                transfers(rank, parent, SCRATCH, base + relative, part, sender & ~is_leaf),
+            ]
+        receives: list[Transfers] = []
+        for relative, into, part in subtrees.parts(first + bit, bit):
+            receives += [
+                transfers(rank, child, SCRATCH, base + relative, part, receiver & ~is_root),
+                transfers(rank, child, target, into, part, receiver & is_root),
+            ]
+        yield Round(tuple(receives), tuple(sends), own if bit == 1 else ())
+
+
+def scatter_rounds(
+    group: Group, root: Column | int, blocks: Blocks, slot: int, source: str, target: Place
+) -> Rounds:
+    """Deal the blocks of the root's buffer `source`, to `target` on each rank: `gather` backwards."""
+    tree, subtrees, rank = _Tree(group, root), _Subtrees(group, root, blocks), group.rank
+    start, count = blocks.at(group.at)
+    is_root, is_leaf = tree.relative == 0, ~tree.is_parent(1)
+    first = root + tree.relative
+    base = slot - subtrees.before(first)
+    own = (
+        copies(rank, Place(source, start), target, count, is_root),
+        copies(rank, Place(SCRATCH, slot), target, count, ~is_root & ~is_leaf),
+    )
+    if group.size == 1:
+        yield Round(local=own)
+    for bit in reversed(tree.bits):
+        receiver, sender = tree.is_child(bit), tree.is_parent(bit)
+        parent, child = tree.peer(-bit), tree.peer(bit)
+        receives: list[Transfers] = []
+        for relative, _, part in subtrees.parts(first, bit):
+            receives += [
+                transfers(rank, parent, target.buffer, target.start, part, receiver & is_leaf),
+                transfers(rank, parent, SCRATCH, base + relative, part, receiver & ~is_leaf),
+            ]
+        sends: list[Transfers] = []
+        for relative, out_of, part in subtrees.parts(first + bit, bit):
+            sends += [
+                transfers(rank, child, SCRATCH, base + relative, part, sender & ~is_root),
+                transfers(rank, child, source, out_of, part, sender & is_root),
+            ]
+        yield Round(tuple(receives), tuple(sends), own if bit == 1 else ())
+
+
+def barrier_rounds(group: Group) -> Rounds:
+    """Tell the first position that all are there, and then all that it knows."""
+    tree, rank = _Tree(group, 0), group.rank
+    for bit in tree.bits:
+        yield Round(
+            receives=(signals(rank, tree.peer(bit), tree.is_parent(bit)),),
+            sends=(signals(rank, tree.peer(-bit), tree.is_child(bit)),),
+        )
+    for bit in reversed(tree.bits):
+        yield Round(
+            receives=(signals(rank, tree.peer(-bit), tree.is_child(bit)),),
+            sends=(signals(rank, tree.peer(bit), tree.is_parent(bit)),),
+        )
+
+
+def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Up the tree and down again, segment by segment."""
+    pieces = ranges(call.counts[0], tuning.segment)
+
+    def run(piece: Range, slot: int) -> Rounds:
+        return all_reduce_rounds(
+            group, piece.start, piece.count, slot, segment=tuning.segment, final=True
+        )
+
+    scratch = all_reduce_scratch(group.size, pieces[0].count, tuning.segment)
+    return dealt(pieces, run, tuning, scratch)
+
+
+def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Down the tree, segment by segment."""
+
+    def run(piece: Range, _slot: int) -> Rounds:
+        return broadcast_rounds(group, call.root, piece.start, piece.count, segment=tuning.segment)
+
+    return dealt(ranges(call.counts[0], tuning.segment), run, tuning, 0)
+
+
+def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Up the tree, segment by segment."""
+    pieces = ranges(call.counts[0], tuning.segment)
+
+    def run(piece: Range, slot: int) -> Rounds:
+        return reduce_rounds(
+            group,
+            call.root,
+            piece.start,
+            piece.count,
+            slot,
+            segment=tuning.segment,
+            final=True,
+            target=RECV,
+        )
+
+    scratch = reduce_scratch(group.size, pieces[0].count, tuning.segment)
+    return dealt(pieces, run, tuning, scratch)
+
+
+def gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Up the tree. The blocks of a subtree move in one message, whole."""
+    blocks = Listed(call.counts)
+
+    def channel() -> Rounds:
+        return gather_rounds(group, call.root, blocks, 0, Place(SEND, 0), RECV)
+
+    return Schedule((channel,), gather_scratch(group, call.root, blocks))
+
+
+def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Down the tree. The blocks of a subtree move in one message, whole."""
+    blocks = Listed(call.counts)
+
+    def channel() -> Rounds:
+        return scatter_rounds(group, call.root, blocks, 0, SEND, Place(RECV, 0))
+
+    return Schedule((channel,), gather_scratch(group, call.root, blocks))
+
+
+def barrier(group: Group, _call: Signature, _tuning: Tuning) -> Schedule:
+    """Up the tree and down again."""
+    return Schedule((lambda: barrier_rounds(group),))

@@ -1,0 +1,137 @@
+"""Bruck: all-gather and all-to-all in ⌈log2 n⌉ rounds for any n.
+
+In round k each rank sends to the one 2^k away what that one, or one it passes it on to, has still to
+get. All-gather moves as few bytes as a ring: for small and middle blocks. All-to-all moves each block
+up to ⌈log2 n⌉ times: for small ones. See J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby,
+"Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997.
+
+==============  ===============  ==========================
+collective      rounds           elements sent by a rank
+==============  ===============  ==========================
+all_gather      ⌈log2 n⌉         (n-1)/n of the result
+all_to_all      ⌈log2 n⌉         about ⌈log2 n⌉/2 times its array
+==============  ===============  ==========================
+
+In all-gather the blocks go from place to place, so that nothing has to be turned round in the end;
+what crosses the end of the result is two messages.
+"""
+
+import numpy as np
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms.partition import Blocks, Listed
+from hpccomm.schedules.algorithms.power_of_two import span
+from hpccomm.schedules.schedule import (
+    RECV,
+    SCRATCH,
+    SEND,
+    Column,
+    Copies,
+    Group,
+    Place,
+    Round,
+    Rounds,
+    Schedule,
+    Transfers,
+    Tuning,
+    copies,
+    transfers,
+)
+
+
+def all_gather_rounds(group: Group, blocks: Blocks, buffer: str = RECV) -> Rounds:
+    """Take the blocks of the rank 1, 2, 4, ... further on, after which a rank has twice as many.
+
+    The blocks must lie one after the other.
+    """
+    n, at = group.size, group.at
+    have = 1
+    while have < n:
+        more = min(have, n - have)
+        of, to = (at + have) % n, (at - have) % n
+        yield Round(
+            receives=_around(group, group.peer(of), blocks, buffer, of, more),
+            sends=_around(group, group.peer(to), blocks, buffer, at, more),
+        )
+        have += more
+
+
+def _around(
+    group: Group, peer: Column, blocks: Blocks, buffer: str, first: Column, number: int
+) -> tuple[Transfers, Transfers]:
+    """Return the messages with `number` blocks from `first` on, after the last one the first."""
+    n, rank = group.size, group.rank
+    end = np.minimum(first + number, n)
+    over = first + number - end
+    some = over > 0
+    # A span has at least one block: that of those who do not cross the end is not sent.
+    return (
+        transfers(rank, peer, buffer, *span(blocks, first, end)),
+        transfers(rank, peer, buffer, *span(blocks, 0 * first, np.maximum(over, 1)), some),
+    )
+
+
+def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Gather twice as many blocks in each round, which lie one after the other."""
+    blocks = Listed(call.counts)
+
+    def channel() -> Rounds:
+        start, count = blocks.at(group.at)
+        yield Round(local=(copies(group.rank, Place(SEND, 0), Place(RECV, start), count),))
+        yield from all_gather_rounds(group, blocks)
+
+    return Schedule((channel,))
+
+
+def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Pass on the blocks for ranks at a distance that has bit k set, in round k.
+
+    Blocks lie in scratch by the distance that they go. Those of a round are packed behind each other,
+    sent, and what comes in takes their place.
+    """
+    n, at, rank = group.size, group.at, group.rank
+    count = call.counts[0]
+    packed = n * count
+    incoming = packed + n // 2 * count
+
+    def channel() -> Rounds:
+        yield Round(local=_turn(rank, at, n, count))
+        distance = 1
+        while distance < n:
+            # Runs of blocks at distances that have the bit; the last one may be cut off.
+            first = np.arange(distance, n, 2 * distance, dtype=np.int64)
+            length = np.minimum(first + distance, n) - first
+            behind = np.cumsum(length) - length
+            rows = np.repeat(rank, len(first))
+            run, many, row = (np.tile(each * count, len(rank)) for each in (first, length, behind))
+            total = int(length.sum()) * count
+            pack = copies(rows, Place(SCRATCH, run), Place(SCRATCH, packed + row), many)
+            unpack = copies(rows, Place(SCRATCH, incoming + row), Place(SCRATCH, run), many)
+            to, of = group.peer((at + distance) % n), group.peer((at - distance) % n)
+            yield Round(local=(pack,))
+            yield Round(
+                receives=(transfers(rank, of, SCRATCH, incoming, total),),
+                sends=(transfers(rank, to, SCRATCH, packed, total),),
+                local=(unpack,),
+            )
+            distance *= 2
+        yield Round(local=(_turn_back(rank, at, n, count),))
+
+    return Schedule((channel,), 2 * n * count)
+
+
+def _turn(rank: Column, at: Column, n: int, count: int) -> tuple[Copies, Copies]:
+    """Copy the block for each rank to where that of its distance lies."""
+    before = Place(SCRATCH, (n - at) * count)
+    return (
+        copies(rank, Place(SEND, at * count), Place(SCRATCH, 0), (n - at) * count),
+        copies(rank, Place(SEND, 0), before, at * count),
+    )
+
+
+def _turn_back(rank: Column, at: Column, n: int, count: int) -> Copies:
+    """Copy the block that came from each distance to where that of its rank lies."""
+    distance = np.tile(np.arange(n, dtype=np.int64), len(rank))
+    of = (np.repeat(at, n) - distance) % n
+    rows = np.repeat(rank, n)
+    return copies(rows, Place(SCRATCH, distance * count), Place(RECV, of * count), count)

@@ -1,0 +1,29 @@
+"""Dissemination barrier: in each round a rank tells one twice as far away that it is there.
+
+After ⌈log2 n⌉ rounds everyone has heard of everyone, directly or not, for any n and without a root.
+See D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", 1988.
+
+==============  ===============  =======================
+collective      rounds           elements sent by a rank
+==============  ===============  =======================
+barrier         ⌈log2 n⌉         none
+==============  ===============  =======================
+"""
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.schedule import Group, Round, Rounds, Schedule, Tuning, signals
+
+
+def barrier_rounds(group: Group) -> Rounds:
+    """In round k each rank signals to the one 2^k further on."""
+    n, at = group.size, group.at
+    distance = 1
+    while distance < n:
+        to, of = group.peer((at + distance) % n), group.peer((at - distance) % n)
+        yield Round(receives=(signals(group.rank, of),), sends=(signals(group.rank, to),))
+        distance *= 2
+
+
+def barrier(group: Group, _call: Signature, _tuning: Tuning) -> Schedule:
+    """Return when every rank has called."""
+    return Schedule((lambda: barrier_rounds(group),))

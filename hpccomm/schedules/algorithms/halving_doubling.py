@@ -1,0 +1,277 @@
+"""Recursive halving and doubling: reduce-scatter to distances n/2, ..., 2, 1, and all-gather back.
+
+In each round of the halving two ranks exchange the halves of what they still care for; each folds
+its own and forgets the other. It moves as few bytes as a ring, in log2 n rounds instead of n-1: for
+arrays of middle size, and for large ones among many ranks. See R. Rabenseifner, "Optimization of
+collective reduction operations", 2004.
+
+With n = 2^k:
+
+==============  ===============  =======================
+collective      rounds           elements sent by a rank
+==============  ===============  =======================
+reduce_scatter  k                (n-1)/n of the array
+all_reduce      2k               2(n-1)/n of the array
+reduce          2k               at most 3/2 - 1/n of it
+==============  ===============  =======================
+
+Where n is not a power of two, k is log2 of the largest one below (see `power_of_two`), and pairs
+begin with two more rounds: they exchange halves of the array, then one hands over the half that it
+has folded. At the end of reduce_scatter a block, of all_reduce the array, goes back to it.
+"""
+
+import numpy as np
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms.channels import dealt
+from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed, Range, ranges
+from hpccomm.schedules.algorithms.power_of_two import Core, Spans, span
+from hpccomm.schedules.algorithms.recursive_doubling import spread_rounds
+from hpccomm.schedules.schedule import (
+    RECV,
+    SCRATCH,
+    SEND,
+    Column,
+    Group,
+    Mask,
+    Place,
+    Round,
+    Rounds,
+    Schedule,
+    Tuning,
+    copies,
+    folds,
+    transfers,
+)
+
+
+def halving_rounds(
+    group: Group,
+    core: Core,
+    blocks: Blocks,
+    work: Place,
+    slot: Column | int,
+    *,
+    final: bool,
+    source: str,
+) -> Rounds:
+    """Fold `source` over the group until each of those who speak has the block of its number.
+
+    Parameters
+    ----------
+    group : Group
+        All ranks, more than one.
+    core : Core
+        Those who speak.
+    blocks : Blocks
+        By number, one after the other.
+    work : Place
+        Where the first element of the first block lies when it is folded, and the others after it;
+        there the blocks are left. It may be the memory of `source`.
+    slot : ndarray of int64 or int
+        Where in scratch a half of the array comes in.
+    final : bool
+        Whether nothing is left to be folded in.
+    source : str
+        The buffer that holds each rank's contribution.
+    """
+    rank, number = group.rank, core.number
+    shift = work.start - blocks.at(0 * number)[0]
+    incoming = Place(SCRATCH, slot)
+    # What has been folded so far, by how much it lies further on than in the source, and whose it is.
+    so_far: list[tuple[str, Column | int, Mask]] = [(source, 0, core.active)]
+    half = core.size // 2
+    if core.extra:
+        low, low_count = span(blocks, 0 * number, 0 * number + half)
+        high, high_count = span(blocks, 0 * number + half, 0 * number + core.size)
+        paired = core.speaks | core.passive
+        kept, count = np.where(core.speaks, (low, low_count), (high, high_count))
+        given, given_count = np.where(core.speaks, (high, high_count), (low, low_count))
+        pair = (Place(source, kept), incoming)
+        result = Place(work.buffer, kept + shift)
+        yield Round(
+            receives=(transfers(rank, core.neighbour, SCRATCH, slot, count, paired),),
+            sends=(transfers(rank, core.neighbour, source, given, given_count, paired),),
+            local=(folds(rank, pair, result, count, final=False, where=paired),),
+        )
+        high = high + shift
+        yield Round(
+            receives=(transfers(rank, core.neighbour, work.buffer, high, high_count, core.speaks),),
+            sends=(transfers(rank, core.neighbour, work.buffer, high, high_count, core.passive),),
+        )
+        so_far = [(source, 0, core.active & ~core.speaks), (work.buffer, shift, core.speaks)]
+    distance = half
+    while distance:
+        partner = core.peer(number ^ distance)
+        first = number - number % distance
+        mine, count = span(blocks, first, first + distance)
+        first = first ^ distance
+        theirs, their_count = span(blocks, first, first + distance)
+        last = final and distance == 1
+        result = Place(work.buffer, mine + shift)
+        sends, local = [], []
+        for buffer, by, whose in so_far:
+            sends.append(transfers(rank, partner, buffer, theirs + by, their_count, whose))
+            pair = (Place(buffer, mine + by), incoming)
+            local.append(folds(rank, pair, result, count, final=last, where=whose))
+        receive = transfers(rank, partner, SCRATCH, slot, count, core.active)
+        yield Round((receive,), tuple(sends), tuple(local))
+        so_far = [(work.buffer, shift, core.active)]
+        distance //= 2
+
+
+def reduce_scatter_rounds(
+    group: Group,
+    blocks: Blocks,
+    target: Place,
+    slot: int,
+    *,
+    final: bool,
+    source: str = SEND,
+) -> Rounds:
+    """Fold the blocks of `source` over the group, and leave the one at the own position in `target`.
+
+    The blocks must lie one after the other. `source` is only read. Scratch from `slot` on holds all
+    that has been folded so far, and a half that comes in: up to twice the blocks.
+    """
+    n, at, rank = group.size, group.at, group.rank
+    start, count = blocks.at(at)
+    if n == 1:
+        yield Round(local=(copies(rank, Place(source, start), target, count),))
+        return
+    core = Core(group)
+    begin, total = span(blocks, 0 * at, 0 * at + n)
+    spans = Spans(blocks, core)
+    work = Place(SCRATCH, slot)
+    yield from halving_rounds(group, core, spans, work, slot + total, final=final, source=source)
+    theirs, their_count = blocks.at((at + 1) % n)
+    here = slot - begin
+    own = copies(rank, Place(SCRATCH, start + here), target, count, core.active)
+    yield Round(
+        receives=(
+            transfers(rank, core.neighbour, target.buffer, target.start, count, core.passive),
+        ),
+        sends=(transfers(rank, core.neighbour, SCRATCH, theirs + here, their_count, core.speaks),),
+        local=(own,),
+    )
+
+
+def all_reduce_scratch(size: int, count: int, _segment: int) -> int:
+    """Return the elements of scratch that `all_reduce_rounds` takes."""
+    return 0 if size == 1 else Even(0, count, 2).largest
+
+
+def all_reduce_rounds(
+    group: Group,
+    start: Column | int,
+    count: Column | int,
+    slot: int,
+    *,
+    segment: int,  # noqa: ARG001 (all phases take the same)
+    final: bool,
+    source: str = SEND,
+) -> Rounds:
+    """Halve until each has folded a block, then double until all have all."""
+    result = Place(RECV, start)
+    if group.size == 1:
+        yield Round(local=(copies(group.rank, Place(source, start), result, count),))
+        return
+    core = Core(group)
+    blocks = Even(start, count, core.size)
+    yield from halving_rounds(group, core, blocks, result, slot, final=final, source=source)
+    yield from spread_rounds(group, core, blocks, RECV)
+
+
+def reduce_scratch(size: int, count: int, segment: int) -> int:
+    """Return the elements of scratch that `reduce_rounds` takes."""
+    return 0 if size == 1 else count + all_reduce_scratch(size, count, segment)
+
+
+def reduce_rounds(
+    group: Group,
+    root: Column | int,
+    start: Column | int,
+    count: Column | int,
+    slot: int,
+    *,
+    segment: int,  # noqa: ARG001 (all phases take the same)
+    final: bool,
+    target: str,
+    source: str = SEND,
+) -> Rounds:
+    """Halve until each has folded a block, then collect the blocks along a binomial tree."""
+    rank, is_root = group.rank, group.at == root
+    if group.size == 1:
+        yield Round(local=(copies(rank, Place(source, start), Place(target, start), count),))
+        return
+    core = Core(group, root)
+    blocks = Even(start, count, core.size)
+    work = Place(SCRATCH, slot)
+    yield from halving_rounds(group, core, blocks, work, slot + count, final=final, source=source)
+    number, shift = core.number, slot - start
+    own_start, own_count = blocks.at(number)
+    own = Place(SCRATCH, own_start + shift)
+    yield Round(local=(copies(rank, own, Place(target, own_start), own_count, is_root),))
+    distance = 1
+    while distance < core.size:
+        partner = core.peer(number ^ distance)
+        upper = number - number % (2 * distance) + distance
+        begin, many = span(blocks, upper, upper + distance)
+        takes = core.active & (number % (2 * distance) == 0)
+        gives = core.active & (number % (2 * distance) == distance)
+        yield Round(
+            receives=(
+                transfers(rank, partner, SCRATCH, begin + shift, many, takes & ~is_root),
+                transfers(rank, partner, target, begin, many, takes & is_root),
+            ),
+            sends=(transfers(rank, partner, SCRATCH, begin + shift, many, gives),),
+        )
+        distance *= 2
+
+
+def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Halve and double, piece by piece."""
+    pieces = _pieces(call, tuning)
+
+    def run(piece: Range, slot: int) -> Rounds:
+        yield from all_reduce_rounds(
+            group, piece.start, piece.count, slot, segment=tuning.segment, final=True
+        )
+
+    scratch = all_reduce_scratch(group.size, pieces[0].count, tuning.segment)
+    return dealt(pieces, run, tuning, scratch)
+
+
+def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Halve and collect at the root, piece by piece."""
+    pieces = _pieces(call, tuning)
+
+    def run(piece: Range, slot: int) -> Rounds:
+        yield from reduce_rounds(
+            group,
+            call.root,
+            piece.start,
+            piece.count,
+            slot,
+            segment=tuning.segment,
+            final=True,
+            target=RECV,
+        )
+
+    return dealt(pieces, run, tuning, reduce_scratch(group.size, pieces[0].count, tuning.segment))
+
+
+def _pieces(call: Signature, tuning: Tuning) -> list[Range]:
+    """Cut the array so that its half, the longest message, is a segment."""
+    return ranges(call.counts[0], 2 * tuning.segment)
+
+
+def reduce_scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Halve the whole array: halves of pieces of it would not lie one after the other."""
+    blocks = Listed(call.counts)
+
+    def channel() -> Rounds:
+        yield from reduce_scatter_rounds(group, blocks, Place(RECV, 0), 0, final=True)
+
+    # All that has been folded so far, and a half that comes in: of uneven blocks it may be all.
+    return Schedule((channel,), 2 * sum(call.counts) if group.size > 1 else 0)

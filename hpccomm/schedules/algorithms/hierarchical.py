@@ -1,0 +1,334 @@
+"""Two levels: any family of algorithms within the nodes, composed with any across them.
+
+The network between nodes is slower than what is within them. Here an element crosses it only as often
+as the algorithm across the nodes asks for, with one of each node's ranks taking part: not n ranks,
+but as many as there are nodes. Each rank of a node has a slice of the array, and the ranks with the
+same slice work together across the nodes, so that all network ports of a node are busy. See
+A. R. Mamidala, R. Kumar, D. De, D. K. Panda, "MPI collectives on modern multicore clusters:
+performance optimizations and communication characteristics", 2008.
+
+With N nodes of L ranks, each call is:
+
+==============  ========================  =====================  =========================
+collective      within the nodes          across, on a slice     within the nodes
+==============  ========================  =====================  =========================
+all_reduce      reduce_scatter            all_reduce             all_gather
+broadcast       the root deals slices     broadcast              all_gather
+reduce          reduce_scatter            reduce                 the root collects slices
+all_gather                                all_gather of blocks   all_gather of N blocks
+reduce_scatter  reduce_scatter of N       reduce_scatter
+all_to_all      one block for each rank   L blocks a node
+barrier         all tell the first rank   dissemination          the first rank tells all
+==============  ========================  =====================  =========================
+
+In all_to_all each rank exchanges with every other one, in an order in which a node has to do with few
+other nodes at a time, and all of its ranks with the same ones.
+
+Rounds and elements are the sums of the phases', on L ranks, and on N ranks with 1/L of the array. The
+array is cut into pieces, so that the network part of one overlaps the other parts of another.
+
+Where nodes differ in size there are as many slices as the smallest node has ranks, and the others of a
+larger node take part within it. A family that cannot scatter (a tree) has one slice: the first rank
+of a node has all of it.
+
+`hpccomm.schedules.algorithms.hierarchical_direct` does the part within the nodes in memory.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms import blockwise, ordered, pairwise
+from hpccomm.schedules.algorithms.channels import dealt, side_by_side
+from hpccomm.schedules.algorithms.dissemination import barrier_rounds
+from hpccomm.schedules.algorithms.families import BALANCED, RING, Family
+from hpccomm.schedules.algorithms.levels import Levels
+from hpccomm.schedules.algorithms.linear import gather_rounds, with_others
+from hpccomm.schedules.algorithms.partition import Blocks, Range, ranges
+from hpccomm.schedules.schedule import (
+    RECV,
+    SCRATCH,
+    SEND,
+    Column,
+    Group,
+    Place,
+    Round,
+    Rounds,
+    Schedule,
+    Tuning,
+    signals,
+    transfers,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchical:
+    """Algorithms in two levels.
+
+    Attributes
+    ----------
+    inner, across : Family
+        Within the nodes and across them.
+    """
+
+    inner: Family
+    across: Family
+
+    def all_reduce(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        """Fold within the nodes, each slice across them, and gather the slices within them."""
+        levels, segment = self.levels(group, tuning), tuning.segment
+        pieces = self.pieces(levels, call.counts[0], segment)
+
+        def run(piece: Range, slot: int) -> Rounds:
+            if levels.largest > 1 or levels.num_nodes == 1:
+                yield from self._fold(levels, piece, RECV, slot, segment)
+            yield from self.all_reduced_across(levels, piece, slot, segment)
+            yield from self._spread(levels, piece, segment)
+
+        largest = pieces[0].count
+        scratch = max(
+            self._fold_scratch(levels, largest, segment),
+            self.all_reduced_across_scratch(levels, largest, segment),
+        )
+        return dealt(pieces, run, tuning, scratch)
+
+    def all_reduced_across(self, levels: Levels, piece: Range, slot: int, segment: int) -> Rounds:
+        """Fold what nodes have folded of slices, in `RECV`, to the same places of all owners.
+
+        With one rank a node, what each has in `SEND`.
+        """
+        source = RECV if levels.largest > 1 else SEND
+
+        def across(slices: Group, start: Column, count: int) -> Rounds:
+            return self.across.all_reduce(
+                slices, start, count, slot, segment=segment, final=True, source=source
+            )
+
+        return levels.each_slice(levels.cut(piece), across) if levels.num_nodes > 1 else iter(())
+
+    def all_reduced_across_scratch(self, levels: Levels, count: int, segment: int) -> int:
+        """Return the elements of scratch that `all_reduced_across` takes."""
+        return self.across.all_reduce_scratch(levels.num_nodes, levels.slice(count), segment)
+
+    def reduce(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        """Fold within the nodes, each slice across them to the root's, where the root collects them.
+
+        Until then a slice lies in scratch, at its own place.
+        """
+        levels, segment = self.levels(group, tuning), tuning.segment
+        total = call.counts[0]
+        pieces = self.pieces(levels, total, segment)
+        home, at = levels.of(call.root)
+
+        def run(piece: Range, slot: int) -> Rounds:
+            slices = levels.cut(piece)
+
+            def collect(node: Group) -> Rounds:
+                own = Place(SCRATCH, slices.at(node.at)[0])
+                return gather_rounds(node, at, slices, 0, own, RECV)
+
+            yield from self._fold(levels, piece, SCRATCH, total + slot, segment)
+            if levels.num_nodes > 1:
+                yield from self.reduced_across(levels, slices, home, None, total + slot, segment)
+            yield from levels.each_node(collect, only=home)
+
+        largest = pieces[0].count
+        scratch = max(
+            self._fold_scratch(levels, largest, segment),
+            self.reduced_across_scratch(levels, largest, segment),
+        )
+        schedule = dealt(pieces, run, tuning, scratch)
+        return replace(schedule, scratch=total + schedule.scratch)
+
+    def reduced_across(
+        self,
+        levels: Levels,
+        slices: Blocks,
+        home: int,
+        lying: int | None,
+        slot: int,
+        segment: int,
+    ) -> Rounds:
+        """Fold what nodes have folded of slices, in scratch, to the same places on the node `home`.
+
+        A slice lies at its own place, or at element `lying`.
+        """
+
+        def across(part: Group, start: Column, count: int) -> Rounds:
+            return self.across.reduce(
+                part,
+                home,
+                start if lying is None else lying,
+                count,
+                slot,
+                segment=segment,
+                final=True,
+                target=SCRATCH,
+                source=SCRATCH,
+            )
+
+        return levels.each_slice(slices, across)
+
+    def reduced_across_scratch(self, levels: Levels, count: int, segment: int) -> int:
+        """Return the elements of scratch that `reduced_across` takes."""
+        return self.across.reduce_scratch(levels.num_nodes, levels.slice(count), segment)
+
+    def broadcast(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        """Deal slices on the root's node, hand each one across the nodes, and gather within them.
+
+        On its own node the root then hands out all: its array is only read.
+        """
+        levels, segment = self.levels(group, tuning), tuning.segment
+        home, at = levels.of(call.root)
+
+        def run(piece: Range, _slot: int) -> Rounds:
+            slices = levels.cut(piece)
+
+            def at_home(node: Group) -> Rounds:
+                return self.inner.broadcast(node, at, piece.start, piece.count, segment=segment)
+
+            if levels.num_nodes > 1:
+                yield from levels.each_node(lambda node: _deal(node, at, slices), only=home)
+                yield from self.broadcast_across(levels, slices, home, segment)
+            yield from side_by_side(
+                self._spread(levels, piece, segment, but=home),
+                levels.each_node(at_home, only=home),
+            )
+
+        return dealt(self.pieces(levels, call.counts[0], segment), run, tuning, 0)
+
+    def broadcast_across(self, levels: Levels, slices: Blocks, home: int, segment: int) -> Rounds:
+        """Hand the slices of `RECV` on the node `home` to the owners on all nodes."""
+
+        def across(part: Group, start: Column, count: int) -> Rounds:
+            return self.across.broadcast(part, home, start, count, segment=segment)
+
+        return levels.each_slice(slices, across)
+
+    def all_gather(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        """Hand each block across the nodes, and then round within them."""
+        levels = self.levels(group, tuning)
+        return blockwise.all_gather(self.inner, self.across, levels, call, tuning)
+
+    def reduce_scatter(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        """Fold each block within the nodes, and then across them."""
+        levels = self.levels(group, tuning)
+        return blockwise.reduce_scatter(self.inner, self.across, levels, call, tuning)
+
+    def barrier(self, group: Group, _call: Signature, tuning: Tuning) -> Schedule:
+        """Hear of all of the node, then of all nodes, then tell all of the node."""
+        levels = self.levels(group, tuning)
+
+        def hear(node: Group) -> Rounds:
+            firsts, others = with_others(node, node.at == 0)
+            is_first = node.at == 0
+            first = node.peer(0 * node.at)
+            yield Round(
+                receives=(signals(firsts.rank, firsts.peer(others)),),
+                sends=(signals(node.rank, first, ~is_first),),
+            )
+
+        def tell(node: Group) -> Rounds:
+            for each in hear(node):
+                yield Round(receives=each.sends, sends=each.receives)
+
+        def channel() -> Rounds:
+            yield from levels.each_node(hear)
+            yield from barrier_rounds(levels.firsts)
+            yield from levels.each_node(tell)
+
+        return Schedule((channel,))
+
+    def ordered_all_reduce(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        """Fold in rank order, each rank a block, and gather the blocks in two levels."""
+        levels = self.levels(group, tuning)
+
+        def gather(_group: Group, blocks: Blocks) -> Rounds:
+            return blockwise.all_gather_rounds(
+                self.inner, self.across, levels, blocks, tuning.segment
+            )
+
+        return ordered.all_reduce(gather)(group, call, tuning)
+
+    def all_to_all(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        """Exchange with one rank after the other, so that each node has to do with one at a time."""
+        levels = self.levels(group, tuning)
+        return pairwise.exchange(levels.interleaved(group), call, tuning)
+
+    def levels(self, group: Group, tuning: Tuning) -> Levels:
+        """Return the two levels of the ranks."""
+        return Levels(group, tuning.topology, scattered=self.inner.scattering is not None)
+
+    def pieces(self, levels: Levels, count: int, segment: int) -> list[Range]:
+        """Cut the array so that each slice of a piece keeps the links busy."""
+        span = self.across.span(levels.num_nodes)
+        if levels.owners == 1:
+            span = max(span, self.inner.span(levels.largest))
+        return ranges(count, segment * span * levels.owners)
+
+    def _fold(self, levels: Levels, piece: Range, buffer: str, slot: int, segment: int) -> Rounds:
+        """Leave in `buffer` of each owner its slice of what its node holds in `SEND`."""
+        final, scattering = levels.num_nodes == 1, self.inner.scattering
+        if levels.owners == 1 or scattering is None:
+
+            def reduce(node: Group) -> Rounds:
+                return self.inner.reduce(
+                    node,
+                    0,
+                    piece.start,
+                    piece.count,
+                    slot,
+                    segment=segment,
+                    final=final,
+                    target=buffer,
+                )
+
+            return levels.each_node(reduce)
+
+        slices = levels.cut(piece)
+
+        def scatter(node: Group) -> Rounds:
+            own = Place(buffer, slices.at(node.at)[0])
+            return scattering.reduce_scatter(node, slices, own, slot, final=final)
+
+        return levels.each_node(scatter)
+
+    def _fold_scratch(self, levels: Levels, count: int, segment: int) -> int:
+        scattering = self.inner.scattering
+        if levels.owners == 1 or scattering is None:
+            sizes = levels.node_sizes
+            return max(self.inner.reduce_scratch(size, count, segment) for size in sizes)
+        return scattering.scratch(levels.slice(count))
+
+    def _spread(self, levels: Levels, piece: Range, segment: int, but: int = -1) -> Rounds:
+        """Hand the owners' slices of `RECV` to all of their node; not on the node `but`."""
+        scattering = self.inner.scattering
+        if levels.owners == 1 or scattering is None:
+
+            def broadcast(node: Group) -> Rounds:
+                return self.inner.broadcast(node, 0, piece.start, piece.count, segment=segment)
+
+            return levels.each_node(broadcast, but=but)
+        slices = levels.cut(piece)
+        return levels.each_node(lambda node: scattering.all_gather(node, slices), but=but)
+
+
+def _deal(node: Group, root: int, slices: Blocks) -> Rounds:
+    """Send each rank of the root's node its slice of the root's `RECV`."""
+    is_root = node.at == root
+    roots, others = with_others(node, is_root)
+    first = node.peer(np.full(len(node.at), root, np.int64))
+    yield Round(
+        receives=(transfers(node.rank, first, RECV, *slices.at(node.at), ~is_root),),
+        sends=(transfers(roots.rank, roots.peer(others), RECV, *slices.at(others)),),
+    )
+
+
+def hierarchical(inner: Family, across: Family) -> Hierarchical:
+    """Compose two families: `inner` among the ranks of each node, `across` among the nodes."""
+    return Hierarchical(inner, across)
+
+
+DEFAULT = hierarchical(RING, BALANCED)
+"""The algorithms that have the name ``"hierarchical"``."""

@@ -1,0 +1,177 @@
+"""Linear algorithms: each rank deals with every other one directly, all of them at once.
+
+One round, so that nothing waits for a message that waits for another; but n-1 messages at a rank,
+and for reductions n times the memory. For few ranks or small arrays. There is nothing to cite:
+this is how the collectives are defined.
+
+==============  ===============  ============================
+collective      rounds           elements sent by a rank
+==============  ===============  ============================
+all_reduce      1                n-1 times the array
+all_gather      1                n-1 times its block
+all_to_all      1                (n-1)/n of its array
+gather          1                its block; the root none
+scatter         1                the root (n-1)/n of its array
+==============  ===============  ============================
+"""
+
+import numpy as np
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms.partition import Blocks, Listed
+from hpccomm.schedules.schedule import (
+    RECV,
+    SCRATCH,
+    SEND,
+    Column,
+    Group,
+    Mask,
+    Place,
+    Round,
+    Rounds,
+    Schedule,
+    Tuning,
+    copies,
+    folds,
+    transfers,
+)
+
+
+def with_others(group: Group, where: Mask | None = None) -> tuple[Group, Column]:
+    """Pair each rank of `group`, or those in `where`, with each other position of its group.
+
+    Returns
+    -------
+    Group
+        n-1 rows for each rank.
+    ndarray of int64
+        For each row the other's position. Each rank begins with its right neighbour, so that not
+        all of them crowd on rank 0.
+    """
+    n = group.size
+    rows = np.arange(len(group.rank)) if where is None else np.flatnonzero(where)
+    many = np.repeat(rows, n - 1)
+    which = None if group.which is None else group.which[many]
+    pairs = Group(group.rank[many], group.at[many], n, group.members, which)
+    return pairs, (pairs.at + np.tile(np.arange(1, n, dtype=np.int64), len(rows))) % n
+
+
+def gather_rounds(
+    group: Group,
+    root: Column | int,
+    blocks: Blocks,
+    slot: int,  # noqa: ARG001 (all gathers take the same)
+    source: Place,
+    target: str,
+) -> Rounds:
+    """Collect the own block of each rank, from `source`, in the root's buffer `target`."""
+    n, at, rank = group.size, group.at, group.rank
+    is_root = at == root
+    start, count = blocks.at(at)
+    receives = []
+    # Blocks answer for the rows of the group, so that each other position is a table.
+    for step in range(1, n):
+        of = (at + step) % n
+        receives.append(transfers(rank, group.peer(of), target, *blocks.at(of), is_root))
+    to = group.peer(np.broadcast_to(root, at.shape))
+    yield Round(
+        receives=tuple(receives),
+        sends=(transfers(rank, to, source.buffer, source.start, count, ~is_root),),
+        local=(copies(rank, source, Place(target, start), count, is_root),),
+    )
+
+
+def all_gather_rounds(group: Group, blocks: Blocks, buffer: str = RECV) -> Rounds:
+    """Send the own block of `buffer` to everyone."""
+    n, at, rank = group.size, group.at, group.rank
+    own = blocks.at(at)
+    receives, sends = [], []
+    for step in range(1, n):
+        of, to = (at - step) % n, (at + step) % n
+        receives.append(transfers(rank, group.peer(of), buffer, *blocks.at(of)))
+        sends.append(transfers(rank, group.peer(to), buffer, *own))
+    yield Round(tuple(receives), tuple(sends))
+
+
+def all_reduce(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Everyone sends all it has to everyone, and folds in rank order."""
+    n, count = group.size, call.counts[0]
+    own = Place(SEND, 0)
+
+    def channel() -> Rounds:
+        if n == 1:
+            yield Round(local=(copies(group.rank, own, Place(RECV, 0), count),))
+            return
+        pairs, others = with_others(group)
+        peer = pairs.peer(others)
+        # The own contribution joins the others in scratch: each has its place in the order.
+        among = copies(group.rank, own, Place(SCRATCH, group.at * count), count)
+        sources = tuple(Place(SCRATCH, i * count) for i in range(n))
+        yield Round(
+            receives=(transfers(pairs.rank, peer, SCRATCH, others * count, count),),
+            sends=(transfers(pairs.rank, peer, SEND, 0, count),),
+            local=(among, folds(group.rank, sources, Place(RECV, 0), count, final=True)),
+        )
+
+    return Schedule((channel,), 0 if n == 1 else n * count)
+
+
+def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Everyone sends its block to everyone."""
+    blocks = Listed(call.counts)
+
+    def channel() -> Rounds:
+        start, count = blocks.at(group.at)
+        yield Round(local=(copies(group.rank, Place(SEND, 0), Place(RECV, start), count),))
+        yield from all_gather_rounds(group, blocks)
+
+    return Schedule((channel,))
+
+
+def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Everyone sends everyone its block. In place, the array is copied to scratch first."""
+    sent, received = Listed(call.counts), Listed(call.recv_counts)
+    total = sum(call.counts) if call.in_place else 0
+    source = SCRATCH if call.in_place else SEND
+
+    def channel() -> Rounds:
+        at = group.at
+        pairs, others = with_others(group)
+        peer = pairs.peer(others)
+        # A rank that is not in place has this round too: both ends of a message are in one.
+        yield Round(local=(copies(group.rank, Place(SEND, 0), Place(SCRATCH, 0), total),))
+        own = Place(source, sent.at(at)[0])
+        target, count = received.at(at)
+        yield Round(
+            receives=(transfers(pairs.rank, peer, RECV, *received.at(others)),),
+            sends=(transfers(pairs.rank, peer, source, *sent.at(others)),),
+            local=(copies(group.rank, own, Place(RECV, target), count),),
+        )
+
+    return Schedule((channel,), total)
+
+
+def gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Each rank sends its block to the root."""
+    blocks = Listed(call.counts)
+    return Schedule((lambda: gather_rounds(group, call.root, blocks, 0, Place(SEND, 0), RECV),))
+
+
+def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """The root sends each rank its block."""
+    blocks = Listed(call.counts)
+
+    def channel() -> Rounds:
+        at = group.at
+        is_root = at == call.root
+        start, count = blocks.at(at)
+        roots, others = with_others(group, is_root)
+        root = group.peer(np.full(len(at), call.root, np.int64))
+        own = copies(group.rank, Place(SEND, start), Place(RECV, 0), count, is_root)
+        yield Round(
+            receives=(transfers(group.rank, root, RECV, 0, count, ~is_root),),
+            sends=(transfers(roots.rank, roots.peer(others), SEND, *blocks.at(others)),),
+            local=(own,),
+        )
+
+    return Schedule((channel,))

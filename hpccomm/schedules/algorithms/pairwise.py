@@ -1,0 +1,300 @@
+"""Pairwise exchange: every two ranks exchange what they owe each other, directly.
+
+Each element crosses the network once, at the price of n-1 messages a rank. In a reduction each rank
+owns a block, which it receives from one peer after the other. See R. Thakur, R. Rabenseifner,
+W. Gropp, "Optimization of collective communication operations in MPICH", 2005.
+
+==============  ===============  =======================
+collective      rounds           elements sent by a rank
+==============  ===============  =======================
+all_to_all      ⌊n/2⌋            (n-1)/n of its array
+reduce_scatter  n-1              (n-1)/n of the array
+all_gather      n-1              (n-1)/n of the result
+all_reduce      2(n-1)           2(n-1)/n of the array
+reduce          n                the array; the root (n-1)/n
+==============  ===============  =======================
+
+In all_to_all a rank exchanges in a round with the ranks at one distance on both sides.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms.channels import dealt
+from hpccomm.schedules.algorithms.linear import gather_rounds
+from hpccomm.schedules.algorithms.partition import (
+    Blocks,
+    Clipped,
+    Even,
+    Listed,
+    Range,
+    clipped,
+    ranges,
+)
+from hpccomm.schedules.schedule import (
+    RECV,
+    SCRATCH,
+    SEND,
+    Column,
+    Copies,
+    Group,
+    Mask,
+    Place,
+    Round,
+    Rounds,
+    Schedule,
+    Tuning,
+    copies,
+    folds,
+    transfers,
+)
+
+
+def reduce_scatter_rounds(
+    group: Group,
+    blocks: Blocks,
+    target: Place,
+    slot: int,
+    *,
+    final: bool,
+    source: str = SEND,
+) -> Rounds:
+    """Fold the blocks of `source` over the group, and leave the one at the own position in `target`.
+
+    What comes in lies in scratch from `slot`, as much as the largest block. `source` is only read,
+    and of it only the own block once `target` has been written.
+    """
+    n, at, rank = group.size, group.at, group.rank
+    start, count = blocks.at(at)
+    if n == 1:
+        yield Round(local=(copies(rank, Place(source, start), target, count),))
+        return
+    so_far = Place(source, start)
+    for step in range(1, n):
+        to, of = (at + step) % n, (at - step) % n
+        yield Round(
+            receives=(transfers(rank, group.peer(of), SCRATCH, slot, count),),
+            sends=(transfers(rank, group.peer(to), source, *blocks.at(to)),),
+            local=(
+                folds(
+                    rank,
+                    (so_far, Place(SCRATCH, slot)),
+                    target,
+                    count,
+                    final=final and step == n - 1,
+                ),
+            ),
+        )
+        so_far = target
+
+
+def all_gather_rounds(group: Group, blocks: Blocks, buffer: str = RECV) -> Rounds:
+    """Send the own block of `buffer` to one rank after the other."""
+    n, at, rank = group.size, group.at, group.rank
+    own = blocks.at(at)
+    for step in range(1, n):
+        to, of = (at + step) % n, (at - step) % n
+        yield Round(
+            receives=(transfers(rank, group.peer(of), buffer, *blocks.at(of)),),
+            sends=(transfers(rank, group.peer(to), buffer, *own),),
+        )
+
+
+def all_reduce_scratch(size: int, count: int, _segment: int) -> int:
+    """Return the elements of scratch that `all_reduce_rounds` takes."""
+    return Even(0, count, size).largest
+
+
+def all_reduce_rounds(
+    group: Group,
+    start: Column | int,
+    count: Column | int,
+    slot: int,
+    *,
+    segment: int,  # noqa: ARG001 (all phases take the same)
+    final: bool,
+    source: str = SEND,
+) -> Rounds:
+    """Reduce-scatter, then all-gather."""
+    blocks = Even(start, count, group.size)
+    own = Place(RECV, blocks.at(group.at)[0])
+    yield from reduce_scatter_rounds(group, blocks, own, slot, final=final, source=source)
+    yield from all_gather_rounds(group, blocks)
+
+
+def reduce_scratch(size: int, count: int, _segment: int) -> int:
+    """Return the elements of scratch that `reduce_rounds` takes."""
+    return 2 * Even(0, count, size).largest
+
+
+def reduce_rounds(
+    group: Group,
+    root: Column | int,
+    start: Column | int,
+    count: Column | int,
+    slot: int,
+    *,
+    segment: int,  # noqa: ARG001 (all phases take the same)
+    final: bool,
+    target: str,
+    source: str = SEND,
+) -> Rounds:
+    """Reduce-scatter, then collect the blocks at the root."""
+    blocks = Even(start, count, group.size)
+    own = Place(SCRATCH, slot + blocks.largest)
+    yield from reduce_scatter_rounds(group, blocks, own, slot, final=final, source=source)
+    yield from gather_rounds(group, root, blocks, slot, own, target)
+
+
+def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Reduce-scatter, then all-gather, piece by piece."""
+    pieces = _pieces(group, call, tuning)
+
+    def run(piece: Range, slot: int) -> Rounds:
+        yield from all_reduce_rounds(
+            group, piece.start, piece.count, slot, segment=tuning.segment, final=True
+        )
+
+    scratch = all_reduce_scratch(group.size, pieces[0].count, tuning.segment)
+    return dealt(pieces, run, tuning, scratch)
+
+
+def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Reduce-scatter, then collect at the root, piece by piece."""
+    pieces = _pieces(group, call, tuning)
+
+    def run(piece: Range, slot: int) -> Rounds:
+        yield from reduce_rounds(
+            group,
+            call.root,
+            piece.start,
+            piece.count,
+            slot,
+            segment=tuning.segment,
+            final=True,
+            target=RECV,
+        )
+
+    return dealt(pieces, run, tuning, reduce_scratch(group.size, pieces[0].count, tuning.segment))
+
+
+def _pieces(group: Group, call: Signature, tuning: Tuning) -> list[Range]:
+    """Cut the array so that each rank's block of a piece is a segment."""
+    return ranges(call.counts[0], min(tuning.segment, call.counts[0]) * group.size)
+
+
+def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Each rank receives its block from one peer after the other."""
+    blocks = Listed(call.counts)
+    pieces = clipped(blocks, tuning.segment)
+    own = blocks.at(group.at)[0]
+
+    def run(piece: Blocks, slot: int) -> Rounds:
+        target = Place(RECV, piece.at(group.at)[0] - own)
+        yield from reduce_scatter_rounds(group, piece, target, slot, final=True)
+
+    return dealt(pieces, run, tuning, pieces[0].largest)
+
+
+def all_gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Each rank sends its block to one peer after the other."""
+    blocks = Listed(call.counts)
+    own = blocks.at(group.at)[0]
+
+    def run(piece: Blocks, _slot: int) -> Rounds:
+        start, count = piece.at(group.at)
+        mine = copies(group.rank, Place(SEND, start - own), Place(RECV, start), count)
+        yield Round(local=(mine,))
+        yield from all_gather_rounds(group, piece)
+
+    return dealt(clipped(blocks, tuning.segment), run, tuning, 0)
+
+
+def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Exchange with the ranks at distance 1, at distance 2, ... on both sides."""
+    return exchange(group, call, tuning)
+
+
+def exchange(group: Group, call: Signature, tuning: Tuning, node: Column | None = None) -> Schedule:
+    """Carry out an all_to_all among the ranks of a group, which may stand in any order.
+
+    In place, a block lands where one is sent from, of the same size if the blocks that are sent lie
+    as those that are received: it waits in scratch until that one is gone. Otherwise the whole array
+    is copied to scratch first.
+
+    Parameters
+    ----------
+    group : Group
+        All ranks. Those at one distance in it exchange at the same time.
+    call, tuning
+        As for any algorithm.
+    node : ndarray of int64, or None
+        For each rank its node, where the ranks of a node move their blocks in memory, which they
+        reach of each other; then blocks have one size.
+    """
+    n, at, rank = group.size, group.at, group.rank
+    sent, received = Listed(call.counts), Listed(call.recv_counts)
+    alike = call.counts == call.recv_counts
+    through = call.in_place and alike
+    saved = call.in_place and not alike
+    source = SCRATCH if saved else SEND
+    largest = max(sent.largest, received.largest)
+    segment = max(min(tuning.segment, largest), 1)
+    steps = n // 2 + 1
+
+    def run(index: int, slot: int) -> Rounds:
+        # The ranks' numbers of pieces may differ: each step of a piece has its place in the order.
+        piece, step = divmod(index, steps)
+        out = Clipped(sent, piece * segment, segment)
+        into = Clipped(received, piece * segment, segment)
+        if step == 0:
+            everything = sum(call.counts) if saved and piece == 0 else 0
+            save = copies(rank, Place(SEND, 0), Place(SCRATCH, 0), everything)
+            target, count = into.at(rank)
+            own = copies(rank, Place(source, out.at(rank)[0]), Place(RECV, target), count)
+            yield Round(local=(save,) if through else (save, own))
+            return
+        receives, sends, local = [], [], []
+        sides = ((at + step) % n, (at - step) % n)
+        for side, position in enumerate(sides[:1] if 2 * step == n else sides):
+            peer = group.peer(position)
+            far = None if node is None else node[rank] != node[peer]
+            sends.append(transfers(rank, peer, source, *out.at(peer), far))
+            target, count = into.at(peer)
+            aside = Place(SCRATCH, slot + side * segment)
+            landing = aside if through else Place(RECV, target)
+            receives.append(transfers(rank, peer, *landing[:2], count, far))
+            if through:
+                local.append(copies(rank, landing, Place(RECV, target), count, far))
+            if far is not None:
+                local += _moved(rank, peer, out, aside if through else None, ~far)
+        yield Round(tuple(receives), tuple(sends), tuple(local))
+
+    # Uneven: in one channel, since what must be saved must be so before anything comes in.
+    under_way = tuning if call.uniform else replace(tuning, channels=1)
+    scratch = 2 * segment if through else sum(call.counts) if saved else 0
+    schedule = dealt(range(-(-largest // segment) * steps), run, under_way, scratch)
+    return replace(schedule, segment=segment if segment < largest else None)
+
+
+def _moved(
+    rank: Column, peer: Column, blocks: Blocks, aside: Place | None, near: Mask
+) -> tuple[Copies, ...]:
+    """Move a half of what `rank` and `peer` owe each other, both ways; the peer moves the other one.
+
+    What a rank that is in place sends, it overwrites by what it receives: it waits `aside`. Another
+    rank reads before it writes, since the peer may be in place.
+    """
+    theirs, whole = blocks.at(peer)
+    mine, _ = blocks.at(rank)
+    first, count = Even(0, whole, 2).at((rank > peer).astype(np.int64))
+    out = Place(SEND, theirs + first)
+    come = Place(SEND, mine + first, peer)
+    read = copies(rank, come, Place(RECV, theirs + first), count, near)
+    target = Place(RECV, mine + first, peer)
+    if aside is None:
+        return read, copies(rank, out, target, count, near)
+    wait = copies(rank, out, aside, count, near)
+    return wait, read, copies(rank, aside, target, count, near)

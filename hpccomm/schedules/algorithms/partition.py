@@ -1,0 +1,105 @@
+"""Cutting arrays into the blocks of ranks, and blocks into pieces."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+import numpy as np
+
+from hpccomm.schedules.schedule import Column
+
+
+def even(count: int, parts: int) -> tuple[int, ...]:
+    """Return the sizes of `parts` blocks of `count` elements that differ by at most one."""
+    return tuple((i + 1) * count // parts - i * count // parts for i in range(parts))
+
+
+def offsets(counts: Sequence[int]) -> tuple[int, ...]:
+    """Return where blocks of `counts` elements begin that lie one after the other."""
+    return (0, *accumulate(counts))[: len(counts)]
+
+
+class Blocks(Protocol):
+    """A range of elements that is cut into a block for each position of a group.
+
+    Attributes
+    ----------
+    largest : int
+        Elements of the largest block, of all rows.
+    """
+
+    largest: int
+
+    def at(self, position: Column) -> tuple[Column, Column]:
+        """Return first element and count of the block at `position`, for each row."""
+        ...
+
+
+class Even:
+    """`count` elements from `start`, in `parts` blocks that differ by at most one element.
+
+    `start` and `count` may be columns: each row then has its own range.
+    """
+
+    def __init__(self, start: Column | int, count: Column | int, parts: int) -> None:
+        self._start = start
+        self._count = count
+        self._parts = parts
+        self.largest = -(-int(np.max(count, initial=0)) // parts)
+
+    def at(self, position: Column) -> tuple[Column, Column]:
+        """Return first element and count of the block at `position`, for each row."""
+        first = position * self._count // self._parts
+        last = (position + 1) * self._count // self._parts
+        return self._start + first, last - first
+
+
+class Listed:
+    """Blocks of the given counts, one after the other from `start`."""
+
+    def __init__(self, counts: Sequence[int], start: int = 0) -> None:
+        self._starts = np.array(offsets(counts), np.int64) + start
+        self._counts = np.array(counts, np.int64)
+        self.largest = max(counts, default=0)
+
+    def at(self, position: Column) -> tuple[Column, Column]:
+        """Return first element and count of the block at `position`, for each row."""
+        return self._starts[position], self._counts[position]
+
+
+class Clipped:
+    """Of each of `blocks`, at most `count` elements from its element `first` on."""
+
+    def __init__(self, blocks: Blocks, first: int, count: int) -> None:
+        self._blocks = blocks
+        self._first = first
+        self._count = count
+        self.largest = min(max(blocks.largest - first, 0), count)
+
+    def at(self, position: Column) -> tuple[Column, Column]:
+        """Return first element and count of the block at `position`, for each row."""
+        start, count = self._blocks.at(position)
+        return start + self._first, np.clip(count - self._first, 0, self._count)
+
+
+def clipped(blocks: Blocks, segment: int) -> list[Blocks]:
+    """Cut each block into pieces of `segment` elements: the first of all, the second of all, ..."""
+    if blocks.largest <= segment:
+        return [blocks]
+    return [Clipped(blocks, first, segment) for first in range(0, blocks.largest, segment)]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """`count` elements from `start`."""
+
+    start: int
+    count: int
+
+
+def ranges(count: int, segment: int) -> list[Range]:
+    """Cut `count` elements into ranges of `segment`, of which the last may be shorter."""
+    if count <= segment:
+        return [Range(0, count)]
+    return [Range(start, min(segment, count - start)) for start in range(0, count, segment)]

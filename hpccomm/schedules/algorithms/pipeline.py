@@ -1,0 +1,313 @@
+"""Pipelines: the segments of an array follow each other through a tree, one behind the other.
+
+While a rank hands on one segment, the next one comes in. A tree of height h takes s segments up, or
+down, in s+h-1 rounds, so that with many segments the height costs little. See J. Watts, R. van de
+Geijn, "A pipelined broadcast for multidimensional meshes", 1995.
+
+With d for a rank's depth, it sends segment k up in round k+h-d, and down in round k+d. Both ends of
+a message come to the same round, since their depths differ by one.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
+
+import numpy as np
+
+from hpccomm.schedules.algorithms.channels import dealt
+from hpccomm.schedules.algorithms.partition import Range, ranges
+from hpccomm.schedules.schedule import (
+    SCRATCH,
+    Column,
+    Folds,
+    Group,
+    Mask,
+    Place,
+    Round,
+    Rounds,
+    Schedule,
+    Transfers,
+    Tuning,
+    copies,
+    folds,
+    transfers,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tree:
+    """Where each row of a group stands in a tree of the group's positions.
+
+    Attributes
+    ----------
+    height : int
+        The largest depth in the tree.
+    depth : Column
+        Messages between the root and the row.
+    parent : Column
+        Position of the parent; -1 at the root.
+    children : tuple of Column
+        Positions of the first children, of the second ones, ...; -1 where there is none.
+    """
+
+    height: int
+    depth: Column
+    parent: Column
+    children: tuple[Column, ...]
+
+
+class Segments:
+    """`count` elements from `start`, cut into segments.
+
+    `start` and `count` may be columns: each row then has its own range.
+
+    Attributes
+    ----------
+    length : int
+        Elements of a segment. The last ones of a range may have fewer, or none.
+    number : int
+        Segments of the longest range.
+    """
+
+    def __init__(self, start: Column | int, count: Column | int, segment: int) -> None:
+        longest = int(np.max(count, initial=0))
+        self.start = start
+        self.count = count
+        self.length = max(1, min(segment, longest))
+        self.number = -(-longest // self.length)
+
+
+class Stage:
+    """Rows of a group that take one segment a round, each from its own round on.
+
+    Parameters
+    ----------
+    group : Group
+        Whose rows.
+    segments : Segments
+        What they take, in turn.
+    delay : Column
+        For each row of the group, the round of its first segment.
+    where : Mask
+        Which rows take part.
+    """
+
+    def __init__(self, group: Group, segments: Segments, delay: Column, where: Mask) -> None:
+        rows = np.flatnonzero(where)
+        # By delay, those that are at work in a round stand together: no masks, and no copies.
+        self._rows = rows[np.argsort(delay[rows], kind="stable")]
+        self._segments = segments
+        self._delay = delay[self._rows]
+        self._first = self.of(segments.start) - self._delay * segments.length
+        self._end = self.of(segments.start + segments.count)
+        self.rank = self.of(group.rank)
+        self._earliest = int(self._delay[0]) if len(rows) else 0
+        self._latest = int(self._delay[-1]) if len(rows) else -segments.number
+
+    def of(self, value: Column | int) -> Column:
+        """Return a column of the group, or a number, for the rows of this stage."""
+        if isinstance(value, np.ndarray):
+            return value[self._rows]
+        return np.full(len(self._rows), value, np.int64)
+
+    def at_work(self, turn: int) -> tuple[slice, Column, Column] | None:
+        """Return which rows have a segment in round `turn`, its first elements and its counts."""
+        if not self._earliest <= turn < self._latest + self._segments.number:
+            return None
+        if self._latest <= turn < self._earliest + self._segments.number:
+            rows = slice(None)  # all of them, as in most rounds
+        else:
+            turns = turn - self._segments.number, turn
+            first, last = np.searchsorted(self._delay, turns, side="right")
+            if first == last:
+                return None
+            rows = slice(first, last)
+        start = self._first[rows] + turn * self._segments.length
+        return rows, start, np.minimum(self._end[rows] - start, self._segments.length)
+
+
+class Messages:
+    """What the rows of a stage send to, or receive from, one peer each.
+
+    Parameters
+    ----------
+    stage : Stage
+        The rows.
+    peer : Column
+        For each row of the group; what it holds for other rows does not matter.
+    buffer : str
+        Where the segments lie.
+    start : Column or int, optional
+        Where one segment after the other lies; by default each at its own place.
+    """
+
+    def __init__(
+        self, stage: Stage, peer: Column, buffer: str, start: Column | int | None = None
+    ) -> None:
+        self._stage = stage
+        self._peer = stage.of(peer)
+        self._buffer = buffer
+        self._start = None if start is None else stage.of(start)
+
+    def at(self, turn: int) -> Iterator[Transfers]:
+        """Give those of round `turn`, if there are any."""
+        found = self._stage.at_work(turn)
+        if found is not None:
+            rows, start, count = found
+            if self._start is not None:
+                start = self._start[rows]
+            yield transfers(self._stage.rank[rows], self._peer[rows], self._buffer, start, count)
+
+
+def _peers(group: Group, position: Column) -> Column:
+    return group.peer(np.maximum(position, 0))
+
+
+def up(
+    group: Group,
+    tree: Tree,
+    segments: Segments,
+    slot: int,
+    *,
+    final: bool,
+    source: str,
+    target: str,
+) -> Rounds:
+    """Fold `source` of all ranks up the tree, into `target` at its root.
+
+    A rank folds what its children bring and, last, its own. It takes `up_scratch` elements of
+    scratch from `slot`: a segment from each child, and the one that it sends. A rank alone copies.
+    """
+    if tree.height == 0:
+        if source != target:
+            own, into = Place(source, segments.start), Place(target, segments.start)
+            yield Round(local=(copies(group.rank, own, into, segments.count),))
+        return
+    fan_out = np.sum([child >= 0 for child in tree.children], axis=0)
+    is_root = tree.depth == 0
+    parent = _peers(group, tree.parent)
+    landing = [slot + i * segments.length for i in range(len(tree.children))]
+    partial = slot + len(tree.children) * segments.length
+
+    sending = tree.height - tree.depth
+    leaves = Stage(group, segments, sending, ~is_root & (fan_out == 0))
+    inner = Stage(group, segments, sending, ~is_root & (fan_out > 0))
+    sends = [
+        Messages(leaves, parent, source),
+        Messages(inner, parent, SCRATCH, partial),
+    ]
+    receives = []
+    steps = []
+    for children in range(1, len(tree.children) + 1):
+        for root in (False, True):
+            stage = Stage(group, segments, sending - 1, (fan_out == children) & (is_root == root))
+            receives += [
+                Messages(stage, _peers(group, child), SCRATCH, start)
+                for child, start in zip(tree.children[:children], landing, strict=False)
+            ]
+            steps.append(
+                _Folding(
+                    stage=stage,
+                    landing=tuple(landing[:children]),
+                    source=source,
+                    target=target if root else SCRATCH,
+                    partial=None if root else partial,
+                    final=final and root,
+                )
+            )
+    for turn in range(segments.number + tree.height - 1):
+        yield Round(
+            receives=tuple(chain.from_iterable(each.at(turn) for each in receives)),
+            sends=tuple(chain.from_iterable(each.at(turn) for each in sends)),
+            local=tuple(chain.from_iterable(each.at(turn) for each in steps)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Folding:
+    """The folds of a stage: what landed, then `source`, into `target`.
+
+    The target is at `partial`, one segment after the other, or each at its own place.
+    """
+
+    stage: Stage
+    landing: tuple[int, ...]
+    source: str
+    target: str
+    partial: int | None
+    final: bool
+
+    def at(self, turn: int) -> Iterator[Folds]:
+        """Give those of round `turn`, if there are any."""
+        found = self.stage.at_work(turn)
+        if found is not None:
+            rows, start, count = found
+            landed = (Place(SCRATCH, each) for each in self.landing)
+            yield folds(
+                self.stage.rank[rows],
+                (*landed, Place(self.source, start)),
+                Place(self.target, start if self.partial is None else self.partial),
+                count,
+                final=self.final,
+            )
+
+
+def up_scratch(children: int, count: int, segment: int) -> int:
+    """Return the elements of scratch that `up` takes of a tree with so many children a rank."""
+    return (children + 1) * Segments(0, count, segment).length
+
+
+def down(group: Group, tree: Tree, segments: Segments, buffer: str) -> Rounds:
+    """Hand the root's `buffer` down the tree."""
+    if tree.height == 0:
+        return
+    takers = Stage(group, segments, tree.depth - 1, tree.depth > 0)
+    receives = Messages(takers, _peers(group, tree.parent), buffer)
+    sends = [
+        Messages(Stage(group, segments, tree.depth, child >= 0), _peers(group, child), buffer)
+        for child in tree.children
+    ]
+    for turn in range(segments.number + tree.height - 1):
+        yield Round(
+            receives=tuple(receives.at(turn)),
+            sends=tuple(chain.from_iterable(each.at(turn) for each in sends)),
+        )
+
+
+def down_after_up(group: Group, tree: Tree, segments: Segments, buffer: str) -> Rounds:
+    """`down`, to be run side by side with `up` into the same buffer: it begins when that ends.
+
+    The root has folded segment k in round k+h-1, and sends it in round k+h. No rank is handed a
+    segment before it has sent its own contribution to it.
+    """
+    return chain(repeat(Round(), tree.height), down(group, tree, segments, buffer))
+
+
+def streams(
+    count: int,
+    run: Callable[[Range, int], Rounds],
+    tuning: Tuning,
+    scratch: Callable[[int], int] = lambda _count: 0,
+    *,
+    parts: int = 1,
+) -> Schedule:
+    """Return the schedule of pipelines that share an array, one in each channel.
+
+    Parameters
+    ----------
+    count : int
+        Elements of the array.
+    run : callable
+        ``run(share, slot)`` makes the rounds of one pipeline; its scratch begins at element `slot`.
+    tuning : Tuning
+        How many channels, and the segment. Channels that would have no whole segment are left out.
+    scratch : callable, optional
+        ``scratch(count)`` tells the elements of scratch that a pipeline of so many elements takes.
+    parts : int
+        Segments that one pipeline moves at a time.
+    """
+    number = max(1, min(tuning.channels, count // (parts * tuning.segment)))
+    shares = ranges(count, -(-count // number))
+    schedule = dealt(shares, run, tuning, scratch(shares[0].count))
+    cut = shares[0].count > parts * tuning.segment
+    return replace(schedule, segment=tuning.segment if cut or number > 1 else None)

@@ -1,0 +1,235 @@
+"""Scan: each rank gets the fold of the contributions of the ranks up to itself, in their order.
+
+"linear" passes the prefix from rank to rank, segment by segment. In "binomial" the span that a rank
+has folded doubles in each round, since a rank hands all it has to the one twice as far on: each
+contribution goes down a binomial tree. In "pairwise" each rank folds one slice of the array for all
+ranks: the slices are exchanged, and then the prefixes. See W. D. Hillis, G. L. Steele, "Data parallel
+algorithms", 1986, for the second.
+
+With s segments:
+
+==============  ===============  ==============================
+algorithm       rounds           elements sent by a rank
+==============  ===============  ==============================
+linear          s + n - 2        the array; the last rank none
+binomial        ⌈log2 n⌉         at most ⌈log2 n⌉ arrays
+pairwise        2(n-1)           2(n-1)/n of the array
+==============  ===============  ==============================
+
+Linear and pairwise add one contribution to the prefix at a time, in rank order, so that their
+results have the same bits. Prefixes are handed on as they are: AVG, which divides in the end, is
+no scan's reduction. On rank 0 an exclusive scan leaves `RECV` alone.
+"""
+
+from collections.abc import Iterator
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms.channels import dealt
+from hpccomm.schedules.algorithms.partition import Even, Range, ranges
+from hpccomm.schedules.algorithms.pipeline import Messages, Segments, Stage, streams
+from hpccomm.schedules.schedule import (
+    RECV,
+    SCRATCH,
+    SEND,
+    Column,
+    Copies,
+    Folds,
+    Group,
+    Place,
+    Round,
+    Rounds,
+    Schedule,
+    Tuning,
+    copies,
+    folds,
+    transfers,
+)
+
+
+def linear(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """From each rank to the next one."""
+    slots = 2 if call.exclusive else 1
+
+    def run(share: Range, slot: int) -> Rounds:
+        segments = Segments(share.start, share.count, tuning.segment)
+        return _linear_rounds(group, segments, slot, exclusive=call.exclusive)
+
+    def scratch(count: int) -> int:
+        return slots * Segments(0, count, tuning.segment).length if group.size > 1 else 0
+
+    return streams(call.counts[0], run, tuning, scratch)
+
+
+def _linear_rounds(group: Group, segments: Segments, slot: int, *, exclusive: bool) -> Rounds:
+    n, at = group.size, group.at
+    right, left = group.peer((at + 1) % n), group.peer((at - 1) % n)
+    landing, passed = slot, slot + segments.length
+    heads = Stage(group, segments, at, at == 0)
+    receivers = Stage(group, segments, at - 1, at > 0)
+    passing = Stage(group, segments, at - 1, (at > 0) & (at < n - 1))
+    senders = Stage(group, segments, at, (at > 0) & (at < n - 1))
+    receives = Messages(receivers, left, SCRATCH, landing)
+    first = Messages(Stage(group, segments, at, (at == 0) & (n > 1)), right, SEND)
+    others = (
+        Messages(senders, right, SCRATCH, passed) if exclusive else Messages(senders, right, RECV)
+    )
+
+    def local(turn: int) -> Iterator[Copies | Folds]:
+        if not exclusive and (work := heads.at_work(turn)):
+            rows, start, count = work
+            yield copies(heads.rank[rows], Place(SEND, start), Place(RECV, start), count)
+        if exclusive and (work := passing.at_work(turn)):
+            # Before the result is written: in place, that is where the own contribution lies.
+            rows, start, count = work
+            sources = (Place(SCRATCH, landing), Place(SEND, start))
+            into = Place(SCRATCH, passed)
+            yield folds(passing.rank[rows], sources, into, count, final=False)
+        if work := receivers.at_work(turn):
+            rows, start, count = work
+            before, result = Place(SCRATCH, landing), Place(RECV, start)
+            rank = receivers.rank[rows]
+            if exclusive:
+                yield copies(rank, before, result, count)
+            else:
+                yield folds(rank, (before, Place(SEND, start)), result, count, final=False)
+
+    for turn in range(segments.number + max(n - 2, 0)):
+        yield Round(
+            receives=tuple(receives.at(turn)),
+            sends=(*first.at(turn), *others.at(turn)),
+            local=tuple(local(turn)),
+        )
+
+
+def binomial(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """From each rank to those 1, 2, 4, ... further on, segment by segment."""
+    pieces = ranges(call.counts[0], tuning.segment)
+    rounds = _exclusive_rounds if call.exclusive else _inclusive_rounds
+
+    def run(piece: Range, slot: int) -> Rounds:
+        return rounds(group, piece, slot)
+
+    slots = 0 if group.size == 1 else 2 if call.exclusive else 1
+    return dealt(pieces, run, tuning, slots * pieces[0].count)
+
+
+def _inclusive_rounds(group: Group, piece: Range, slot: int) -> Rounds:
+    n, at, rank = group.size, group.at, group.rank
+    start, count = piece.start, piece.count
+    landing, own, result = Place(SCRATCH, slot), Place(SEND, start), Place(RECV, start)
+    if n == 1:
+        yield Round(local=(copies(rank, own, result, count),))
+    for distance in _doubling(n):
+        first = distance == 1
+        to, of = group.peer((at + distance) % n), group.peer((at - distance) % n)
+        lower = (copies(rank, own, result, count, at == 0),) if first else ()
+        yield Round(
+            receives=(transfers(rank, of, SCRATCH, slot, count, at >= distance),),
+            sends=(transfers(rank, to, SEND if first else RECV, start, count, at + distance < n),),
+            local=(
+                *lower,
+                folds(
+                    rank,
+                    (landing, own if first else result),
+                    result,
+                    count,
+                    final=False,
+                    where=at >= distance,
+                ),
+            ),
+        )
+
+
+def _exclusive_rounds(group: Group, piece: Range, slot: int) -> Rounds:
+    n, at, rank = group.size, group.at, group.rank
+    start, count = piece.start, piece.count
+    landing, own, result = Place(SCRATCH, slot), Place(SEND, start), Place(RECV, start)
+    span = Place(SCRATCH, slot + count)  # what is handed on: the own contribution is in it
+    for distance in _doubling(n):
+        first = distance == 1
+        to, of = group.peer((at + distance) % n), group.peer((at - distance) % n)
+        sender, receiver = at + distance < n, at >= distance
+        untouched = (at == 0) | first  # the span is still the own contribution
+        # Before the result is written: in place, that is where the own contribution lies.
+        spread = folds(
+            rank,
+            (landing, own if first else span),
+            span,
+            count,
+            final=False,
+            where=receiver & (at + 2 * distance < n),
+        )
+        yield Round(
+            receives=(transfers(rank, of, SCRATCH, slot, count, receiver),),
+            sends=(
+                transfers(rank, to, SEND, start, count, sender & untouched),
+                transfers(rank, to, SCRATCH, slot + count, count, sender & ~untouched),
+            ),
+            local=(
+                spread,
+                copies(rank, landing, result, count, receiver)
+                if first
+                else folds(rank, (landing, result), result, count, final=False, where=receiver),
+            ),
+        )
+
+
+def _doubling(n: int) -> list[int]:
+    """Return the distances 1, 2, 4, ... below n."""
+    return [1 << k for k in range((n - 1).bit_length())]
+
+
+def pairwise(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """A slice of each piece to each rank, and its prefixes back."""
+    n = group.size
+    pieces = ranges(call.counts[0], min(tuning.segment, call.counts[0]) * n)
+
+    def run(piece: Range, slot: int) -> Rounds:
+        return _pairwise_rounds(
+            group, Even(piece.start, piece.count, n), slot, exclusive=call.exclusive
+        )
+
+    return dealt(pieces, run, tuning, n * Even(0, pieces[0].count, n).largest if n > 1 else 0)
+
+
+def _pairwise_rounds(group: Group, blocks: Even, slot: int, *, exclusive: bool) -> Rounds:
+    n, at, rank = group.size, group.at, group.rank
+    start, own = blocks.at(at)
+    back = int(exclusive)
+
+    def place(position: Column | int) -> Place:
+        """Return where what concerns a rank lies: its contribution, then its prefix."""
+        return Place(SCRATCH, slot + position * blocks.largest)
+
+    if n == 1:
+        yield Round(local=(copies(rank, Place(SEND, start), Place(RECV, start), own, at >= back),))
+        return
+    for step in range(1, n):
+        right, left = (at + step) % n, (at - step) % n
+        out_start, out_count = blocks.at(right)
+        last = step == n - 1
+        yield Round(
+            receives=(transfers(rank, group.peer(left), SCRATCH, place(left).start, own),),
+            sends=(transfers(rank, group.peer(right), SEND, out_start, out_count),),
+            local=(
+                *((copies(rank, Place(SEND, start), place(at), own),) if step == 1 else ()),
+                *(
+                    folds(rank, (place(i - 1), place(i)), place(i), own, final=False)
+                    for i in range(1, n)
+                    if last
+                ),
+            ),
+        )
+    for step in range(1, n):
+        right, left = (at + step) % n, (at - step) % n
+        into_start, into_count = blocks.at(left)
+        mine = copies(rank, place(at - back), Place(RECV, start), own, at >= back)
+        yield Round(
+            receives=(transfers(rank, group.peer(left), RECV, into_start, into_count, at >= back),),
+            sends=(
+                transfers(
+                    rank, group.peer(right), SCRATCH, place(right - back).start, own, right >= back
+                ),
+            ),
+            local=(mine,) if step == 1 else (),
+        )

@@ -1,0 +1,107 @@
+"""Scatter, then all-gather: a broadcast whose root sends the array once instead of log2 n times.
+
+A binomial scatter gives each rank a block, a ring hands the blocks round. For large arrays; a
+pipelined chain or tree comes as near to the limit, but needs many segments for it. See M. Barnett,
+L. Shuler, R. van de Geijn, S. Gupta, D. Payne, J. Watts, "Interprocessor collective communication
+library (InterCom)", 1994.
+
+==============  ===============  ===========================
+collective      rounds           elements sent by a rank
+==============  ===============  ===========================
+broadcast       ⌈log2 n⌉ + n-1   at most 2(n-1)/n of the array
+==============  ===============  ===========================
+"""
+
+import numpy as np
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms import ring
+from hpccomm.schedules.algorithms.channels import dealt
+from hpccomm.schedules.algorithms.partition import Blocks, Even, Range, ranges
+from hpccomm.schedules.algorithms.power_of_two import span
+from hpccomm.schedules.schedule import (
+    RECV,
+    Column,
+    Group,
+    Round,
+    Rounds,
+    Schedule,
+    Tuning,
+    transfers,
+)
+
+
+class FromRoot:
+    """Of `size` blocks, the one of a position as counted from the root."""
+
+    def __init__(self, blocks: Blocks, root: Column | int, size: int) -> None:
+        self._blocks = blocks
+        self._root = root
+        self._size = size
+        self.largest = blocks.largest
+
+    def at(self, position: Column) -> tuple[Column, Column]:
+        """Return first element and count of the block at `position`, for each row."""
+        return self._blocks.at((position - self._root) % self._size)
+
+
+def scatter_rounds(group: Group, root: Column | int, blocks: Blocks, buffer: str) -> Rounds:
+    """Hand blocks down a binomial tree: half of what a rank has goes to the one half-way on.
+
+    Parameters
+    ----------
+    group : Group
+        The ranks.
+    root : ndarray of int64 or int
+        The position that has all blocks.
+    blocks : Blocks
+        By position counted from the root, one after the other.
+    buffer : str
+        Where they lie on every rank; those on their way to others come to their place too.
+    """
+    n, rank = group.size, group.rank
+    relative: Column = (group.at - root) % n
+    distance = 1 << (n - 1).bit_length() >> 1
+    while distance:
+        # The upper half of 2 x distance ranks goes from the first of them to the first of that half.
+        middle = relative - relative % (2 * distance) + distance
+        gives = (relative % (2 * distance) == 0) & (middle < n)
+        takes = relative == middle
+        partner: Column = np.where(gives, middle, relative - distance)
+        peer = group.peer((partner + root) % n)
+        begin = np.minimum(middle, n - 1)
+        half = span(blocks, begin, np.minimum(begin + distance, n))
+        yield Round(
+            receives=(transfers(rank, peer, buffer, *half, takes),),
+            sends=(transfers(rank, peer, buffer, *half, gives),),
+        )
+        distance //= 2
+
+
+def broadcast_rounds(
+    group: Group,
+    root: Column | int,
+    start: Column | int,
+    count: Column | int,
+    *,
+    segment: int,  # noqa: ARG001 (all phases take the same)
+    buffer: str = RECV,
+) -> Rounds:
+    """Scatter blocks of `buffer`, then hand them round to all but the root, which only reads."""
+    n = group.size
+    blocks = Even(start, count, n)
+    yield from scatter_rounds(group, root, blocks, buffer)
+    yield from ring.all_gather_rounds(group, FromRoot(blocks, root, n), buffer, but=root)
+
+
+def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Scatter and hand round, piece by piece."""
+    # Each rank's block of a piece is a segment.
+    pieces = ranges(call.counts[0], min(tuning.segment, call.counts[0]) * group.size)
+
+    def run(piece: Range, _slot: int) -> Rounds:
+        yield from broadcast_rounds(
+            group, call.root, piece.start, piece.count, segment=tuning.segment
+        )
+
+    return dealt(pieces, run, tuning, 0)

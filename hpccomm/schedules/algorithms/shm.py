@@ -1,0 +1,272 @@
+"""Shared memory: each rank reads its peers' arrays and writes to them, where they lie.
+
+Nothing is sent. In a reduction each rank owns a slice of the array: it folds the contributions to it
+in rank order, block by block, and writes each block to all who want it while it is in the cache. So
+the array passes once through memory, whatever the number of ranks. See J. M. Hashmi, S. Chakraborty,
+M. Bayatpour, H. Subramoni, D. K. Panda, "Designing efficient shared address space reduction
+collectives for multi-/many-cores", 2018.
+
+==============  ============================  =============================
+collective      elements read by a rank       elements written by a rank
+==============  ============================  =============================
+all_reduce      the array                     the array
+reduce          the array                     1/n of the array
+reduce_scatter  the array                     its block
+all_gather      the result                    the result
+broadcast       (n-1)/n of the array          (n-1)/n of the array
+all_to_all      its array; twice in place     its array; twice in place
+gather          its block                     its block
+scatter         its block                     its block
+scan            the array                     the array
+==============  ============================  =============================
+
+A barrier begins each schedule, since a peer's array may be touched only once the peer takes part in the
+call; another ends it, since until then a peer may be at work on this rank's arrays.
+
+A peer's array may be one that the kernel copies from and to. So of each copy one side is the rank's
+own, and what is not folded is moved in one piece, unless it has to wait in scratch.
+
+In place too nobody reads what another one overwrites: of all arrays a rank touches the elements
+that are its own to fold or to move, and it reads them before it writes them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed, clipped
+from hpccomm.schedules.schedule import (
+    RECV,
+    SCRATCH,
+    SEND,
+    Column,
+    Copies,
+    Folds,
+    Group,
+    Place,
+    Round,
+    Rounds,
+    Schedule,
+    Tuning,
+    copies,
+    folds,
+)
+
+Part = TypeVar("Part")
+Steps = Sequence[Copies | Folds]
+
+
+def _schedule(
+    group: Group,
+    parts: Sequence[Part],
+    steps: Callable[[Part], Steps],
+    segment: int | None = None,
+    scratch: int = 0,
+) -> Schedule:
+    """Return a channel with a round for the steps of each part, between two barriers.
+
+    One channel: the processor does one thing at a time anyhow.
+    """
+    barrier = group if group.size > 1 else None
+
+    def channel() -> Rounds:
+        yield Round(barrier=barrier)
+        for part in parts:
+            yield Round(local=tuple(steps(part)))
+        yield Round(barrier=barrier)
+
+    return Schedule((channel,), scratch, segment)
+
+
+def _cut(blocks: Blocks, tuning: Tuning) -> tuple[list[Blocks], int | None]:
+    """Return the pieces of `blocks` and their segment, if there are several."""
+    pieces = clipped(blocks, tuning.segment)
+    return pieces, tuning.segment if len(pieces) > 1 else None
+
+
+def _of(group: Group, position: Column | int) -> Column | None:
+    """Return for each row the rank at `position`; None where there is but one."""
+    return None if group.size == 1 else group.peer(np.broadcast_to(position, group.at.shape))
+
+
+def _contributions(group: Group, start: Column) -> tuple[Place, ...]:
+    """Return where the contributions from element `start` on lie, in rank order."""
+    return tuple(Place(SEND, start, _of(group, position)) for position in range(group.size))
+
+
+def folded(
+    group: Group, start: Column, count: Column, target: Place, *, final: bool = True
+) -> Copies | Folds:
+    """Return the step that leaves in `target` the fold of all contributions from `start` on."""
+    if group.size == 1:
+        return copies(group.rank, Place(SEND, start), target, count)
+    return folds(group.rank, _contributions(group, start), target, count, final=final)
+
+
+def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Each rank folds its slice of all contributions and writes it to all results."""
+    n, at, rank = group.size, group.at, group.rank
+
+    def steps(piece: Blocks) -> Steps:
+        start, count = piece.at(at)
+        own = Place(RECV, start)
+        # Each begins with its right neighbour, so that not all of them crowd on one memory.
+        to_peers = (
+            copies(rank, own, Place(RECV, start, _of(group, (at + step) % n)), count)
+            for step in range(1, n)
+        )
+        return (folded(group, start, count, own), *to_peers)
+
+    pieces, segment = _cut(Even(0, call.counts[0], n), tuning)
+    return _schedule(group, pieces, steps, segment)
+
+
+def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Each rank folds its slice of all contributions into the root's result.
+
+    For others that is one more way through the kernel than for the root, if it is not mapped: they
+    read n - 1 slices and write one. So the root has n + 1 parts of the array where they have n.
+    """
+    root, n = _of(group, call.root), group.size
+    parts = np.cumsum([0, *(n + (position == call.root) for position in range(n))])
+    blocks = Listed(np.diff(parts * call.counts[0] // (n * n + 1)).tolist())
+
+    def steps(piece: Blocks) -> Steps:
+        start, count = piece.at(group.at)
+        return (folded(group, start, count, Place(RECV, start, root)),)
+
+    pieces, segment = _cut(blocks, tuning)
+    return _schedule(group, pieces, steps, segment)
+
+
+def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Each rank folds its block of all contributions."""
+    blocks = Listed(call.counts)
+    own = blocks.at(group.at)[0]
+
+    def steps(piece: Blocks) -> Steps:
+        start, count = piece.at(group.at)
+        return (folded(group, start, count, Place(RECV, start - own)),)
+
+    pieces, segment = _cut(blocks, tuning)
+    return _schedule(group, pieces, steps, segment)
+
+
+def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Each rank reads the blocks of all, its own and its right neighbours' first."""
+    blocks = Listed(call.counts)
+
+    def steps(distance: int) -> Steps:
+        position = (group.at + distance) % group.size
+        start, count = blocks.at(position)
+        source = Place(SEND, 0, _of(group, position))
+        return (copies(group.rank, source, Place(RECV, start), count),)
+
+    return _schedule(group, range(group.size), steps)
+
+
+def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Each rank reads the root's array, of which the root writes a part to all others.
+
+    The root takes part where its share is worth a segment: the last n-th of the array.
+    """
+    n, at, rank, count = group.size, group.at, group.rank, call.counts[0]
+    written = count // n if count // n >= tuning.segment else 0
+    read = count - written
+    others = at != call.root
+    source = Place(RECV, 0, _of(group, call.root))
+    step = copies(rank, source, Place(RECV, 0), read, others)
+
+    def to_peer(distance: int) -> Copies:
+        target = Place(RECV, read, _of(group, (at + distance) % n))
+        return copies(rank, Place(RECV, read), target, written, ~others)
+
+    steps = (step, *(to_peer(distance) for distance in range(1, n) if written))
+    return _schedule(group, [steps], tuple)
+
+
+def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Each two ranks share out what they owe each other: either moves a half of both blocks.
+
+    What it sends, a rank that is in place overwrites by what it receives. So that waits in scratch
+    meanwhile, piece by piece. Another rank reads before it writes, since the peer may be in place.
+    """
+    n, at, rank = group.size, group.at, group.rank
+    block = max(call.counts, default=0)
+    halves = Even(0, block, 2)
+    pieces = clipped(halves, tuning.segment) if call.in_place else [halves]
+
+    def steps(distance: int) -> Steps:
+        position = (at + distance) % n
+        mine, theirs = at * block, position * block
+        if distance == 0:
+            return (copies(rank, Place(SEND, mine), Place(RECV, mine), block),)
+        peer = group.peer(position)
+        moves: list[Copies] = []
+        for piece in pieces:
+            first, count = piece.at((at > position).astype(np.int64))
+            out = Place(SEND, theirs + first)
+            if call.in_place:
+                aside = Place(SCRATCH, 0)
+                moves.append(copies(rank, out, aside, count))
+                out = aside
+            come = Place(SEND, mine + first, peer)
+            moves.append(copies(rank, come, Place(RECV, theirs + first), count))
+            moves.append(copies(rank, out, Place(RECV, mine + first, peer), count))
+        return moves
+
+    waits = call.in_place and n > 1
+    segment = tuning.segment if len(pieces) > 1 else None
+    return _schedule(group, range(n), steps, segment, pieces[0].largest if waits else 0)
+
+
+def gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Each rank writes its block to the root's result."""
+    start, count = Listed(call.counts).at(group.at)
+    target = Place(RECV, start, _of(group, call.root))
+    write = copies(group.rank, Place(SEND, 0), target, count)
+    return _schedule(group, [[write]], list)
+
+
+def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Each rank reads its block from the root's array."""
+    start, count = Listed(call.counts).at(group.at)
+    source = Place(SEND, start, _of(group, call.root))
+    read = copies(group.rank, source, Place(RECV, 0), count)
+    return _schedule(group, [[read]], list)
+
+
+def scan(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Each rank folds its slice of one contribution after the other, and writes to each result."""
+    n, at, rank = group.size, group.at, group.rank
+    pieces, segment = _cut(Even(0, call.counts[0], n), tuning)
+    width = pieces[0].largest
+
+    def steps(piece: Blocks) -> Steps:
+        start, count = piece.at(at)
+        if n == 1:
+            mine = copies(rank, Place(SEND, start), Place(RECV, start), count)
+            return () if call.exclusive else (mine,)
+        folded, spare = Place(SCRATCH, 0), Place(SCRATCH, width)
+        found: list[Copies | Folds] = [
+            copies(rank, Place(SEND, start, _of(group, 0)), folded, count)
+        ]
+        if not call.exclusive:
+            found.append(copies(rank, folded, Place(RECV, start, _of(group, 0)), count))
+        for position in range(1, n):
+            peer = _of(group, position)
+            own, result = Place(SEND, start, peer), Place(RECV, start, peer)
+            write = copies(rank, folded, result, count)
+            if not call.exclusive:
+                found += [folds(rank, (folded, own), folded, count, final=False), write]
+                continue
+            # In place the result lies where the contribution does, which is needed further on.
+            if position < n - 1:
+                found.append(folds(rank, (folded, own), spare, count, final=False))
+            found.append(write)
+            folded, spare = spare, folded
+        return found
+
+    return _schedule(group, pieces, steps, segment, 2 * width if n > 1 else 0)

@@ -1,0 +1,165 @@
+"""Where the parts of a schedule's picture go: labels, and the height of each round."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpccomm.schedules.draw.subject import Subject
+from hpccomm.schedules.draw.text import contributed, members, routes, runs, spans
+from hpccomm.schedules.draw.trace import Data, Move, Step
+
+Colour = tuple[float, float, float]
+
+# Inches, but for the size of type, which is points.
+LINE = 0.17  # of a label's text
+GLYPH = 0.062  # width of a character of that type
+TYPE = 7.5
+MARK = 0.075  # radius of a mark
+MEETING = 0.16  # a barrier
+
+MOST_LABELS = 3
+"""Different labels of a rank in a round; with more it gets one that counts them."""
+
+MOST_RUNS = 2
+"""Slices that a label names; with more it counts the elements."""
+
+MOST_WHOSE = 7
+"""Letters for the ranks whose contributions a message holds; with more it counts the ranks."""
+
+MOST_ROUTES = 11
+"""Letters for senders or receivers of blocks; with more it counts the blocks."""
+
+INK = (0.13, 0.13, 0.13)
+PARTS = (0.35, 0.35, 0.35)
+
+LIGHTEST = 0.86
+"""Where the scale of colours ends: beyond, they are too light on white."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What stands at the beginning of arrows.
+
+    Attributes
+    ----------
+    text : str
+        What moves; empty for a message without data.
+    whose : str
+        Whose contributions it holds, where they were folded; whose blocks, where they are several.
+    colour : tuple of float
+        Red, green, blue, from 0 to 1.
+    """
+
+    text: str
+    whose: str
+    colour: Colour
+
+    @property
+    def width(self) -> float:
+        """Inches."""
+        return GLYPH * max(len(self.text), 0.85 * len(self.whose)) + 0.11
+
+    @property
+    def height(self) -> float:
+        """Inches."""
+        return 1.75 * LINE if self.whose else LINE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """A round.
+
+    Attributes
+    ----------
+    step : Step
+        What happens.
+    labels : dict
+        For each rank that sends, its labels, and of each the moves that begin there.
+    stack : float
+        Inches that the labels take.
+    height : float
+        Inches, of all.
+    """
+
+    step: Step
+    labels: dict[int, list[tuple[Label, list[Move]]]]
+    stack: float
+    height: float
+
+
+def row(step: Step, subject: Subject) -> Row:
+    """Lay out a round."""
+    by_rank: dict[int, dict[Label, list[Move]]] = defaultdict(lambda: defaultdict(list))
+    for move in step.moves:
+        by_rank[move.source][label(move.data, subject)].append(move)
+    labels = {}
+    for rank, found in by_rank.items():
+        kept = list(found.items())
+        if len(kept) > MOST_LABELS:
+            moves = [move for _, each in kept for move in each]
+            kept = [(Label(f"{len(kept)} parts", "", PARTS), moves)]
+        labels[rank] = kept
+    stacks = (sum(each.height for each, _ in kept) for kept in labels.values())
+    stack = max(stacks, default=0.0)
+    height = 0.11
+    if step.moves:
+        height += stack + _fall(step.moves) + 2 * MARK
+    elif step.marks:
+        height += 2 * MARK
+    if step.meeting:
+        height += MEETING
+    return Row(step, labels, stack, height)
+
+
+def label(data: Data, subject: Subject) -> Label:
+    """Return what is said of a message, in few letters."""
+    if not len(data.elements):
+        return Label("", "", INK)
+    if subject.collective == "all_to_all":
+        return _blocks(routes(data, subject), subject.size)
+    found = runs(data.elements)
+    text = " ".join(str(a) if b == a + 1 else f"{a}:{b}" for a, b in found)
+    if len(found) > MOST_RUNS:
+        text = f"{len(data.elements)} in {len(found)}"
+    whose = contributed(data)
+    if whose == spans(range(subject.size)):
+        whose = "all"
+    elif len(whose) > MOST_WHOSE:
+        whose = f"{len(members(data.contributions[0]))} ranks"
+    place = float(np.mean(data.elements)) / max(subject.call.elements - 1, 1)
+    return Label(text, f"Σ {whose}" if whose else "", shade(place))
+
+
+def _blocks(blocks: Sequence[tuple[int, int]], size: int) -> Label:
+    """Return what is said of blocks of an all_to_all: from whom, for whom."""
+    colour = shade(blocks[0][0] / max(size - 1, 1))
+    if len(blocks) == 1:
+        return Label("→".join(map(str, blocks[0])), "", colour)
+    senders, receivers = ({block[end] for block in blocks} for end in (0, 1))
+    text, whose = f"→{spans(receivers)}", f"of {spans(senders)}"
+    if max(len(text), len(whose)) > MOST_ROUTES:
+        return Label(f"{len(blocks)} blocks", "", colour)
+    return Label(text, whose, colour)
+
+
+def shade(place: float) -> Colour:
+    """Return the colour of a place between 0 and 1, told apart by the colour-blind too."""
+    from matplotlib import colormaps
+
+    red, green, blue, _ = colormaps["viridis"](LIGHTEST * place)
+    return red, green, blue
+
+
+def pitch(rows: Sequence[Row]) -> float:
+    """Return the inches between ranks: what the widest label takes."""
+    widths = [each.width for row in rows for kept in row.labels.values() for each, _ in kept]
+    return min(max(max(widths, default=0.0) + 0.14, 0.42), 1.4)
+
+
+def _fall(moves: Sequence[Move]) -> float:
+    """Return the inches from labels to marks: more where arrows are long or many."""
+    distance = float(np.mean([abs(move.target - move.source) for move in moves]))
+    crowd = max(Counter(move.target for move in moves).values())
+    return 0.2 + 0.06 * min(distance, 8) + 0.08 * min(crowd - 1, 12)

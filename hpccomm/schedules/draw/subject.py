@@ -1,0 +1,224 @@
+"""What a picture shows: an algorithm on an example call."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS, ROOTED, Signature
+from hpccomm.errors import UsageError
+from hpccomm.reductions import ReduceOp
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
+from hpccomm.schedules.algorithms.partition import even
+from hpccomm.schedules.draw.trace import MOST_RANKS, Step, follow
+from hpccomm.schedules.schedule import Schedule, Tuning, whole, world
+from hpccomm.topology import Topology, arrange
+
+MOST_ELEMENTS = 1 << 16
+"""Each is followed by itself, on every rank."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """A schedule, what it is for, and what each of its steps moves.
+
+    Attributes
+    ----------
+    algorithm, collective : str
+        Their names.
+    call : Signature
+        What is carried out.
+    topology : Topology
+        Which ranks share a node.
+    segment : int or None
+        Elements that are moved at a time, where the algorithm cuts the array.
+    ordered : bool
+        Whether contributions are folded in rank order.
+    channels : tuple of tuple of Step
+        The rounds of each channel.
+    """
+
+    algorithm: str
+    collective: str
+    call: Signature
+    topology: Topology
+    segment: int | None
+    ordered: bool
+    channels: tuple[tuple[Step, ...], ...]
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.topology.size
+
+    @property
+    def title(self) -> str:
+        """What is drawn."""
+        call = self.call
+        root = f", root {call.root}" if call.root >= 0 else ""
+        if call.collective == "barrier":
+            return f"{self.algorithm} barrier: {self.size} ranks"
+        cut = f", segments of {self.segment}" if self.segment else ""
+        order = ", in rank order" if self.ordered else ""
+        return (
+            f"{self.algorithm} {self.collective}{order}: {self.size} ranks{root}, "
+            f"{_number(call.elements, 'element')}{cut}"
+        )
+
+    @property
+    def summary(self) -> str:
+        """What it costs: rounds, messages, and the elements of the rank that sends most."""
+        rounds = [len({step.number for step in steps}) for steps in self.channels]
+        sent = np.zeros(self.size, np.int64)
+        messages = accesses = 0
+        for move in (move for steps in self.channels for step in steps for move in step.moves):
+            if move.how == "message":
+                messages += 1
+                sent[move.source] += len(move.data.elements)
+            else:
+                accesses += 1
+        parts = [_number(max(rounds, default=0), "round")]
+        if len(rounds) > 1:
+            parts[0] = f"{len(rounds)} channels of {'+'.join(map(str, rounds))} rounds"
+        if messages or not accesses:
+            parts.append(_number(messages, "message"))
+        if sent.any():
+            parts.append(f"a rank sends at most {_number(int(sent.max()), 'element')}")
+        if accesses:
+            parts.append(f"{accesses} times a peer's memory")
+        return ", ".join(parts)
+
+
+def subject(
+    algorithm: str,
+    collective: str | None = None,
+    *,
+    ranks: int = 8,
+    root: int | None = None,
+    count: int | None = None,
+    segment: int | None = None,
+    channels: int = 1,
+    nodes: int = 1,
+    deterministic: bool = False,
+    known: Mapping[str, Mapping[str, Algorithm]] | None = None,
+) -> Subject:
+    """Return what a picture of `algorithm` shows.
+
+    Parameters
+    ----------
+    algorithm : str
+        Its name.
+    collective : str, optional
+        By default the first collective that has this algorithm; with `root` the first rooted one.
+    ranks : int
+        Number of ranks, at most `hpccomm.schedules.draw.trace.MOST_RANKS`.
+    root : int, optional
+        Of a rooted collective; by default 0.
+    count : int, optional
+        Elements of the array; of all_gather, gather and scatter those of all ranks together. By
+        default one for each rank.
+    segment : int, optional
+        Elements to move at a time; by default all of them.
+    channels : int
+        Rounds that may be under way at the same time.
+    nodes : int
+        Number of nodes that the ranks lie on, neighbours together.
+    deterministic : bool
+        Whether contributions are folded in rank order.
+    known : mapping, optional
+        Algorithms by collective and name; by default hpccomm's own.
+
+    Raises
+    ------
+    UsageError
+        If there is no such algorithm, a number does not fit it, or it has more moves than can be
+        drawn.
+    """
+    collective, chosen = _choose(
+        algorithm, collective, ALGORITHMS if known is None else known, rooted=root is not None
+    )
+    size = _within("ranks", ranks, 1, MOST_RANKS)
+    _within("nodes", nodes, 1, size)
+    elements = _within("count", size if count is None else count, 0, MOST_ELEMENTS)
+    if count is not None and collective == "barrier":
+        raise UsageError("barrier moves no elements; leave count out")
+    if root is not None and collective not in ROOTED:
+        raise UsageError(f"{collective} has no root; leave it out")
+    if collective in ROOTED:
+        root = _within("root", 0 if root is None else root, 0, size - 1)
+    if deterministic and chosen.ordered is None:
+        raise UsageError(
+            f"{algorithm} {collective} has no form that folds in rank order; leave deterministic out"
+        )
+    if chosen.shared and nodes > 1:
+        raise UsageError(
+            f"{algorithm} takes ranks that share memory, and {nodes} nodes do not; give 1 node"
+        )
+    counts = _counts(collective, elements, size)
+    uniform = len(set(counts)) <= 1
+    if not uniform and (chosen.uniform or collective == "all_to_all"):
+        raise UsageError(
+            f"{algorithm} {collective} is drawn with blocks of one size, and {elements} elements are "
+            f"not {size} of them; give a count that is a multiple of {size}"
+        )
+    call = Signature(
+        collective,
+        np.dtype(np.float32),
+        counts,
+        counts if collective == "all_to_all" else (),
+        uniform=uniform,
+        op=ReduceOp.SUM if collective in REDUCTIONS else None,
+        root=-1 if root is None else root,
+    )
+    topology = arrange([rank * nodes // size for rank in range(size)])
+    tuning = Tuning(
+        whole if segment is None else _within("segment", segment, 1, whole),
+        _within("channels", channels, 1, size * MOST_ELEMENTS),
+        topology,
+    )
+    build = chosen.ordered if deterministic and chosen.ordered is not None else chosen.build
+    schedule: Schedule = build(world(size), call, tuning)
+    steps = follow(schedule, call, size)
+    return Subject(algorithm, collective, call, topology, schedule.segment, deterministic, steps)
+
+
+def _choose(
+    algorithm: str,
+    collective: str | None,
+    known: Mapping[str, Mapping[str, Algorithm]],
+    *,
+    rooted: bool,
+) -> tuple[str, Algorithm]:
+    """Return the collective, and its algorithm of that name."""
+    serves = [each for each, named in known.items() if algorithm in named]
+    if collective is None and serves:
+        fit = [each for each in serves if each in ROOTED] if rooted else serves
+        collective = (fit or serves)[0]
+    if collective is None:
+        every = sorted({name for named in known.values() for name in named})
+        raise UsageError(f"no algorithm is called {algorithm!r}; give one of {', '.join(every)}")
+    if collective not in known:
+        raise UsageError(f"no collective is called {collective!r}; give one of {', '.join(known)}")
+    if collective not in serves:
+        raise UsageError(
+            f"{collective} has no algorithm {algorithm!r}; give one of "
+            f"{', '.join(known[collective])}"
+        )
+    return collective, known[collective][algorithm]
+
+
+def _counts(collective: str, elements: int, size: int) -> tuple[int, ...]:
+    if collective == "barrier":
+        return (0,)
+    return even(elements, size) if collective in BLOCKWISE else (elements,)
+
+
+def _within(name: str, value: int, least: int, most: int) -> int:
+    if not least <= value <= most:
+        fits = f"at least {least}" if most == whole else f"from {least} to {most}"
+        raise UsageError(f"{name} is {value}; give a number {fits}")
+    return value
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -1,0 +1,99 @@
+"""Words for what moves, and a schedule as lines of text."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from hpccomm.schedules.draw.subject import Subject
+from hpccomm.schedules.draw.trace import Data, Step
+from hpccomm.schedules.schedule import Column
+
+SIGNS = {"copy": "copies", "fold": "folds", "final": "completes"}
+
+
+def lines(subject: Subject) -> Iterator[str]:
+    """Show each round in a line: ``round 3: 0→1 [4:8] of 0-2; folds: 1``.
+
+    A message is shown as sender→receiver, the slice of the array that it moves, and, where it was
+    folded, the ranks whose contributions it holds. ``0⇢1`` is not a message: one of the two ranks
+    reaches the other's memory. Copies, folds, and folds that complete a result name the ranks
+    that do them.
+    """
+    yield subject.title
+    yield subject.summary
+    several = len(subject.channels) > 1
+    for channel, steps in enumerate(subject.channels):
+        for step in steps:
+            where = f"channel {channel} round {step.number}" if several else f"round {step.number}"
+            yield f"{where}: {'; '.join(_said(step, subject))}"
+
+
+def _said(step: Step, subject: Subject) -> Iterator[str]:
+    moves = []
+    for move in step.moves:
+        arrow = "→" if move.how == "message" else "⇢"
+        what = slices(move.data, subject)
+        whose = contributed(move.data)
+        moves.append(
+            f"{move.source}{arrow}{move.target}"
+            + (f" {what}" if what else "")
+            + (f" of {whose}" if whose else "")
+        )
+    if moves:
+        yield ", ".join(moves)
+    for kind, verb in SIGNS.items():
+        ranks = [mark.rank for mark in step.marks if mark.what == kind]
+        if ranks:
+            yield f"{verb}: {spans(ranks)}"
+    for group in step.meeting:
+        yield f"barrier: {spans(group)}"
+
+
+def slices(data: Data, subject: Subject) -> str:
+    """Return which elements these are, such as ``[4:8]``; of all_to_all whose block for whom."""
+    if subject.collective == "all_to_all":
+        return " ".join(f"[{source}→{target}]" for source, target in routes(data, subject))
+    return " ".join(f"[{first}:{last}]" for first, last in runs(data.elements))
+
+
+def routes(data: Data, subject: Subject) -> list[tuple[int, int]]:
+    """Return sender and receiver of each block of an all_to_all, in the order of the data."""
+    total = subject.call.elements
+    block = total // subject.size
+    found = dict.fromkeys(
+        (element // total, element % total // block) for element in data.elements.tolist()
+    )
+    return list(found)
+
+
+def contributed(data: Data) -> str:
+    """Return the ranks whose contributions are folded in each element, or nothing if it is one's.
+
+    Elements that hold different ones are not summed up in a word: nothing.
+    """
+    if not len(data.contributions) or (data.contributions != data.contributions[0]).any():
+        return ""
+    ranks = members(data.contributions[0])
+    return spans(ranks) if len(ranks) > 1 else ""
+
+
+def members(contributions: np.uint64) -> list[int]:
+    """Return the ranks whose bit is set."""
+    bits = int(contributions)
+    return [rank for rank in range(bits.bit_length()) if bits >> rank & 1]
+
+
+def runs(elements: Column) -> list[tuple[int, int]]:
+    """Cut elements into runs of neighbours: first and one past the last of each."""
+    if not len(elements):
+        return []
+    cuts = np.flatnonzero(np.diff(elements) != 1) + 1
+    return [(int(run[0]), int(run[-1]) + 1) for run in np.split(elements, cuts)]
+
+
+def spans(ranks: Iterable[int]) -> str:
+    """Return ranks, or elements, in short: ``0-3,5``."""
+    found = runs(np.array(sorted(ranks), np.int64))
+    return ",".join(
+        str(first) if last == first + 1 else f"{first}-{last - 1}" for first, last in found
+    )

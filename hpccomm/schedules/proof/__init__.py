@@ -1,0 +1,187 @@
+"""Proves schedules by running them on symbols instead of numbers.
+
+Each element of memory holds which ranks' contributions it is the fold of, and of which element. The
+rounds of all ranks run on that, a whole round in a few operations on arrays, and anything that is
+not certain to be right raises `hpccomm.testing.Unproven`:
+
+- Each element of each result is the fold of the contributions that the call asks for, of the right
+  element, each exactly once; with ``deterministic=True`` from left to right in the order of ranks.
+  With more than one rank it passed exactly one fold that is `final` (but in a scan).
+- No element is read before it was written; every slice lies in its buffer; what was given is not
+  overwritten, unless the result lies in the same memory, and the root's array of a broadcast never.
+- Each message has both ends in the same round of the same channel, with the same count. What is
+  received overlaps nothing else that is sent or received in the round. The rows of a local step do
+  not depend on each other.
+- No channel writes what another one reads or writes, so that any order of the channels gives the
+  same, and they are run here one after the other.
+- Where ranks reach each other's memory, they share a node, and it is of the buffers that the form may
+  reach. Scratch that peers reach is no larger than the room for it. Between two ranks' accesses of
+  one element, of which one writes it, both meet in a barrier; so do a rank and its peer before it
+  first touches the peer's memory, and after it last does.
+
+No deadlock
+-----------
+That nobody waits for ever follows, even where a send is complete only once its receive is there.
+Look at one channel. Say that all ranks have completed, or will complete, its rounds below k. Then
+each rank comes to round k and begins all of its messages there before it waits for any. Both ends
+of each message are in round k, so both are begun, so it completes. So do the local steps, which
+wait for nobody, and then the barrier, since all its ranks come to it at the end of round k. So all
+complete round k; and there is a last round.
+
+This rests on these points. Checked here: both ends of a message are in one round of one channel,
+with one count; all members of a barrier are in one round; the rounds end; the ends of several
+messages of one pair match in the order of their rows, and each pair's messages match round after
+round, so that matching in the order of sending gives the same pairs. The executor's part: a rank
+begins all messages of a round before it waits, its channels advance independently of each other,
+and the messages (and barriers) of one channel are never taken for those of another.
+"""
+
+from collections.abc import Sequence
+
+from hpccomm.dtypes import DType
+from hpccomm.reductions import Op, ReduceOp
+from hpccomm.schedules.algorithms import Algorithm, Build
+from hpccomm.schedules.proof.arguments import Counts, Form
+from hpccomm.schedules.proof.case import Case, Unproven, case, signatures
+from hpccomm.schedules.proof.machine import Machine
+from hpccomm.schedules.proof.memory import (
+    check_barriers,
+    check_results,
+    fill,
+    lay_out,
+)
+from hpccomm.schedules.proof.views import check_same_program
+from hpccomm.schedules.schedule import whole
+from hpccomm.topology import Topology
+
+__all__ = ["Case", "Unproven", "case", "check_same_program", "prove", "prove_all", "signatures"]
+
+
+def prove(
+    collective: str,
+    algorithm: str | Algorithm | Build,
+    ranks: int,
+    *,
+    count: Counts | None = None,
+    root: int = 0,
+    segment: int = whole,
+    channels: int = 2,
+    topology: Topology | None = None,
+    in_place: bool | Sequence[bool] = False,
+    exclusive: bool = False,
+    deterministic: bool = False,
+    dtype: DType | None = None,
+    op: Op = ReduceOp.SUM,
+    solo: bool = False,
+    form: Form = "build",
+    room: int = 1 << 21,
+) -> None:
+    """Prove that an algorithm carries out one collective call, for any values of the elements.
+
+    Parameters
+    ----------
+    collective : str
+        One of `hpccomm.contracts.signature.COLLECTIVES`.
+    algorithm : str, Algorithm or callable
+        A name of ``hpccomm.schedules.algorithms.ALGORITHMS``, or one of your own:
+        ``build(group, call, tuning) -> Schedule``.
+    ranks : int
+        Number of ranks, at least 1.
+    count : int, sequence of int or sequence of sequences of int
+        Elements; by default ``2 * ranks + 1``, and none for a barrier. With 0 there is nothing to
+        prove but that ranks meet. For all_reduce, broadcast, reduce and scan: of the array. For the others: of every
+        rank's block, or a sequence with that of each rank; for all_to_all also a sequence for each
+        rank with what it sends to each.
+    root : int
+        The root, where the collective has one.
+    segment : int
+        `Tuning.segment`: elements to move at a time; by default the array is not cut.
+    channels : int
+        `Tuning.channels`.
+    topology : Topology or None
+        `Tuning.topology`: which ranks share a node. None: no matter, or all of them.
+    in_place : bool or sequence of bool
+        Whether `send` and `recv` lie in the same memory (on each rank), where that means something.
+    exclusive : bool
+        Of a scan.
+    deterministic : bool
+        Prove the build that folds in rank order, and that it does. For a narrow float it must also
+        round once.
+    dtype : dtype or None
+        By default int64.
+    op : ReduceOp, PremulSum or callable
+        Of a reduction.
+    solo : bool
+        Ask for each rank's program alone, as an executor does, instead of for all at once. Both
+        must be right, and the same: see `hpccomm.schedules.proof.check_same_program`.
+    form : str
+        Which of an algorithm's forms is to be proven: ``"build"``; ``"direct"``, in which ranks of a
+        node reach each other's arrays; ``"staged"``, in which they reach each other's scratch, and
+        fold in rank order.
+    room : int
+        `Tuning.room`: elements of scratch that a rank may have where peers reach it.
+
+    Raises
+    ------
+    Unproven
+        An AssertionError that says which rank does what wrong, in which round of which channel.
+    UsageError
+        If there is no such collective or algorithm, or it has no such form, or none that folds in rank
+        order; if `ranks`, `segment`, `channels` or `room` is no integer of at least 1, `root` is no
+        rank, or `count`, `topology` or `in_place` does not fit the ranks; if what the algorithm builds
+        is no schedule.
+
+    Examples
+    --------
+    >>> from hpccomm.testing import prove
+    >>> prove("all_reduce", "ring", 6, count=20, segment=2)
+    """
+    given = case(
+        collective,
+        algorithm,
+        ranks,
+        count=count,
+        root=root,
+        segment=segment,
+        channels=channels,
+        topology=topology,
+        in_place=in_place,
+        exclusive=exclusive,
+        deterministic=deterministic,
+        dtype=dtype,
+        op=op,
+        solo=solo,
+        form=form,
+        room=room,
+    )
+    prove_all([given])
+
+
+def prove_all(cases: Sequence[Case]) -> None:
+    """Prove several cases at once, which takes less time than one after the other.
+
+    Parameters
+    ----------
+    cases : sequence of Case
+        As `case` makes them. Their number and size are limited by memory only.
+
+    Raises
+    ------
+    Unproven
+        For the first fault that is met, in whichever case.
+    """
+    if not cases:
+        return
+    parts = [each.parts() for each in cases]
+    memory = lay_out(cases, parts)
+    fill(memory)
+    for channel in range(max(len(part.schedule.channels) for its in parts for part in its)):
+        streams = [
+            (first, each.size, part.schedule.channels[channel]())
+            for first, each, its in zip(memory.offset.tolist(), cases, parts, strict=False)
+            for part in its
+            if channel < len(part.schedule.channels)
+        ]
+        Machine(memory, channel).run(streams)
+    check_results(memory, parts)
+    check_barriers(memory)

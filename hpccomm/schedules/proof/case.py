@@ -1,0 +1,294 @@
+"""What is to be proven: a schedule for each rank's call, and what the calls ask for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS, ROOTED, Signature
+from hpccomm.dtypes import DType
+from hpccomm.errors import UsageError
+from hpccomm.reductions import Op, ReduceOp
+from hpccomm.schedules.algorithms import Algorithm, Build
+from hpccomm.schedules.proof.arguments import Counts, Form, check, chosen, elements, form_of
+from hpccomm.schedules.schedule import (
+    RECV,
+    SCRATCH,
+    SEND,
+    Column,
+    Schedule,
+    Tuning,
+    whole,
+    world,
+)
+from hpccomm.topology import Topology
+
+_NEVER_IN_PLACE = frozenset(("broadcast", "barrier"))
+
+
+class Unproven(AssertionError):
+    """What a schedule does wrong, where and when."""
+
+
+class Part(NamedTuple):
+    """Ranks of a case that have equal calls, and their schedule."""
+
+    ranks: Column
+    call: Signature
+    schedule: Schedule
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """One collective call of all ranks, and the schedules that are to carry it out.
+
+    Attributes
+    ----------
+    title : str
+        What to call it in an error.
+    build : callable
+        Makes the schedules.
+    calls : tuple of Signature
+        The call of each rank.
+    tuning : Tuning
+        Given to it.
+    in_rank_order : bool
+        Whether each element must be the left fold of the contributions in rank order.
+    reaches : frozenset of str
+        The buffers of each other that ranks may reach.
+    solo : bool
+        Whether each rank's program is asked for alone, as it is for running.
+    """
+
+    title: str
+    build: Build
+    calls: tuple[Signature, ...]
+    tuning: Tuning
+    in_rank_order: bool = False
+    reaches: frozenset[str] = frozenset()
+    solo: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.calls)
+
+    def parts(self) -> list[Part]:
+        """Build a schedule for all ranks with equal calls, or for each rank if `solo`."""
+        return [Part(ranks, call, self.schedule(ranks, call)) for ranks, call in self._alike()]
+
+    def schedule(self, ranks: Column, call: Signature) -> Schedule:
+        """Build the schedule of `ranks`, whose call is `call`.
+
+        Raises
+        ------
+        Unproven
+            If its scratch, where peers reach that, is larger than there is room for.
+        UsageError
+            If what is built is no schedule.
+        """
+        built: object = self.build(world(self.size, ranks), call, self.tuning)
+        if not isinstance(built, Schedule):
+            raise UsageError(
+                f"{self.title}: it returned {built!r}; let it return a "
+                "hpccomm.schedules.schedule.Schedule"
+            )
+        room = self.tuning.room
+        if SCRATCH in self.reaches and built.scratch > room:
+            raise Unproven(f"{self.title}: its scratch is {built.scratch} elements of {room}")
+        return built
+
+    def _alike(self) -> list[tuple[Column, Signature]]:
+        if self.solo:
+            return [(np.array([rank]), call) for rank, call in enumerate(self.calls)]
+        first = self.calls[0]
+        if all(call is first for call in self.calls):
+            return [(np.arange(self.size), first)]
+        alike: dict[Signature, list[int]] = {}
+        for rank, call in enumerate(self.calls):
+            alike.setdefault(call, []).append(rank)
+        return [(np.array(ranks), call) for call, ranks in alike.items()]
+
+
+def case(
+    collective: str,
+    algorithm: str | Algorithm | Build,
+    ranks: int,
+    *,
+    count: Counts | None = None,
+    root: int = 0,
+    segment: int = whole,
+    channels: int = 2,
+    topology: Topology | None = None,
+    in_place: bool | Sequence[bool] = False,
+    exclusive: bool = False,
+    deterministic: bool = False,
+    dtype: DType | None = None,
+    op: Op = ReduceOp.SUM,
+    solo: bool = False,
+    form: Form = "build",
+    room: int = 1 << 21,
+) -> Case:
+    """Return what `hpccomm.testing.prove` proves; the parameters are described there.
+
+    Raises
+    ------
+    UsageError
+        As `hpccomm.testing.prove` does, before anything is built.
+    """
+    check(collective, ranks, root, segment, channels, topology, in_place, room)
+    known = chosen(collective, algorithm)
+    given = algorithm
+    name = given if isinstance(given, str) else getattr(given, "__name__", "an algorithm")
+    build = form_of(f"{name} {collective}", known, form, deterministic=deterministic)
+    count = elements(collective, ranks, count)
+    calls = signatures(
+        collective,
+        ranks,
+        count,
+        root=root,
+        in_place=in_place,
+        exclusive=exclusive,
+        dtype=np.dtype(np.int64) if dtype is None else dtype,
+        op=op,
+    )
+    tuning = Tuning(segment, channels, topology, room)
+    described = {
+        "count": count,
+        "root": root if collective in ROOTED else 0,
+        "segment": 0 if segment == whole else segment,
+        "channels": 0 if channels == 2 else channels,
+        "in_place": in_place,
+        "exclusive": exclusive,
+        "deterministic": deterministic,
+        "solo": solo,
+        "form": form if form != "build" else "",
+        "room": room if form == "staged" else 0,
+        "topology": topology and topology.node_of,
+    }
+    told = "".join(f", {key}={value}" for key, value in described.items() if value)
+    title = f"{name} {collective}, {ranks} ranks{told}"
+    in_order = deterministic or (form == "staged" and known.shared)
+    return Case(title, build, calls, tuning, in_order, _reached(known, form), solo)
+
+
+def _reached(algorithm: Algorithm, form: Form) -> frozenset[str]:
+    """Return the buffers of peers that are reached."""
+    if form == "staged":
+        return frozenset((SCRATCH,))
+    return frozenset((SEND, RECV)) if algorithm.shared or form == "direct" else frozenset()
+
+
+def signatures(
+    collective: str,
+    ranks: int,
+    count: Counts,
+    *,
+    root: int = 0,
+    in_place: bool | Sequence[bool] = False,
+    exclusive: bool = False,
+    dtype: DType,
+    op: Op = ReduceOp.SUM,
+) -> tuple[Signature, ...]:
+    """Return the call of each rank; the parameters are those of `hpccomm.testing.prove`.
+
+    In place is meant where it means something: at the root, where only it has both arrays; for
+    all_to_all, where both have one size.
+    """
+    blocks = np.array(count, np.int64)
+    if collective not in BLOCKWISE:
+        blocks = blocks.reshape(1)
+    elif blocks.ndim < 2:
+        blocks = np.broadcast_to(blocks, ranks)
+    if collective == "all_to_all":
+        blocks = np.broadcast_to(blocks, (ranks, ranks))
+    uniform = bool((blocks == blocks.flat[0]).all())
+    rooted = collective in ROOTED
+    asked = [in_place] * ranks if isinstance(in_place, bool) else list(in_place)
+    made: dict[tuple[bool, tuple[int, ...]], Signature] = {}
+    calls = []
+    for rank in range(ranks):
+        sent, received = blocks, np.empty(0, np.int64)
+        if collective == "all_to_all":
+            sent, received = blocks[rank], blocks[:, rank]
+            asked[rank] = asked[rank] and sent.sum() == received.sum()
+        same = bool(asked[rank]) and collective not in _NEVER_IN_PLACE
+        same = same and (rank == root or not rooted)
+        key = (same, () if uniform or collective != "all_to_all" else (rank,))
+        if key not in made:
+            made[key] = Signature(
+                collective,
+                dtype,
+                tuple(sent.tolist()),
+                tuple(received.tolist()),
+                uniform=uniform,
+                op=op if collective in REDUCTIONS else None,
+                root=root if rooted else -1,
+                exclusive=exclusive,
+                in_place=same,
+            )
+        calls.append(made[key])
+    return tuple(calls)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """What the arrays `recv` of some ranks hold in the end, one after the other.
+
+    Element j is the fold of element `origin[j]` of the contributions of `number[j]` ranks from
+    `first[j]` on; nothing was written there where that is no rank.
+    """
+
+    first: NDArray[np.int64]
+    number: NDArray[np.int64]
+    origin: NDArray[np.int64]
+
+
+def expected(case: Case, call: Signature, ranks: Column) -> Expected:
+    """Return what `recv` must hold on `ranks`, whose call is `call`."""
+    received = call.lengths(ranks)[1]
+    within = _within(received)
+    rank = np.repeat(ranks, received)
+    one = np.ones(len(rank), np.int64)
+    counts = np.array(call.counts, np.int64)
+    starts = np.cumsum(counts) - counts
+    match call.collective:
+        case "all_reduce" | "reduce":
+            return Expected(0 * one, case.size * one, within)
+        case "reduce_scatter":
+            return Expected(0 * one, case.size * one, within + starts[rank])
+        case "scan":
+            number = rank + (0 if call.exclusive else 1)
+            if call.exclusive and call.in_place:  # on rank 0, recv is left as it was
+                number = np.maximum(number, 1)
+            return Expected(0 * one, number, within)
+        case "broadcast":
+            return Expected(call.root * one, one, within)
+        case "scatter":
+            return Expected(call.root * one, one, within + starts[rank])
+        case "all_gather" | "gather":
+            holders = len(rank) // max(int(counts.sum()), 1)
+            owner = np.tile(np.repeat(np.arange(case.size), counts), holders)
+            return Expected(owner, one, np.tile(_within(counts), holders))
+        case "all_to_all":
+            return _exchanged(case, ranks)
+    return Expected(one, one, one)
+
+
+def _exchanged(case: Case, ranks: Column) -> Expected:
+    sent = np.array([call.counts for call in case.calls], np.int64)
+    starts = np.cumsum(sent, axis=1) - sent
+    # A row for each receiver, a column for each sender.
+    blocks = sent.T[ranks].ravel()
+    sender = np.repeat(np.tile(np.arange(case.size), len(ranks)), blocks)
+    origin = np.repeat(starts.T[ranks].ravel(), blocks) + _within(blocks)
+    return Expected(sender, np.ones(len(sender), np.int64), origin)
+
+
+def _within(counts: Column) -> NDArray[np.int64]:
+    """Return 0, 1, ... for each of `counts`, one after the other."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) - np.repeat(ends - counts, counts)

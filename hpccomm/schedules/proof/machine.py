@@ -1,0 +1,363 @@
+"""Runs rounds on the symbolic memory, and refuses what is not certain to be right."""
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.schedules.proof.case import Unproven
+from hpccomm.schedules.proof.checks import Checks
+from hpccomm.schedules.proof.memory import (
+    BITS,
+    CODES,
+    FINAL,
+    FIRST,
+    FLAGS,
+    NUMBER,
+    ORDERED,
+    ORIGIN,
+    WRITTEN,
+    Cells,
+    Memory,
+    local_ranks,
+    one_bit,
+    spread,
+)
+from hpccomm.schedules.proof.sharing import NEVER, Accesses, arrivals
+from hpccomm.schedules.schedule import (
+    Column,
+    Copies,
+    Folds,
+    Group,
+    Place,
+    Round,
+    Transfers,
+)
+
+Stream = tuple[int, int, Iterator[Round]]
+"""First rank and number of ranks of a case, and rounds of one channel of some of them."""
+
+
+class Machine:
+    """Runs one channel of several cases at once, round by round."""
+
+    def __init__(self, memory: Memory, channel: int) -> None:
+        self._memory = memory
+        self._checks = Checks(memory, channel)
+        self._ranks = int(memory.offset[-1])
+        self._accesses = Accesses() if any(case.reaches for case in memory.cases) else None
+        barriers = any(case.calls[0].collective == "barrier" for case in memory.cases)
+        words = memory.heard.shape[1]
+        self._heard = one_bit(local_ranks(memory.offset), words) if barriers else None
+
+    def run(self, streams: Sequence[Stream]) -> None:
+        """Run the channel to its end."""
+        firsts = [(first, size) for first, size, _ in streams]
+        for number, rounds in enumerate(zip_longest(*(rounds for *_, rounds in streams))):
+            self._checks.round = number
+            each = [
+                (first, size, it)
+                for (first, size), it in zip(firsts, rounds, strict=True)
+                if it is not None
+            ]
+            self._exchange(
+                [(first, size, t) for first, size, it in each for t in it.receives],
+                [(first, size, t) for first, size, it in each for t in it.sends],
+            )
+            for step in zip_longest(*(it.local for *_, it in each)):
+                self._carry_out(
+                    [
+                        (first, size, table)
+                        for (first, size, _), table in zip(each, step, strict=True)
+                        if table is not None and len(table.rank)
+                    ]
+                )
+            met = [(f, size, it.barrier) for f, size, it in each if it.barrier is not None]
+            if met:
+                self._meet(met)
+        self._end()
+
+    # Messages.
+
+    def _exchange(
+        self,
+        receives: list[tuple[int, int, Transfers]],
+        sends: list[tuple[int, int, Transfers]],
+    ) -> None:
+        if not receives and not sends:
+            return
+        dst, src, into, expects = self._messages(receives, "receives from")
+        sender, receiver, out, sent = self._messages(sends, "sends to")
+        if not len(dst) and not len(sender):
+            return
+        # Both ends of a message have the same key; those of one pair stay in their order.
+        key, other = src * self._ranks + dst, sender * self._ranks + receiver
+        order, other_order = np.argsort(key, kind="stable"), np.argsort(other, kind="stable")
+        if not np.array_equal(key[order], other[other_order]):
+            self._checks.matched(key, other)
+        dst, src = dst[order], src[order]
+        into, expects = into[order], expects[order]
+        out, sent = out[other_order], sent[other_order]
+        self._checks.demand(
+            expects == sent,
+            dst,
+            lambda i: (
+                f"expects {expects[i]} elements from rank {self._checks.local(src[i])}, "
+                f"which sends {sent[i]}"
+            ),
+        )
+        if self._heard is not None:
+            before = self._heard.copy()
+            np.bitwise_or.at(self._heard, dst, before[src])
+        target, source = spread(into, expects), spread(out, expects)
+        reader, writer = np.repeat(src, expects), np.repeat(dst, expects)
+        self._checks.written(source, reader, "sends")
+        mark = self._memory.mark
+        index = np.arange(len(target))
+        mark[target] = index
+        alone, unsent = mark[target] == index, mark[source] == -1
+        mark[target] = -1
+        self._checks.demand(
+            alone,
+            writer,
+            lambda i: f"receives into {self._memory.name(target[i])} twice at once",
+        )
+        self._checks.demand(
+            unsent,
+            reader,
+            lambda i: f"sends {self._memory.name(source[i])} while it receives there",
+        )
+        self._touch(source, target, reader, writer)
+        self._memory.state[target] = self._memory.state[source]
+
+    def _messages(
+        self, tables: list[tuple[int, int, Transfers]], verb: str
+    ) -> tuple[Column, Column, Column, Column]:
+        """Return rank, peer, first cell and count of each message, after checks."""
+        tables = [each for each in tables if len(each[2].rank)]
+        if not tables:
+            none = np.zeros(0, np.int64)
+            return none, none, none, none
+        rows = [len(t.rank) for *_, t in tables]
+        first = np.repeat([first for first, *_ in tables], rows)
+        size = np.repeat([size for _, size, _ in tables], rows)
+        rank = np.concatenate([t.rank for *_, t in tables])
+        peer = np.concatenate([t.peer for *_, t in tables])
+        start = np.concatenate([t.start for *_, t in tables])
+        count = np.concatenate([t.count for *_, t in tables])
+        code = np.repeat([CODES[t.buffer] for *_, t in tables], rows)
+        self._checks.ranks(rank, first, size)
+        rank = rank + first
+        self._checks.demand(
+            (peer >= 0) & (peer < size) & (peer + first != rank),
+            rank,
+            lambda i: f"{verb} rank {peer[i]} of {size[i]}",
+        )
+        self._checks.bounds(rank, rank, code, start, count, verb.split()[0])
+        return rank, peer + first, self._memory.base[code, rank] + start, count
+
+    # Local steps.
+
+    def _carry_out(self, tables: list[tuple[int, int, Copies | Folds]]) -> None:
+        """Run one local step of each case; those of one kind at once."""
+        kinds: dict[tuple[int, bool], list[tuple[int, int, Copies | Folds]]] = {}
+        for each in tables:
+            table = each[2]
+            kind = (len(table.sources), table.final) if isinstance(table, Folds) else (0, False)
+            kinds.setdefault(kind, []).append(each)
+        for (sources, final), alike in kinds.items():
+            self._step(alike, sources, final=final)
+
+    def _step(
+        self, tables: list[tuple[int, int, Copies | Folds]], folded: int, *, final: bool
+    ) -> None:
+        lengths = [len(t.rank) for *_, t in tables]
+        first = np.repeat([first for first, *_ in tables], lengths)
+        size = np.repeat([size for _, size, _ in tables], lengths)
+        rank = np.concatenate([t.rank for *_, t in tables])
+        self._checks.ranks(rank, first, size)
+        count = np.concatenate([t.count for *_, t in tables])
+        rows = _Rows("folds" if folded else "copies", lengths, first, size, rank + first, count)
+        sources = zip(
+            *(t.sources if isinstance(t, Folds) else (t.source,) for *_, t in tables), strict=True
+        )
+        out = np.stack([self._places(rows, places) for places in sources])
+        into = self._places(rows, [t.target for *_, t in tables])
+        row = np.repeat(np.arange(len(rank)), count)
+        target = spread(into, count)
+        source: Cells = out[:, row] + (target - into[row])
+        actor = rows.rank[row]
+        for cells in source:
+            self._checks.written(cells, actor, rows.verb)
+        self._checks.apart(source, target, actor, rows.verb)
+        moved = source[0] != target
+        if not folded and not moved.all():  # in place, a copy may be nothing to do
+            source, target, actor = source[:, moved], target[moved], actor[moved]
+        self._touch(source.ravel(), target, np.tile(actor, len(source)), actor)
+        state = self._memory.state
+        if folded:
+            state[target] = self._fold(state[source], actor, source)
+            if final:
+                state[target, FLAGS] |= FINAL
+        else:
+            state[target] = state[source[0]]
+
+    def _places(self, rows: "_Rows", places: Sequence[Place]) -> Column:
+        """Return the first cell of each row's place, after checks; `places` has one a table."""
+        starts, holders = [], []
+        done = 0
+        for length, place in zip(rows.lengths, places, strict=True):
+            mine = slice(done, done + length)
+            done += length
+            start = place.start
+            starts.append(
+                start if isinstance(start, np.ndarray) else np.full(length, start, np.int64)
+            )
+            if place.peer is None:
+                holders.append(rows.rank[mine])
+                continue
+            actor, size = rows.rank[mine], rows.size[mine]
+            self._checks.neighbours(actor, place, rows.first[mine], size)
+            holders.append(place.peer + rows.first[mine])
+        start, holder = np.concatenate(starts), np.concatenate(holders)
+        code = np.repeat([CODES[place.buffer] for place in places], rows.lengths)
+        self._checks.bounds(rows.rank, holder, code, start, rows.counts, rows.verb)
+        cells: Column = self._memory.base[code, holder] + start
+        return cells
+
+    def _fold(self, parts: NDArray[np.int64], actor: Column, source: Cells) -> NDArray[np.int64]:
+        """Return the fold of `parts`, of shape (sources, elements, state)."""
+        self._checks.demand(
+            self._checks.folding[actor], actor, "folds in a collective that does not reduce"
+        )
+
+        def told(i: int) -> str:
+            held = " with ".join(self._memory.holding(int(cell)) for cell in source[:, i])
+            return f"folds {held}"
+
+        flags, number = parts[..., FLAGS], parts[..., NUMBER]
+        whole = ~((flags & FINAL) != 0).any(axis=0)
+        self._checks.demand(
+            whole, actor, lambda i: f"{told(i)}, of which one passed its final fold"
+        )
+        same = (parts[..., ORIGIN] == parts[0, :, ORIGIN]).all(axis=0)
+        self._checks.demand(same, actor, lambda i: f"{told(i)}: different elements")
+        bits = parts[..., BITS:]
+        so_far = np.bitwise_or.accumulate(bits, axis=0)
+        twice = ((so_far[:-1] & bits[1:]) != 0).any(axis=(0, 2))
+        self._checks.demand(~twice, actor, lambda i: f"{told(i)}: a contribution twice")
+        once = (number == 1).all(axis=0) | ~self._checks.once[actor]
+        self._checks.demand(once, actor, lambda i: f"{told(i)}: a narrow float is rounded twice")
+        follows = parts[0, :, FIRST] + parts[0, :, NUMBER] + np.arange(len(parts) - 1)[:, None]
+        ordered = ((flags[0] & ORDERED) != 0) & (
+            (number[1:] == 1) & (parts[1:, :, FIRST] == follows)
+        ).all(axis=0)
+        result: NDArray[np.int64] = parts[0].copy()
+        result[:, NUMBER] = number.sum(axis=0)
+        result[:, FLAGS] = np.where(ordered, WRITTEN | ORDERED, WRITTEN)
+        result[:, BITS:] = so_far[-1]
+        return result
+
+    # Barriers.
+
+    def _meet(self, groups: list[tuple[int, int, Group]]) -> None:
+        arrived: dict[bytes, tuple[Column, list[Column]]] = {}
+        for first, size, group in groups:
+            if not len(group.rank):
+                continue
+            self._checks.ranks(group.rank, first, size)
+            for met, came in arrivals(group):
+                self._checks.ranks(met, first, size)
+                ranks = met + first
+                arrived.setdefault(ranks.tobytes(), (ranks, []))[1].append(came + first)
+        label = np.full(self._ranks, -1)
+        for number, (ranks, tables) in enumerate(arrived.values()):
+            there = np.concatenate(tables)
+            self._checks.demand(
+                np.isin(there, ranks), there, "is in a barrier that is not its group's"
+            )
+            self._checks.demand(
+                np.isin(ranks, there), ranks, "does not come to its group's barrier"
+            )
+            self._checks.demand(label[ranks] == -1, ranks, "is in two barriers at once")
+            label[ranks] = number
+            if self._heard is not None:
+                self._heard[ranks] = np.bitwise_or.reduce(self._heard[ranks], axis=0)
+        if self._accesses is not None:
+            self._accesses.meet(self._checks.round, label)
+
+    # What has been touched.
+
+    def _touch(self, source: Cells, target: Cells, reader: Column, writer: Column) -> None:
+        memory = self._memory
+        self._checks.demand(
+            ~memory.protected[target],
+            writer,
+            lambda i: f"overwrites what was given: {memory.name(target[i])}",
+        )
+        memory.read[source] = True
+        memory.wrote[target] = True
+        if self._accesses is not None:
+            self._accesses.note(source, reader, self._checks.round, writes=False)
+            self._accesses.note(target, writer, self._checks.round, writes=True)
+
+    def _end(self) -> None:
+        """Compare what this channel touched with what those before it did."""
+        memory = self._memory
+        clash = (memory.wrote & (memory.others_wrote | memory.others_read)) | (
+            memory.read & memory.others_wrote
+        )
+        if clash.any():
+            cell = int(np.argmax(clash))
+            case, _ = memory.local(int(memory.owner[cell]))
+            raise Unproven(
+                f"{case.title}: channel {self._checks.channel} and one before it touch "
+                f"{memory.name(cell)}, and one of them writes it"
+            )
+        memory.others_read |= memory.read
+        memory.others_wrote |= memory.wrote
+        if self._heard is not None:
+            memory.heard |= self._heard
+        memory.read[:] = False
+        memory.wrote[:] = False
+        if self._accesses is not None:
+            self._accesses.check(memory.owner, self._race)
+
+    def _race(self, cell: int, rank: int, at: int, other: int, then: int) -> Unproven:
+        peer = f"rank {self._checks.local(other)}"
+        when = f"{peer} touches it in round {then}"
+        if then == -1:
+            when = f"{peer} may not have come to the call"
+        elif then == NEVER:
+            when = f"{peer} may have left the call"
+        self._checks.round = at
+        return self._checks.unproven(
+            rank, f"touches {self._memory.name(cell)} with no barrier between: {when}"
+        )
+
+
+class _Rows(NamedTuple):
+    """The rows of a local step, of several tables.
+
+    Attributes
+    ----------
+    verb : str
+        What it does.
+    lengths : list of int
+        Rows of each table.
+    first, size : Column
+        Of each row's case: first rank, ranks.
+    rank : Column
+        Numbered through.
+    counts : Column
+        Elements.
+    """
+
+    verb: str
+    lengths: list[int]
+    first: Column
+    size: Column
+    rank: Column
+    counts: Column

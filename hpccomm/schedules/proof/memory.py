@@ -1,0 +1,255 @@
+"""The memory of all ranks, of symbols instead of numbers.
+
+A cell is one element of memory. All cells of all ranks lie in one row, so that what a whole round
+does is a few operations on arrays of cell numbers. A cell holds, as integers side by side, the
+fold of which contributions it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.contracts.signature import REDUCTIONS
+from hpccomm.schedules.proof.case import Case, Part, Unproven, expected
+from hpccomm.schedules.schedule import RECV, SCRATCH, SEND, Column
+
+Cells = NDArray[np.int64]
+"""Numbers of cells."""
+
+CODES = {SEND: 0, RECV: 1, SCRATCH: 2}
+NAMES = tuple(CODES)
+
+FIRST, NUMBER, ORIGIN, FLAGS, BITS = range(5)
+"""What a cell holds: the lowest rank whose contribution it has (of an ordered fold), how many it
+has, which element of them, flags, and from `BITS` on a bit for each rank, 64 to an integer."""
+
+WRITTEN = 1
+"""Set once the cell was written, or given."""
+
+FINAL = 2
+"""Set by a fold that is `final`."""
+
+ORDERED = 4
+"""Set while the cell is the left fold of contributions of consecutive ranks, in their order."""
+
+
+def spread(first: Column, count: Column) -> Cells:
+    """Return `count` consecutive numbers from each `first`, one after the other."""
+    ends = np.cumsum(count)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(first - (ends - count), count) + np.arange(total)
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """The buffers of the ranks of several cases, which are numbered through.
+
+    Attributes
+    ----------
+    cases : sequence of Case
+        In the order of their ranks.
+    offset : ndarray of shape (cases + 1,)
+        The number of each case's first rank.
+    base : ndarray of shape (3, ranks)
+        The first cell of each buffer, by `CODES`.
+    length : ndarray of shape (3, ranks)
+        Its elements.
+    state : ndarray of shape (cells, BITS + words), int64
+        What the cells hold.
+    protected : ndarray of shape (cells,), bool
+        What was given and is no result, and must not be written.
+    owner : ndarray of shape (cells,)
+        Whose cell it is.
+    read, wrote : ndarray of shape (cells,), bool
+        Cells that the channel under way has touched.
+    others_read, others_wrote : ndarray of shape (cells,), bool
+        Those that the channels before it touched.
+    mark : ndarray of shape (cells,)
+        -1, but while overlaps are looked for.
+    heard : ndarray of shape (ranks, words), int64
+        A bit for each rank of the same case that is known to have begun.
+    """
+
+    cases: Sequence[Case]
+    offset: Column
+    base: NDArray[np.int64]
+    length: NDArray[np.int64]
+    state: NDArray[np.int64]
+    protected: NDArray[np.bool_]
+    owner: NDArray[np.int64]
+    read: NDArray[np.bool_]
+    wrote: NDArray[np.bool_]
+    others_read: NDArray[np.bool_]
+    others_wrote: NDArray[np.bool_]
+    mark: NDArray[np.int64]
+    heard: NDArray[np.int64]
+
+    def local(self, rank: int) -> tuple[Case, int]:
+        """Return the case of a rank, and its number there."""
+        which = int(np.searchsorted(self.offset, rank, side="right")) - 1
+        return self.cases[which], rank - int(self.offset[which])
+
+    def name(self, cell: int) -> str:
+        """Return whose cell it is, and where; in place, where in `recv`."""
+        rank = int(self.owner[cell])
+        for code in (CODES[RECV], CODES[SEND], CODES[SCRATCH]):
+            at = cell - int(self.base[code, rank])
+            if 0 <= at < self.length[code, rank]:
+                return f"{NAMES[code]}[{at}] of rank {self.local(rank)[1]}"
+        raise IndexError(cell)
+
+    def holding(self, cell: int) -> str:
+        """Return what a cell holds, in words."""
+        _, _, origin, flags = self.state[cell, :BITS].tolist()
+        if not flags & WRITTEN:
+            return "nothing"
+        words = self.state[cell, BITS:].tolist()
+        bits = [rank for rank in range(64 * len(words)) if words[rank // 64] >> rank % 64 & 1]
+        whose = "rank" if len(bits) == 1 else "ranks"
+        return f"element {origin} of {whose} {', '.join(map(str, bits))}"
+
+
+def local_ranks(offset: Column) -> Column:
+    """Return each rank's number in its case; `offset` has the first rank of each, and the end."""
+    return np.arange(offset[-1]) - np.repeat(offset[:-1], np.diff(offset))
+
+
+def one_bit(rank: Column, words: int) -> NDArray[np.int64]:
+    """Return the bit of each rank alone, of shape (len(rank), words)."""
+    bits = np.zeros((len(rank), words), np.int64)
+    bits[np.arange(len(rank)), rank // 64] = np.left_shift(np.int64(1), rank % 64)
+    return bits
+
+
+def lay_out(cases: Sequence[Case], parts: Sequence[Sequence[Part]]) -> Memory:
+    """Return the memory of `cases` before anything ran."""
+    sizes = [case.size for case in cases]
+    offset = np.cumsum([0, *sizes])
+    ranks = int(offset[-1])
+    length = np.zeros((3, ranks), np.int64)
+    base = np.zeros((3, ranks), np.int64)
+    user = np.zeros(ranks, np.int64)
+    for first, part in ((int(o), p) for o, ps in zip(offset, parts, strict=False) for p in ps):
+        local, call, schedule = part
+        rank = local + first
+        send, recv = call.lengths(local)
+        length[:, rank] = send, recv, np.full(len(local), schedule.scratch)
+        user[rank] = np.maximum(send, recv) if call.in_place else send + recv
+        counts = np.array(call.counts, np.int64)
+        before = (np.cumsum(counts) - counts)[local % len(counts)]
+        if not call.in_place:
+            base[CODES[RECV], rank] = send
+        elif call.collective in ("all_gather", "gather"):  # send is the own block of recv
+            base[CODES[SEND], rank] = before
+        elif call.collective in ("reduce_scatter", "scatter"):  # and the other way round
+            base[CODES[RECV], rank] = before
+    base[CODES[SCRATCH]] = user
+    taken = user + length[CODES[SCRATCH]]
+    starts = np.cumsum(taken) - taken
+    base += starts
+    cells = int(taken.sum())
+    words = -(-max(sizes) // 64)
+    return Memory(
+        cases,
+        offset,
+        base,
+        length,
+        np.zeros((cells, BITS + words), np.int64),
+        np.zeros(cells, np.bool_),
+        np.repeat(np.arange(ranks), taken),
+        np.zeros(cells, np.bool_),
+        np.zeros(cells, np.bool_),
+        np.zeros(cells, np.bool_),
+        np.zeros(cells, np.bool_),
+        np.full(cells, -1),
+        one_bit(local_ranks(offset), words),
+    )
+
+
+def fill(memory: Memory) -> None:
+    """Write what the ranks are given."""
+    local = local_ranks(memory.offset)
+    given = memory.length[CODES[SEND]].copy()
+    first = memory.base[CODES[SEND]].copy()
+    broadcast_roots = []
+    for begins, case in zip(memory.offset.tolist(), memory.cases, strict=False):
+        if case.calls[0].collective == "broadcast":
+            root = begins + case.calls[0].root
+            given[root] = memory.length[CODES[RECV], root]
+            first[root] = memory.base[CODES[RECV], root]
+            broadcast_roots.append(root)
+    cells = spread(first, given)
+    rank = np.repeat(local, given)
+    state = memory.state
+    state[cells, FIRST] = rank
+    state[cells, NUMBER] = 1
+    state[cells, ORIGIN] = spread(np.zeros_like(given), given)
+    state[cells, FLAGS] = WRITTEN | ORDERED
+    state[cells, BITS:] = one_bit(rank, state.shape[1] - BITS)
+    results = memory.length[CODES[RECV]].copy()
+    results[broadcast_roots] = 0  # what is broadcast is only read there
+    memory.protected[cells] = True
+    memory.protected[spread(memory.base[CODES[RECV]], results)] = False
+
+
+def check_results(memory: Memory, parts: Sequence[Sequence[Part]]) -> None:
+    """Raise `Unproven` unless each element of a result is what the calls ask for."""
+    words = memory.state.shape[1] - BITS
+    # Row k has the bits of the ranks below k.
+    below = np.zeros((64 * words + 1, words), np.int64)
+    np.bitwise_or.accumulate(one_bit(np.arange(64 * words), words), out=below[1:])
+    wanted = []
+    for begins, case, its in zip(memory.offset.tolist(), memory.cases, parts, strict=False):
+        for local, call, _ in its:
+            want = expected(case, call, local)
+            folded = case.size > 1 and call.collective in REDUCTIONS
+            demanded = WRITTEN
+            demanded |= FINAL if folded and call.collective != "scan" else 0
+            demanded |= ORDERED if folded and case.in_rank_order else 0
+            rank = local + begins
+            cells = spread(memory.base[CODES[RECV], rank], memory.length[CODES[RECV], rank])
+            wanted.append(
+                (cells, want.first, want.number, want.origin, np.full(len(cells), demanded))
+            )
+    cells, first, number, origin, flags = (np.concatenate(c) for c in zip(*wanted, strict=True))
+    found = memory.state[cells]
+    bits = below[first + number] ^ below[first]
+    empty = number == 0
+    right = (found[:, BITS:] == bits).all(axis=1)
+    right &= np.where(empty, found[:, FLAGS] == 0, found[:, ORIGIN] == origin)
+    has = found[:, FLAGS] & flags
+    right &= empty | (has == flags)
+    if right.all():
+        return
+    row = int(np.argmin(right))
+    cell = int(cells[row])
+    case, _ = memory.local(int(memory.owner[cell]))
+    missing = int(flags[row] & ~has[row])
+    problem = f"{memory.name(cell)} holds {memory.holding(cell)} in the end"
+    last = int(first[row] + number[row]) - 1
+    whose = f"rank {last}" if number[row] == 1 else f"each of ranks {int(first[row])} to {last}"
+    if empty[row]:
+        problem += ", and must be left as it was"
+    elif not (found[row, BITS:] == bits[row]).all() or found[row, ORIGIN] != origin[row]:
+        problem += f", and must hold element {int(origin[row])} of {whose}"
+    elif missing & FINAL:
+        problem += ", which passed no final fold"
+    else:
+        problem += ", which were not folded from left to right in the order of ranks"
+    raise Unproven(f"{case.title}: {problem}")
+
+
+def check_barriers(memory: Memory) -> None:
+    """Raise `Unproven` where a rank may leave a barrier that another has not come to."""
+    words = memory.state.shape[1] - BITS
+    for first, case in zip(memory.offset.tolist(), memory.cases, strict=False):
+        if case.calls[0].collective != "barrier":
+            continue
+        everyone = np.bitwise_or.reduce(one_bit(np.arange(case.size), words))
+        deaf = (memory.heard[first : first + case.size] != everyone).any(axis=1)
+        if deaf.any():
+            raise Unproven(
+                f"{case.title}: rank {int(np.argmax(deaf))} may leave before all others have come"
+            )

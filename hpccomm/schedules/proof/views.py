@@ -1,0 +1,94 @@
+"""One rank's program, asked for alone, is its part of the program of all."""
+
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+
+import numpy as np
+
+from hpccomm.schedules.proof.case import Case, Unproven
+from hpccomm.schedules.schedule import (
+    Column,
+    Copies,
+    Folds,
+    Group,
+    Place,
+    Round,
+    Transfers,
+)
+
+Row = tuple[object, ...]
+"""What a rank does in one row of a table."""
+
+
+def check_same_program(case: Case) -> None:
+    """Raise `hpccomm.testing.Unproven` unless both ways to ask for a rank's program give the same.
+
+    One build for all ranks with equal calls, which is what `hpccomm.testing.prove` proves, and one
+    for each rank, which is what an executor runs, must agree but for rounds in which the rank does
+    nothing.
+
+    Parameters
+    ----------
+    case : Case
+        As `case` makes it; whether it is `solo` makes no difference.
+    """
+    for part in case.parts():
+        together = [list(channel()) for channel in part.schedule.channels]
+        for rank in part.ranks.tolist():
+            solo = case.schedule(np.array([rank]), part.call)
+            where = f"{case.title}: rank {rank}, asked for alone,"
+            if len(solo.channels) != len(together):
+                raise Unproven(
+                    f"{where} has {len(solo.channels)} channels, not {len(together)} as among all"
+                )
+            for number, (rounds, channel) in enumerate(zip(together, solo.channels, strict=True)):
+                turns = zip_longest(_turns(channel(), rank), _turns(rounds, rank), fillvalue=())
+                for at, (alone, among_all) in enumerate(turns):
+                    if alone != among_all:
+                        raise Unproven(
+                            f"{where} does {alone} in round {at} of channel {number}, not counting "
+                            f"empty ones, and not {among_all} as among all"
+                        )
+
+
+def _turns(rounds: Iterable[Round], rank: int) -> Iterator[tuple[Row, ...]]:
+    """Return what `rank` does in each round, without those in which it does nothing."""
+    for each in rounds:
+        rows = [("receive", *row) for table in each.receives for row in _messages(table, rank)]
+        rows += [("send", *row) for table in each.sends for row in _messages(table, rank)]
+        rows += [row for table in each.local for row in _steps(table, rank)]
+        if each.barrier is not None:
+            rows += [("meet", *row) for row in _meetings(each.barrier, rank)]
+        if rows:
+            yield tuple(rows)
+
+
+def _rows(column: Column, rank: int) -> list[int]:
+    mine: list[int] = np.flatnonzero(column == rank).tolist()
+    return mine
+
+
+def _messages(table: Transfers, rank: int) -> Iterator[Row]:
+    for i in _rows(table.rank, rank):
+        yield int(table.peer[i]), table.buffer, int(table.start[i]), int(table.count[i])
+
+
+def _steps(table: Copies | Folds, rank: int) -> Iterator[Row]:
+    sources = table.sources if isinstance(table, Folds) else (table.source,)
+    verb = "copy" if isinstance(table, Copies) else "fold, final" if table.final else "fold"
+    for i in _rows(table.rank, rank):
+        places = [_place(place, i) for place in (*sources, table.target)]
+        yield verb, int(table.count[i]), *places
+
+
+def _place(place: Place, row: int) -> Row:
+    start = int(place.start[row]) if isinstance(place.start, np.ndarray) else place.start
+    return place.buffer, start, None if place.peer is None else int(place.peer[row])
+
+
+def _meetings(group: Group, rank: int) -> Iterator[Row]:
+    for i in _rows(group.rank, rank):
+        members = range(group.size)
+        if group.members is not None and group.which is not None:
+            members = group.members[group.which[i]].tolist()
+        yield int(group.at[i]), *members

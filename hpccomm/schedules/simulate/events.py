@@ -1,0 +1,346 @@
+"""A virtual clock for every rank, moved on by the rounds of a schedule.
+
+The rules of time are those of `hpccomm.schedules.cost.network`, and of a round those of
+`hpccomm.schedules.schedule`: in a channel a rank's sends and receives of a round begin when it has
+ended its last one; once it has passed on its own messages and has those of others, the local steps
+follow, on the one engine that its channels share; then the barrier. A send does not wait for its
+receiver.
+
+Channels run concurrently and share links and engines. Of what is next in each channel, a round's
+messages or its steps, that is taken, for all ranks at once, which is ready first, on average over its
+rows; and with it the messages of other channels that are ready before its last row. So a link serves
+the messages of one channel round by round, as receivers ask for them, and those that are taken
+together in the order in which they came. Where the clocks of a round lie far apart, some of its messages
+can wait for others that came later: against one message at a time, that is some percent where channels
+contend. With one channel all is as it would be one by one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpccomm.errors import UsageError
+from hpccomm.schedules.cost.network import Network
+from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Place, Rounds, Schedule
+from hpccomm.schedules.simulate.links import Links, Times, Ways
+from hpccomm.schedules.simulate.repeats import Part, Repeats, rows
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a simulation found.
+
+    Attributes
+    ----------
+    ends : ndarray of float64, shape (ranks,)
+        Seconds from the earliest start to each rank's end.
+    bottleneck : str
+        The link or engine that was taken for longest; empty if none was.
+    busy : float
+        Seconds that it was taken for: no time can be shorter.
+    """
+
+    ends: Times
+    bottleneck: str
+    busy: float
+
+    @property
+    def seconds(self) -> float:
+        """Time from the earliest start to the latest end."""
+        return float(self.ends.max())
+
+
+def simulate(
+    schedule: Schedule, network: Network, itemsize: int, starts: Times | None = None
+) -> Outcome:
+    """Run a schedule in virtual time. Local; takes as long as there are rounds and rows.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of all ranks of `network`.
+    network : Network
+        Where it runs.
+    itemsize : int
+        Bytes of an element.
+    starts : ndarray of float64, shape (ranks,), optional
+        When each rank enters the call, in seconds; by default all at once.
+
+    Raises
+    ------
+    UsageError
+        If `starts` has not one time for each rank.
+    """
+    begin = np.zeros(network.ranks) if starts is None else starts
+    if begin.shape != (network.ranks,):
+        raise UsageError(
+            f"starts has shape {begin.shape}; {network.name} has {network.ranks} ranks: "
+            "give one time for each"
+        )
+    cluster = _Cluster(network, itemsize)
+    channels = [
+        _Channel(number, cluster.acts(channel()), begin + network.overhead)
+        for number, channel in enumerate(schedule.channels)
+    ]
+    while under_way := [channel for channel in channels if channel.following is not None]:
+        first = min(under_way, key=lambda channel: channel.ready)
+        latest = max(first.ready, first.latest)
+        together = [channel for channel in under_way if channel.ready <= latest]
+        # Steps first: the messages that follow them may be among those to be sent together.
+        working = [channel for channel in together if isinstance(channel.following, _Steps)]
+        if working:
+            together = [min(working, key=lambda channel: channel.ready)]
+            cluster.work(together[0])
+        else:
+            cluster.send(together)
+        for channel in together:
+            channel.go_on()
+    clocks = [channel.clock for channel in channels]
+    ends = np.max([begin + network.overhead, *clocks], axis=0) - begin.min()
+    return Outcome(ends, *cluster.bottleneck())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Messages:
+    """The messages of a round."""
+
+    rank: Column
+    peer: Column
+    nbytes: Column
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Steps:
+    """The local steps of a round, and its barrier."""
+
+    steps: tuple[Copies | Folds, ...]
+    barrier: Group | None
+
+    @property
+    def rank(self) -> Column:
+        """Ranks whose clocks tell when they are ready."""
+        return self.steps[0].rank if self.barrier is None else self.barrier.rank
+
+    def alike(self, other: "_Steps") -> bool:
+        """Whether the other asks for the same, and that on own memory alone."""
+        return (
+            self.barrier is other.barrier is None
+            and len(self.steps) == len(other.steps)
+            and all(map(_alike, self.steps, other.steps))
+        )
+
+
+_Act = _Messages | _Steps
+
+
+class _Channel:
+    """A channel under way.
+
+    Attributes
+    ----------
+    number : int
+        Its place in the schedule.
+    clock : ndarray of float64, shape (ranks,)
+        When each rank has ended what was taken so far.
+    following : _Messages, _Steps or None
+        What comes next; None at the end.
+    ready, latest : float
+        When that is ready, on average over rows, and for the last of them.
+    """
+
+    def __init__(self, number: int, acts: Iterator[_Act], clock: Times) -> None:
+        self.number = number
+        self.clock = clock
+        self.following: _Act | None = None
+        self.ready = self.latest = 0.0
+        self._acts = acts
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Look at what comes next."""
+        self.following = next(self._acts, None)
+        if self.following is not None:
+            times = self.clock[self.following.rank]
+            self.ready, self.latest = float(times.mean()), float(times.max())
+
+
+class _Cluster:
+    """What the channels share: links and engines."""
+
+    def __init__(self, network: Network, itemsize: int) -> None:
+        self._network = network
+        self._itemsize = itemsize
+        self._links = Links(network)
+        self._engine = np.zeros(network.ranks)
+        self._worked = np.zeros(network.ranks)
+        # What was taken last of the same channels: it may come again.
+        self._sent: dict[tuple[int, ...], tuple[Ways, Column, Repeats | None]] = {}
+        self._done: dict[int, tuple[_Steps, Repeats | None]] = {}
+
+    def acts(self, rounds: Rounds) -> Iterator[_Act]:
+        """Yield what rounds ask for, one after the other."""
+        for each in rounds:
+            sends = [table for table in each.sends if len(table.rank)]
+            if sends:
+                yield _Messages(
+                    _joined([table.rank for table in sends]),
+                    _joined([table.peer for table in sends]),
+                    _joined([table.count for table in sends]) * self._itemsize,
+                )
+            steps = tuple(step for step in each.local if len(step.rank))
+            if steps or each.barrier is not None:
+                yield _Steps(steps, each.barrier)
+
+    def send(self, channels: Sequence[_Channel]) -> None:
+        """Send the messages that come next in some channels."""
+        together = [
+            (channel, channel.following)
+            for channel in channels
+            if isinstance(channel.following, _Messages)
+        ]
+        ways = self._links.ways(
+            _joined([messages.rank for _, messages in together]),
+            _joined([messages.peer for _, messages in together]),
+        )
+        nbytes = _joined([messages.nbytes for _, messages in together])
+
+        def work_out() -> None:
+            ready = np.concatenate([channel.clock[each.rank] for channel, each in together])
+            passed = self._links.carry(ways, ready, nbytes)
+            there = passed + ways.latency
+            begin = 0
+            for channel, each in together:
+                own = slice(begin, begin + len(each.rank))
+                np.maximum.at(channel.clock, each.rank, passed[own])
+                np.maximum.at(channel.clock, each.peer, there[own])
+                begin = own.stop
+
+        key = tuple(channel.number for channel, _ in together)
+        last = self._sent.get(key)
+        repeats = None
+        if last is not None and ways is last[0] and np.array_equal(nbytes, last[1]):
+            repeats = last[2] or self._repeats(together, ways)
+            repeats.take(work_out)
+        else:
+            work_out()
+        self._sent[key] = ways, nbytes, repeats
+
+    def _repeats(self, together: Sequence[tuple[_Channel, _Messages]], ways: Ways) -> Repeats:
+        links = np.zeros_like(self._links.free, np.bool_)
+        for queues in ways.queues:
+            links[queues.link] = True
+        passed = rows(links)
+        clocks = [Part(self._links.free, passed)]
+        for channel, each in together:
+            ranks = np.zeros_like(channel.clock, np.bool_)
+            ranks[each.rank] = True
+            ranks[each.peer] = True
+            clocks.append(Part(channel.clock, rows(ranks)))
+        return Repeats(clocks, [Part(self._links.busy, passed)])
+
+    def work(self, channel: _Channel) -> None:
+        """Take the steps that come next in a channel."""
+        steps, clock = channel.following, channel.clock
+        assert isinstance(steps, _Steps)
+
+        def work_out() -> None:
+            for step in steps.steps:
+                self._work(step, clock)
+            if steps.barrier is not None:
+                self._meet(steps.barrier, clock)
+
+        last = self._done.get(channel.number)
+        repeats = None
+        if last is not None and steps.alike(last[0]):
+            repeats = last[1]
+            if repeats is None:
+                ranks = np.zeros_like(clock, np.bool_)
+                for step in steps.steps:
+                    ranks[step.rank] = True
+                index = rows(ranks)
+                clocks = [Part(clock, index), Part(self._engine, index)]
+                repeats = Repeats(clocks, [Part(self._worked, index)])
+            repeats.take(work_out)
+        else:
+            work_out()
+        self._done[channel.number] = steps, repeats
+
+    def bottleneck(self) -> tuple[str, float]:
+        """Return the name of what was taken for longest, and for how many seconds."""
+        found: list[tuple[float, str]] = [(0.0, "")]
+        if len(self._links.busy):
+            link = int(self._links.busy.argmax())
+            found.append((float(self._links.busy[link]), self._links.name(link)))
+        rank = int(self._worked.argmax())
+        found.append((float(self._worked[rank]), f"folds and copies of rank {rank}"))
+        busy, name = max(found, key=lambda each: each[0])
+        return name, busy
+
+    def _work(self, step: Copies | Folds, clock: Times) -> None:
+        """Fold or copy; a rank's rows one after the other."""
+        folded = len(step.sources) - 1 if isinstance(step, Folds) else 0
+        per_byte = folded / self._network.reduce if folded else 1 / self._network.copy
+        seconds = step.count * (per_byte * self._itemsize)
+        took = np.zeros(self._network.ranks)
+        np.add.at(took, step.rank, seconds)
+        working = took > 0
+        begin = np.where(working, np.maximum(clock, self._engine), clock)
+        end = begin + took
+        for place, reads in _places(step):
+            if place.peer is not None:
+                self._reach(step.rank, place.peer, step.count, begin, end, reads=reads)
+        np.copyto(clock, end)
+        np.copyto(self._engine, end, where=working)
+        self._worked += took
+
+    def _reach(
+        self,
+        rank: Column,
+        peer: Column,
+        count: Column,
+        begin: Times,
+        end: Times,
+        *,
+        reads: bool,
+    ) -> None:
+        """Read or write a peer's memory from `begin` on; make `end` no earlier than that is done."""
+        ways = self._links.ways(peer, rank) if reads else self._links.ways(rank, peer)
+        passed = self._links.carry(ways, begin[rank], count * self._itemsize)
+        np.maximum.at(end, rank, passed + ways.latency)
+
+    def _meet(self, group: Group, clock: Times) -> None:
+        """Let the ranks of each group wait for its last one: dissemination, in log2 steps."""
+        if group.members is None:
+            members = group.rank[np.newaxis]
+            which = np.zeros(len(group.rank), np.int64)
+        else:
+            assert group.which is not None  # it goes with `members`
+            members, which = group.members, group.which
+        inside = self._links.within_node(members)
+        level = self._network.inner if inside else self._network.across
+        hops = (group.size - 1).bit_length()
+        latency = 0.0 if level is None else level.latency
+        clock[group.rank] = clock[members].max(axis=1)[which] + hops * latency
+
+
+def _places(step: Copies | Folds) -> list[tuple[Place, bool]]:
+    """Return the places of a step, and whether each is read."""
+    sources = step.sources if isinstance(step, Folds) else (step.source,)
+    return [*((source, True) for source in sources), (step.target, False)]
+
+
+def _alike(step: Copies | Folds, other: Copies | Folds) -> bool:
+    """Whether two steps cost the same on the same ranks, and reach no other rank's memory."""
+    places, others = _places(step), _places(other)
+    return (
+        len(places) == len(others)
+        and all(place.peer is None for place, _ in [*places, *others])
+        and np.array_equal(step.rank, other.rank)
+        and np.array_equal(step.count, other.count)
+    )
+
+
+def _joined(columns: Sequence[Column]) -> Column:
+    """Put columns one after the other; one alone stays the same object, which is known again."""
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)

@@ -1,0 +1,267 @@
+"""What messages pass on a network, and when: queues in front of ports and of what they share.
+
+The rules are those of `hpccomm.schedules.cost.network`. All messages of a round are one table, and all queues of
+one length are worked off at once. In a queue whose messages came at r_1 <= r_2 <= ... and hold the
+link for h_1, h_2, ..., message k has passed at ``H_k + max(r_j - H_(j-1) for j <= k)``, where H_k is
+the sum of the first k holds, and r_1 is not before the link is free.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.schedules.cost.network import Level, Network
+from hpccomm.schedules.schedule import Column
+
+Times = NDArray[np.float64]
+
+RECENT = 16
+"""Tables of senders and receivers whose ways are remembered: rounds repeat them."""
+
+
+TICK = 1e-15
+"""Seconds: times that differ by less are equal, so that no rounding decides which message goes first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Queues:
+    """Queues of one length in front of links, in one round.
+
+    Attributes
+    ----------
+    link : Column of shape (links,)
+        Each once.
+    message : Column of shape (length, links)
+        Which message stands where in each queue, those that are ready at once in their order.
+    gap, per_byte : ndarray of float64, shape (links,)
+        Seconds that a message takes a link for.
+    """
+
+    link: Column
+    message: Column
+    gap: Times
+    per_byte: Times
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ways:
+    """What a table of messages passes.
+
+    Attributes
+    ----------
+    rank, peer : Column
+        The table.
+    latency : ndarray of float64
+        Of each message.
+    queues : tuple of Queues
+        All that they pass.
+    """
+
+    rank: Column
+    peer: Column
+    latency: Times
+    queues: tuple[Queues, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Laid:
+    """The numbers of a level's links.
+
+    Attributes
+    ----------
+    latency : float
+        Seconds.
+    out, into : Column
+        Each rank's port.
+    shared_out, shared_into : Column or None
+        What the ports of each rank's node share, where they do.
+    total : Column or None
+        What all share, for each rank.
+    """
+
+    latency: float
+    out: Column
+    into: Column
+    shared_out: Column | None
+    shared_into: Column | None
+    total: Column | None
+
+
+class Links:
+    """The links of a network, and until when each is taken.
+
+    Attributes
+    ----------
+    free : ndarray of float64, shape (links,)
+        When each is free again.
+    busy : ndarray of float64, shape (links,)
+        Seconds that each has been taken for so far.
+    """
+
+    def __init__(self, network: Network) -> None:
+        ranks = np.arange(network.ranks, dtype=np.int64)
+        self._node = network.node(ranks)
+        self._local = ranks % network.ranks_per_node
+        self._nodes = network.nodes
+        self._names: list[tuple[int, int, str]] = []  # first link, links of a node, what
+        self._gaps: list[Times] = []
+        self._inverse: list[Times] = []
+        self._inner = None if network.inner is None else self._laid(network.inner, "inner")
+        self._across = None if network.across is None else self._laid(network.across, "across")
+        self._gap = np.concatenate([*self._gaps, np.empty(0)])
+        self._per_byte = np.concatenate([*self._inverse, np.empty(0)])
+        self.free = np.zeros(len(self._gap))
+        self.busy = np.zeros(len(self._gap))
+        self._recent: list[Ways] = []
+
+    def carry(self, ways: Ways, ready: Times, nbytes: Column) -> Times:
+        """Send messages; return when each has passed all its links.
+
+        Parameters
+        ----------
+        ways : Ways
+            What they pass.
+        ready : ndarray of float64
+            When each sender was ready.
+        nbytes : Column
+            Of each.
+        """
+        passed = ready.copy()
+        for queues in ways.queues:
+            message, link = queues.message, queues.link
+            came, hold = ready[message], queues.gap + nbytes[message] * queues.per_byte
+            order = _order(came)
+            if order is not None:
+                came = np.take_along_axis(came, order, axis=0)
+                hold = np.take_along_axis(hold, order, axis=0)
+                message = np.take_along_axis(message, order, axis=0)
+            came[0] = np.maximum(came[0], self.free[link])
+            if len(message) == 1:
+                ends = came + hold
+            else:
+                held = np.cumsum(hold, axis=0)
+                ends = np.maximum.accumulate(came - (held - hold), axis=0) + held
+            self.free[link] = ends[-1]
+            self.busy[link] += hold.sum(axis=0)
+            # Much quicker in one dimension.
+            np.maximum.at(passed, message.ravel(), ends.ravel())
+        return passed
+
+    def ways(self, rank: Column, peer: Column) -> Ways:
+        """Return what messages from each of `rank` to each of `peer` pass."""
+        for number, known in enumerate(self._recent):
+            same = (rank is known.rank and peer is known.peer) or (
+                np.array_equal(rank, known.rank) and np.array_equal(peer, known.peer)
+            )
+            if same:
+                self._recent.insert(0, self._recent.pop(number))
+                return known
+        found = self._found(rank, peer)
+        self._recent = [found, *self._recent[: RECENT - 1]]
+        return found
+
+    def within_node(self, ranks: NDArray[np.int64]) -> bool:
+        """Whether the ranks in each row of `ranks` share a node."""
+        node = self._node[ranks]
+        return bool((node == node[..., :1]).all())
+
+    def name(self, link: int) -> str:
+        """Return what a link is, in words."""
+        first, of_a_node, what = max(each for each in self._names if each[0] <= link)
+        if not of_a_node:
+            return what
+        node, port = divmod(link - first, of_a_node)
+        return f"{what} of node {node}" if of_a_node == 1 else f"{what} {port} of node {node}"
+
+    def _laid(self, level: Level, name: str) -> Laid:
+        """Number the links of a level."""
+        half = level.duplex == "half"
+        both = "" if half else " out"
+
+        def ports(direction: str) -> Column:
+            what = f"{name} port{direction}"
+            first = self._added(what, level.ports, level.bandwidth, level.gap)
+            return first + self._node * level.ports + self._local % level.ports
+
+        def shared(direction: str) -> Column:
+            what = f"what {name} ports share{direction}"
+            return self._added(what, 1, level.node_bandwidth, 0.0) + self._node
+
+        out = ports(both)
+        into = out if half else ports(" in")
+        shared_out = shared_into = total = None
+        if np.isfinite(level.node_bandwidth):
+            # Within a node a message passes it once.
+            once = half or name == "inner"
+            shared_out = shared("" if once else both)
+            shared_into = None if name == "inner" else shared_out if half else shared(" in")
+        if np.isfinite(level.total_bandwidth):
+            first = self._added(f"what all {name} ports share", 0, level.total_bandwidth, 0.0)
+            total = np.full_like(self._node, first)
+        return Laid(level.latency, out, into, shared_out, shared_into, total)
+
+    def _added(self, what: str, of_a_node: int, bandwidth: float, gap: float) -> int:
+        """Add links of one kind; 0 of a node is one for all. Returns the first one's number."""
+        first = sum(map(len, self._gaps))
+        number = self._nodes * of_a_node or 1
+        self._names.append((first, of_a_node, what))
+        self._gaps.append(np.full(number, gap))
+        self._inverse.append(np.full(number, 1 / bandwidth))
+        return first
+
+    def _found(self, rank: Column, peer: Column) -> Ways:
+        inside = self._node[rank] == self._node[peer]
+        latency = np.zeros(len(rank))
+        messages: list[Column] = []
+        links: list[Column] = []
+        for laid, mask in ((self._inner, inside & (rank != peer)), (self._across, ~inside)):
+            chosen = np.flatnonzero(mask)
+            if laid is None or not len(chosen):
+                continue
+            latency[chosen] = laid.latency
+            sender, receiver = rank[chosen], peer[chosen]
+            for column, end in (
+                (laid.out, sender),
+                (laid.into, receiver),
+                (laid.shared_out, sender),
+                (laid.shared_into, receiver),
+                (laid.total, sender),
+            ):
+                if column is not None:
+                    messages.append(chosen)
+                    links.append(column[end])
+        return Ways(rank, peer, latency, self._queues(messages, links))
+
+    def _queues(self, messages: list[Column], links: list[Column]) -> tuple[Queues, ...]:
+        """Sort what messages pass into queues."""
+        if not messages:
+            return ()
+        message, link = np.concatenate(messages), np.concatenate(links)
+        length = np.bincount(link, minlength=len(self._gap))[link]
+        if length.max() > 1:
+            # By length, link and message. One key is sorted much quicker than three, and 64 bits
+            # hold it for as many messages as memory does.
+            queue = length * len(self._gap) + link
+            order = np.argsort(queue * (int(message.max()) + 1) + message)
+            message, link, length = message[order], link[order], length[order]
+        queues = []
+        number = np.bincount(length)
+        stop = np.cumsum(number)
+        for each in np.flatnonzero(number):
+            rows = slice(stop[each] - number[each], stop[each])
+            # Queues side by side, so that the first messages of all lie together.
+            fronts = np.ascontiguousarray(message[rows].reshape(-1, each).T)
+            front = link[rows][::each].copy()
+            queues.append(Queues(front, fronts, self._gap[front], self._per_byte[front]))
+        return tuple(queues)
+
+
+def _order(came: Times) -> NDArray[np.int64] | None:
+    """Return in which order the messages of each queue, in columns, came; None if as they stand."""
+    if len(came) == 1:
+        return None
+    ticks = np.rint(came / TICK)
+    if not (ticks[1:] < ticks[:-1]).any():
+        return None
+    return np.argsort(ticks, axis=0, kind="stable")

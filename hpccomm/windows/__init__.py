@@ -1,6 +1,0 @@
-"""Windows: memory that other ranks read and write by themselves. See `window` and `access`."""
-
-from hpccomm.windows.making import make
-from hpccomm.windows.window import Window
-
-__all__ = ["Window", "make"]
