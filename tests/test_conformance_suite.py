@@ -10,8 +10,9 @@ import pytest
 from hpccomm import CommOptions, ReduceOp, UsageError, Work, reductions
 from hpccomm.backends.loopback import LoopbackExposure, LoopbackMemory
 from hpccomm.communicator import core, messages
-from hpccomm.dispatch import host, own
-from hpccomm.dispatch.execution import Forms, reached, runner
+from hpccomm.dispatch import algorithms as own
+from hpccomm.dispatch import host
+from hpccomm.dispatch.execution import Variants, reached, runner
 from hpccomm.reductions import Folder
 from hpccomm.runtime import hooks
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
@@ -204,7 +205,7 @@ def the_next_ones_array_is_reached(patch: pytest.MonkeyPatch) -> None:
 
 
 def calls_are_not_compared(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Forms, "_check", lambda self: None)
+    patch.setattr(Variants, "_check", lambda self: None)
 
 
 def all_arrays_have_the_same_memory(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from hpccomm.errors import CommunicationError, PeerLost
 from hpccomm.memory.shared import libc
-from hpccomm.memory.shared.pages import Bounce, Door, PeerPages
+from hpccomm.memory.shared.pages import Bounce, PeerPages, RemoteMemory
 from hpccomm.memory.shared.peers import PeerSegments
 from hpccomm.memory.shared.probe import Findings, Offer, agreed, offer, tried
 
@@ -82,7 +82,7 @@ def other() -> Iterator[Other]:
 
 @pytest.fixture
 def pages(other: Other) -> PeerPages:
-    door, dtype = Door(other.pid, 1), np.dtype(np.float32)
+    door, dtype = RemoteMemory(other.pid, 1), np.dtype(np.float32)
     return PeerPages(door, Bounce(), other.at, ELEMENTS, dtype)
 
 
@@ -137,7 +137,7 @@ def test_a_process_that_ended_is_a_lost_peer(other, pages) -> None:
 
 def test_memory_that_is_not_there_is_an_error(other) -> None:
     page = libc.PAGE
-    anywhere = PeerPages(Door(other.pid, 3), Bounce(), page, 8, np.dtype(np.int64))
+    anywhere = PeerPages(RemoteMemory(other.pid, 3), Bounce(), page, 8, np.dtype(np.int64))
     with pytest.raises(CommunicationError, match="memory of rank 3 cannot be reached: Bad address"):
         anywhere[0:8]
 

@@ -170,7 +170,7 @@ def _title(cluster: str, ranks: int, case: simulation.Case) -> str:
     return f"{' '.join(words)} on {cluster}, {ranks} ranks"
 
 
-def _asked(args: argparse.Namespace) -> simulation.Asked:
+def _asked(args: argparse.Namespace) -> simulation.SimulationRequest:
     sizes = flags.sizes(args)
     readers.check_segment(args.segment)
     if args.skew and args.model == simulation.COST:
@@ -211,7 +211,7 @@ def _asked(args: argparse.Namespace) -> simulation.Asked:
         csv=None,
         output=args.output,
     )
-    return simulation.Asked(
+    return simulation.SimulationRequest(
         options, network, args.model, args.segment, args.channels, args.skew, args.seed
     )
 

@@ -231,11 +231,11 @@ def _measure(args: argparse.Namespace) -> int:
         )
     # Arguments are checked before MPI is started.
     from hpccomm.bench.tune.measuring import Effort
-    from hpccomm.bench.tune.table import Asked, tune
+    from hpccomm.bench.tune.table import TuneRequest, tune
     from hpccomm.communicator.creation import new_comm
     from hpccomm.settings import CommOptions
 
-    asked = Asked(
+    asked = TuneRequest(
         collectives=args.collectives or COLLECTIVES,
         sizes=sizes,
         effort=Effort(args.blocks or 11, args.seconds or 0.004),

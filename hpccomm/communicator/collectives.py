@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hpccomm.communicator import demands
+from hpccomm.communicator import resolving as demands
 from hpccomm.communicator.core import Core
 from hpccomm.reductions import Op, ReduceOp
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from hpccomm.communicator.collectives import Collectives
 from hpccomm.communicator.core import Bound, Core
+from hpccomm.communicator.device_call import DeviceCall
 from hpccomm.communicator.devices import Devices
 from hpccomm.communicator.groups import Groups
-from hpccomm.communicator.launched import Launched
 from hpccomm.communicator.memory import Memory
 from hpccomm.communicator.objects import Objects
 from hpccomm.communicator.planning import Batch, Plan, as_one, check_planned, terms
 from hpccomm.communicator.uneven import Uneven
 from hpccomm.communicator.window_calls import Windows
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import DeviceWay
+from hpccomm.contracts.device import DeviceRoute
 from hpccomm.dispatch.policy import Policy
 from hpccomm.errors import HpccommError, UsageError
 from hpccomm.runtime.engine import Operation
@@ -124,7 +124,7 @@ class Communicator(Collectives, Uneven, Objects, Memory, Windows, Groups, Core):
         return replace(bound.recipe.way.choice, registered=registered)
 
     def _registered(self, bound: Bound) -> bool:
-        if isinstance(bound.recipe.way, DeviceWay):
+        if isinstance(bound.recipe.way, DeviceRoute):
             assert isinstance(self._devices, Devices)
             return self._devices.registered(bound.send, bound.recv)
         return self._path.registered(bound.send, bound.recv)  # type: ignore[arg-type]  # of the host
@@ -177,7 +177,7 @@ class Communicator(Collectives, Uneven, Objects, Memory, Windows, Groups, Core):
                 return self._issue(bound, async_op, timeout)
 
         way, devices = bound.recipe.way, self._devices
-        if not isinstance(way, DeviceWay):
+        if not isinstance(way, DeviceRoute):
             return call
         assert isinstance(devices, Devices)
         launched = devices.launched(way, bound.recipe.label, bound.recipe.tally, bound)
@@ -222,7 +222,7 @@ class Communicator(Collectives, Uneven, Objects, Memory, Windows, Groups, Core):
             self._batch = batch
 
     def _end_batch(
-        self, calls: tuple[Operation | Launched, ...], async_op: bool, timeout: float
+        self, calls: tuple[Operation | DeviceCall, ...], async_op: bool, timeout: float
     ) -> Work | None:
         """Issue what was collected, if anything."""
         self._batch = None
@@ -230,7 +230,7 @@ class Communicator(Collectives, Uneven, Objects, Memory, Windows, Groups, Core):
             return None
         with self._one_call():
             devices = self._devices
-            launched = tuple(each for each in calls if isinstance(each, Launched))
+            launched = tuple(each for each in calls if isinstance(each, DeviceCall))
             if launched and launched[0].way.launch is not None:
                 assert isinstance(devices, Devices)
                 return devices.issue_batch(launched, async_op, timeout)

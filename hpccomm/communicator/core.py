@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.demands import Asked, Demand, Rule
+from hpccomm.communicator.device_call import DeviceCall
 from hpccomm.communicator.devices import Devices
-from hpccomm.communicator.launched import Launched
+from hpccomm.communicator.resolving import CallArguments, Resolved, Rule
 from hpccomm.contracts.backend import Backend
-from hpccomm.contracts.device import DevicePath, DeviceWay
-from hpccomm.dispatch import HostPath, Way
+from hpccomm.contracts.device import DeviceDispatch, DeviceRoute
+from hpccomm.dispatch import HostDispatch, Route
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.errors import BackendUnavailable, HpccommError, RankMismatch, UsageError
 from hpccomm.memory.cuda import streams
@@ -33,7 +33,7 @@ from hpccomm.memory.views import (
     overlap,
     view,
 )
-from hpccomm.runtime.engine import Calls, Label, Operation
+from hpccomm.runtime.engine import CallEngine, Label, Operation
 from hpccomm.runtime.stats import Tally
 from hpccomm.schedules.algorithms.partition import offsets
 from hpccomm.settings import Settings, check_bool, check_seconds
@@ -57,8 +57,8 @@ RECIPES = 1024
 class Recipe:
     """What was decided for calls with the same arguments but for the memory."""
 
-    demand: Demand
-    way: Way | DeviceWay
+    demand: Resolved
+    way: Route | DeviceRoute
     tally: Tally
     label: Label
 
@@ -84,7 +84,7 @@ class Bound:
 class Collector(Protocol):
     """Takes calls instead of their being issued: a batch."""
 
-    def add(self, call: Operation | Launched) -> None:
+    def add(self, call: Operation | DeviceCall) -> None:
         """Take a call."""
         ...
 
@@ -109,12 +109,12 @@ class Core:
     def __init__(
         self,
         backend: Backend,
-        calls: Calls,
+        calls: CallEngine,
         control: Control,
         settings: Settings,
         device: int | None,
         node_comm: "Communicator | None",
-        path: HostPath,
+        path: HostDispatch,
         devices: Devices | str,
         make: Make,
     ) -> None:
@@ -196,9 +196,9 @@ class Core:
         way = recipe.way
         send: Any = bound.send
         recv: Any = bound.recv
-        if way.__class__ is DeviceWay:
+        if way.__class__ is DeviceRoute:
             return self._issue_on_device(bound, way, async_op, limit)
-        assert isinstance(way, Way)
+        assert isinstance(way, Route)
         if self._batch is not None:
             self._collect(_operation(bound, way), async_op)
             return bound.result
@@ -210,7 +210,7 @@ class Core:
             self._calls.run(recipe.label, recipe.tally, way.start, send, recv, bound.keep, limit)
         return bound.result
 
-    def _issue_on_device(self, bound: Bound, way: DeviceWay, async_op: bool, limit: float) -> Any:
+    def _issue_on_device(self, bound: Bound, way: DeviceRoute, async_op: bool, limit: float) -> Any:
         devices, recipe = self._devices, bound.recipe
         assert isinstance(devices, Devices)
         if not async_op and self._batch is None and devices.enqueue(way, bound, limit):
@@ -221,7 +221,7 @@ class Core:
             return bound.result
         return devices.issue(launched, async_op, limit)
 
-    def _collect(self, call: Operation | Launched, async_op: bool) -> None:
+    def _collect(self, call: Operation | DeviceCall, async_op: bool) -> None:
         assert self._batch is not None
         if async_op:
             raise UsageError("async_op is True within a batch; it is for batch() itself")
@@ -289,7 +289,7 @@ class Core:
             recipe = None
             key = None  # nothing is kept
         if recipe is None:
-            asked = Asked(
+            asked = CallArguments(
                 self._backend.rank,
                 self._backend.size,
                 None if a is None else (a.dtype, a.shape),
@@ -348,7 +348,7 @@ class Core:
         stream: object,
     ) -> Bound:
         demand = recipe.demand
-        on_device = recipe.way.__class__ is DeviceWay
+        on_device = recipe.way.__class__ is DeviceRoute
         if stream is not None and not on_device:
             self._refuse_stream(stream)
         send: Any = a
@@ -381,7 +381,7 @@ class Core:
             send = None
         return Bound(recipe, send, recv, result, (x, result), stream)
 
-    def _new_like(self, x: Any, demand: Demand, stream: object, *, on_device: bool) -> Any:
+    def _new_like(self, x: Any, demand: Resolved, stream: object, *, on_device: bool) -> Any:
         """Return a new array for a result, of the kind of x."""
         if not on_device:
             return empty_like_kind(x, demand.shape, demand.call.dtype)
@@ -419,7 +419,7 @@ class Core:
         self,
         name: str,
         rule: Rule,
-        asked: Asked,
+        asked: CallArguments,
         algorithm: str | None,
         deterministic: bool,
         on_device: bool,
@@ -434,13 +434,13 @@ class Core:
         return Recipe(demand, way, tally, (name, nbytes))
 
     def _way(
-        self, demand: Demand, algorithm: str | None, deterministic: bool, on_device: bool
-    ) -> Way | DeviceWay:
+        self, demand: Resolved, algorithm: str | None, deterministic: bool, on_device: bool
+    ) -> Route | DeviceRoute:
         if not isinstance(deterministic, bool):
             raise UsageError(f"deterministic is {deterministic!r}; give True or False")
         if algorithm is not None and not isinstance(algorithm, str):
             raise UsageError(f"algorithm is {algorithm!r}; give a name, such as 'auto'")
-        path: HostPath | DevicePath = self._path
+        path: HostDispatch | DeviceDispatch = self._path
         if on_device:
             assert isinstance(self._devices, Devices)
             path = self._devices.path
@@ -496,7 +496,7 @@ class Core:
         return result
 
 
-def _operation(bound: Bound, way: Way) -> Operation:
+def _operation(bound: Bound, way: Route) -> Operation:
     """Return a call on host arrays as something polled."""
     send, recv = bound.send, bound.recv
     assert not isinstance(send, DeviceArray)

@@ -21,7 +21,7 @@ from hpccomm.contracts.backend import Backend
 from hpccomm.dispatch import memory_way, policy, sharing
 from hpccomm.dispatch.policy import Machine, Tables, stored, text
 from hpccomm.errors import BackendUnavailable, ConfigurationError
-from hpccomm.runtime.engine import Calls
+from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.watchdog import Station, beside, watch
 from hpccomm.settings import CommOptions, Settings
 
@@ -101,7 +101,7 @@ def new_comm(
         opened, why = _open(merged, mpi_comm)
         settings.start_logging(opened.rank)
         logger.info("host arrays go over %s: %s", opened.name, why)
-        control = Control(opened.collectives, Calls(called, opened, merged).drive)
+        control = Control(opened.collectives, CallEngine(called, opened, merged).drive)
         _agree(opened, control, merged)
         place = opened.topology.local_rank(opened.rank)
         device = devices.choose(device, place, devices.visible_devices())

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.launched import Launched, check_apart, check_own
-from hpccomm.contracts.device import DeviceBackend, DevicePath, DeviceWay, Given, Launch
+from hpccomm.communicator.device_call import DeviceCall, check_apart, check_own
+from hpccomm.contracts.device import DeviceBackend, DeviceDispatch, DeviceRoute, Given, Launch
 from hpccomm.contracts.transport import Steps
 from hpccomm.dtypes import DType
 from hpccomm.errors import CommunicationError, UsageError
@@ -23,8 +23,8 @@ from hpccomm.memory.cuda import arrays, streams
 from hpccomm.memory.cuda.arrays import DeviceArray
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.streams import Queue
-from hpccomm.runtime.engine import Calls, Label, Operation
-from hpccomm.runtime.pending import Flight, Flights
+from hpccomm.runtime.engine import CallEngine, Label, Operation
+from hpccomm.runtime.pending import PendingCall, PendingCalls
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.stderr import tell
 from hpccomm.runtime.waiting import Gate, wait
@@ -63,9 +63,9 @@ class Devices:
 
     Parameters
     ----------
-    calls : Calls
+    calls : CallEngine
         Of the communicator.
-    path : DevicePath
+    path : DeviceDispatch
         Decides how.
     backend : DeviceBackend or None
         What puts calls on streams; None where the host takes part in all of them.
@@ -77,8 +77,8 @@ class Devices:
 
     def __init__(
         self,
-        calls: Calls,
-        path: DevicePath,
+        calls: CallEngine,
+        path: DeviceDispatch,
         backend: DeviceBackend | None,
         device: int,
         *,
@@ -94,7 +94,7 @@ class Devices:
         self._process = os.getpid()
         self._until = math.inf  # when the process wants to be gone
         check = (lambda: None) if backend is None else backend.check
-        self._flights = Flights(device, check, self._lost)
+        self._flights = PendingCalls(device, check, self._lost)
         self._closed = False
         if backend is not None:
             calls.translators.append(backend.translate)
@@ -104,7 +104,7 @@ class Devices:
 
     # What a call is made of.
 
-    def launched(self, way: DeviceWay, label: Label, tally: Tally, bound: "Bound") -> Launched:
+    def launched(self, way: DeviceRoute, label: Label, tally: Tally, bound: "Bound") -> DeviceCall:
         """Return a collective call that is ready to go."""
         send, recv = bound.send, bound.recv
         assert send is None or isinstance(send, DeviceArray)
@@ -112,7 +112,7 @@ class Devices:
         x, result = bound.keep
         array = x if result is None else result
         queue = self._queue(array, bound.stream)
-        return Launched(
+        return DeviceCall(
             way,
             label,
             tally,
@@ -128,7 +128,7 @@ class Devices:
 
     def message(
         self,
-        way: DeviceWay,
+        way: DeviceRoute,
         label: Label,
         result: Any,
         keep: tuple[Any, ...],
@@ -137,10 +137,10 @@ class Devices:
         writes: tuple[DeviceArray, ...],
         own_sends: tuple[int, ...],
         own_receives: tuple[int, ...],
-    ) -> Launched:
+    ) -> DeviceCall:
         """Return a point-to-point call that is ready to go."""
         array = keep[0]
-        return Launched(
+        return DeviceCall(
             way,
             label,
             self._calls.stats.tally(*label),
@@ -185,7 +185,7 @@ class Devices:
 
     # Issuing.
 
-    def enqueue(self, way: DeviceWay, bound: "Bound", limit: float) -> bool:
+    def enqueue(self, way: DeviceRoute, bound: "Bound", limit: float) -> bool:
         """Issue a synchronous call the shortest way, and return whether that could be done."""
         launch, needs = way.launch, way.needs
         if launch is None or not (needs is None or needs.done()):
@@ -204,7 +204,7 @@ class Devices:
         )
         return True
 
-    def issue(self, call: Launched, async_op: bool, limit: float) -> Any:
+    def issue(self, call: DeviceCall, async_op: bool, limit: float) -> Any:
         """Issue a call. Does not block the host, unless the host takes part in it."""
         way = call.way
         if way.launch is None:
@@ -225,7 +225,7 @@ class Devices:
         )
         return call.result
 
-    def _by_host(self, call: Launched, async_op: bool, limit: float) -> Any:
+    def _by_host(self, call: DeviceCall, async_op: bool, limit: float) -> Any:
         """Issue a call in which the host takes part."""
         operation = self.operation(call, async_op)
         if async_op:
@@ -242,7 +242,7 @@ class Devices:
         )
         return call.result
 
-    def operation(self, call: Launched, async_op: bool) -> Operation:
+    def operation(self, call: DeviceCall, async_op: bool) -> Operation:
         """Return a call in which the host takes part as something polled.
 
         Raises
@@ -262,7 +262,7 @@ class Devices:
         steps = partial(start, call.send, call.recv, call.queue[0])
         return Operation(*call.label, steps, (call.keep, call.queue), ordered=call.ordered)
 
-    def _apart(self, call: Launched) -> Operation:
+    def _apart(self, call: DeviceCall) -> Operation:
         """Return a call in which the host takes part, on the communicator's own stream.
 
         It is done once the device is: the stream of its arrays, which may be gone by then, is asked
@@ -283,7 +283,7 @@ class Devices:
 
         return Operation(*call.label, steps, (call.keep, ready, done), ordered=call.ordered)
 
-    def make_ready(self, call: Launched) -> None:
+    def make_ready(self, call: DeviceCall) -> None:
         """Make what the call needs, if it is not there yet. Collective then; blocks.
 
         Raises
@@ -309,10 +309,10 @@ class Devices:
         pointer: int = self._own.ptr
         return pointer
 
-    def _start(self, launch: Launch, call: Launched, limit: float) -> DeviceWork:
+    def _start(self, launch: Launch, call: DeviceCall, limit: float) -> DeviceWork:
         """Issue a call on the communicator's own stream, behind what its arrays wait for."""
         own, flights = self.own_stream(), self._flights
-        flight: Flight | None = None
+        flight: PendingCall | None = None
 
         def apart(send: int, recv: int, stream: int) -> None:
             nonlocal flight
@@ -360,7 +360,7 @@ class Devices:
     def _told(self) -> None:
         self._calls.untold = None
 
-    def tried(self, way: DeviceWay, given: NDArray[Any], control: Control) -> NDArray[Any]:
+    def tried(self, way: DeviceRoute, given: NDArray[Any], control: Control) -> NDArray[Any]:
         """Return what comes of a call in place on `given`, for a self-check. Collective; blocks.
 
         Raises
@@ -417,7 +417,9 @@ class Devices:
 
     # Batches and plans.
 
-    def issue_batch(self, calls: tuple[Launched, ...], async_op: bool, limit: float) -> Work | None:
+    def issue_batch(
+        self, calls: tuple[DeviceCall, ...], async_op: bool, limit: float
+    ) -> Work | None:
         """Issue calls together: those that can stand in a group in one, then the others, each in order.
 
         Which can is the same on all ranks, and so is the order of collectives. Messages all stand in the
@@ -459,8 +461,8 @@ class Devices:
                     assert call.way.launch is not None
                     call.way.launch(call.send, call.recv, stream)
 
-        whole = Launched(
-            DeviceWay(first.way.choice, launch),
+        whole = DeviceCall(
+            DeviceRoute(first.way.choice, launch),
             label,
             self._calls.stats.tally(*label),
             0,
@@ -477,7 +479,7 @@ class Devices:
 
     def repeated(
         self,
-        call: Launched,
+        call: DeviceCall,
         *,
         given: bool,
         limit: float,
@@ -488,7 +490,7 @@ class Devices:
 
         Parameters
         ----------
-        call : Launched
+        call : DeviceCall
             It.
         given : bool
             Whether its stream was given; else it is the current one of each time.
@@ -554,20 +556,20 @@ class Devices:
 
     # Failure and the end.
 
-    def _expired(self, flight: Flight, elapsed: float) -> CommunicationError:
+    def _expired(self, flight: PendingCall, elapsed: float) -> CommunicationError:
         """Fail the communicator, whose deadline passed while somebody waited."""
         error = self._overdue(flight, elapsed)
         flight.error = error
         self._calls.fail(error)
         return error
 
-    def _overdue(self, flight: Flight, elapsed: float) -> CommunicationError:
+    def _overdue(self, flight: PendingCall, elapsed: float) -> CommunicationError:
         causes = CAUSES
         if flight.label[0] in ("send", "recv", "send_recv", "batch"):
             causes = f"{CAUSES}; or both ends send before they receive: {TOGETHER}"
         return self._calls.overdue(*flight.label, flight.sequence, flight.timeout, elapsed, causes)
 
-    def _lost(self, flight: Flight | None, error: CommunicationError | None) -> BaseException:
+    def _lost(self, flight: PendingCall | None, error: CommunicationError | None) -> BaseException:
         """Take note of a failure that the watchdog found."""
         if error is None:
             assert flight is not None

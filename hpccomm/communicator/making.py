@@ -10,11 +10,11 @@ from hpccomm.communicator.devices import Devices
 from hpccomm.communicator.opening import open_devices
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.signature import Signature
-from hpccomm.dispatch import HostPath
+from hpccomm.dispatch import HostDispatch
 from hpccomm.dispatch.policy import AUTO, Tables
 from hpccomm.errors import CommunicationError
 from hpccomm.reductions import ReduceOp
-from hpccomm.runtime.engine import Calls
+from hpccomm.runtime.engine import CallEngine
 from hpccomm.settings import Settings
 
 
@@ -53,12 +53,12 @@ def make(
     BackendUnavailable
         On every rank, if the settings ask for what cannot run here.
     """
-    calls = Calls(name, backend, settings)
+    calls = CallEngine(name, backend, settings)
     if backend.size == 1:  # it is that of its node
         return _over(backend, calls, settings, device, tables, None, parent, left_out)
     with calls.beside_watchdog("making the node's communicator"):
         of_node = backend.group(backend.topology.neighbours(backend.rank), 0)
-    node_calls = Calls(f"{name}.node", of_node, settings)
+    node_calls = CallEngine(f"{name}.node", of_node, settings)
     node_comm = _over(of_node, node_calls, settings, device, tables, None, None, (), tell=False)
     try:
         return _over(backend, calls, settings, device, tables, node_comm, parent, left_out)
@@ -69,7 +69,7 @@ def make(
 
 def _over(
     backend: Backend,
-    calls: Calls,
+    calls: CallEngine,
     settings: Settings,
     device: int | None,
     tables: Tables,
@@ -82,7 +82,7 @@ def _over(
     if settings.shared_memory == "off":  # calls, messages and `empty` find none to use
         backend.collectives.shared = backend.messages.shared = None
     control = Control(backend.collectives, calls.drive)
-    path = HostPath(backend, settings, tables)
+    path = HostDispatch(backend, settings, tables)
     devices = open_devices(
         backend, calls, control, settings, path, device, parent, left_out, tell=tell
     )
@@ -104,7 +104,7 @@ def _over(
     return comm
 
 
-def _check(backend: Backend, calls: Calls, path: HostPath) -> None:
+def _check(backend: Backend, calls: CallEngine, path: HostDispatch) -> None:
     """Reduce a few numbers on each way that there is, and look at the results."""
     expected = np.arange(4.0) * backend.size + sum(range(backend.size))
     call = Signature("all_reduce", expected.dtype, (4,), op=ReduceOp.SUM, in_place=True)
@@ -133,7 +133,7 @@ def _check(backend: Backend, calls: Calls, path: HostPath) -> None:
             )
 
 
-def _check_devices(backend: Backend, calls: Calls, control: Control, devices: Devices) -> None:
+def _check_devices(backend: Backend, calls: CallEngine, control: Control, devices: Devices) -> None:
     """Reduce a few numbers on the way of device arrays, and look at the result."""
     expected = np.arange(4.0) * backend.size + sum(range(backend.size))
     given = np.arange(4.0) + backend.rank

@@ -3,8 +3,8 @@
 from typing import Any
 
 from hpccomm.communicator.core import Core
+from hpccomm.communicator.device_call import check_own
 from hpccomm.communicator.devices import Devices
-from hpccomm.communicator.launched import check_own
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import UsageError

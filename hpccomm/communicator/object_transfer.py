@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import CONTROL_TAG, Control
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps, Transport
-from hpccomm.dispatch import HostPath
+from hpccomm.dispatch import HostDispatch
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.runtime.waiting import completed
@@ -114,14 +114,14 @@ class ObjectPaths:
     ----------
     control : Control
         Carries the pickles of collective calls.
-    path : HostPath
+    path : HostDispatch
         Carries their buffers.
     collectives, messages : Transport
         As the backend's.
     """
 
     def __init__(
-        self, control: Control, path: HostPath, collectives: Transport, messages: Transport
+        self, control: Control, path: HostDispatch, collectives: Transport, messages: Transport
     ) -> None:
         self._control = control
         self._path = path

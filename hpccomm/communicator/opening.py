@@ -9,11 +9,11 @@ from hpccomm.backends.nccl import open_nccl
 from hpccomm.communicator.devices import Devices
 from hpccomm.communicator.messages import ARRAYS, wire_tag
 from hpccomm.contracts.backend import Backend
-from hpccomm.contracts.device import DeviceBackend, DevicePath
-from hpccomm.dispatch import HostPath, NcclPath, StagedPath, open_aware
+from hpccomm.contracts.device import DeviceBackend, DeviceDispatch
+from hpccomm.dispatch import HostDispatch, NcclDispatch, StagedDispatch, open_aware
 from hpccomm.errors import BackendUnavailable
 from hpccomm.memory.cuda import library
-from hpccomm.runtime.engine import Calls
+from hpccomm.runtime.engine import CallEngine
 from hpccomm.settings import Settings
 
 logger = logging.getLogger("hpccomm")
@@ -30,10 +30,10 @@ _ORDER = {
 
 def open_devices(
     backend: Backend,
-    calls: Calls,
+    calls: CallEngine,
     control: Control,
     settings: Settings,
-    host: HostPath,
+    host: HostDispatch,
     device: int | None,
     parent: Devices | str | None,
     left_out: tuple[int, ...],
@@ -105,7 +105,7 @@ def _absent(control: Control, device: int | None) -> str:
     return "; ".join(f"rank {rank}: {why}" for rank, why in enumerate(told) if why)
 
 
-def _log(backend: Backend, calls: Calls, text: str, *, loud: bool = False) -> None:
+def _log(backend: Backend, calls: CallEngine, text: str, *, loud: bool = False) -> None:
     if backend.rank == 0:
         logger.log(logging.WARNING if loud else logging.INFO, "%s: %s", calls.name, text)
 
@@ -113,15 +113,15 @@ def _log(backend: Backend, calls: Calls, text: str, *, loud: bool = False) -> No
 def _opened(
     way: str,
     backend: Backend,
-    calls: Calls,
+    calls: CallEngine,
     control: Control,
     settings: Settings,
-    host: HostPath,
+    host: HostDispatch,
     device: int,
     parent: Devices | None,
     left_out: tuple[int, ...],
     reasons: list[str],
-) -> tuple[DevicePath | None, DeviceBackend | None, str]:
+) -> tuple[DeviceDispatch | None, DeviceBackend | None, str]:
     """Return one way, with what puts its calls on streams, and why it is or is not there."""
     if way == NCCL:
         above = parent.backend if parent is not None and left_out else None
@@ -136,10 +136,10 @@ def _opened(
         )
         if found is None:
             return None, None, why
-        return NcclPath(found, backend.topology, settings), found, ""
+        return NcclDispatch(found, backend.topology, settings), found, ""
     wire = partial(wire_tag, kind=ARRAYS)
     if way == AWARE:
         aware, why = open_aware(backend, control, calls, device, settings, wire)
         return aware, None, why
     reason = "; ".join(reasons) or "that was asked for"
-    return StagedPath(host, backend.messages, device, wire, reason), None, ""
+    return StagedDispatch(host, backend.messages, device, wire, reason), None, ""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from hpccomm.communicator.launched import Launched
+from hpccomm.communicator.device_call import DeviceCall
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import COLLECTIVES, Signature
 from hpccomm.contracts.transport import Steps
@@ -65,7 +65,7 @@ class Batch:
     def __init__(
         self,
         begin: Callable[["Batch"], None],
-        end: Callable[[tuple[Operation | Launched, ...], bool, float], Work | None],
+        end: Callable[[tuple[Operation | DeviceCall, ...], bool, float], Work | None],
         async_op: bool,
         timeout: float,
     ) -> None:
@@ -73,11 +73,11 @@ class Batch:
         self._end = end
         self._async = async_op
         self._timeout = timeout
-        self._calls: list[Operation | Launched] = []
+        self._calls: list[Operation | DeviceCall] = []
         self._entered = False
         self.work: Work | None = None
 
-    def add(self, call: Operation | Launched) -> None:
+    def add(self, call: Operation | DeviceCall) -> None:
         """Take a call.
 
         Raises
@@ -85,7 +85,7 @@ class Batch:
         UsageError
             If it is on another kind of array than those before it.
         """
-        if self._calls and isinstance(call, Launched) != isinstance(self._calls[0], Launched):
+        if self._calls and isinstance(call, DeviceCall) != isinstance(self._calls[0], DeviceCall):
             raise UsageError(
                 "a batch has calls on host arrays and on device arrays; make one for each kind"
             )

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.communicator import demands
+from hpccomm.communicator import resolving as demands
 from hpccomm.communicator.core import Core
-from hpccomm.communicator.demands import Rule, check_counts
+from hpccomm.communicator.resolving import Rule, check_counts
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, view
 from hpccomm.reductions import Op, ReduceOp

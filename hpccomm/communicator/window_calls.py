@@ -16,7 +16,7 @@ from hpccomm.dispatch import sharing
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.errors import HpccommError, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, flat, host_view
-from hpccomm.runtime.engine import Calls, Operation
+from hpccomm.runtime.engine import CallEngine, Operation
 from hpccomm.settings import check_seconds
 
 _BARRIER = Signature("barrier", np.dtype(np.bool_), (0,))
@@ -25,7 +25,7 @@ _BARRIER = Signature("barrier", np.dtype(np.bool_), (0,))
 class _Caller:
     """Carries out a window's calls as calls of its communicator."""
 
-    def __init__(self, calls: Calls, barrier: Start, in_batch: Callable[[], bool]) -> None:
+    def __init__(self, calls: CallEngine, barrier: Start, in_batch: Callable[[], bool]) -> None:
         self._calls = calls
         self._barrier = barrier
         self._in_batch = in_batch

@@ -185,7 +185,7 @@ class Grouped:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceWay:
+class DeviceRoute:
     """How calls of one signature on device arrays are carried out. One of the first two is there.
 
     Attributes
@@ -209,7 +209,7 @@ class DeviceWay:
     grouped: Grouped | None = None
 
 
-class DevicePath(Protocol):
+class DeviceDispatch(Protocol):
     """One way of device arrays between ranks: decides how each call is carried out."""
 
     name: str
@@ -218,7 +218,7 @@ class DevicePath(Protocol):
         """Return the names that ``algorithm=`` may take for calls like `call`."""
         ...
 
-    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceWay:
+    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -228,7 +228,7 @@ class DevicePath(Protocol):
         """
         ...
 
-    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceWay:
+    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceRoute:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
 
         Raises

@@ -16,21 +16,21 @@ is given their addresses or staged through pinned host memory over the host path
 - `parts`: cuts large arrays; `turns` keeps messages in order.
 """
 
-from hpccomm.dispatch.aware import AwarePath
+from hpccomm.dispatch.aware import CudaAwareDispatch
 from hpccomm.dispatch.cuda_aware_probe import open_aware
-from hpccomm.dispatch.host import HostPath
-from hpccomm.dispatch.nccl import NcclPath
-from hpccomm.dispatch.route import Way
+from hpccomm.dispatch.host import HostDispatch
+from hpccomm.dispatch.nccl import NcclDispatch
+from hpccomm.dispatch.route import Route
 from hpccomm.dispatch.sharing import Sharing, memory_way, sharing
-from hpccomm.dispatch.staged import StagedPath
+from hpccomm.dispatch.staged import StagedDispatch
 
 __all__ = [
-    "AwarePath",
-    "HostPath",
-    "NcclPath",
+    "CudaAwareDispatch",
+    "HostDispatch",
+    "NcclDispatch",
+    "Route",
     "Sharing",
-    "StagedPath",
-    "Way",
+    "StagedDispatch",
     "memory_way",
     "open_aware",
     "sharing",

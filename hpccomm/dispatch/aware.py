@@ -14,13 +14,13 @@ import numpy as np
 
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import DeviceWay, Piece
+from hpccomm.contracts.device import DeviceRoute, Piece
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.device_schedules import DeviceSchedules, Planned
 from hpccomm.dispatch.execution.alternating import Alternating
-from hpccomm.dispatch.send_order import Turns
+from hpccomm.dispatch.send_order import SendOrder
 from hpccomm.dispatch.staged import message_name, refuse_capture
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda import users
@@ -44,7 +44,7 @@ _NATIVE = (
 )
 
 
-class AwarePath:
+class CudaAwareDispatch:
     """The way of device arrays over a CUDA-aware MPI.
 
     The host takes part, so that calls cannot be captured in a graph.
@@ -80,14 +80,14 @@ class AwarePath:
         self._reason = reason
         self._schedules = DeviceSchedules(backend.rank, backend.topology, device, settings.segment)
         self._runner = Alternating(backend.collectives, device)
-        self._turns = Turns()
+        self._turns = SendOrder()
         self._claimed = True
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
         return self._schedules.applicable(call, deterministic)
 
-    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceWay:
+    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -123,9 +123,9 @@ class AwarePath:
             refuse_capture(call.name, stream)
             return self._steps(planned, send, recv, stream)
 
-        return DeviceWay(choice, start=start)
+        return DeviceRoute(choice, start=start)
 
-    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceWay:
+    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceRoute:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
 
         A message of another size than its array raises `BufferMismatch`, as on the host.
@@ -139,7 +139,7 @@ class AwarePath:
             refuse_capture(name, stream)
             return self._message(receives, sends, wire, stream)
 
-        return DeviceWay(choice, start=start)
+        return DeviceRoute(choice, start=start)
 
     def close(self) -> None:
         """Let the device be used by NCCL again. Local; idempotent."""

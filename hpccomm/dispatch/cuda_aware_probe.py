@@ -11,7 +11,7 @@ from hpccomm.backends.bootstrap import cuda_aware, mpi
 from hpccomm.backends.control import Control
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.transport import Request, Steps, Transport
-from hpccomm.dispatch.aware import AwarePath
+from hpccomm.dispatch.aware import CudaAwareDispatch
 from hpccomm.errors import CollectiveTimeout
 from hpccomm.memory.cuda import users
 from hpccomm.memory.cuda.aliases import aliased
@@ -51,7 +51,7 @@ def open_aware(
     device: int,
     settings: Settings,
     wire: Callable[[int], int],
-) -> tuple[AwarePath | None, str]:
+) -> tuple[CudaAwareDispatch | None, str]:
     """Return the way over a CUDA-aware MPI, or None, and why. Collective; blocks.
 
     The same on all ranks: it is there if every rank's MPI says that it is CUDA-aware, or the user
@@ -92,7 +92,7 @@ def open_aware(
         if claimed:
             users.release(device, users.MPI)
         return None, unfit
-    return AwarePath(backend, device, settings, wire, why), why
+    return CudaAwareDispatch(backend, device, settings, wire, why), why
 
 
 def _agreed(control: Control, why: str) -> str:

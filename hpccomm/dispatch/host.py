@@ -9,16 +9,16 @@ from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dispatch import policy
-from hpccomm.dispatch.execution import Room
-from hpccomm.dispatch.own import OwnAlgorithms, Started
-from hpccomm.dispatch.route import After, Before, Way, surrounded
+from hpccomm.dispatch.algorithms import AlgorithmRunner, Started
+from hpccomm.dispatch.execution import ScratchBuffer
+from hpccomm.dispatch.route import After, Before, Route, with_pre_and_post
 from hpccomm.dispatch.sharing import memory_way, sharing
 from hpccomm.dtypes import DType, is_narrow
 from hpccomm.reductions import Average, PremulSum, ReduceOp, identity, premultiply, try_out
 from hpccomm.settings import Settings
 
 
-class HostPath:
+class HostDispatch:
     """The way of arrays in host memory.
 
     Parameters
@@ -38,10 +38,10 @@ class HostPath:
 
     def __init__(self, backend: Backend, settings: Settings, tables: policy.Tables) -> None:
         self._backend = backend
-        self._products = Room()
+        self._products = ScratchBuffer()
         self._averages: dict[DType, Average] = {}
         self._sharing = sharing(backend, settings)
-        self._own = OwnAlgorithms(backend, self._sharing, settings.segment)
+        self._own = AlgorithmRunner(backend, self._sharing, settings.segment)
         self._shared = self._sharing is not None and backend.topology.num_nodes == 1
         memory = memory_way(self._sharing)
         self.policy = tables.policy(tables.shape(backend.name, backend.topology, memory))
@@ -53,7 +53,7 @@ class HostPath:
             call, native=native, shared=self._shared, deterministic=deterministic
         )
 
-    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> Way:
+    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> Route:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -78,12 +78,12 @@ class HostPath:
         if decision.algorithm == policy.NATIVE:
             assert native is not None
             choice = self._choice(call, decision)
-            return surrounded(choice, before, _polled(native), native.run, after)
+            return with_pre_and_post(choice, before, _polled(native), native.run, after)
         if deterministic and call.collective == "scan" and _rounds_narrow(call):
             return self._widened(call, decision)
         started = self._own.start(call, inner, decision.pick, deterministic)
         choice = self._choice(call, decision, started)
-        return surrounded(choice, before, started.start, None, after)
+        return with_pre_and_post(choice, before, started.start, None, after)
 
     def registered(self, *arrays: Buffer) -> bool:
         """Tell whether this rank has arrays, all of them in memory that its peers map. Local."""
@@ -110,7 +110,7 @@ class HostPath:
             reason=reason,
         )
 
-    def _widened(self, call: Signature, decision: policy.Decision) -> Way:
+    def _widened(self, call: Signature, decision: policy.Decision) -> Route:
         """Scan narrow floats in float32, so that they are rounded once and not at each hop."""
         wide = replace(_carried_out(call), dtype=np.dtype(np.float32), in_place=False)
         started = self._own.start(call, wide, decision.pick, True)
@@ -125,7 +125,7 @@ class HostPath:
 
         choice = self._choice(call, decision, started)
         before, after = self._before(call), self._after(call, decision.algorithm)
-        return surrounded(choice, before, start_wide, None, after)
+        return with_pre_and_post(choice, before, start_wide, None, after)
 
     def _before(self, call: Signature) -> Before | None:
         """Return what makes the contribution of `send`, or None if it is that itself."""

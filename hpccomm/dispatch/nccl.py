@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import DeviceBackend, DeviceWay, Given, Grouped, Launch, Piece, Span
+from hpccomm.contracts.device import DeviceBackend, DeviceRoute, Given, Grouped, Launch, Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.device_schedules import Begin, DeviceSchedules, Planned
@@ -24,7 +24,7 @@ MESSAGE = 64
 times what a message takes between processes on the host, and what memory moves there."""
 
 
-class NcclPath:
+class NcclDispatch:
     """The way of device arrays over NCCL.
 
     Parameters
@@ -55,7 +55,7 @@ class NcclPath:
         """
         return self._names(call, self._library(call, deterministic)[1], deterministic)
 
-    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceWay:
+    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -71,9 +71,9 @@ class NcclPath:
         planned = self._schedules.planned(call, name, deterministic)
         choice = self._choice(call.name, name, f"{reason}; over its messages", planned.segment)
         launch = self._enqueuing(planned) if call.elements else _nothing
-        return DeviceWay(choice, launch)
+        return DeviceRoute(choice, launch)
 
-    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceWay:
+    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceRoute:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
 
         Raises
@@ -98,11 +98,11 @@ class NcclPath:
             if receives or sends:
                 exchange(receives, sends, stream)
 
-        return DeviceWay(choice, launch, grouped=Grouped(launch))
+        return DeviceRoute(choice, launch, grouped=Grouped(launch))
 
     def _from_copies(
         self, choice: Choice, receives: Sequence[Piece], sends: Sequence[Piece]
-    ) -> DeviceWay:
+    ) -> DeviceRoute:
         """Return the way of messages of which one replaces what another one sends."""
         device, exchange, scratch = (
             self._devices.device,
@@ -126,7 +126,7 @@ class NcclPath:
             exchange(receives, copied, stream)
 
         grouped = Grouped(launch, begin)
-        return DeviceWay(choice, _alone(grouped), grouped=grouped)
+        return DeviceRoute(choice, _alone(grouped), grouped=grouped)
 
     def close(self) -> None:
         """Free NCCL's communicators, and the memory of captured graphs. Local; blocks; idempotent.
@@ -181,7 +181,7 @@ class NcclPath:
             f"hpccomm's own, since NCCL has none that does {call.name} of {of} as it is meant",
         )
 
-    def _natively(self, call: Signature, asked: Signature, name: str, reason: str) -> DeviceWay:
+    def _natively(self, call: Signature, asked: Signature, name: str, reason: str) -> DeviceRoute:
         pinned = self._devices.native(asked, name)
         # A pinned one has a communicator of its own, made with another NCCL_ALGO.
         told = self._devices.reason() if name == policy.NATIVE else ""
@@ -193,9 +193,9 @@ class NcclPath:
             begin = self._schedules.saved(call)
         launch = pinned.launch if call.elements else _nothing
         if begin is None or not call.elements:
-            return DeviceWay(choice, launch, needs=pinned.needs, grouped=Grouped(launch))
+            return DeviceRoute(choice, launch, needs=pinned.needs, grouped=Grouped(launch))
         grouped = Grouped(launch, self._beginning(begin))
-        return DeviceWay(choice, _alone(grouped), needs=pinned.needs, grouped=grouped)
+        return DeviceRoute(choice, _alone(grouped), needs=pinned.needs, grouped=grouped)
 
     def _beginning(self, begin: Begin) -> Callable[[int, int, int], Given]:
         device = self._devices.device

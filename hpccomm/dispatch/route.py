@@ -12,7 +12,7 @@ After = Callable[[Buffer], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Route:
     """How calls of one signature are carried out.
 
     Attributes
@@ -31,12 +31,12 @@ class Way:
     run: Run | None = None
 
 
-def surrounded(
+def with_pre_and_post(
     choice: Choice, before: Before | None, start: Start, run: Run | None, after: After | None
-) -> Way:
+) -> Route:
     """Return the way that does `before` to what is sent and `after` to what is received."""
     if before is None and after is None:
-        return Way(choice, start, run)
+        return Route(choice, start, run)
 
     def start_all(send: Buffer, recv: Buffer) -> Steps:
         yield from start(before(send) if before else send, recv)
@@ -44,7 +44,7 @@ def surrounded(
             after(recv)
 
     if run is None:
-        return Way(choice, start_all)
+        return Route(choice, start_all)
     blocking = run
 
     def run_all(send: Buffer, recv: Buffer) -> None:
@@ -52,4 +52,4 @@ def surrounded(
         if after:
             after(recv)
 
-    return Way(choice, start_all, run_all)
+    return Route(choice, start_all, run_all)

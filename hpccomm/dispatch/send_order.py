@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 
-class Turn:
+class Ticket:
     """A message's place in the order of those to one rank with one tag."""
 
     __slots__ = ("_gone", "_number")
@@ -21,16 +21,16 @@ class Turn:
         self._gone[0] += 1
 
 
-class Turns:
+class SendOrder:
     """The order of the messages of one communicator. They are begun by one thread at a time."""
 
     def __init__(self) -> None:
         # How many have left, and how many were begun.
         self._counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
 
-    def take(self, dst: int, tag: int) -> Turn:
+    def take(self, dst: int, tag: int) -> Ticket:
         """Return the place of a message that is begun now."""
         counts = self._counts[dst, tag]
         number = counts[1]
         counts[1] = number + 1
-        return Turn(number, counts)
+        return Ticket(number, counts)

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import DeviceWay, Piece
+from hpccomm.contracts.device import DeviceRoute, Piece
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Request, Steps, Transport
 from hpccomm.dispatch.parts import PART_BYTES, Part, Rows, parts
-from hpccomm.dispatch.route import Way
-from hpccomm.dispatch.send_order import Turns
+from hpccomm.dispatch.route import Route
+from hpccomm.dispatch.send_order import SendOrder
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.cuda.pinned import POOL, Pinned, copied
@@ -49,7 +49,7 @@ class Hosts(Protocol):
         """Return the names that ``algorithm=`` may take for calls like `call`."""
         ...
 
-    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> Way:
+    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> Route:
         """Decide how calls like `call` are carried out. Local; the same on every rank."""
         ...
 
@@ -59,13 +59,13 @@ class Stage(NamedTuple):
 
     Attributes
     ----------
-    way : Way
+    way : Route
         The host's.
     send, recv : Rows or None
         Of the device arrays; None where this rank has none.
     """
 
-    way: Way
+    way: Route
     send: Rows | None
     recv: Rows | None
 
@@ -113,7 +113,7 @@ class Slot:
         return not self.returning
 
 
-class StagedPath:
+class StagedDispatch:
     """The way of device arrays through pinned host memory.
 
     The host takes part, so that calls cannot be captured in a graph. Results have the host path's
@@ -155,13 +155,13 @@ class StagedPath:
         self._reason = f"{THROUGH_HOST}, since {reason}"
         self._part_bytes = part_bytes
         self._streams: tuple[Any, Any] | None = None
-        self._turns = Turns()
+        self._turns = SendOrder()
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
         return self._host.applicable(self._parts(call)[0].call, deterministic)
 
-    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceWay:
+    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -169,7 +169,7 @@ class StagedPath:
         UsageError
             If `algorithm` does not apply.
         """
-        ways: dict[Signature, Way] = {}
+        ways: dict[Signature, Route] = {}
         stages = []
         for each in self._parts(call):
             inner = _hosted(each)
@@ -190,9 +190,9 @@ class StagedPath:
             refuse_capture(call.name, stream)
             return self._steps(flow, stages, send, recv, stream)
 
-        return DeviceWay(choice, start=start)
+        return DeviceRoute(choice, start=start)
 
-    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceWay:
+    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceRoute:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
 
         A message of another size than its array raises `BufferMismatch`, as on the host.
@@ -205,7 +205,7 @@ class StagedPath:
             refuse_capture(name, stream)
             return self._message(receives, sends, wire, stream)
 
-        return DeviceWay(choice, start=start)
+        return DeviceRoute(choice, start=start)
 
     def close(self) -> None:
         """Let go of its streams. Local; idempotent."""

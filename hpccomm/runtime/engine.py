@@ -30,7 +30,7 @@ from hpccomm.errors import (
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.runtime.hooks import AbortHook, CallInfo, Hook, Hooks
-from hpccomm.runtime.pending import Flights
+from hpccomm.runtime.pending import PendingCalls
 from hpccomm.runtime.progress import Lane, Task, engine
 from hpccomm.runtime.stats import Stats, Tally
 from hpccomm.runtime.waiting import Gate, drive, spun, wait
@@ -71,7 +71,7 @@ class Operation:
     ordered: bool = True
 
 
-_everyone: "weakref.WeakSet[Calls]" = weakref.WeakSet()
+_everyone: "weakref.WeakSet[CallEngine]" = weakref.WeakSet()
 _everyone_lock = threading.Lock()
 
 _in_flight: list[object] = []
@@ -79,7 +79,7 @@ _in_flight: list[object] = []
 life of the process, whatever becomes of their communicator."""
 
 
-def everyone() -> list["Calls"]:
+def everyone() -> list["CallEngine"]:
     """Return the calls of every communicator of this process."""
     with _everyone_lock:
         return list(_everyone)
@@ -95,7 +95,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class Calls:
+class CallEngine:
     """The calls of one communicator.
 
     Parameters
@@ -273,7 +273,7 @@ class Calls:
         queue: Queue,
         keep: object,
         timeout: float,
-        flights: Flights,
+        flights: PendingCalls,
         *,
         apart: bool = False,
     ) -> None:
@@ -327,7 +327,7 @@ class Calls:
         current: Callable[[], Queue],
         keep: object,
         timeout: float,
-        flights: Flights,
+        flights: PendingCalls,
         *,
         apart: Callable[[], bool],
         otherwise: Callable[[], Any],

@@ -28,7 +28,7 @@ KEPT_EVENTS = 256
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class PendingCall:
     """One call, or some that follow each other on one stream.
 
     Attributes
@@ -46,7 +46,7 @@ class Flight:
     event : int
         Comes after them; 0 as long as none was recorded.
     owner : object or None
-        Ends the event with the flight; None where it belongs to the `Flights`.
+        Ends the event with the flight; None where it belongs to the `PendingCalls`.
     captured : bool
         Whether they were recorded into a graph: the event can be waited for on a stream alone.
     over : bool
@@ -70,7 +70,7 @@ class Flight:
     error: BaseException | None = None
 
 
-class Flights:
+class PendingCalls:
     """The calls of one communicator that are under way on its device.
 
     Calls that are captured into a graph are not under way: only what they touch is kept, as long as the
@@ -97,16 +97,16 @@ class Flights:
         self,
         device: int,
         check: Callable[[], None],
-        lost: Callable[[Flight | None, CommunicationError | None], BaseException],
+        lost: Callable[[PendingCall | None, CommunicationError | None], BaseException],
     ) -> None:
         self._device = device
         self._check = check
         self._lost = lost
         self._is_capturing = streams.capture_query()
         self._lock = threading.Lock()
-        self._open: Flight | None = None  # takes further calls, and has no event yet
+        self._open: PendingCall | None = None  # takes further calls, and has no event yet
         self._shared = 0.0  # when an event that calls share was recorded last
-        self._under_way: deque[Flight] = deque()
+        self._under_way: deque[PendingCall] = deque()
         self._events: list[int] = []
         self._graphs: list[object] = []
         self._ended = False
@@ -148,7 +148,7 @@ class Flights:
                 self._mark(flight)
                 flight = None
             if flight is None:
-                flight = self._open = Flight(
+                flight = self._open = PendingCall(
                     stream, holder, begin, begin + timeout, timeout, label, sequence, [keep]
                 )
             else:
@@ -170,11 +170,11 @@ class Flights:
         timeout: float,
         label: tuple[str, int],
         sequence: int,
-    ) -> Flight:
+    ) -> PendingCall:
         """Remember a call as `note` does, with an event of its own. Returns its flight."""
         owner = streams.owned_event()
         captured = bool(self._is_capturing(stream))
-        flight = Flight(
+        flight = PendingCall(
             stream,
             holder,
             begin,
@@ -196,7 +196,7 @@ class Flights:
                 self._let_go()
         return flight
 
-    def _mark(self, flight: Flight) -> None:
+    def _mark(self, flight: PendingCall) -> None:
         """Record the event of a flight. Under the lock."""
         if flight is self._open:
             self._open = None
@@ -241,13 +241,13 @@ class Flights:
             else:
                 self._under_way.append(flight)
 
-    def _land(self, flight: Flight) -> None:
+    def _land(self, flight: PendingCall) -> None:
         flight.over = True
         flight.keep = []
         if flight.owner is None:
             self._give(flight.event)
 
-    def landed(self, flight: Flight) -> bool:
+    def landed(self, flight: PendingCall) -> bool:
         """Tell whether a flight of `depart` is over. Never blocks.
 
         Raises
@@ -297,7 +297,7 @@ class Flights:
                 self._give_up(flight, None)
                 return
 
-    def _all(self) -> tuple[Flight, ...]:
+    def _all(self) -> tuple[PendingCall, ...]:
         """Return what is under way, and what is being issued."""
         with self._lock:
             flights = [*self._under_way]
@@ -306,10 +306,10 @@ class Flights:
         entered = self.entered
         if entered is not None:
             begin, timeout, label, sequence = entered
-            flights.append(Flight(0, None, begin, begin + timeout, timeout, label, sequence))
+            flights.append(PendingCall(0, None, begin, begin + timeout, timeout, label, sequence))
         return tuple(flights)
 
-    def _give_up(self, flight: Flight | None, error: CommunicationError | None) -> None:
+    def _give_up(self, flight: PendingCall | None, error: CommunicationError | None) -> None:
         self._ended = True
         told = self._lost(flight, error)
         for each in self._all():

@@ -6,7 +6,7 @@ from typing import Any
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.streams import Queue
-from hpccomm.runtime.pending import Flight, Flights
+from hpccomm.runtime.pending import PendingCall, PendingCalls
 from hpccomm.runtime.progress import Engine, Task
 from hpccomm.runtime.waiting import Gate, wait
 from hpccomm.settings import check_seconds
@@ -94,13 +94,13 @@ class DeviceWork(Work):
 
     def __init__(
         self,
-        flights: Flights,
-        flight: Flight,
+        flights: PendingCalls,
+        flight: PendingCall,
         *,
         result: Any,
         gate: Gate,
         current: Callable[[], Queue],
-        expired: Callable[[Flight, float], CommunicationError],
+        expired: Callable[[PendingCall, float], CommunicationError],
         told: Callable[[], None],
     ) -> None:
         self._flights = flights

@@ -18,7 +18,7 @@ import hpccomm
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAborted
 from hpccomm.memory.cuda import streams
-from hpccomm.runtime.pending import MARK_BYTES, QUIET_SECONDS, Flights
+from hpccomm.runtime.pending import MARK_BYTES, QUIET_SECONDS, PendingCalls
 from hpccomm.testing import run_ranks
 
 cupy = pytest.importorskip("cupy")
@@ -39,7 +39,7 @@ def flights_of(lost=None):
         told.append((flight, error))
         return error or CollectiveTimeout("overdue")
 
-    return Flights(DEVICE, lambda: None, lost or take), told
+    return PendingCalls(DEVICE, lambda: None, lost or take), told
 
 
 def busy(stream):
@@ -160,7 +160,7 @@ def test_trap_the_watchdog_has_a_device_of_its_own():
     if cupy.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("needs two devices")
     other = 1
-    flights = Flights(other, lambda: None, lambda *_: CollectiveTimeout("overdue"))
+    flights = PendingCalls(other, lambda: None, lambda *_: CollectiveTimeout("overdue"))
     with cupy.cuda.Device(other):
         default = cupy.cuda.Stream.null
         held = last_of_two(flights, default)

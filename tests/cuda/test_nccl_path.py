@@ -9,7 +9,7 @@ import pytest
 from hpccomm import dtypes, settings
 from hpccomm.contracts.device import Piece, Pinned, Span
 from hpccomm.contracts.signature import Signature
-from hpccomm.dispatch import NcclPath
+from hpccomm.dispatch import NcclDispatch
 from hpccomm.errors import UsageError
 from hpccomm.reductions import PremulSum, ReduceOp
 from hpccomm.topology import Topology
@@ -56,7 +56,7 @@ class Library:
 
 
 def path(library):
-    return NcclPath(library, Topology((0, 0)), settings.merge("nccl", None, None))
+    return NcclDispatch(library, Topology((0, 0)), settings.merge("nccl", None, None))
 
 
 def test_to_close_the_path_closes_nccl():

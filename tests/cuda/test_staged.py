@@ -8,7 +8,7 @@ import pytest
 
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
-from hpccomm.dispatch import StagedPath, staged
+from hpccomm.dispatch import StagedDispatch, staged
 from hpccomm.dispatch.parts import ROW_BYTES, parts
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.cuda import pinned
@@ -83,7 +83,7 @@ def path_of(comm, part_bytes=PART, host=None):
     backend = comm._backend
     device = comm.device
     wire = partial(int.__mul__, 2)
-    return StagedPath(
+    return StagedDispatch(
         host or comm._path, backend.messages, device, wire, "the test says so", part_bytes
     )
 

@@ -9,7 +9,7 @@ import pytest
 import hpccomm
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.tune.measuring import Effort
-from hpccomm.bench.tune.table import Asked, tune
+from hpccomm.bench.tune.table import TuneRequest, tune
 from hpccomm.dispatch.policy import stored
 from hpccomm.results import reader
 
@@ -17,7 +17,7 @@ from hpccomm.results import reader
 @pytest.mark.mpi(min_size=2)  # one rank has nothing to choose
 def test_auto_follows_what_was_tuned(comm: hpccomm.Communicator, tmp_path: Path) -> None:
     file = Path(comm.broadcast_object(str(tmp_path / "t.h5")))
-    asked = Asked(
+    asked = TuneRequest(
         collectives=("all_reduce", "scatter", "barrier"),
         sizes=Sizes(8, 8192, 32, 0),
         effort=Effort(2, 1e-5),

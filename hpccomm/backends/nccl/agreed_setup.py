@@ -39,7 +39,7 @@ class Ranks:
     drive: Drive
 
 
-class Aside:
+class BackgroundTask:
     """Something under way in a thread of its own.
 
     Parameters
@@ -111,7 +111,7 @@ def together(ranks: Ranks, name: str, work: Callable[[], Any]) -> tuple[Any, str
     CollectiveTimeout
         If it took longer than the deadline.
     """
-    aside = Aside(work, ranks.device)
+    aside = BackgroundTask(work, ranks.device)
     box: list[bytes] = []
     steps = _judged if ranks.rank else _judging
     try:

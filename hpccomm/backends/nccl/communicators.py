@@ -11,7 +11,7 @@ from typing import Any
 from hpccomm.backends.nccl import variables
 from hpccomm.backends.nccl.agreed_setup import Ranks, together
 from hpccomm.backends.nccl.binding import nccl
-from hpccomm.backends.nccl.ending import Ending
+from hpccomm.backends.nccl.teardown import TeardownThread
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import (
     CollectiveTimeout,
@@ -124,7 +124,7 @@ class Communicators:
         self.native = native
         self._ranks = ranks
         self._made: dict[str, Any] = {NATIVE: native}
-        self._endings = [Ending(ranks.device)]  # one for each
+        self._endings = [TeardownThread(ranks.device)]  # one for each
         self._lock = threading.Lock()
         self._ended = False
         self._process = os.getpid()
@@ -170,7 +170,7 @@ class Communicators:
                 f"NCCL's communicator for algorithm {algorithm!r} cannot be made ({why}); "
                 "NCCL_DEBUG=WARN tells more, and algorithm 'native' needs none"
             )
-        ending = Ending(self._ranks.device)
+        ending = TeardownThread(self._ranks.device)
         with self._lock:
             ended = self._ended
             if not ended:

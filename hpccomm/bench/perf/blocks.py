@@ -12,7 +12,7 @@ from hpccomm.bench.perf.measure import Case, check_algorithm
 from hpccomm.bench.perf.names import NO_OP, NO_TYPE, OPS, TYPES
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.readers import ALL
-from hpccomm.bench.perf.side import DEVICE, NCCL, Side
+from hpccomm.bench.perf.side import DEVICE, NCCL, MemoryKind
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import AUTO
@@ -27,7 +27,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SweepSegment:
     """The lines of a table with the same type, reduction and root."""
 
     type_name: str
@@ -74,14 +74,14 @@ class Block:
         """Collective, backend and algorithm, as they are printed."""
         return self.collective.name, self.backend, self.algorithm
 
-    def stretches(self, options: Options, ranks: int) -> Iterator[Stretch]:
+    def stretches(self, options: Options, ranks: int) -> Iterator[SweepSegment]:
         """Yield the lines, type by type, reduction by reduction, root by root."""
         if not self.collective.moves:
-            yield Stretch(NO_TYPE, NO_OP, -1, Sizes(0, 0, 2, 0))
+            yield SweepSegment(NO_TYPE, NO_OP, -1, Sizes(0, 0, 2, 0))
             return
         for type_name, op_name in self.pairs:
             for root in options.roots(self.collective.name, ranks):
-                yield Stretch(type_name, op_name, root, options.sizes)
+                yield SweepSegment(type_name, op_name, root, options.sizes)
 
     def expected_rows(self, options: Options, ranks: int) -> int:
         """Return how many rows there will be; those of one cycle, if there is no end to them."""
@@ -118,7 +118,7 @@ class Plan:
         self._used: set[str] = set()
         self._unrecorded: list[str] = []
 
-    def add(self, number: int, comm: "Communicator", side: Side) -> None:
+    def add(self, number: int, comm: "Communicator", side: MemoryKind) -> None:
         """Add the tables of a backend. Local.
 
         Parameters
@@ -127,7 +127,7 @@ class Plan:
             The backend's, as they were asked for.
         comm : Communicator
             Over it.
-        side : Side
+        side : MemoryKind
             The arrays.
         """
         self.ranks = comm.size
@@ -156,7 +156,7 @@ class Plan:
         self._skipped[f"{name} on device arrays"] = None
 
     def _algorithms(
-        self, comm: "Communicator", side: Side, collective: Collective
+        self, comm: "Communicator", side: MemoryKind, collective: Collective
     ) -> Iterator[tuple[str, tuple[Pair, ...]]]:
         """Yield the algorithms of a collective, and the pairs that each applies to."""
         asked, pairs = self._options.algorithms, self._options.pairs(collective.name)
@@ -199,7 +199,7 @@ class Plan:
 
 def _failures(
     comm: "Communicator",
-    side: Side,
+    side: MemoryKind,
     collective: Collective,
     pairs: Sequence[Pair],
     algorithm: str,
@@ -221,7 +221,7 @@ def _failures(
 
 
 def _by_default(
-    comm: "Communicator", side: Side, collective: Collective, pairs: Sequence[Pair]
+    comm: "Communicator", side: MemoryKind, collective: Collective, pairs: Sequence[Pair]
 ) -> str:
     """Return the algorithm of a table for which none is asked: the variable's where it applies.
 

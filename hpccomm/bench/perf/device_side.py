@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hpccomm import settings
 from hpccomm.backends.nccl.facts import version_text
 from hpccomm.bench.perf import facts, memory, timing, verification
-from hpccomm.bench.perf.side import DEVICE, NCCL, Array, Told
+from hpccomm.bench.perf.side import DEVICE, NCCL, Array, DeviceDescription
 from hpccomm.bench.perf.timing import Call, Timed
 from hpccomm.bench.perf.verification import Data, Mismatch, Segment
 from hpccomm.dtypes import DType
@@ -87,12 +87,12 @@ class DeviceSide:
 
     # --- facts ------------------------------------------------------------------------------------
 
-    def told(self) -> Told:
+    def told(self) -> DeviceDescription:
         """Return what the header says of this rank's device."""
         device = identify(self._device)
         link = nvml.fastest_link(device.uuid)
         more = DeviceInfo(device.uuid) if link is None else DeviceInfo(device.uuid, *link)
-        return Told(device.number, device.pci, device.name, device.driver, more)
+        return DeviceDescription(device.number, device.pci, device.name, device.driver, more)
 
     def versions(self) -> dict[str, str]:
         """Return the versions of CuPy, CUDA and, where it is used, NCCL."""

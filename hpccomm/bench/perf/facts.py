@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import hpccomm
-from hpccomm.bench.perf.side import ON_HOST, Told
+from hpccomm.bench.perf.side import ON_HOST, DeviceDescription
 from hpccomm.results.schema import Config, RankInfo, RunInfo, recorded_environment, recorded_slurm
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def run_info(
     arguments: tuple[str, ...],
     launcher: str,
     *,
-    told: Told = ON_HOST,
+    told: DeviceDescription = ON_HOST,
     versions: Mapping[str, str] | None = None,
 ) -> RunInfo:
     """Gather the facts of a run. Collective; every rank gets them.
@@ -43,7 +43,7 @@ def run_info(
         The command line.
     launcher : str
         What started the ranks.
-    told : Told
+    told : DeviceDescription
         This rank's device.
     versions : mapping of str to str, optional
         Of what is used besides what every run needs.
@@ -64,7 +64,7 @@ def run_info(
     )
 
 
-def _rank_info(comm: "Communicator", told: Told) -> RankInfo:
+def _rank_info(comm: "Communicator", told: DeviceDescription) -> RankInfo:
     return RankInfo(
         rank=comm.rank,
         group=0,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpccomm.bench.perf import facts, memory, timing, verification
-from hpccomm.bench.perf.side import HOST, ON_HOST, Array, Told
+from hpccomm.bench.perf.side import HOST, ON_HOST, Array, DeviceDescription
 from hpccomm.bench.perf.timing import Call, Timed
 from hpccomm.bench.perf.verification import Data, Mismatch, Segment
 from hpccomm.dtypes import DType
@@ -42,7 +42,7 @@ class HostSide:
         """Return an array like those that are measured."""
         return np.empty(count, dtype)
 
-    def told(self) -> Told:
+    def told(self) -> DeviceDescription:
         """Return what the header says of this rank: nothing besides host memory."""
         return ON_HOST
 

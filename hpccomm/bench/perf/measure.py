@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.bench.perf.collectives import Call, Collective, Given, Layout, Place, Segments, bind
-from hpccomm.bench.perf.side import Array, Side
+from hpccomm.bench.perf.side import Array, MemoryKind
 from hpccomm.bench.perf.verification import Data, Mismatch
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op
@@ -94,7 +94,7 @@ class Bench:
     ----------
     comm : Communicator
         Whose collectives are measured. Every rank makes a bench and calls the same on it.
-    side : Side
+    side : MemoryKind
         The arrays, allocated.
     config : Config
         The flags.
@@ -105,7 +105,13 @@ class Bench:
     """
 
     def __init__(
-        self, comm: "Communicator", side: Side, config: Config, algorithm: str, *, samples: bool
+        self,
+        comm: "Communicator",
+        side: MemoryKind,
+        config: Config,
+        algorithm: str,
+        *,
+        samples: bool,
     ) -> None:
         self._comm = comm
         self._side = side
@@ -311,7 +317,7 @@ class Bench:
         return bind(self._comm, case.collective, given, how, self._side.copy)
 
 
-def check_algorithm(comm: "Communicator", side: Side, case: Case, algorithm: str) -> None:
+def check_algorithm(comm: "Communicator", side: MemoryKind, case: Case, algorithm: str) -> None:
     """Raise unless `algorithm` applies to a case. Local.
 
     Raises

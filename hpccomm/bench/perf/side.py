@@ -19,7 +19,7 @@ Array = Any
 """A 1-D array of NumPy or CuPy."""
 
 
-class Told(NamedTuple):
+class DeviceDescription(NamedTuple):
     """What a header says of one rank's device, in the fields of `RankInfo` and besides."""
 
     device: int
@@ -29,11 +29,11 @@ class Told(NamedTuple):
     more: DeviceInfo | None
 
 
-ON_HOST = Told(-1, "", "host memory", "", None)
+ON_HOST = DeviceDescription(-1, "", "host memory", "", None)
 """Of a rank whose arrays are in host memory."""
 
 
-class Side(Protocol):
+class MemoryKind(Protocol):
     """Arrays of one kind, on one rank, over one communicator: made, filled, timed, compared.
 
     Attributes
@@ -65,7 +65,7 @@ class Side(Protocol):
         """Return an array like those that are measured; what it holds does not matter."""
         ...
 
-    def told(self) -> Told:
+    def told(self) -> DeviceDescription:
         """Return what the header says of this rank. Local."""
         ...
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hpccomm.bench.perf.device_side import DeviceSide
 from hpccomm.bench.perf.host_side import HostSide
 from hpccomm.bench.perf.options import Options
-from hpccomm.bench.perf.side import AUTO, DEVICE, HOST, NCCL, Side
+from hpccomm.bench.perf.side import AUTO, DEVICE, HOST, NCCL, MemoryKind
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -57,7 +57,7 @@ def kind_of_arrays(sources: Sequence[Source], asked: str) -> str:
     return HOST
 
 
-def side_of(kind: str, comm: "Communicator", options: Options) -> Side:
+def side_of(kind: str, comm: "Communicator", options: Options) -> MemoryKind:
     """Return the side of arrays of a kind over a communicator. Local.
 
     Raises

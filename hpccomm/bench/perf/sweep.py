@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Self, TextIO
 import numpy as np
 
 from hpccomm.bench.perf import facts, lines, memory
-from hpccomm.bench.perf.blocks import Block, Plan, Stretch
+from hpccomm.bench.perf.blocks import Block, Plan, SweepSegment
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.measure import Bench, Measured
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.report import Report
 from hpccomm.bench.perf.root import on_root
-from hpccomm.bench.perf.side import AUTO, HOST, Side
+from hpccomm.bench.perf.side import AUTO, HOST, MemoryKind
 from hpccomm.bench.perf.sources import Source, kind_of_arrays, side_of
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import Config, RunInfo
@@ -153,7 +153,7 @@ class _Written:
         if self._report is not None:
             self._report.progress(doing)
 
-    def end(self, comm: "Communicator", side: Side) -> int:
+    def end(self, comm: "Communicator", side: MemoryKind) -> int:
         """End the report; returns the elements that were wrong, on every rank. Collective."""
         if self._options.memory:
             usages = comm.gather_object(self.usage) or []
@@ -185,7 +185,7 @@ def _refuse_device_flags(options: Options) -> None:
         )
 
 
-def _allocate(comm: "Communicator", side: Side, options: Options) -> None:
+def _allocate(comm: "Communicator", side: MemoryKind, options: Options) -> None:
     """Make the arrays, where all ranks find the memory for them. Collective."""
     largest = options.sizes.largest
     batched = options.config.aggregated_iterations if side.at_once else 1
@@ -196,7 +196,9 @@ def _allocate(comm: "Communicator", side: Side, options: Options) -> None:
     side.allocate(batched * largest)
 
 
-def _found(comm: "Communicator", side: Side, options: Options) -> tuple[Config, tuple[str, ...]]:
+def _found(
+    comm: "Communicator", side: MemoryKind, options: Options
+) -> tuple[Config, tuple[str, ...]]:
     """Return the settings as they could be followed, and what could not. Collective."""
     config = options.config
     if not config.local_register or side.name == HOST:
@@ -211,7 +213,7 @@ def _found(comm: "Communicator", side: Side, options: Options) -> tuple[Config, 
 
 def _measure_block(
     comm: "Communicator",
-    side: Side,
+    side: MemoryKind,
     block: Block,
     options: Options,
     written: _Written,
@@ -238,7 +240,7 @@ def _measure_line(
     comm: "Communicator",
     block: Block,
     options: Options,
-    stretch: Stretch,
+    stretch: SweepSegment,
     size: int,
     bench: Bench,
     written: _Written,

@@ -66,7 +66,7 @@ SIMULATED: dict[str, Collective] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class SimulationRequest:
     """What a simulation was asked for.
 
     Attributes
@@ -167,7 +167,7 @@ class Table:
     algorithm: str
     stretches: tuple[tuple[str, str, int], ...]
 
-    def cases(self, asked: Asked) -> Iterator[Case]:
+    def cases(self, asked: SimulationRequest) -> Iterator[Case]:
         """Yield its lines' calls."""
         for type_name, op_name, root in self.stretches:
             if not self.collective.moves:
@@ -176,7 +176,7 @@ class Table:
             for size in asked.options.sizes.measured(TYPES[type_name].itemsize):
                 yield case(self.collective, type_name, op_name, root, size, asked.network.ranks)
 
-    def lines(self, asked: Asked) -> int:
+    def lines(self, asked: SimulationRequest) -> int:
         """Return how many lines it has."""
         if not self.collective.moves:
             return len(self.stretches)
@@ -216,7 +216,7 @@ def case(
     return Case(collective, type_name, op_name, layout, calls)
 
 
-def tables(asked: Asked) -> tuple[tuple[Table, ...], tuple[str, ...]]:
+def tables(asked: SimulationRequest) -> tuple[tuple[Table, ...], tuple[str, ...]]:
     """Return the tables of a run, and what is skipped because it does not exist.
 
     Raises
@@ -251,7 +251,7 @@ def tables(asked: Asked) -> tuple[tuple[Table, ...], tuple[str, ...]]:
     return tuple(found), tuple(skipped)
 
 
-def _check_size(table: Table, asked: Asked) -> None:
+def _check_size(table: Table, asked: SimulationRequest) -> None:
     """Refuse what takes the square of the ranks, where that is too much memory or time."""
     everybody = ("all_reduce", "all_gather", "all_to_all")
     ranks, left = asked.network.ranks, memory.available()
@@ -270,7 +270,7 @@ def _check_size(table: Table, asked: Asked) -> None:
         )
 
 
-def _algorithms(collective: Collective, asked: Asked) -> tuple[str, ...]:
+def _algorithms(collective: Collective, asked: SimulationRequest) -> tuple[str, ...]:
     """Return the algorithms that were asked for; some may not apply."""
     name = collective.name.removesuffix("_v")
     named = asked.options.algorithms
@@ -281,7 +281,7 @@ def _algorithms(collective: Collective, asked: Asked) -> tuple[str, ...]:
     return named
 
 
-def _refusal(collective: Collective, algorithm: str, asked: Asked) -> str:
+def _refusal(collective: Collective, algorithm: str, asked: SimulationRequest) -> str:
     """Return why an algorithm cannot be simulated; empty if it can."""
     name = collective.name.removesuffix("_v")
     own = ALGORITHMS[name]
@@ -299,7 +299,7 @@ def _refusal(collective: Collective, algorithm: str, asked: Asked) -> str:
     return ""
 
 
-def _stretches(collective: Collective, asked: Asked) -> Iterator[tuple[str, str, int]]:
+def _stretches(collective: Collective, asked: SimulationRequest) -> Iterator[tuple[str, str, int]]:
     options = asked.options
     if not collective.moves:
         yield NO_TYPE, NO_OP, -1
@@ -316,7 +316,9 @@ def _stretches(collective: Collective, asked: Asked) -> Iterator[tuple[str, str,
             yield type_name, op_name, root
 
 
-def found(asked: Asked, table: Table, simulated: Case) -> tuple[Row, NDArray[np.float64], Point]:
+def found(
+    asked: SimulationRequest, table: Table, simulated: Case
+) -> tuple[Row, NDArray[np.float64], Point]:
     """Simulate one call.
 
     Returns
@@ -375,7 +377,9 @@ def _schedule(simulated: Case, algorithm: str, tuning: Tuning, network: Network)
     )
 
 
-def run_info(asked: Asked, skipped: tuple[str, ...], arguments: tuple[str, ...]) -> RunInfo:
+def run_info(
+    asked: SimulationRequest, skipped: tuple[str, ...], arguments: tuple[str, ...]
+) -> RunInfo:
     """Return the facts of a run."""
     node = asked.network.node(np.arange(asked.network.ranks, dtype=np.int64)).tolist()
     return RunInfo(

@@ -25,7 +25,7 @@ from hpccomm.settings import CommOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TuneRequest:
     """What is measured.
 
     Attributes
@@ -65,7 +65,7 @@ class Asked:
 
 def tune(
     comm: Communicator,
-    asked: Asked,
+    asked: TuneRequest,
     arguments: tuple[str, ...],
     launcher: str,
     out: TextIO,
@@ -76,7 +76,7 @@ def tune(
     ----------
     comm : Communicator
         The ranks.
-    asked : Asked
+    asked : TuneRequest
         What is measured; the same on all ranks.
     arguments : tuple of str
         The command line, for the record.
@@ -190,7 +190,7 @@ def _sweep(
     collective: str,
     deterministic: bool,
     *,
-    asked: Asked,
+    asked: TuneRequest,
     writer: Writer | None,
     say: Callable[[str], None],
 ) -> list[Finding]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.transport import Pages, Steps
 from hpccomm.contracts.window import OneSided
-from hpccomm.dispatch.execution import Room
+from hpccomm.dispatch.execution import ScratchBuffer
 from hpccomm.dtypes import DType
 from hpccomm.memory.views import as_bytes
 from hpccomm.reductions import Folder, Op, PremulSum, ReduceOp, premultiply
@@ -65,8 +65,8 @@ class Access:
         self._onesided = onesided
         self._dtype = dtype
         self._watched = watched
-        self._blocks = Room()
-        self._products = Room()
+        self._blocks = ScratchBuffer()
+        self._products = ScratchBuffer()
         self._folders: dict[ReduceOp, Folder] = {}
         self.unfinished: set[int] = set()
 

@@ -5,9 +5,9 @@ steps on peers' memory. `enqueued` puts a program on a stream, for device arrays
 itself, since it needs CUDA.
 """
 
-from hpccomm.dispatch.execution.forms import Forms
 from hpccomm.dispatch.execution.program import Program, compiled
-from hpccomm.dispatch.execution.room import Room
 from hpccomm.dispatch.execution.runner import Runner
+from hpccomm.dispatch.execution.scratch import ScratchBuffer
+from hpccomm.dispatch.execution.variants import Variants
 
-__all__ = ["Forms", "Program", "Room", "Runner", "compiled"]
+__all__ = ["Program", "Runner", "ScratchBuffer", "Variants", "compiled"]

@@ -46,7 +46,7 @@ class Step(NamedTuple):
     final: bool | None
 
 
-class Turn(NamedTuple):
+class LocalRound(NamedTuple):
     """What this rank does in one round, or in a step of the barrier at its end.
 
     Attributes
@@ -77,7 +77,7 @@ class Program(NamedTuple):
     opens are left out.
     """
 
-    channels: tuple[tuple[Turn, ...], ...]
+    channels: tuple[tuple[LocalRound, ...], ...]
     scratch: int
 
 
@@ -94,7 +94,7 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
     sizes = (*lengths, schedule.scratch)
     channels = []
     for channel in schedule.channels:
-        turns: list[Turn] = []
+        turns: list[LocalRound] = []
         opening = True
         for each in channel():
             barrier = each.barrier
@@ -110,8 +110,8 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
     return Program(tuple(channels), schedule.scratch)
 
 
-def _turn(each: Round, sizes: Sequence[int]) -> Turn:
-    return Turn(
+def _turn(each: Round, sizes: Sequence[int]) -> LocalRound:
+    return LocalRound(
         tuple(message for table in each.receives for message in _messages(table, sizes)),
         tuple(message for table in each.sends for message in _messages(table, sizes)),
         tuple(step for table in each.local for step in _steps(table, sizes)),
@@ -149,7 +149,7 @@ def _slice(buffer: int, start: int, count: int, sizes: Sequence[int]) -> Slice:
     return Slice(buffer, None if whole else slice(start, start + count))
 
 
-def _met(group: Group) -> Iterator[Turn]:
+def _met(group: Group) -> Iterator[LocalRound]:
     """Return the turns of a dissemination barrier: after ⌈log2 n⌉ all know of all.
 
     D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", 1988.
@@ -161,5 +161,5 @@ def _met(group: Group) -> Iterator[Turn]:
         ahead, behind = ((group.at + step) % group.size for step in (distance, -distance))
         hears = Message(int(group.peer(behind)[0]), nothing)
         tells = Message(int(group.peer(ahead)[0]), nothing)
-        yield Turn((hears,), (tells,))
+        yield LocalRound((hears,), (tells,))
         distance *= 2

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.transport import Exposure, Pages
 from hpccomm.dispatch.execution.program import OWN, Slice, Step
-from hpccomm.dispatch.execution.room import Room
+from hpccomm.dispatch.execution.scratch import ScratchBuffer
 from hpccomm.dtypes import DType
 from hpccomm.memory.views import address
 from hpccomm.reductions import Folder
@@ -50,13 +50,13 @@ class Reached:
         This rank's.
     peers : Peers
         The others'.
-    results : Room
+    results : ScratchBuffer
         Where a result is made that a peer gets through the kernel.
     """
 
     __slots__ = ("_own", "_peers", "_results")
 
-    def __init__(self, own: Sequence[Array], peers: Peers, results: Room) -> None:
+    def __init__(self, own: Sequence[Array], peers: Peers, results: ScratchBuffer) -> None:
         self._own = own
         self._peers = peers
         self._results = results

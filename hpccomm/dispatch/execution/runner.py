@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.backend import Buffer
 from hpccomm.contracts.transport import CALLS, CHANNELS, Exposure, Reach, Request, Steps, Transport
-from hpccomm.dispatch.execution.forms import Forms
-from hpccomm.dispatch.execution.program import Message, Program, Turn
+from hpccomm.dispatch.execution.program import LocalRound, Message, Program
 from hpccomm.dispatch.execution.reached import Reached, copy
-from hpccomm.dispatch.execution.room import Room
+from hpccomm.dispatch.execution.scratch import ScratchBuffer
+from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Folder
 
@@ -52,8 +52,8 @@ class Runner:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._room = Room()
-        self._results = Room()
+        self._room = ScratchBuffer()
+        self._results = ScratchBuffer()
         # Ranks come to the same number of a call, since they run the same calls.
         self._tags = cycle(range(FIRST_TAG, CHANNELS * CALLS, CHANNELS))
 
@@ -80,7 +80,7 @@ class Runner:
         return self._program(program, tag, fold, buffers)
 
     def formed(
-        self, forms: Forms, dtype: DType, fold: Folder | None, send: Buffer, recv: Buffer
+        self, forms: Variants, dtype: DType, fold: Folder | None, send: Buffer, recv: Buffer
     ) -> Steps:
         """Run the form that fits what the ranks of the node reach of each other, polled.
 
@@ -98,7 +98,7 @@ class Runner:
     def _formed(
         self,
         tag: int,
-        forms: Forms,
+        forms: Variants,
         dtype: DType,
         fold: Folder | None,
         send: Buffer,
@@ -120,7 +120,7 @@ class Runner:
     def _exposed(
         self,
         tag: int,
-        forms: Forms,
+        forms: Variants,
         dtype: DType,
         fold: Folder | None,
         send: Buffer,
@@ -148,7 +148,11 @@ class Runner:
         return self._at_once(channels, tag, fold, buffers)
 
     def _at_once(
-        self, channels: Sequence[tuple[Turn, ...]], tag: int, fold: Folder | None, buffers: Buffers
+        self,
+        channels: Sequence[tuple[LocalRound, ...]],
+        tag: int,
+        fold: Folder | None,
+        buffers: Buffers,
     ) -> Steps:
         """Move all channels on at the same time, until all are done."""
         under_way = [
@@ -169,7 +173,7 @@ class Runner:
 
     def _channel(
         self,
-        turns: tuple[Turn, ...],
+        turns: tuple[LocalRound, ...],
         tag: int,
         fold: Folder | None,
         buffers: Buffers,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpccomm.contracts.transport import Pages, Reach, Record
 from hpccomm.dtypes import DType
 from hpccomm.errors import CommunicationError
-from hpccomm.memory.shared.pages import Bounce, Door, PeerPages, ended
+from hpccomm.memory.shared.pages import Bounce, PeerPages, RemoteMemory, ended
 from hpccomm.memory.shared.process import process_memory
 from hpccomm.memory.views import address
 
@@ -57,7 +57,7 @@ class _Peer:
     def __init__(self, rank: int, pid: int) -> None:
         self.rank = rank
         self.pid = pid
-        self.door = Door(pid, rank)
+        self.door = RemoteMemory(pid, rank)
         self.sights: dict[bytes, _Sight] = {}
 
     def see(self, record: Record) -> _Sight:

@@ -17,7 +17,7 @@ BLOCK = 512 << 10
 """Bytes that are usually asked for at once."""
 
 
-class Door:
+class RemoteMemory:
     """The way to the memory of one process. One thread at a time goes through.
 
     Parameters
@@ -112,7 +112,7 @@ class PeerPages:
 
     Parameters
     ----------
-    door : Door
+    door : RemoteMemory
         Leads to the peer.
     bounce : Bounce
         Where single blocks are read.
@@ -126,7 +126,9 @@ class PeerPages:
 
     __slots__ = ("_at", "_bounce", "_door", "_dtype", "size")
 
-    def __init__(self, door: Door, bounce: Bounce, at: int, size: int, dtype: DType) -> None:
+    def __init__(
+        self, door: RemoteMemory, bounce: Bounce, at: int, size: int, dtype: DType
+    ) -> None:
         self._door = door
         self._bounce = bounce
         self._at = at

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.errors import CommunicationError
-from hpccomm.memory.shared.pages import Door
+from hpccomm.memory.shared.pages import RemoteMemory
 from hpccomm.memory.shared.process import process_memory
 from hpccomm.memory.views import address
 
@@ -126,7 +126,7 @@ def _map(peer: int, offered: Offer) -> str:
 
 def _read(peer: int, offered: Offer) -> str:
     """Return why a peer's pages are not reached, or an empty string."""
-    door = Door(offered.pid, peer)
+    door = RemoteMemory(offered.pid, peer)
     found = np.zeros(TOKEN, np.uint8)
     try:
         door.read(offered.at, address(found), TOKEN)

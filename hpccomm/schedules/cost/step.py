@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from hpccomm.schedules.cost.dealt import Dealt
 from hpccomm.schedules.cost.path import Path, Stage
+from hpccomm.schedules.cost.pieces import Pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ def chained(steps: Steps) -> Path:
     return sum((step.hop + step.local for step in steps), Path())
 
 
-def in_turn(pieces: Dealt, ways: Callable[[float], Sequence[Steps]]) -> list[Stage]:
+def in_turn(pieces: Pieces, ways: Callable[[float], Sequence[Steps]]) -> list[Stage]:
     """Return the stages of pieces that go through the same steps, on channels.
 
     Parameters
     ----------
-    pieces : Dealt
+    pieces : Pieces
         What goes through them, one piece of a channel after the other.
     ways : callable
         ``ways(elements)`` gives the steps of a piece, and others of which some may take longer.

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hpccomm.schedules.cost.case import Case
-from hpccomm.schedules.cost.dealt import Dealt, deal
 from hpccomm.schedules.cost.path import Path, Reach, Stage, after, copy, fold
+from hpccomm.schedules.cost.pieces import Pieces, deal
 from hpccomm.schedules.cost.step import Step, Steps, chained, in_turn, local_step
 
 Elements = Callable[[int, int], float]
@@ -122,7 +122,7 @@ def _ports(case: Case, elements: float) -> tuple[Path, Path]:
     return near * inner, far * case.inject(Reach.ACROSS, elements, both_ways=False)
 
 
-def _one_by_one(pieces: Dealt, longest: Stage, busy: Sequence[Path]) -> Stage:
+def _one_by_one(pieces: Pieces, longest: Stage, busy: Sequence[Path]) -> Stage:
     """Return the paths of all pieces but one through what is `busy`, and of one to the end.
 
     A channel does one of these after the other, others meanwhile.

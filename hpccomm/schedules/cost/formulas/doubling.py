@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hpccomm.schedules.cost.case import Case
-from hpccomm.schedules.cost.dealt import Dealt, deal
 from hpccomm.schedules.cost.path import Path, Reach, Stage, copy, fold
+from hpccomm.schedules.cost.pieces import Pieces, deal
 from hpccomm.schedules.cost.step import Step, Steps, chained, in_turn, local_step
 
 
@@ -179,6 +179,6 @@ def _begun(core: _Core, elements: float) -> Steps:
     return [*core.aside(half, fold(half), both_ways=True), *core.aside(half, Path())]
 
 
-def _pieces(case: Case) -> Dealt:
+def _pieces(case: Case) -> Pieces:
     # Half of a piece, its longest message, is a segment.
     return deal(case.call.counts[0], 2 * case.tuning.segment, case.tuning.channels)

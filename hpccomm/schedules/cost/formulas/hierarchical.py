@@ -14,14 +14,14 @@ from dataclasses import replace
 from hpccomm.schedules.algorithms.families import halves_evenly
 from hpccomm.schedules.algorithms.hierarchical import DEFAULT
 from hpccomm.schedules.cost.case import Case
-from hpccomm.schedules.cost.dealt import Dealt, deal
 from hpccomm.schedules.cost.formulas import shifts, tree
 from hpccomm.schedules.cost.formulas.doubling import halving_doubling_steps
 from hpccomm.schedules.cost.path import Path, Reach, Stage, copy, fold
+from hpccomm.schedules.cost.pieces import Pieces, deal
 from hpccomm.schedules.cost.step import Step, Steps, chained, in_turn, local_step
 
 
-def _pieces(case: Case) -> Dealt:
+def _pieces(case: Case) -> Pieces:
     span = DEFAULT.across.span(case.network.nodes)
     whole = span * case.tuning.segment * case.per_node
     return deal(case.call.counts[0], whole, case.tuning.channels)
@@ -125,7 +125,7 @@ def broadcast(case: Case) -> list[Stage]:
     return [tuple(others * busy + way for way in ways for busy in (root, inner))]
 
 
-def _blocks(case: Case) -> Dealt:
+def _blocks(case: Case) -> Pieces:
     return deal(max(case.call.counts), case.tuning.segment, case.tuning.channels)
 
 

@@ -9,9 +9,9 @@ rank before the link sends over it in every step. The longer of the two counts.
 import numpy as np
 
 from hpccomm.schedules.cost.case import Case
-from hpccomm.schedules.cost.dealt import Dealt, deal
 from hpccomm.schedules.cost.formulas.binomial import root_ports, subtrees
 from hpccomm.schedules.cost.path import Path, Reach, Stage, after, copy, fold
+from hpccomm.schedules.cost.pieces import Pieces, deal
 
 
 def passing(case: Case, steps: int, elements: float, across: int | None = None) -> Stage:
@@ -35,7 +35,7 @@ def passing(case: Case, steps: int, elements: float, across: int | None = None) 
     )
 
 
-def _phases(case: Case, blocks: Dealt, folding: int, others: int, local: Path) -> list[Stage]:
+def _phases(case: Case, blocks: Pieces, folding: int, others: int, local: Path) -> list[Stage]:
     """Return the stages of phases that fold, and of others, with `local` steps for all pieces."""
     steps = case.ranks - 1
     share = blocks.elements / max(blocks.total, 1)

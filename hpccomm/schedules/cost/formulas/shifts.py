@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hpccomm.schedules.cost.case import Case
-from hpccomm.schedules.cost.dealt import Dealt, deal
 from hpccomm.schedules.cost.path import Path, Reach, Stage, after, copy, fold
+from hpccomm.schedules.cost.pieces import Pieces, deal
 from hpccomm.schedules.cost.step import Step, chained, local_step
 
 
@@ -149,7 +149,7 @@ def exchange(case: Case, messages: int, elements: float) -> Stage:
     return (*following, (messages - 1) * (staying + edge.port) + staying)
 
 
-def _phase(case: Case, blocks: Dealt, local: Path) -> Stage:
+def _phase(case: Case, blocks: Pieces, local: Path) -> Stage:
     """Return the paths through a phase of pairwise exchange, with `local` steps for all pieces."""
     own = exchange(case, blocks.pieces, blocks.piece)
     if blocks.channels == 1:
@@ -175,7 +175,7 @@ def all_gather(case: Case) -> list[Stage]:
     return [after(copy(blocks.total), _phase(case, blocks, Path()))]
 
 
-def _blocks(case: Case) -> Dealt:
+def _blocks(case: Case) -> Pieces:
     """Return the blocks of an array's pieces."""
     block = -(-case.call.counts[0] // case.ranks)
     return deal(block, case.tuning.segment, case.tuning.channels)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from hpccomm.contracts.device import DeviceWay
+from hpccomm.contracts.device import DeviceRoute
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.arrays import DeviceArray
 from hpccomm.memory.cuda.streams import Queue
@@ -13,12 +13,12 @@ from hpccomm.runtime.stats import Tally
 
 
 @dataclass(slots=True)
-class Launched:
+class DeviceCall:
     """A call on device arrays that is ready to go.
 
     Attributes
     ----------
-    way : DeviceWay
+    way : DeviceRoute
         How.
     label : tuple of str and int
         Its name and bytes.
@@ -42,7 +42,7 @@ class Launched:
         Bytes of the messages between this rank and itself.
     """
 
-    way: DeviceWay
+    way: DeviceRoute
     label: Label
     tally: Tally
     send: int
@@ -58,7 +58,7 @@ class Launched:
     own_receives: tuple[int, ...] = ()
 
 
-def check_own(calls: tuple[Launched, ...]) -> None:
+def check_own(calls: tuple[DeviceCall, ...]) -> None:
     """Raise if this rank sends to itself what it does not receive in the same calls.
 
     On a stream the one would wait for the other for ever.
@@ -73,7 +73,7 @@ def check_own(calls: tuple[Launched, ...]) -> None:
         )
 
 
-def check_apart(calls: tuple[Launched, ...]) -> None:
+def check_apart(calls: tuple[DeviceCall, ...]) -> None:
     """Raise if one call of a batch touches what another one writes: they are carried out at once.
 
     Raises
@@ -107,7 +107,7 @@ def _end(extent: _Extent) -> int:
     return extent.end
 
 
-def _extents(call: Launched) -> list[_Extent]:
+def _extents(call: DeviceCall) -> list[_Extent]:
     """Return where a call reads and writes. What it does to its own arrays is its own matter."""
     name = call.label[0]
     reads = [_extent(array, False, name) for array in call.reads if array.nbytes]

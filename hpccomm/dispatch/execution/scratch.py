@@ -11,7 +11,7 @@ KEPT_BYTES = 64 << 20
 """More is given back after the call."""
 
 
-class Room:
+class ScratchBuffer:
     """Memory for what a call needs besides its arrays; calls have it one after the other."""
 
     __slots__ = ("_bytes", "_taken")

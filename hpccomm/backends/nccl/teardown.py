@@ -13,7 +13,7 @@ from typing import Any
 from hpccomm.memory.cuda import streams
 
 
-class Ending:
+class TeardownThread:
     """A thread that waits until one communicator is to be ended.
 
     Parameters

@@ -12,7 +12,7 @@ from hpccomm.contracts.backend import Backend, Start
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.dispatch import policy
-from hpccomm.dispatch.execution import Forms, Program, Runner, compiled
+from hpccomm.dispatch.execution import Program, Runner, Variants, compiled
 from hpccomm.dispatch.sharing import Sharing
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Folder, Op, ReduceOp, name_of
@@ -48,7 +48,7 @@ class Started(NamedTuple):
     reached: str
 
 
-class OwnAlgorithms:
+class AlgorithmRunner:
     """Runs algorithms on the ranks of one communicator.
 
     Parameters
@@ -97,7 +97,7 @@ class OwnAlgorithms:
         assert sharing is not None
         likely, scratch, reached = self._likely(builds, call, pick, sharing)
         topology, rank = self._backend.topology, self._backend.rank
-        forms = Forms(
+        forms = Variants(
             rank,
             tuple(topology.neighbours(rank)),
             _fingerprint(asked, pick.algorithm, deterministic),

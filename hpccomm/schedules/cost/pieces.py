@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Dealt(NamedTuple):
+class Pieces(NamedTuple):
     """Pieces of an array that are dealt to channels.
 
     Attributes
@@ -37,12 +37,12 @@ class Dealt(NamedTuple):
         return self.total / self.all_pieces
 
 
-def deal(count: int, piece: int, channels: int) -> Dealt:
+def deal(count: int, piece: int, channels: int) -> Pieces:
     """Deal `count` elements, cut into pieces of `piece`, to `channels` in turn."""
     if count <= piece:
-        return Dealt(1, count, count, 1, 1)
+        return Pieces(1, count, count, 1, 1)
     pieces = -(-count // piece)
     most = -(-pieces // channels)
     # The first channel has most pieces; the last piece, which may be short, may be its own.
     short = pieces * piece - count if (pieces - 1) % channels == 0 else 0
-    return Dealt(most, most * piece - short, count, min(pieces, channels), pieces)
+    return Pieces(most, most * piece - short, count, min(pieces, channels), pieces)

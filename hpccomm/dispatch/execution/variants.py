@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpccomm.contracts.transport import RECORD, Exposure, Reach
-from hpccomm.dispatch.execution.program import Message, Program, Slice, Turn
+from hpccomm.dispatch.execution.program import LocalRound, Message, Program, Slice
 from hpccomm.dispatch.execution.reached import Peers
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch
@@ -38,7 +38,7 @@ class Found(NamedTuple):
     peers: Peers
 
 
-class Forms:
+class Variants:
     """The programs of one rank for calls of one signature.
 
     Parameters
@@ -133,7 +133,7 @@ class Forms:
         )
 
 
-def _meeting(members: tuple[int, ...]) -> list[Turn]:
+def _meeting(members: tuple[int, ...]) -> list[LocalRound]:
     """Return the turns that fill a table, of which each rank has the first row, with all rows.
 
     J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby, "Efficient algorithms for all-to-all
@@ -148,6 +148,6 @@ def _meeting(members: tuple[int, ...]) -> list[Turn]:
         old = Slice(0, slice(0, count * RECORD))
         receive = Message(members[known], new)
         send = Message(members[-known], old)
-        turns.append(Turn((receive,), (send,)))
+        turns.append(LocalRound((receive,), (send,)))
         known += count
     return turns

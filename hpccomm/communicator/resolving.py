@@ -22,7 +22,7 @@ Role = Literal["x", "out", "new"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CallArguments:
     """A call's arguments, without the memory.
 
     `x` and `out` are pairs of dtype and shape, or None where the array was not given.
@@ -41,7 +41,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class Resolved:
     """What a call comes to.
 
     Attributes
@@ -63,7 +63,7 @@ class Demand:
     written: bool = False
 
 
-Rule = Callable[[Asked], Demand]
+Rule = Callable[[CallArguments], Resolved]
 
 
 def check_counts(name: str, counts: object, size: int) -> Shape:
@@ -87,7 +87,7 @@ def check_counts(name: str, counts: object, size: int) -> Shape:
     return numbers
 
 
-def _given(asked: Asked) -> tuple[DType, Shape]:
+def _given(asked: CallArguments) -> tuple[DType, Shape]:
     if asked.x is None:
         raise UsageError("x is None; give an array")
     return asked.x
@@ -127,7 +127,7 @@ def _rows(name: str, shape: Shape) -> Shape:
     return shape[1:]
 
 
-def _into(asked: Asked, dtype: DType, shape: Shape) -> Role:
+def _into(asked: CallArguments, dtype: DType, shape: Shape) -> Role:
     """Return where a result of `shape` goes: to `out` or a new array."""
     if asked.out is None:
         return "new"
@@ -144,25 +144,25 @@ def _uneven(counts: Sequence[int], rest: Shape) -> Shape:
     return tuple(count * row for count in counts)
 
 
-def all_reduce(asked: Asked) -> Demand:
+def all_reduce(asked: CallArguments) -> Resolved:
     """X and the result have one shape; without out, x is both."""
     dtype, shape = _given(asked)
     op = _reduction(asked.op, dtype)
     recv: Role = "x" if asked.out is None else _into(asked, dtype, shape)
     in_place = recv == "x" or asked.in_place
     call = Signature("all_reduce", dtype, (math.prod(shape),), op=op, in_place=in_place)
-    return Demand(call, "x", recv, shape, written=recv == "x")
+    return Resolved(call, "x", recv, shape, written=recv == "x")
 
 
-def broadcast(asked: Asked) -> Demand:
+def broadcast(asked: CallArguments) -> Resolved:
     """X is read at the root and written elsewhere."""
     dtype, shape = _given(asked)
     root = check_rank("root", asked.root, asked.size)
     call = Signature("broadcast", dtype, (math.prod(shape),), root=root)
-    return Demand(call, None, "x", shape, written=asked.rank != root)
+    return Resolved(call, None, "x", shape, written=asked.rank != root)
 
 
-def reduce(asked: Asked) -> Demand:
+def reduce(asked: CallArguments) -> Resolved:
     """The result is at the root alone, in out or in x."""
     dtype, shape = _given(asked)
     root = check_rank("root", asked.root, asked.size)
@@ -172,10 +172,10 @@ def reduce(asked: Asked) -> Demand:
         recv = "x" if asked.out is None else _into(asked, dtype, shape)
     in_place = recv is not None and (recv == "x" or asked.in_place)
     call = Signature("reduce", dtype, (math.prod(shape),), op=op, root=root, in_place=in_place)
-    return Demand(call, "x", recv, shape, written=recv == "x")
+    return Resolved(call, "x", recv, shape, written=recv == "x")
 
 
-def scan(asked: Asked) -> Demand:
+def scan(asked: CallArguments) -> Resolved:
     """The result has x's shape."""
     dtype, shape = _given(asked)
     op = _reduction(asked.op, dtype)
@@ -192,20 +192,20 @@ def scan(asked: Asked) -> Demand:
         exclusive=asked.exclusive,
         in_place=asked.in_place,
     )
-    return Demand(call, "x", recv, shape, written=asked.in_place)
+    return Resolved(call, "x", recv, shape, written=asked.in_place)
 
 
-def all_gather(asked: Asked) -> Demand:
+def all_gather(asked: CallArguments) -> Resolved:
     """The result is (size, *x.shape)."""
     dtype, shape = _given(asked)
     result = (asked.size, *shape)
     recv = _into(asked, dtype, result)
     counts = _uniform(shape, asked.size)
     call = Signature("all_gather", dtype, counts, in_place=asked.in_place)
-    return Demand(call, "x", recv, result)
+    return Resolved(call, "x", recv, result)
 
 
-def gather(asked: Asked) -> Demand:
+def gather(asked: CallArguments) -> Resolved:
     """As all_gather, at the root alone."""
     dtype, shape = _given(asked)
     root = check_rank("root", asked.root, asked.size)
@@ -214,10 +214,10 @@ def gather(asked: Asked) -> Demand:
     counts = _uniform(shape, asked.size)
     in_place = asked.in_place and recv is not None
     call = Signature("gather", dtype, counts, root=root, in_place=in_place)
-    return Demand(call, "x", recv, result)
+    return Resolved(call, "x", recv, result)
 
 
-def reduce_scatter(asked: Asked) -> Demand:
+def reduce_scatter(asked: CallArguments) -> Resolved:
     """The result is a block of x along axis 0."""
     dtype, shape = _given(asked)
     op = _reduction(asked.op, dtype)
@@ -225,19 +225,19 @@ def reduce_scatter(asked: Asked) -> Demand:
     recv = _into(asked, dtype, result)
     counts = _uniform(result, asked.size)
     call = Signature("reduce_scatter", dtype, counts, op=op, in_place=asked.in_place)
-    return Demand(call, "x", recv, result, written=asked.in_place)
+    return Resolved(call, "x", recv, result, written=asked.in_place)
 
 
-def all_to_all(asked: Asked) -> Demand:
+def all_to_all(asked: CallArguments) -> Resolved:
     """The result has x's shape; blocks along axis 0 change places."""
     dtype, shape = _given(asked)
     counts = _uniform(_blocks("x", shape, asked.size), asked.size)
     recv = _into(asked, dtype, shape)
     call = Signature("all_to_all", dtype, counts, counts, in_place=asked.in_place)
-    return Demand(call, "x", recv, shape, written=asked.in_place)
+    return Resolved(call, "x", recv, shape, written=asked.in_place)
 
 
-def scatter(asked: Asked) -> Demand:
+def scatter(asked: CallArguments) -> Resolved:
     """X is at the root; the result is a block of it."""
     root = check_rank("root", asked.root, asked.size)
     if asked.rank != root:
@@ -245,16 +245,16 @@ def scatter(asked: Asked) -> Demand:
             raise UsageError(f"out is None on rank {asked.rank}; scatter needs it but on the root")
         dtype, shape = asked.out
         counts = _uniform(shape, asked.size)
-        return Demand(Signature("scatter", dtype, counts, root=root), None, "out", shape)
+        return Resolved(Signature("scatter", dtype, counts, root=root), None, "out", shape)
     dtype, whole = _given(asked)
     result = _blocks("x", whole, asked.size)
     recv = _into(asked, dtype, result)
     counts = _uniform(result, asked.size)
     call = Signature("scatter", dtype, counts, root=root, in_place=asked.in_place)
-    return Demand(call, "x", recv, result, written=asked.in_place)
+    return Resolved(call, "x", recv, result, written=asked.in_place)
 
 
-def all_gather_v(asked: Asked) -> Demand:
+def all_gather_v(asked: CallArguments) -> Resolved:
     """Rank i gives counts[i] rows."""
     dtype, shape = _given(asked)
     rest = _rows("x", shape)
@@ -268,10 +268,10 @@ def all_gather_v(asked: Asked) -> Demand:
         uniform=False,
         in_place=asked.in_place,
     )
-    return Demand(call, "x", recv, result)
+    return Resolved(call, "x", recv, result)
 
 
-def gather_v(asked: Asked) -> Demand:
+def gather_v(asked: CallArguments) -> Resolved:
     """As all_gather_v, at the root alone."""
     root = check_rank("root", asked.root, asked.size)
     demand = all_gather_v(asked if asked.rank == root else _without_out(asked))
@@ -283,10 +283,10 @@ def gather_v(asked: Asked) -> Demand:
         root=root,
         in_place=asked.in_place and asked.rank == root,
     )
-    return Demand(call, "x", demand.recv if asked.rank == root else None, demand.shape)
+    return Resolved(call, "x", demand.recv if asked.rank == root else None, demand.shape)
 
 
-def reduce_scatter_v(asked: Asked) -> Demand:
+def reduce_scatter_v(asked: CallArguments) -> Resolved:
     """Rank i gets counts[i] rows of the result."""
     dtype, shape = _given(asked)
     op = _reduction(asked.op, dtype)
@@ -302,10 +302,10 @@ def reduce_scatter_v(asked: Asked) -> Demand:
         op=op,
         in_place=asked.in_place,
     )
-    return Demand(call, "x", recv, result, written=asked.in_place)
+    return Resolved(call, "x", recv, result, written=asked.in_place)
 
 
-def all_to_all_v(asked: Asked) -> Demand:
+def all_to_all_v(asked: CallArguments) -> Resolved:
     """send_counts[j] rows go to rank j, recv_counts[j] come from it."""
     dtype, shape = _given(asked)
     rest = _rows("x", shape)
@@ -326,10 +326,10 @@ def all_to_all_v(asked: Asked) -> Demand:
         uniform=False,
         in_place=asked.in_place,
     )
-    return Demand(call, "x", recv, result, written=asked.in_place)
+    return Resolved(call, "x", recv, result, written=asked.in_place)
 
 
-def scatter_v(asked: Asked) -> Demand:
+def scatter_v(asked: CallArguments) -> Resolved:
     """Rank i gets counts[i] rows of the root's x."""
     root = check_rank("root", asked.root, asked.size)
     own = asked.counts[asked.rank]
@@ -343,7 +343,7 @@ def scatter_v(asked: Asked) -> Demand:
         _check_rows("out", shape, "counts", own, f"for rank {asked.rank}")
         counts = _uneven(asked.counts, rest)
         call = Signature("scatter", dtype, counts, uniform=False, root=root)
-        return Demand(call, None, "out", shape)
+        return Resolved(call, None, "out", shape)
     dtype, whole = _given(asked)
     rest = _rows("x", whole)
     _check_rows("x", whole, "counts", sum(asked.counts), "in all")
@@ -357,16 +357,16 @@ def scatter_v(asked: Asked) -> Demand:
         root=root,
         in_place=asked.in_place,
     )
-    return Demand(call, "x", recv, result, written=asked.in_place)
+    return Resolved(call, "x", recv, result, written=asked.in_place)
 
 
-def barrier(_asked: Asked) -> Demand:
+def barrier(_asked: CallArguments) -> Resolved:
     """Nothing is moved."""
-    return Demand(Signature("barrier", dtypes.BOOL, (0,)), None, None, ())
+    return Resolved(Signature("barrier", dtypes.BOOL, (0,)), None, None, ())
 
 
-def _without_out(asked: Asked) -> Asked:
-    return Asked(asked.rank, asked.size, asked.x, None, counts=asked.counts)
+def _without_out(asked: CallArguments) -> CallArguments:
+    return CallArguments(asked.rank, asked.size, asked.x, None, counts=asked.counts)
 
 
 def _check_rows(name: str, shape: Shape, counts: str, expected: int, what: str) -> None:
