@@ -53,7 +53,7 @@ class Collectives(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
-            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         deterministic : bool
             Fold each element in rank order, so that the same input gives the same bits.
         stream : object, optional
@@ -108,7 +108,7 @@ class Collectives(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
-            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -167,7 +167,7 @@ class Collectives(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
-            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         deterministic : bool
             Fold each element in rank order, so that the same input gives the same bits.
         stream : object, optional
@@ -223,7 +223,7 @@ class Collectives(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
-            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -280,7 +280,7 @@ class Collectives(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
-            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         deterministic : bool
             Fold each element in rank order, so that the same input gives the same bits.
         stream : object, optional
@@ -335,7 +335,7 @@ class Collectives(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
-            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -389,7 +389,7 @@ class Collectives(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
-            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -445,7 +445,7 @@ class Collectives(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
-            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -505,7 +505,7 @@ class Collectives(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
-            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         deterministic : bool
             Fold each element in rank order, so that the same input gives the same bits.
         stream : object, optional
@@ -557,7 +557,7 @@ class Collectives(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
-            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : None
             A barrier has no arrays, and so no stream.
 

@@ -48,7 +48,7 @@ class Uneven(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
-            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -118,7 +118,7 @@ class Uneven(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
-            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         deterministic : bool
             Fold each element in rank order, so that the same input gives the same bits.
         stream : object, optional
@@ -181,7 +181,7 @@ class Uneven(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
-            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -247,7 +247,7 @@ class Uneven(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
-            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -319,7 +319,7 @@ class Uneven(Core):
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
         algorithm : str, optional
-            None or ``"auto"``, or a name that `explain` and the error of an unknown name tell.
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
