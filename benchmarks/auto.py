@@ -20,7 +20,7 @@ from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.tune import calls
 from hpccomm.bench.tune.measuring import Bench, Effort, spelled
 from hpccomm.bench.tune.verifying import SLOWER, Verdict, verify
-from hpccomm.contracts.signature import COLLECTIVES
+from hpccomm.contracts.collectives import COLLECTIVES
 from hpccomm.dispatch.policy import Pick
 
 HEADING = (

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice, product
 from typing import Any, NamedTuple
 
-from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS, ROOTED
+from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.proof import Case, case, prove_all
 from hpccomm.schedules.proof.arguments import Form

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from proofs import EVERY, Which
 
-from hpccomm.contracts.signature import BLOCKWISE
+from hpccomm.contracts.collectives import BLOCKWISE
 from hpccomm.schedules.proof import Case
 from hpccomm.schedules.schedule import whole
 from hpccomm.topology import arrange

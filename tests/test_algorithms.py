@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from proofs import EVERY, Which, cases, prove_sizes, topologies_of
 
-from hpccomm.contracts.signature import BLOCKWISE, ROOTED
+from hpccomm.contracts.collectives import BLOCKWISE, ROOTED
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.proof import check_same_program, prove_all

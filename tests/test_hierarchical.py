@@ -6,7 +6,8 @@ from itertools import cycle, product
 import numpy as np
 import pytest
 
-from hpccomm.contracts.signature import BLOCKWISE, ROOTED, Signature
+from hpccomm.contracts.collectives import BLOCKWISE, ROOTED
+from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.algorithms import Algorithm, families
 from hpccomm.schedules.algorithms.families import Family

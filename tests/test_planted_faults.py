@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from proofs import EVERY, Which
 
-from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS
+from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
 from hpccomm.schedules.proof import Case, Unproven, prove_all
 from hpccomm.schedules.schedule import (
     SEND,

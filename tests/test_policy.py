@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.contracts.signature import COLLECTIVES, REDUCTIONS, Signature
+from hpccomm.contracts.collectives import COLLECTIVES, REDUCTIONS
+from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import (
     Decision,

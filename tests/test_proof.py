@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hpccomm.contracts.signature import COLLECTIVES, Signature
+from hpccomm.contracts.collectives import COLLECTIVES
+from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, shm, shm_staged

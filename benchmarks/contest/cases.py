@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm import ReduceOp
-from hpccomm.bench.perf.collectives import ALIGNMENT, Collective, Layout, Place
+from hpccomm.bench.perf.collectives import ALIGNMENT, Benchmark, Layout, Place
 from hpccomm.bench.perf.collectives import COLLECTIVES as MEASURED
 from hpccomm.bench.perf.verification import Data, Segment, fill, poison
 
@@ -25,14 +25,14 @@ OVERWRITES = ("all_reduce", "broadcast", "reduce", "scan")
 """Calls that work in place unless they are told not to."""
 
 # It is laid out like an all-reduce but for what comes out, and always told where that goes.
-_SCAN = Collective(
+_SCAN = Benchmark(
     "scan",
     MEASURED["all_reduce"].arrange,
     MEASURED["reduce_scatter"].arguments,
     lambda _ranks: 1.0,
     reduces=True,
 )
-COLLECTIVES: dict[str, Collective] = {
+COLLECTIVES: dict[str, Benchmark] = {
     name: collective
     for name, collective in {**MEASURED, "scan": _SCAN}.items()
     if name not in ("barrier", "all_to_all_v")
@@ -76,7 +76,7 @@ class Case:
 
     Attributes
     ----------
-    collective : Collective
+    collective : Benchmark
         How it is called.
     layout : Layout
         How much goes in and out.

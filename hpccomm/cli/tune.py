@@ -10,7 +10,7 @@ from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.cli import output
 from hpccomm.cli.show import add_run, path
-from hpccomm.contracts.signature import COLLECTIVES
+from hpccomm.contracts.collectives import COLLECTIVES
 from hpccomm.errors import UsageError
 from hpccomm.schedules.cost.network_files import ready
 

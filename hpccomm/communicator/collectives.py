@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from hpccomm.communicator import resolving as demands
 from hpccomm.communicator.core import Core
 from hpccomm.reductions import Op, ReduceOp
 
@@ -74,7 +73,6 @@ class Collectives(Core):
         """
         return self._collective(
             "all_reduce",
-            demands.all_reduce,
             x,
             out,
             op=op,
@@ -127,7 +125,6 @@ class Collectives(Core):
         """
         return self._collective(
             "broadcast",
-            demands.broadcast,
             x,
             root=root,
             async_op=async_op,
@@ -188,7 +185,6 @@ class Collectives(Core):
         """
         return self._collective(
             "reduce",
-            demands.reduce,
             x,
             out,
             op=op,
@@ -242,7 +238,6 @@ class Collectives(Core):
         """
         return self._collective(
             "all_gather",
-            demands.all_gather,
             x,
             out,
             async_op=async_op,
@@ -301,7 +296,6 @@ class Collectives(Core):
         """
         return self._collective(
             "reduce_scatter",
-            demands.reduce_scatter,
             x,
             out,
             op=op,
@@ -354,7 +348,6 @@ class Collectives(Core):
         """
         return self._collective(
             "all_to_all",
-            demands.all_to_all,
             x,
             out,
             async_op=async_op,
@@ -408,7 +401,6 @@ class Collectives(Core):
         """
         return self._collective(
             "gather",
-            demands.gather,
             x,
             out,
             root=root,
@@ -464,7 +456,6 @@ class Collectives(Core):
         """
         return self._collective(
             "scatter",
-            demands.scatter,
             x,
             out,
             root=root,
@@ -526,7 +517,6 @@ class Collectives(Core):
         """
         return self._collective(
             "scan",
-            demands.scan,
             x,
             out,
             op=op,
@@ -575,7 +565,6 @@ class Collectives(Core):
         """
         return self._collective(
             "barrier",
-            demands.barrier,
             None,
             async_op=async_op,
             timeout=timeout,

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.device_call import DeviceCall
 from hpccomm.communicator.devices import Devices
-from hpccomm.communicator.resolving import CallArguments, Resolved, Rule
+from hpccomm.communicator.in_place import in_place as out_is_x_or_block
+from hpccomm.communicator.resolving import RULES, CallArguments, Resolved
 from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.device import DeviceDispatch, DeviceRoute
 from hpccomm.dispatch import HostDispatch, Route
 from hpccomm.dispatch.policy import AUTO
@@ -25,7 +27,6 @@ from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.arrays import DeviceArray
 from hpccomm.memory.views import (
     View,
-    address,
     check_dtype,
     check_layout,
     empty_like_kind,
@@ -35,7 +36,6 @@ from hpccomm.memory.views import (
 )
 from hpccomm.runtime.engine import CallEngine, Label, Operation
 from hpccomm.runtime.stats import Tally
-from hpccomm.schedules.algorithms.partition import offsets
 from hpccomm.settings import Settings, check_bool, check_seconds
 
 if TYPE_CHECKING:
@@ -139,7 +139,6 @@ class Core:
     def _collective(
         self,
         name: str,
-        rule: Rule,
         x: Any,
         out: Any = None,
         *,
@@ -161,7 +160,6 @@ class Core:
             limit = calls.timeout if timeout is None else self._timeout(timeout)
             recipe, a, b = self._recipe(
                 name,
-                rule,
                 x,
                 out,
                 op,
@@ -248,7 +246,6 @@ class Core:
     def _recipe(
         self,
         name: str,
-        rule: Rule,
         x: Any,
         out: Any,
         op: Any = None,
@@ -267,7 +264,12 @@ class Core:
         on_device = a.__class__ is DeviceArray or b.__class__ is DeviceArray
         if on_device:
             self._check_devices(a, b)
-        in_place = b is not None and a is not None and self._in_place(name, a, b, root, counts)
+        in_place = (
+            b is not None
+            and a is not None
+            and overlap(a, b)
+            and out_is_x_or_block(CALLS[name], name, a, b, self._backend.rank, root, counts)
+        )
         key: object = (
             name,
             on_device,
@@ -301,7 +303,7 @@ class Core:
                 exclusive,
                 in_place,
             )
-            recipe = self._decide(name, rule, asked, algorithm, deterministic, on_device)
+            recipe = self._decide(name, asked, algorithm, deterministic, on_device)
             if key is not None:
                 if len(self._recipes) >= RECIPES:
                     self._recipes.clear()
@@ -388,37 +390,9 @@ class Core:
         assert isinstance(self._devices, Devices)
         return self._devices.new_like(x, demand.shape, demand.call.dtype, stream)
 
-    def _in_place(self, name: str, a: View, b: View, root: Any, counts: tuple[int, ...]) -> bool:
-        """Whether out is x, or the own block of one is the other; any other overlap is refused."""
-        if not overlap(a, b):
-            return False
-        check_layout(a, "x", written=False)
-        check_layout(b, "out", written=True)
-        start_x, start_out = address(a), address(b)
-        if name in ("all_reduce", "scan", "all_to_all", "all_to_all_v", "reduce"):
-            if name == "reduce" and root != self._backend.rank:
-                return False  # out is not used
-            if start_x == start_out and a.nbytes == b.nbytes:
-                return True
-            fits = "give out=x, or an array that shares no memory with x"
-        else:
-            whole, block = (b, a) if "gather" in name else (a, b)
-            rooted = name in ("gather", "gather_v", "scatter", "scatter_v")
-            if rooted and root != self._backend.rank:
-                return False  # one of them is not used
-            before = block.nbytes * self._backend.rank
-            if counts:
-                rows = sum(counts)
-                before = offsets(counts)[self._backend.rank] * (whole.nbytes // max(rows, 1))
-            if address(block) == address(whole) + before:
-                return True
-            fits = "give this rank's own block of the other, or an array that shares no memory"
-        raise UsageError(f"x and out of {name} overlap; {fits}")
-
     def _decide(
         self,
         name: str,
-        rule: Rule,
         asked: CallArguments,
         algorithm: str | None,
         deterministic: bool,
@@ -427,7 +401,7 @@ class Core:
         for which, array in (("x", asked.x), ("out", asked.out)):
             if array is not None:
                 check_dtype(which, array[0])
-        demand = rule(asked)
+        demand = RULES[name](asked)
         way = self._way(demand, algorithm, deterministic, on_device)
         nbytes = demand.call.nbytes
         tally = self._calls.stats.tally(name, nbytes)

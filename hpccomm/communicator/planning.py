@@ -5,18 +5,13 @@ from typing import Any
 
 from hpccomm.communicator.device_call import DeviceCall
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.signature import COLLECTIVES, Signature
+from hpccomm.contracts.collectives import CALLS
+from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.reductions import name_of
 from hpccomm.runtime.engine import Operation
 from hpccomm.runtime.work import Work
-
-PLANNED = (
-    *COLLECTIVES,
-    *(f"{name}_v" for name in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")),
-)
-"""The calls that `plan` and `explain` take."""
 
 
 class Plan:
@@ -177,6 +172,6 @@ def check_planned(name: object) -> str:
     UsageError
         If it is none.
     """
-    if name not in PLANNED:
-        raise UsageError(f"collective is {name!r}; give one of {', '.join(map(repr, PLANNED))}")
+    if name not in CALLS:
+        raise UsageError(f"collective is {name!r}; give one of {', '.join(map(repr, CALLS))}")
     return str(name)

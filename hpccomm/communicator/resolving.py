@@ -5,7 +5,7 @@ Pure functions of dtypes, shapes and numbers. The memory itself (layout, overlap
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -375,3 +375,26 @@ def _check_rows(name: str, shape: Shape, counts: str, expected: int, what: str) 
             f"{name} has {shape[0]} rows (shape {shape}) and {counts} says {expected} {what}; "
             "they must be equal"
         )
+
+
+RULES: Mapping[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        all_reduce,
+        broadcast,
+        reduce,
+        all_gather,
+        reduce_scatter,
+        all_to_all,
+        gather,
+        scatter,
+        scan,
+        barrier,
+        all_gather_v,
+        reduce_scatter_v,
+        all_to_all_v,
+        gather_v,
+        scatter_v,
+    )
+}
+"""By name of the call."""

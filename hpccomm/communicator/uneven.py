@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.communicator import resolving as demands
 from hpccomm.communicator.core import Core
-from hpccomm.communicator.resolving import Rule, check_counts
+from hpccomm.communicator.resolving import check_counts
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, view
 from hpccomm.reductions import Op, ReduceOp
@@ -67,7 +66,6 @@ class Uneven(Core):
         """
         known = self._row_counts(
             "all_gather_v",
-            demands.all_gather_v,
             x,
             out,
             counts,
@@ -77,7 +75,6 @@ class Uneven(Core):
         )
         return self._collective(
             "all_gather_v",
-            demands.all_gather_v,
             x,
             out,
             counts=known,
@@ -140,7 +137,6 @@ class Uneven(Core):
         known = check_counts("counts", counts, self._backend.size)
         return self._collective(
             "reduce_scatter_v",
-            demands.reduce_scatter_v,
             x,
             out,
             op=op,
@@ -207,7 +203,6 @@ class Uneven(Core):
             incoming = check_counts("recv_counts", recv_counts, self._backend.size)
         return self._collective(
             "all_to_all_v",
-            demands.all_to_all_v,
             x,
             out,
             counts=known,
@@ -266,7 +261,6 @@ class Uneven(Core):
         """
         known = self._row_counts(
             "gather_v",
-            demands.gather_v,
             x,
             out,
             counts,
@@ -277,7 +271,6 @@ class Uneven(Core):
         )
         return self._collective(
             "gather_v",
-            demands.gather_v,
             x,
             out,
             root=root,
@@ -342,7 +335,6 @@ class Uneven(Core):
             known = check_counts("counts", counts, self._backend.size)
         return self._collective(
             "scatter_v",
-            demands.scatter_v,
             x,
             out,
             root=root,
@@ -357,27 +349,27 @@ class Uneven(Core):
     # found before: afterwards the other ranks would wait for it.
 
     def _row_counts(
-        self, name: str, rule: Rule, x: Any, out: Any, counts: Any, **others: Any
+        self, name: str, x: Any, out: Any, counts: Any, **others: Any
     ) -> tuple[int, ...]:
         """Return `counts`, or each rank's number of rows of x."""
         if counts is not None:
             return check_counts("counts", counts, self._backend.size)
         rows = _rows("x", x)
-        self._rehearse(name, rule, x, out, (rows,) * self._backend.size, **others)
+        self._rehearse(name, x, out, (rows,) * self._backend.size, **others)
         known = self._exchange("counts", rows, others["timeout"])
-        self._agree_on_fit(name, rule, x, out, known, root=others.get("root"))
+        self._agree_on_fit(name, x, out, known, root=others.get("root"))
         return known
 
     def _incoming(
         self, x: Any, out: Any, outgoing: tuple[int, ...], **others: Any
     ) -> tuple[int, ...]:
         """Return the rows that come from each rank."""
-        self._rehearse("all_to_all_v", demands.all_to_all_v, x, out, outgoing, outgoing, **others)
+        self._rehearse("all_to_all_v", x, out, outgoing, outgoing, **others)
         self._may_exchange("recv_counts")
         mine = np.array(outgoing, np.int64)
-        got = self._collective("all_to_all", demands.all_to_all, mine, timeout=others["timeout"])
+        got = self._collective("all_to_all", mine, timeout=others["timeout"])
         incoming = tuple(got.tolist())
-        self._agree_on_fit("all_to_all_v", demands.all_to_all_v, x, out, outgoing, incoming)
+        self._agree_on_fit("all_to_all_v", x, out, outgoing, incoming)
         return incoming
 
     def _wanted(self, x: Any, out: Any, root: Any, **others: Any) -> tuple[int, ...]:
@@ -396,7 +388,6 @@ class Uneven(Core):
         pretended[rank] = rows
         self._rehearse(
             "scatter_v",
-            demands.scatter_v,
             x,
             None if at_root else out,
             tuple(pretended),
@@ -408,16 +399,15 @@ class Uneven(Core):
         if wanted[root] == -1:
             taken = sum(wanted) + 1
             left = np.array([given - taken], np.int64)
-            self._collective("broadcast", demands.broadcast, left, root=root, timeout=timeout)
+            self._collective("broadcast", left, root=root, timeout=timeout)
             wanted[root] = int(left[0])
         known = tuple(wanted)
-        self._agree_on_fit("scatter_v", demands.scatter_v, x, out, known, root=root)
+        self._agree_on_fit("scatter_v", x, out, known, root=root)
         return known
 
     def _rehearse(
         self,
         name: str,
-        rule: Rule,
         x: Any,
         out: Any,
         counts: tuple[int, ...],
@@ -431,9 +421,7 @@ class Uneven(Core):
         """Raise what the call would raise with such counts, whatever the other ranks give."""
         self._timeout(timeout)
         fits = out if name == "scatter_v" else None  # elsewhere its size is not known yet
-        _, array, _ = self._recipe(
-            name, rule, x, fits, None, root, counts, recv_counts, False, algorithm
-        )
+        _, array, _ = self._recipe(name, x, fits, None, root, counts, recv_counts, False, algorithm)
         if stream is not None:
             self._check_stream(stream, array if out is None else view(out, "out"))
         for which, given in (("x", x), ("out", out)):
@@ -447,7 +435,6 @@ class Uneven(Core):
     def _agree_on_fit(
         self,
         name: str,
-        rule: Rule,
         x: Any,
         out: Any,
         counts: tuple[int, ...],
@@ -463,7 +450,7 @@ class Uneven(Core):
                     f"x has {-min(counts)} rows less on the root than the other ranks' out arrays "
                     "take; give an x with more rows"
                 )
-            self._recipe(name, rule, x, out, None, root, counts, recv_counts)
+            self._recipe(name, x, out, None, root, counts, recv_counts)
         except UsageError as refused:
             error = refused
         with self._one_call():
@@ -472,7 +459,7 @@ class Uneven(Core):
     def _exchange(self, name: str, number: int, timeout: float | None) -> tuple[int, ...]:
         self._may_exchange(name)
         mine = np.array([number], np.int64)
-        everyone = self._collective("all_gather", demands.all_gather, mine, timeout=timeout)
+        everyone = self._collective("all_gather", mine, timeout=timeout)
         return tuple(everyone.ravel().tolist())
 
     def _may_exchange(self, name: str) -> None:

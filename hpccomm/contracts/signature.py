@@ -8,29 +8,6 @@ from numpy.typing import NDArray
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op
 
-COLLECTIVES = (
-    "all_reduce",
-    "broadcast",
-    "reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "gather",
-    "scatter",
-    "scan",
-    "barrier",
-)
-"""The collectives. The uneven calls (``all_gather_v``, ...) are the same with other counts."""
-
-REDUCTIONS = frozenset(("all_reduce", "reduce", "reduce_scatter", "scan"))
-"""Those that fold contributions."""
-
-ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
-"""Those that have a root."""
-
-BLOCKWISE = frozenset(("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"))
-"""Those that count the block of each rank; the others count the array, or nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class Signature:

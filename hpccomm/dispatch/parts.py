@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from hpccomm.contracts.signature import BLOCKWISE, Signature
+from hpccomm.contracts.collectives import BLOCKWISE
+from hpccomm.contracts.signature import Signature
 
 PART_BYTES = 4 << 20
 """Bytes of a part: large enough that starting a copy or a call costs little of its time."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 import hpccomm
-from hpccomm.contracts.signature import COLLECTIVES
+from hpccomm.contracts.collectives import COLLECTIVES
 from hpccomm.errors import ConfigurationError
 from hpccomm.memory.cuda import streams
 from hpccomm.runtime.work import Work

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpccomm import settings
-from hpccomm.bench.perf.collectives import COLLECTIVES, Collective
+from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark
 from hpccomm.bench.perf.measure import Case, check_algorithm
 from hpccomm.bench.perf.names import NO_OP, NO_TYPE, OPS, TYPES
 from hpccomm.bench.perf.options import Options
@@ -40,7 +40,7 @@ class SweepSegment:
         """The type; of a barrier, which has none, any."""
         return TYPES.get(self.type_name, np.dtype(np.uint8))
 
-    def case(self, collective: Collective, size: int) -> Case:
+    def case(self, collective: Benchmark, size: int) -> Case:
         """Return the case of one size."""
         return Case(collective, self.dtype, OPS.get(self.op_name), self.root, size)
 
@@ -55,7 +55,7 @@ class Block:
         Number of the backend, as they were asked for.
     backend : str
         As it is printed.
-    collective : Collective
+    collective : Benchmark
         Which is measured.
     algorithm : str
         As it is printed, and passed to the calls.
@@ -65,7 +65,7 @@ class Block:
 
     source: int
     backend: str
-    collective: Collective
+    collective: Benchmark
     algorithm: str
     pairs: tuple[Pair, ...]
 
@@ -156,7 +156,7 @@ class Plan:
         self._skipped[f"{name} on device arrays"] = None
 
     def _algorithms(
-        self, comm: "Communicator", side: MemoryKind, collective: Collective
+        self, comm: "Communicator", side: MemoryKind, collective: Benchmark
     ) -> Iterator[tuple[str, tuple[Pair, ...]]]:
         """Yield the algorithms of a collective, and the pairs that each applies to."""
         asked, pairs = self._options.algorithms, self._options.pairs(collective.name)
@@ -200,7 +200,7 @@ class Plan:
 def _failures(
     comm: "Communicator",
     side: MemoryKind,
-    collective: Collective,
+    collective: Benchmark,
     pairs: Sequence[Pair],
     algorithm: str,
 ) -> dict[Pair, str]:
@@ -221,7 +221,7 @@ def _failures(
 
 
 def _by_default(
-    comm: "Communicator", side: MemoryKind, collective: Collective, pairs: Sequence[Pair]
+    comm: "Communicator", side: MemoryKind, collective: Benchmark, pairs: Sequence[Pair]
 ) -> str:
     """Return the algorithm of a table for which none is asked: the variable's where it applies.
 

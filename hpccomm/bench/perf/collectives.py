@@ -273,7 +273,7 @@ def _none(_given: Given) -> Arguments:
 
 def bind(
     comm: "Communicator",
-    collective: "Collective",
+    collective: "Benchmark",
     given: Given,
     how: dict[str, Any],
     copy: Callable[[Any, Any], None] = np.copyto,
@@ -298,7 +298,7 @@ def bind(
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class Benchmark:
     """One collective, as it is measured.
 
     Attributes
@@ -350,20 +350,20 @@ def _twice_all_but_own(ranks: int) -> float:
     return 2 * (ranks - 1) / ranks
 
 
-COLLECTIVES: dict[str, Collective] = {
+COLLECTIVES: dict[str, Benchmark] = {
     collective.name: collective
     for collective in (
-        Collective("all_reduce", _all_reduce, _reduced_in_place, _twice_all_but_own, reduces=True),
-        Collective("reduce_scatter", _reduce_scatter, _reduced, _all_but_own, reduces=True),
-        Collective("all_gather", _all_gather, _with_out, _all_but_own),
-        Collective("broadcast", _broadcast, _broadcast_arguments, _one, rooted=True),
-        Collective("reduce", _reduce, _reduced_to_root, _one, reduces=True, rooted=True),
-        Collective("all_to_all", _all_to_all, _with_out, _all_but_own),
-        Collective("all_to_all_v", _all_to_all_v, _uneven, _all_but_own),
-        Collective("gather", _gather, _to_or_from_root, _all_but_own, rooted=True),
-        Collective("scatter", _scatter, _to_or_from_root, _all_but_own, rooted=True),
-        Collective("send_recv", _send_recv, _around, _one, names_op=True, algorithms=False),
-        Collective("barrier", _nothing, _none, _one, moves=False, in_place=False),
+        Benchmark("all_reduce", _all_reduce, _reduced_in_place, _twice_all_but_own, reduces=True),
+        Benchmark("reduce_scatter", _reduce_scatter, _reduced, _all_but_own, reduces=True),
+        Benchmark("all_gather", _all_gather, _with_out, _all_but_own),
+        Benchmark("broadcast", _broadcast, _broadcast_arguments, _one, rooted=True),
+        Benchmark("reduce", _reduce, _reduced_to_root, _one, reduces=True, rooted=True),
+        Benchmark("all_to_all", _all_to_all, _with_out, _all_but_own),
+        Benchmark("all_to_all_v", _all_to_all_v, _uneven, _all_but_own),
+        Benchmark("gather", _gather, _to_or_from_root, _all_but_own, rooted=True),
+        Benchmark("scatter", _scatter, _to_or_from_root, _all_but_own, rooted=True),
+        Benchmark("send_recv", _send_recv, _around, _one, names_op=True, algorithms=False),
+        Benchmark("barrier", _nothing, _none, _one, moves=False, in_place=False),
     )
 }
 """Every collective that can be measured, in the order of ``all``."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.bench.perf.collectives import Call, Collective, Given, Layout, Place, Segments, bind
+from hpccomm.bench.perf.collectives import Benchmark, Call, Given, Layout, Place, Segments, bind
 from hpccomm.bench.perf.side import Array, MemoryKind
 from hpccomm.bench.perf.verification import Data, Mismatch
 from hpccomm.dtypes import DType
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Case:
     """What is measured on one line of the table."""
 
-    collective: Collective
+    collective: Benchmark
     dtype: DType
     op: Op | None
     root: int

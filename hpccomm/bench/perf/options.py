@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpccomm.bench.perf.collectives import COLLECTIVES, Collective
+from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark
 from hpccomm.bench.perf.names import NO_OP, OPS, TYPES
 from hpccomm.bench.perf.readers import ALL, ALL_ROOTS
 from hpccomm.bench.perf.side import AUTO
@@ -15,7 +15,7 @@ from hpccomm.results.schema import Config
 
 
 def pairs(
-    collective: Collective, types: Sequence[str], ops: Sequence[str]
+    collective: Benchmark, types: Sequence[str], ops: Sequence[str]
 ) -> tuple[tuple[str, str], ...]:
     """Return the pairs of type and reduction that mean something for a collective."""
     if not collective.reduces:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.bench.perf import facts, memory
-from hpccomm.bench.perf.collectives import COLLECTIVES, Collective, Layout, Place
+from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark, Layout, Place
 from hpccomm.bench.perf.names import NO_OP, NO_TYPE, OPS, TYPES
 from hpccomm.bench.perf.options import Options, meaningless, pairs
 from hpccomm.bench.perf.readers import ALL
@@ -52,7 +52,7 @@ MOST_UNEVEN_RANKS = 512
 MESSAGE_BYTES = 256
 """Memory for one message of a round, its ways and queues included; measured."""
 
-SIMULATED: dict[str, Collective] = {
+SIMULATED: dict[str, Benchmark] = {
     name: collective
     for name, collective in COLLECTIVES.items()
     if collective.algorithms or name in ALGORITHMS
@@ -132,7 +132,7 @@ class Case:
 
     Attributes
     ----------
-    collective : Collective
+    collective : Benchmark
         Which.
     type_name, op_name : str
         As they are printed.
@@ -142,7 +142,7 @@ class Case:
         One for all ranks, or one for each where they differ.
     """
 
-    collective: Collective
+    collective: Benchmark
     type_name: str
     op_name: str
     layout: Layout
@@ -155,7 +155,7 @@ class Table:
 
     Attributes
     ----------
-    collective : Collective
+    collective : Benchmark
         Which.
     algorithm : str
         By name.
@@ -163,7 +163,7 @@ class Table:
         Type, reduction and root of its lines, each with all sizes.
     """
 
-    collective: Collective
+    collective: Benchmark
     algorithm: str
     stretches: tuple[tuple[str, str, int], ...]
 
@@ -185,7 +185,7 @@ class Table:
 
 
 def case(
-    collective: Collective, type_name: str, op_name: str, root: int, size: int, ranks: int
+    collective: Benchmark, type_name: str, op_name: str, root: int, size: int, ranks: int
 ) -> Case:
     """Return the call of one size, as perf makes it."""
     dtype = TYPES.get(type_name, dtypes.BOOL)
@@ -270,7 +270,7 @@ def _check_size(table: Table, asked: SimulationRequest) -> None:
         )
 
 
-def _algorithms(collective: Collective, asked: SimulationRequest) -> tuple[str, ...]:
+def _algorithms(collective: Benchmark, asked: SimulationRequest) -> tuple[str, ...]:
     """Return the algorithms that were asked for; some may not apply."""
     name = collective.name.removesuffix("_v")
     named = asked.options.algorithms
@@ -281,7 +281,7 @@ def _algorithms(collective: Collective, asked: SimulationRequest) -> tuple[str, 
     return named
 
 
-def _refusal(collective: Collective, algorithm: str, asked: SimulationRequest) -> str:
+def _refusal(collective: Benchmark, algorithm: str, asked: SimulationRequest) -> str:
     """Return why an algorithm cannot be simulated; empty if it can."""
     name = collective.name.removesuffix("_v")
     own = ALGORITHMS[name]
@@ -299,7 +299,7 @@ def _refusal(collective: Collective, algorithm: str, asked: SimulationRequest) -
     return ""
 
 
-def _stretches(collective: Collective, asked: SimulationRequest) -> Iterator[tuple[str, str, int]]:
+def _stretches(collective: Benchmark, asked: SimulationRequest) -> Iterator[tuple[str, str, int]]:
     options = asked.options
     if not collective.moves:
         yield NO_TYPE, NO_OP, -1

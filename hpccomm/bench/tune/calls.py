@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.communicator import Communicator
-from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS
+from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
 
 Array = NDArray[Any]
 Call = Callable[[], object]

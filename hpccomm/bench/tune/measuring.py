@@ -12,7 +12,7 @@ from hpccomm.bench.tune import building, timing
 from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, arguments, even, how
 from hpccomm.bench.tune.timing import Seconds
 from hpccomm.communicator import Communicator
-from hpccomm.contracts.signature import REDUCTIONS
+from hpccomm.contracts.collectives import REDUCTIONS
 from hpccomm.dispatch.policy import BY_BYTES, NATIVE, Pick, Rows
 from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE
 from hpccomm.errors import UsageError

@@ -16,7 +16,7 @@ from hpccomm.bench.tune.measuring import Bench, Effort, Finding
 from hpccomm.bench.tune.verifying import Verdict, verify
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.creation import new_comm
-from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS
+from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
 from hpccomm.dispatch.policy import Rows, Table, stored
 from hpccomm.dispatch.policy.table import Shape
 from hpccomm.results.schema import Config

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS, ROOTED, Signature
+from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
+from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
 from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm

@@ -81,7 +81,7 @@ def prove(
     Parameters
     ----------
     collective : str
-        One of `hpccomm.contracts.signature.COLLECTIVES`.
+        One of `hpccomm.contracts.collectives.COLLECTIVES`.
     algorithm : str, Algorithm or callable
         A name of ``hpccomm.schedules.algorithms.ALGORITHMS``, or one of your own:
         ``build(group, call, tuning) -> Schedule``.

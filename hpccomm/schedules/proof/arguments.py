@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from hpccomm.contracts.signature import BLOCKWISE, COLLECTIVES, ROOTED
+from hpccomm.contracts.collectives import BLOCKWISE, COLLECTIVES, ROOTED
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, Build
 from hpccomm.settings import check_int

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS, ROOTED, Signature
+from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
+from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.reductions import Op, ReduceOp

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.contracts.signature import REDUCTIONS
+from hpccomm.contracts.collectives import REDUCTIONS
 from hpccomm.schedules.proof.case import Case, Part, Unproven, expected
 from hpccomm.schedules.schedule import RECV, SCRATCH, SEND, Column
 

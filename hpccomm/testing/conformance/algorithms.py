@@ -13,7 +13,7 @@ import numpy as np
 
 import hpccomm
 from hpccomm import CommOptions, ReduceOp, UsageError
-from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS, ROOTED
+from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
 from hpccomm.dtypes import BFLOAT16, REDUCIBLE
 from hpccomm.schedules.algorithms import ALGORITHMS as KNOWN
 from hpccomm.settings import DEFAULT_SEGMENT

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS
+from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours

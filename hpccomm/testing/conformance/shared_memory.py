@@ -16,7 +16,7 @@ import numpy as np
 
 import hpccomm
 from hpccomm import CommOptions, ReduceOp
-from hpccomm.contracts.signature import BLOCKWISE, REDUCTIONS
+from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
 from hpccomm.errors import (
     CollectiveTimeout,
     CommunicationError,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpccomm import ReduceOp
-from hpccomm.contracts.signature import REDUCTIONS, ROOTED
+from hpccomm.contracts.collectives import REDUCTIONS, ROOTED
 from hpccomm.reductions import PremulSum
 from hpccomm.testing.conformance.check import equal
 from hpccomm.testing.conformance.inputs import moved, poison, reduced, reduction, tolerance

@@ -1,0 +1,178 @@
+"""What each collective is, as data.
+
+One frozen description a collective. Everything else that depends on which collective it is derives
+from it: the lengths of arrays, the rules for arguments and for overlap, what the benchmark measures
+and what the proof expects.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+Extent = Literal["nothing", "whole", "block", "blocks"]
+"""How much of an array a rank sends or receives: none of it, all of it, its own block, or a block for
+(or from) each rank."""
+
+InPlace = Literal["never", "always", "by default", "on request", "own block"]
+"""How a call may be in place:
+
+- ``"never"``: it moves nothing;
+- ``"always"``: it has one array, `x`, which is read at the root and written elsewhere;
+- ``"by default"``: `x` takes the result unless there is an `out`;
+- ``"on request"``: `out` may be `x`;
+- ``"own block"``: one of `x` and `out` may be this rank's block of the other.
+"""
+
+Uneven = Literal["counts", "send_counts and recv_counts"]
+"""What an uneven call lists: the rows of each rank's block, the same list on all ranks; or, each rank
+for itself, the rows that go to each rank and those that come from it."""
+
+
+def _one(_ranks: int) -> float:
+    return 1.0
+
+
+def _all_but_own(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+def _twice_all_but_own(ranks: int) -> float:
+    return 2 * (ranks - 1) / ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What a collective is.
+
+    Attributes
+    ----------
+    name : str
+        Of the call on blocks of one size.
+    sends, receives : Extent
+        What a rank sends and what it receives.
+    bus_factor : callable
+        ``bus_factor(ranks)`` times size / time is the bus bandwidth, after nccl-tests
+        (``doc/PERFORMANCE.md`` and each test's ``GetBw``); 1 where nccl-tests has no such test.
+    in_place : InPlace
+        How a call may be in place.
+    root_sends, root_receives : bool
+        Whether only the root does.
+    reduces : bool
+        Whether contributions are folded.
+    prefix : bool
+        Whether rank i gets the fold of the contributions of ranks 0 to i only.
+    uneven : Uneven or None
+        What the call on blocks of different sizes lists (its name ends in ``_v``); None if there is
+        no such call.
+    """
+
+    name: str
+    sends: Extent
+    receives: Extent
+    bus_factor: Callable[[int], float]
+    in_place: InPlace
+    root_sends: bool = False
+    root_receives: bool = False
+    reduces: bool = False
+    prefix: bool = False
+    uneven: Uneven | None = None
+
+    @property
+    def rooted(self) -> bool:
+        """Whether the call has a root."""
+        return self.root_sends or self.root_receives
+
+    @property
+    def blockwise(self) -> bool:
+        """Whether the array consists of a block for each rank."""
+        return "blocks" in (self.sends, self.receives)
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """Names of the calls: the one on blocks of one size, and the uneven one if there is any."""
+        return (self.name,) if self.uneven is None else (self.name, f"{self.name}_v")
+
+
+DESCRIPTIONS: Mapping[str, Collective] = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            Collective(
+                "all_reduce",
+                "whole",
+                "whole",
+                _twice_all_but_own,
+                "by default",
+                reduces=True,
+            ),
+            Collective("broadcast", "whole", "whole", _one, "always", root_sends=True),
+            Collective(
+                "reduce",
+                "whole",
+                "whole",
+                _one,
+                "by default",
+                root_receives=True,
+                reduces=True,
+            ),
+            Collective("all_gather", "block", "blocks", _all_but_own, "own block", uneven="counts"),
+            Collective(
+                "reduce_scatter",
+                "blocks",
+                "block",
+                _all_but_own,
+                "own block",
+                reduces=True,
+                uneven="counts",
+            ),
+            Collective(
+                "all_to_all",
+                "blocks",
+                "blocks",
+                _all_but_own,
+                "on request",
+                uneven="send_counts and recv_counts",
+            ),
+            Collective(
+                "gather",
+                "block",
+                "blocks",
+                _all_but_own,
+                "own block",
+                root_receives=True,
+                uneven="counts",
+            ),
+            Collective(
+                "scatter",
+                "blocks",
+                "block",
+                _all_but_own,
+                "own block",
+                root_sends=True,
+                uneven="counts",
+            ),
+            Collective("scan", "whole", "whole", _one, "on request", reduces=True, prefix=True),
+            Collective("barrier", "nothing", "nothing", _one, "never"),
+        )
+    }
+)
+"""The collectives, by name."""
+
+CALLS: Mapping[str, Collective] = MappingProxyType(
+    {name: each for each in DESCRIPTIONS.values() for name in each.calls[:1]}
+    | {name: each for each in DESCRIPTIONS.values() for name in each.calls[1:]}
+)
+"""The collective of each call, by the name of the call: ``all_gather`` and ``all_gather_v`` are one."""
+
+COLLECTIVES = tuple(DESCRIPTIONS)
+"""The collectives. The uneven calls (``all_gather_v``, ...) are the same with other counts."""
+
+REDUCTIONS = frozenset(each.name for each in DESCRIPTIONS.values() if each.reduces)
+"""Those that fold contributions."""
+
+ROOTED = frozenset(each.name for each in DESCRIPTIONS.values() if each.rooted)
+"""Those that have a root."""
+
+BLOCKWISE = frozenset(each.name for each in DESCRIPTIONS.values() if each.blockwise)
+"""Those that count the block of each rank; the others count the array, or nothing."""
