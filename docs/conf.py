@@ -21,11 +21,15 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",  # for its role autolink
     "sphinx.ext.doctest",
+    "formulas",
     "pictures",
+    "self_contained",
     "tables",
 ]
 exclude_patterns = ["_build", "measured"]  # these are parts of a page
 html_theme = "furo"
+# No page loads anything from elsewhere: clusters often have no way out.
+html_math_renderer = "mathml"
 html_show_copyright = False
 html_show_sphinx = False
 pygments_style = "default"

@@ -64,8 +64,8 @@ for ranks_part in 1:1/16 4:2/32; do
         --part "${ranks_part#*:}" tests/cuda/test_conformance.py
 done
 stage 240 "tests on virtual hosts" "$python" -m pytest -rs tests/cluster
-stage 180 "docs" "$python" -m sphinx -n -W --keep-going -q docs docs/_build/html
-stage 180 "docs' examples" "$python" -m sphinx -n -W --keep-going -q -b doctest docs docs/_build/doctest
+stage 180 "docs" bash jobs/docs.sh
+stage 180 "docs' examples" bash jobs/docs.sh --examples
 command -v nvidia-smi >/dev/null ||
     summary+=("$(printf '%-28s %s' "tests on a GPU" "skipped: this machine has no NVIDIA driver")")
 
