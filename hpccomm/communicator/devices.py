@@ -1,6 +1,5 @@
 """The device side of a communicator: calls on streams."""
 
-import atexit
 import logging
 import math
 import os
@@ -24,6 +23,7 @@ from hpccomm.memory.cuda.arrays import DeviceArray
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.runtime.engine import CallEngine, Label, Operation
+from hpccomm.runtime.lifetime import ExitStep, at_exit, keep
 from hpccomm.runtime.pending import PendingCall, PendingCalls
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.stderr import tell
@@ -589,7 +589,7 @@ class Devices:
         """Release the device: the communicator has failed. From any thread."""
         if self._process != os.getpid():
             return
-        _kept.extend(self._flights.abandon())
+        keep(*self._flights.abandon())
         _forget(self)
         if self.backend is not None:
             patience = GRAPH_SECONDS if self._flights.captured else LET_GO_SECONDS
@@ -667,9 +667,6 @@ class Devices:
         return max(0.0, self._until - perf_counter())
 
 
-_kept: list[object] = []
-"""What calls that failed under way may still touch: it stays for the life of the process."""
-
 _everyone: set[Devices] = set()
 """Those that are neither closed nor aborted, whether or not their communicators are still there: the
 device goes on with what they hold."""
@@ -680,9 +677,7 @@ _everyone_lock = threading.Lock()
 def _remember(devices: Devices) -> None:
     with _everyone_lock:
         if not _everyone:
-            # Registered after MPI's own end, so that it comes before it.
-            atexit.unregister(_leave_all)
-            atexit.register(_leave_all)
+            at_exit(ExitStep.DEVICES, _leave_all)
         _everyone.add(devices)
 
 

@@ -27,14 +27,12 @@ from hpccomm.memory.cuda import users
 from hpccomm.memory.cuda.aliases import aliased, landing
 from hpccomm.memory.cuda.memory import copy
 from hpccomm.memory.cuda.streams import drop_event, make_event, ready, record, used
+from hpccomm.runtime.lifetime import keep
 from hpccomm.runtime.waiting import completed
 from hpccomm.settings import Settings
 
 if TYPE_CHECKING:
     from hpccomm.contracts.transport import Request
-
-_in_flight: list[object] = []
-"""Messages of calls that failed under way, and their memory."""
 
 _BYTES = np.dtype(np.uint8)
 
@@ -185,7 +183,7 @@ class CudaAwareDispatch:
                     turn.over()
                 yield from completed(requests)
             except BaseException:  # the call failed, or nobody goes on with it
-                _in_flight.append((requests, kept))
+                keep(requests, kept)
                 raise
 
         return steps()

@@ -17,6 +17,7 @@ from hpccomm.memory.cuda import users
 from hpccomm.memory.cuda.aliases import aliased
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.streams import drop_event, make_event, on_device, ready, record
+from hpccomm.runtime.lifetime import keep
 from hpccomm.runtime.waiting import Gate, drive
 from hpccomm.settings import Settings
 
@@ -28,9 +29,6 @@ SECONDS = 60.0
 
 TAG = 0
 """Of the messages, which nobody else sends at this time."""
-
-_in_vain: list[object] = []
-"""Messages that did not come, and their memory."""
 
 _explained = False
 """Whether this process has lived through a trial: the next one needs no explanation."""
@@ -167,7 +165,7 @@ def trial(transport: Transport, device: int, wrong: list[str]) -> Steps:
             while pending := [request for request in pending if not request()]:
                 yield False
         except BaseException:
-            _in_vain.append((requests, sent, came))
+            keep(requests, sent, came)
             raise
         with on_device(device):
             got: NDArray[Any] = came.get()

@@ -31,15 +31,13 @@ from hpccomm.memory.cuda.streams import (
     ready,
     record,
 )
+from hpccomm.runtime.lifetime import keep
 from hpccomm.runtime.waiting import completed
 
 SLOTS = 3
 """Parts that have memory at once: one on its way to the host, one communicated, one on its way back."""
 
 THROUGH_HOST = "through pinned host memory"
-
-_in_flight: list[object] = []
-"""Memory of calls that failed under way: copies and late messages may still come to it."""
 
 
 class Hosts(Protocol):
@@ -254,7 +252,7 @@ class StagedDispatch:
                 with on_device(self._device):
                     order(slots[(len(stages) - 1) % SLOTS].returned, stream)
         except BaseException:  # the call failed, or nobody goes on with it
-            _in_flight.append((slots, stages))
+            keep(slots, stages)
             raise
         for slot in slots:
             self._give_back(slot)
@@ -348,7 +346,7 @@ class StagedDispatch:
                     POOL.give_back(block)
                 raise
             except BaseException:  # the call failed, or nobody goes on with it
-                _in_flight.append((landings, leaving, requests))
+                keep(landings, leaving, requests)
                 raise
             for _, block in leaving:
                 POOL.give_back(block)

@@ -5,7 +5,6 @@ has failed.
 """
 
 import logging
-import os
 import threading
 import weakref
 from collections import deque
@@ -29,7 +28,9 @@ from hpccomm.errors import (
 )
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.streams import Queue
+from hpccomm.runtime import lifetime
 from hpccomm.runtime.hooks import AbortHook, CallInfo, Hook, Hooks
+from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.pending import PendingCalls
 from hpccomm.runtime.progress import Lane, Task, engine
 from hpccomm.runtime.stats import Stats, Tally
@@ -74,10 +75,6 @@ class Operation:
 _everyone: "weakref.WeakSet[CallEngine]" = weakref.WeakSet()
 _everyone_lock = threading.Lock()
 
-_in_flight: list[object] = []
-"""Arrays of calls that failed under way: a late peer may still write there, so they stay for the
-life of the process, whatever becomes of their communicator."""
-
 
 def everyone() -> list["CallEngine"]:
     """Return the calls of every communicator of this process."""
@@ -85,14 +82,12 @@ def everyone() -> list["CallEngine"]:
         return list(_everyone)
 
 
+@after_fork
 def _after_fork() -> None:
     global _everyone_lock  # one of the parent's threads may have held it
     _everyone_lock = threading.Lock()
     for calls in everyone():
         calls.disown()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class CallEngine:
@@ -650,7 +645,7 @@ class CallEngine:
         return None
 
     def _note_failure(self, error: BaseException, keep: object) -> None:
-        _in_flight.append(keep)
+        lifetime.keep(keep)
         self.fail(error)
 
     def fail(self, error: BaseException) -> None:

@@ -6,10 +6,7 @@ it. Operations of one lane run one after the other, in the order in which they w
 is the order in which every rank calls them.
 """
 
-import atexit
-import ctypes
 import math
-import os
 import threading
 import time
 from collections import deque
@@ -18,6 +15,7 @@ from dataclasses import dataclass, field
 
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError
+from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, keep
 from hpccomm.runtime.waiting import Gate, Patience, wait
 
 Expired = Callable[[float], CommunicationError]
@@ -212,16 +210,13 @@ def engine(threaded: bool) -> Engine:
         return _engines[threaded]
 
 
-@atexit.register
 def stop() -> None:
     """End the threads of all engines."""
     for each in _engines.values():
         each.stop()
         if each.busy:
-            # Arrays of what is under way must outlive the interpreter: mpi4py finalises MPI, which
-            # may still read and write them, when Python's objects are gone.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+            keep(each)  # with the arrays of what is under way
 
 
-# A child has none of its parent's threads, and its locks may be held by one of them.
-os.register_at_fork(after_in_child=_engines.clear)
+at_exit(ExitStep.THREADS, stop)
+after_fork(_engines.clear)

@@ -9,7 +9,6 @@ looked after in the same way; those it can release.
 import contextlib
 import faulthandler
 import logging
-import os
 import threading
 import time
 import weakref
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.stderr import STDERR, tell
 
 logger = logging.getLogger("hpccomm")
@@ -120,9 +120,7 @@ def watch(watched: Watched) -> None:
     _watchdog.add(watched)
 
 
+@after_fork
 def _after_fork() -> None:
     global _watchdog  # the child has no such thread; it may watch communicators of its own
     _watchdog = Watchdog()
-
-
-os.register_at_fork(after_in_child=_after_fork)

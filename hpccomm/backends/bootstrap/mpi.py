@@ -4,20 +4,20 @@ hpccomm moves asynchronous calls on, and stands watch, from threads of its own: 
 ``MPI_THREAD_MULTIPLE``. An MPI that somebody else started lower is used as far as it goes.
 """
 
-import atexit
 import faulthandler
 import logging
 import os
 import sys
 import threading
 import traceback
+from functools import partial
 from types import ModuleType, TracebackType
 from typing import Any
 
 from hpccomm import settings
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.errors import BackendUnavailable, LaunchError
-from hpccomm.runtime import progress
+from hpccomm.runtime.lifetime import ExitStep, at_exit
 from hpccomm.runtime.stderr import STDERR, tell
 
 logger = logging.getLogger("hpccomm")
@@ -55,7 +55,7 @@ def start() -> Any:
             mpi = _load()
             _check_launch(mpi)
             _started, _owner = mpi, os.getpid()
-            atexit.register(_finalize, mpi)
+            at_exit(ExitStep.MPI, partial(_finalize, mpi))
             if abort:
                 _end_job_on_exception(mpi)
         if _owner != os.getpid():
@@ -150,7 +150,6 @@ def _finalize(mpi: Any) -> None:
     """
     if _owner != os.getpid():
         return
-    progress.stop()
     if _failed and not mpi.Is_finalized():
         faulthandler.dump_traceback_later(FINALIZE_SECONDS, exit=True, file=STDERR)
         mpi.Finalize()

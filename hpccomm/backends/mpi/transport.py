@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 from hpccomm.backends.mpi.types import INT_MAX, block
 from hpccomm.contracts.transport import CALLS, CHANNELS, Request, SharedMemory
 from hpccomm.errors import BufferMismatch
+from hpccomm.runtime.lifetime import keep
 
 TAGS = CHANNELS * CALLS
 """`SizedTransport` takes tags below this."""
 
 _BYTE = MPI.BYTE
-
-_refused: list[object] = []
-"""Messages that nobody asked for, and the memory that they come to."""
 
 
 class CheckedTransport:
@@ -137,7 +135,7 @@ class SizedTransport:
             return another
         message = self._comm.Mprobe(src, status.Get_tag())  # it is there
         lost = np.empty(arrived, np.uint8)
-        _refused.append((message.Irecv([lost, *block(arrived)]), lost))
+        keep(message.Irecv([lost, *block(arrived)]), lost)
         raise mismatch(src, arrived, nbytes)
 
 

@@ -1,6 +1,5 @@
 """NCCL's communicators of one set of ranks: its own choice of algorithm, and those with one pinned."""
 
-import ctypes
 import logging
 import os
 import threading
@@ -19,6 +18,7 @@ from hpccomm.errors import (
     CommunicatorAborted,
     RankMismatch,
 )
+from hpccomm.runtime.lifetime import keep, let_go
 
 logger = logging.getLogger("hpccomm")
 
@@ -100,13 +100,8 @@ def kept(communicator: Any) -> Any:
     CuPy's destructor destroys it, which can block for ever: at the end of the process, or whenever the
     garbage collector finds it. So one reference is never given back by chance.
     """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(communicator))
+    keep(communicator)
     return communicator
-
-
-def let_go(communicator: Any) -> None:
-    """Give back the reference of `kept`, once the communicator is destroyed or aborted."""
-    ctypes.pythonapi.Py_DecRef(ctypes.py_object(communicator))
 
 
 class Communicators:

@@ -14,14 +14,12 @@ from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, flat, host_view
 from hpccomm.reductions import Op, ReduceOp
 from hpccomm.runtime.engine import Operation
+from hpccomm.runtime.lifetime import keep, let_go
 from hpccomm.runtime.waiting import completed
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
 
 _NOTHING = np.empty(0, np.uint8)
-
-_open: set["Window"] = set()
-"""Those that were not closed. Until then a peer may reach their memory, whoever let go of it here."""
 
 
 class Caller(Protocol):
@@ -97,7 +95,8 @@ class Window:
         self._caller = caller
         self._exposure = exposure
         self._closed = False
-        _open.add(self)
+        # Until it is closed a peer may reach its memory, whoever let go of it here.
+        keep(self)
 
     def way(self, rank: int) -> str:
         """Return how the memory of `rank` is reached. Local.
@@ -347,7 +346,7 @@ class Window:
             if self._exposure is not None:
                 self._exposure.withdraw()
             self._closed = True
-            _open.discard(self)
+            let_go(self)
 
     @property
     def closed(self) -> bool:

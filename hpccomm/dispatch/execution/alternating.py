@@ -14,9 +14,7 @@ from hpccomm.dispatch.execution.enqueued import DeviceProgram
 from hpccomm.dispatch.execution.runner import FIRST_TAG, PATIENT_POLLS
 from hpccomm.memory.cuda.aliases import aliased
 from hpccomm.memory.cuda.streams import drop_event, make_event, on_device, ready, record, used
-
-_in_vain: list[object] = []
-"""What failed with messages under way, and their memory: they may still come."""
+from hpccomm.runtime.lifetime import keep
 
 
 class Alternating:
@@ -88,7 +86,7 @@ class Alternating:
                         program.carry_out(local, at, stream)
                     made = False
         except BaseException:  # the call failed, or nobody goes on with it
-            _in_vain.append((requests, kept))
+            keep(requests, kept)
             raise
         drop_event(event)
 

@@ -15,6 +15,7 @@ from hpccomm.dispatch.execution.scratch import ScratchBuffer
 from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Folder
+from hpccomm.runtime.lifetime import keep
 
 FIRST_TAG = 2
 """Tag of the first channel of a communicator's first schedule. The control plane has those below."""
@@ -29,9 +30,6 @@ PATIENT_POLLS = 1000
 _NOTHING = np.empty(0, np.uint8)
 
 _NOBODY: frozenset[int] = frozenset()
-
-_in_vain: list[object] = []
-"""What failed with receives under way, and their memory: a message to come may still match them."""
 
 
 Suspects = frozenset[int]
@@ -113,7 +111,7 @@ class Runner:
         try:
             yield from self._exposed(tag, forms, dtype, fold, send, recv, exposure)
         except BaseException:  # the call failed, or nobody goes on with it
-            _in_vain.append((exposure, own))
+            keep(exposure, own)
             raise
         exposure.withdraw()
 
@@ -220,7 +218,7 @@ class Runner:
                     else:
                         fold(inputs, target, final)  # type: ignore[misc]  # a reduction has one
         except BaseException:  # the call failed, or nobody goes on with it
-            _in_vain.append((requests, buffers))
+            keep(requests, buffers)
             raise
 
     def _look(

@@ -100,7 +100,7 @@ class Heap:
         # moment, also while this very thread has it.
         self._given: deque[tuple[Segment, int, int]] = deque()
         self._next_look = inf
-        self._abandoned = False
+        self._process = os.getpid()
 
     def empty(self, nbytes: int) -> NDArray[np.uint8]:
         """Return an array that begins at a cache line; a large one at a page.
@@ -151,13 +151,9 @@ class Heap:
             finally:
                 self._lock.release()
 
-    def abandon(self) -> None:
-        """Leave the memory alone from now on: it is that of the process that this was forked from."""
-        self._abandoned = True
-
     def _give(self, segment: Segment, start: int, size: int) -> None:
-        if self._abandoned:
-            return
+        if self._process != os.getpid():
+            return  # after a fork the memory is the parent's
         self._given.append((segment, start, size))
         if self._lock.acquire(blocking=False):
             try:

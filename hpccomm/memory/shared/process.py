@@ -1,7 +1,6 @@
 """What all communicators of a process have in common."""
 
 import os
-import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,22 +17,20 @@ class ProcessMemory(NamedTuple):
     peers: PeerSegments
 
 
-_lock = threading.Lock()
-_found: ProcessMemory | None = None
-_watched = False
+_of_process: dict[int, ProcessMemory] = {}
+"""By process: a forked child must not hand out its parent's memory. There is no lock, which a thread
+of the parent might have held."""
 
 
 def process_memory() -> ProcessMemory:
     """Return that of this process; the first call makes it. No system call is made before."""
-    global _found, _watched
-    with _lock:
-        if _found is None:
-            heap = Heap(commit=_strict())
-            _found = ProcessMemory(heap, Leases(heap), PeerSegments())
-            if not _watched:
-                _watched = True
-                os.register_at_fork(after_in_child=_forget)
-        return _found
+    process = os.getpid()
+    memory = _of_process.get(process)
+    if memory is None:
+        heap = Heap(commit=_strict())
+        # Where two threads make one, both get the first.
+        memory = _of_process.setdefault(process, ProcessMemory(heap, Leases(heap), PeerSegments()))
+    return memory
 
 
 def _strict() -> bool:
@@ -42,12 +39,3 @@ def _strict() -> bool:
         return Path("/proc/sys/vm/overcommit_memory").read_text() == "2\n"
     except OSError:
         return False
-
-
-def _forget() -> None:
-    """In a forked process: its parent's memory is not for it to hand out."""
-    global _found, _lock
-    _lock = threading.Lock()  # another thread of the parent may have had it
-    if _found is not None:
-        _found.heap.abandon()
-        _found = None

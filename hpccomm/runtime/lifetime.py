@@ -1,0 +1,89 @@
+"""What outlives a call, and what the process does at its end and after a fork.
+
+Three things have one home here: memory that must stay although nobody in Python refers to it, the
+steps of the process's exit in their order, and the steps that make a forked child safe.
+"""
+
+import atexit
+import ctypes
+import logging
+import os
+from collections.abc import Callable
+from enum import IntEnum
+
+logger = logging.getLogger("hpccomm")
+
+Step = Callable[[], None]
+
+_kept: dict[int, object] = {}  # by identity
+_exit_steps: "dict[ExitStep, Step]" = {}
+_child_steps: list[Step] = []
+
+
+def keep(*objects: object) -> None:
+    """Keep objects for the life of the process, or until `let_go`. From any thread.
+
+    For arrays and requests of a call that failed under way: a peer that is late may still write to
+    that memory, whatever becomes of the communicator. The objects also outlive the interpreter:
+    MPI is finalised when Python's own objects are gone, and may write until then.
+    """
+    if not _kept:
+        # The interpreter empties modules at its end. This reference is never given back.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))
+    _kept.update((id(each), each) for each in objects)
+
+
+def let_go(kept: object) -> None:
+    """Give up what `keep` was called with: nothing can touch it any more. From any thread."""
+    _kept.pop(id(kept), None)
+
+
+class ExitStep(IntEnum):
+    """The steps of the process's exit, in the order in which they run.
+
+    Registered at any time and in any order. After these, when Python's objects are gone, mpi4py
+    finalises MPI, unless `MPI` has done so.
+    """
+
+    DEVICES = 1
+    """Wait for what is under way on devices and free NCCL's communicators, while peers and the
+    threads that serve them are still there."""
+    THREADS = 2
+    """End the threads that move operations on, since they call MPI."""
+    MPI = 3
+    """Finalise MPI under a deadline, if a communicator has failed."""
+
+
+def at_exit(which: ExitStep, step: Step) -> None:
+    """Run `step` when the process ends, in its place among the others.
+
+    All of them run before any exit function that was registered earlier, such as one of a library
+    that this step uses.
+    """
+    _exit_steps[which] = step
+    atexit.unregister(_leave)
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    for which in sorted(_exit_steps):
+        try:
+            _exit_steps[which]()
+        except Exception:  # the steps that follow must still run
+            logger.exception("a step of the exit failed: %s", which.name)
+
+
+def after_fork(step: Step) -> Step:
+    """Run `step` in each child that the process forks; a decorator. No step relies on another.
+
+    A child has none of its parent's threads, its locks may be held by one of them, and MPI is lost.
+    """
+    if not _child_steps:
+        os.register_at_fork(after_in_child=_forked)
+    _child_steps.append(step)
+    return step
+
+
+def _forked() -> None:
+    for step in _child_steps:
+        step()

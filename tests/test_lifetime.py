@@ -1,0 +1,69 @@
+"""What is kept, the order of the exit, and forks: in processes of their own, which end."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import atexit, os
+from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, keep, let_go
+
+class Late:
+    def __init__(self, name):
+        self.name = name
+    def __del__(self, write=os.write):
+        write(1, f"{self.name} is gone\\n".encode())
+"""
+
+
+def printed(program: str) -> list[str]:
+    """Run the program and return the lines that it prints, including those of its end."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM + program],
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_what_is_kept_outlives_the_interpreter_and_what_is_let_go_does_not() -> None:
+    lines = printed(
+        "first, second, third = map(Late, ('kept', 'let go', 'ordinary'))\n"
+        "keep(first, second)\n"
+        "let_go(second)\n"
+        "del first, second, third\n"
+        "print('end', flush=True)\n"
+    )
+    assert lines == ["let go is gone", "ordinary is gone", "end"]
+
+
+def test_the_steps_of_the_exit_run_in_their_own_order_and_before_older_exit_functions() -> None:
+    lines = printed(
+        "atexit.register(lambda: print('a library'))\n"
+        "at_exit(ExitStep.MPI, lambda: print('mpi'))\n"
+        "at_exit(ExitStep.DEVICES, lambda: print('devices'))\n"
+        "at_exit(ExitStep.THREADS, lambda: print('threads'))\n"
+        "atexit.register(lambda: print('the program'))\n"
+    )
+    assert lines == ["the program", "devices", "threads", "mpi", "a library"]
+
+
+def test_a_step_of_the_exit_that_fails_does_not_keep_the_others_from_running() -> None:
+    lines = printed(
+        "at_exit(ExitStep.DEVICES, lambda: 1 / 0)\nat_exit(ExitStep.MPI, lambda: print('mpi'))\n"
+    )
+    assert lines == ["mpi"]
+
+
+def test_every_step_runs_in_a_forked_child_and_none_in_the_parent() -> None:
+    lines = printed(
+        "after_fork(lambda: os.write(1, b'first\\n'))\n"
+        "after_fork(lambda: os.write(1, b'second\\n'))\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+    )
+    assert lines == ["first", "second"]
