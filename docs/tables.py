@@ -54,17 +54,18 @@ def flags() -> Iterator[Line]:
     """Flags of perf, but for those that take their default alone."""
     yield "flag", "takes", "meaning"
     for heading, group in FLAGS.items():
-        if "at their defaults alone" in heading:
+        if "only at their defaults" in heading:
             continue
         for flag in group:
-            yield f"``{flag.short}``, ``--{flag.name}``", f"``{flag.metavar}``", flag.help
+            names = ", ".join(f"``{name}``" for name in flag.names)
+            yield names, f"``{flag.metavar}``", flag.help
 
 
 def neutral_flags() -> Iterator[Line]:
     """Flags of perf that take their default alone."""
     yield "flag", "takes", "in nccl-tests"
     for heading, group in FLAGS.items():
-        if "at their defaults alone" in heading:
+        if "only at their defaults" in heading:
             for flag in group:
                 yield f"``{flag.short}``, ``--{flag.name}``", f"``{flag.default}``", flag.help
 

@@ -46,9 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     flags.add_arguments(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Measure. Collective: every rank of the job runs it."""
-    options = flags.options(arguments)
+    options = flags.options(args)
     # Arguments are checked before MPI is started.
     from hpccomm.bench.perf import sweep
     from hpccomm.bench.perf.report import terminal

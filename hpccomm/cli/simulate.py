@@ -117,7 +117,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="draw time and bus bandwidth against size, FILE.svg or FILE.png",
     )
     for heading in ("sizes", "operations"):
-        flags.add_flags(parser, heading)
+        flags.add_flags(parser, heading, flags.FLAGS[heading])
 
 
 def run(args: argparse.Namespace) -> int:
@@ -187,8 +187,8 @@ def _asked(args: argparse.Namespace) -> simulation.SimulationRequest:
             "fewer --ranks"
         )
     config = Config(
-        minimum_bytes=args.minbytes,
-        maximum_bytes=args.maxbytes,
+        minimum_bytes=args.minimum_bytes,
+        maximum_bytes=args.maximum_bytes,
         step_factor=sizes.factor,
         step_bytes=sizes.step,
         iterations=1,
@@ -200,8 +200,8 @@ def _asked(args: argparse.Namespace) -> simulation.SimulationRequest:
         collectives=args.collectives,
         backends=(simulation.BACKEND,),
         algorithms=args.algorithm,
-        types=args.datatype,
-        ops=args.op,
+        types=args.types,
+        ops=args.ops,
         root=args.root,
         sizes=sizes,
         config=config,

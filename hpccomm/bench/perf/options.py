@@ -1,4 +1,4 @@
-"""What a run of perf was asked for."""
+"""The options of a run of perf."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ def meaningless(types: Sequence[str], ops: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run of perf was asked for.
+    """The options of a run of perf.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Options:
     root : int
         Or `ALL_ROOTS`.
     sizes : Sizes
-        What is swept.
+        The sizes to measure.
     config : Config
         The flags that are recorded with the results.
     timeout : int
@@ -64,7 +64,7 @@ class Options:
     json, csv, output : Path or None
         Files to write.
     arrays : str
-        Where arrays lie: ``auto``, ``host`` or ``device``.
+        Memory of the arrays: ``auto``, ``host`` or ``device``.
     """
 
     collectives: tuple[str, ...]
@@ -92,17 +92,16 @@ class Options:
         return self.config.per_iter_timing or self.output is not None
 
     def device_flags(self) -> tuple[str, ...]:
-        """Return the flags that host arrays cannot follow, as they were given, with why not."""
+        """Return the flags that host arrays cannot follow, with their values and the reason."""
         config = self.config
-        given = (
-            (config.graph, f"-G/--cudagraph {config.graph}: CUDA graphs hold device work"),
-            (config.stream_null, "-y/--stream_null 1: host arrays have no stream"),
-            (
-                config.report_cputime,
-                "-C/--report_cputime 1: calls on host arrays return when they are done",
+        flags = {
+            f"-G/--cudagraph {config.graph}: CUDA graphs hold device work": config.graph,
+            "-y/--stream_null 1: host arrays have no stream": config.stream_null,
+            "-C/--report_cputime 1: calls on host arrays return when they are done": (
+                config.report_cputime
             ),
-        )
-        return tuple(flag for there, flag in given if there)
+        }
+        return tuple(flag for flag, used in flags.items() if used)
 
     def skipped(self) -> tuple[str, ...]:
         """Return the pairs that mean nothing, as ``"avg on bool"``; empty if nothing is reduced."""

@@ -1,8 +1,8 @@
-"""Readers of what flags are given: from text to value, or an error that says what fits."""
+"""Readers of flags' values: from text to value, or an error that says what fits."""
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -58,13 +58,18 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
     return read
 
 
+def switch(text: str) -> bool:
+    """Read 0 or 1."""
+    return bool(integer(0, 1)(text))
+
+
 def only(neutral: int, why: str) -> Callable[[str], int]:
-    """Return a reader for a flag that cannot do anything here: it takes `neutral` alone."""
+    """Return a reader for a flag that has no effect here; it accepts `neutral` alone."""
 
     def read(text: str) -> int:
-        if text != str(neutral):
+        if text != str(int(neutral)):
             raise argparse.ArgumentTypeError(
-                f"{text!r} cannot be done: {why}; give {neutral} or leave it out"
+                f"{text!r} is not possible: {why}; give {int(neutral)} or leave it out"
             )
         return neutral
 
@@ -72,7 +77,7 @@ def only(neutral: int, why: str) -> Callable[[str], int]:
 
 
 def named(names: dict[str, str], what: str) -> Callable[[str], tuple[str, ...]]:
-    """Return a reader of one name, or ``all``; `names` maps what can be given to what is printed."""
+    """Return a reader of one name, or ``all``; `names` maps accepted names to printed ones."""
 
     def read(text: str) -> tuple[str, ...]:
         if text == ALL:
@@ -82,6 +87,19 @@ def named(names: dict[str, str], what: str) -> Callable[[str], tuple[str, ...]]:
                 f"{text!r} is no {what}; give {ALL} or one of {', '.join(names)}"
             )
         return (names[text],)
+
+    return read
+
+
+def one_of(names: Sequence[str], what: str) -> Callable[[str], str]:
+    """Return a reader of one of some names."""
+
+    def read(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is no {what}; give one of {', '.join(names)}"
+            )
+        return text
 
     return read
 
