@@ -75,12 +75,12 @@ class Collectives(Core):
             "all_reduce",
             x,
             out,
+            async_op,
+            timeout,
+            algorithm,
+            stream,
             op=op,
-            async_op=async_op,
-            timeout=timeout,
-            algorithm=algorithm,
             deterministic=deterministic,
-            stream=stream,
         )
 
     def broadcast(
@@ -124,13 +124,7 @@ class Collectives(Core):
             If the call fails or its deadline passes.
         """
         return self._collective(
-            "broadcast",
-            x,
-            root=root,
-            async_op=async_op,
-            timeout=timeout,
-            algorithm=algorithm,
-            stream=stream,
+            "broadcast", x, None, async_op, timeout, algorithm, stream, root=root
         )
 
     def reduce(
@@ -187,13 +181,13 @@ class Collectives(Core):
             "reduce",
             x,
             out,
+            async_op,
+            timeout,
+            algorithm,
+            stream,
             op=op,
             root=root,
-            async_op=async_op,
-            timeout=timeout,
-            algorithm=algorithm,
             deterministic=deterministic,
-            stream=stream,
         )
 
     def all_gather(
@@ -236,15 +230,7 @@ class Collectives(Core):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._collective(
-            "all_gather",
-            x,
-            out,
-            async_op=async_op,
-            timeout=timeout,
-            algorithm=algorithm,
-            stream=stream,
-        )
+        return self._collective("all_gather", x, out, async_op, timeout, algorithm, stream)
 
     def reduce_scatter(
         self,
@@ -298,12 +284,12 @@ class Collectives(Core):
             "reduce_scatter",
             x,
             out,
+            async_op,
+            timeout,
+            algorithm,
+            stream,
             op=op,
-            async_op=async_op,
-            timeout=timeout,
-            algorithm=algorithm,
             deterministic=deterministic,
-            stream=stream,
         )
 
     def all_to_all(
@@ -346,15 +332,7 @@ class Collectives(Core):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._collective(
-            "all_to_all",
-            x,
-            out,
-            async_op=async_op,
-            timeout=timeout,
-            algorithm=algorithm,
-            stream=stream,
-        )
+        return self._collective("all_to_all", x, out, async_op, timeout, algorithm, stream)
 
     def gather(
         self,
@@ -399,16 +377,7 @@ class Collectives(Core):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._collective(
-            "gather",
-            x,
-            out,
-            root=root,
-            async_op=async_op,
-            timeout=timeout,
-            algorithm=algorithm,
-            stream=stream,
-        )
+        return self._collective("gather", x, out, async_op, timeout, algorithm, stream, root=root)
 
     def scatter(
         self,
@@ -454,16 +423,7 @@ class Collectives(Core):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._collective(
-            "scatter",
-            x,
-            out,
-            root=root,
-            async_op=async_op,
-            timeout=timeout,
-            algorithm=algorithm,
-            stream=stream,
-        )
+        return self._collective("scatter", x, out, async_op, timeout, algorithm, stream, root=root)
 
     def scan(
         self,
@@ -519,13 +479,13 @@ class Collectives(Core):
             "scan",
             x,
             out,
+            async_op,
+            timeout,
+            algorithm,
+            stream,
             op=op,
             exclusive=exclusive,
-            async_op=async_op,
-            timeout=timeout,
-            algorithm=algorithm,
             deterministic=deterministic,
-            stream=stream,
         )
 
     def barrier(
@@ -563,11 +523,4 @@ class Collectives(Core):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._collective(
-            "barrier",
-            None,
-            async_op=async_op,
-            timeout=timeout,
-            algorithm=algorithm,
-            stream=stream,
-        )
+        return self._collective("barrier", None, None, async_op, timeout, algorithm, stream)

@@ -16,7 +16,7 @@ from hpccomm.backends.control import Control
 from hpccomm.communicator.device_call import DeviceCall
 from hpccomm.communicator.devices import Devices
 from hpccomm.communicator.in_place import in_place as out_is_x_or_block
-from hpccomm.communicator.resolving import RULES, CallArguments, Resolved
+from hpccomm.communicator.resolving import NO_LISTS, CallArguments, Lists, Resolved, resolve
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.device import DeviceDispatch, DeviceRoute
@@ -141,17 +141,16 @@ class Core:
         name: str,
         x: Any,
         out: Any = None,
-        *,
-        op: Any = None,
-        root: Any = None,
-        counts: tuple[int, ...] = (),
-        recv_counts: tuple[int, ...] = (),
-        exclusive: bool = False,
         async_op: bool = False,
         timeout: float | None = None,
         algorithm: str | None = None,
-        deterministic: bool = False,
         stream: object = None,
+        *,
+        op: Any = None,
+        root: Any = None,
+        lists: Lists = NO_LISTS,
+        exclusive: bool = False,
+        deterministic: bool = False,
     ) -> Any:
         """Carry out one collective call."""
         calls = self._calls
@@ -159,16 +158,7 @@ class Core:
         try:
             limit = calls.timeout if timeout is None else self._timeout(timeout)
             recipe, a, b = self._recipe(
-                name,
-                x,
-                out,
-                op,
-                root,
-                counts,
-                recv_counts,
-                exclusive,
-                algorithm,
-                deterministic,
+                name, x, out, op, root, lists, exclusive, algorithm, deterministic
             )
             bound = self._with_memory(recipe, x, out, a, b, stream)
             return self._issue(bound, async_op, limit)
@@ -250,8 +240,7 @@ class Core:
         out: Any,
         op: Any = None,
         root: Any = None,
-        counts: tuple[int, ...] = (),
-        recv_counts: tuple[int, ...] = (),
+        lists: Lists = NO_LISTS,
         exclusive: bool = False,
         algorithm: str | None = None,
         deterministic: bool = False,
@@ -268,7 +257,7 @@ class Core:
             b is not None
             and a is not None
             and overlap(a, b)
-            and out_is_x_or_block(CALLS[name], name, a, b, self._backend.rank, root, counts)
+            and out_is_x_or_block(CALLS[name], name, a, b, self._backend.rank, root, lists.counts)
         )
         key: object = (
             name,
@@ -278,8 +267,7 @@ class Core:
             op,
             root,
             root.__class__,  # True is equal to 1
-            counts,
-            recv_counts,
+            lists,
             exclusive,
             algorithm,
             deterministic,
@@ -292,18 +280,18 @@ class Core:
             key = None  # nothing is kept
         if recipe is None:
             asked = CallArguments(
+                name,
                 self._backend.rank,
                 self._backend.size,
                 None if a is None else (a.dtype, a.shape),
                 None if b is None else (b.dtype, b.shape),
                 op,
                 root,
-                counts,
-                recv_counts,
+                lists,
                 exclusive,
                 in_place,
             )
-            recipe = self._decide(name, asked, algorithm, deterministic, on_device)
+            recipe = self._decide(asked, algorithm, deterministic, on_device)
             if key is not None:
                 if len(self._recipes) >= RECIPES:
                     self._recipes.clear()
@@ -392,7 +380,6 @@ class Core:
 
     def _decide(
         self,
-        name: str,
         asked: CallArguments,
         algorithm: str | None,
         deterministic: bool,
@@ -401,11 +388,11 @@ class Core:
         for which, array in (("x", asked.x), ("out", asked.out)):
             if array is not None:
                 check_dtype(which, array[0])
-        demand = RULES[name](asked)
+        demand = resolve(CALLS[asked.name], asked)
         way = self._way(demand, algorithm, deterministic, on_device)
         nbytes = demand.call.nbytes
-        tally = self._calls.stats.tally(name, nbytes)
-        return Recipe(demand, way, tally, (name, nbytes))
+        tally = self._calls.stats.tally(asked.name, nbytes)
+        return Recipe(demand, way, tally, (asked.name, nbytes))
 
     def _way(
         self, demand: Resolved, algorithm: str | None, deterministic: bool, on_device: bool

@@ -1,15 +1,15 @@
-"""What each collective call demands of its arguments, and what it asks of the path.
+"""What each collective call demands of its arguments, and what it asks of the backend.
 
-Pure functions of dtypes, shapes and numbers. The memory itself (layout, overlap) is looked at in
-`core`.
+Pure functions of dtypes, shapes and numbers, which read the description of the collective. The
+memory itself (layout, overlap) is looked at in `core`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from hpccomm import dtypes, reductions
+from hpccomm.contracts.collectives import Collective
 from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch, UsageError
@@ -21,6 +21,27 @@ Shape = tuple[int, ...]
 Role = Literal["x", "out", "new"]
 
 
+class Lists(NamedTuple):
+    """What a call lists, where it lists anything.
+
+    Attributes
+    ----------
+    counts : tuple of int
+        Rows of each rank's block; where each rank has its own list, the rows that it sends.
+    recv_counts : tuple of int
+        Where each rank has its own list, the rows that it receives.
+    peers : tuple of int
+        Where blocks are those of listed peers, the peer of each; `NOBODY` where it has none.
+    """
+
+    counts: Shape = ()
+    recv_counts: Shape = ()
+    peers: Shape = ()
+
+
+NO_LISTS = Lists()
+
+
 @dataclass(frozen=True, slots=True)
 class CallArguments:
     """A call's arguments, without the memory.
@@ -28,28 +49,28 @@ class CallArguments:
     `x` and `out` are pairs of dtype and shape, or None where the array was not given.
     """
 
+    name: str
     rank: int
     size: int
     x: tuple[DType, Shape] | None
     out: tuple[DType, Shape] | None
     op: Any = None
     root: Any = None
-    counts: Shape = ()
-    recv_counts: Shape = ()
+    lists: Lists = NO_LISTS
     exclusive: bool = False
     in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What a call comes to.
+    """What a call's arguments mean.
 
     Attributes
     ----------
     call : Signature
-        What the path is asked for.
+        What the backend is asked for.
     send, recv : {"x", "out", "new"} or None
-        Which array plays which part.
+        Which array is sent from and which one is received into.
     shape : tuple of int
         Of the result; a new array is made so.
     written : bool
@@ -63,7 +84,129 @@ class Resolved:
     written: bool = False
 
 
-Rule = Callable[[CallArguments], Resolved]
+class _Extents(NamedTuple):
+    """Elements of the blocks that are sent and received, and the shape of the result."""
+
+    counts: Shape
+    recv_counts: Shape
+    result: Shape
+
+
+def resolve(collective: Collective, arguments: CallArguments) -> Resolved:
+    """Return what a call's arguments mean.
+
+    Parameters
+    ----------
+    collective : Collective
+        The collective.
+    arguments : CallArguments
+        As the user gave them.
+
+    Raises
+    ------
+    UsageError
+        If they do not fit.
+    """
+    if collective.sends == "nothing":
+        return Resolved(Signature(collective.name, dtypes.BOOL, (0,)), None, None, ())
+    rank, lists = arguments.rank, arguments.lists
+    root = check_rank("root", arguments.root, arguments.size) if collective.rooted else -1
+    sends = rank == root or not collective.root_sends
+    receives = rank == root or not collective.root_receives
+    one_array = collective.in_place == "always"
+    has_x = sends or one_array
+    dtype, shape = _required(arguments, "x" if has_x else "out")
+    op = _reduction(collective, arguments, dtype)
+    extents = _extents(collective, arguments, "x" if has_x else "out", shape, sends=sends)
+    recv: Role | None = None
+    if receives:
+        to_x = one_array or (collective.in_place == "by default" and arguments.out is None)
+        recv = "x" if to_x else _into(arguments, dtype, extents.result)
+    in_place = not one_array and receives and (recv == "x" or arguments.in_place)
+    call = Signature(
+        collective.name,
+        dtype,
+        extents.counts,
+        extents.recv_counts,
+        uniform=not lists.counts,
+        op=op,
+        root=root,
+        exclusive=arguments.exclusive,
+        in_place=in_place,
+    )
+    if one_array:
+        return Resolved(call, None, "x", shape, written=not sends)
+    # In place by an `out` that the user gave, what is written is seen from that.
+    through_out = collective.in_place == "by default" or collective.sends == "block"
+    written = recv == "x" or (in_place and not through_out)
+    return Resolved(call, "x" if sends else None, recv, extents.result, written)
+
+
+def _required(arguments: CallArguments, which: str) -> tuple[DType, Shape]:
+    """Return the dtype and shape of x, or of out on a rank that has no x."""
+    array = arguments.x if which == "x" else arguments.out
+    if array is not None:
+        return array
+    if which == "x":
+        raise UsageError("x is None; give an array")
+    raise UsageError(
+        f"out is None on rank {arguments.rank}; {arguments.name} requires out on every rank except "
+        "the root"
+    )
+
+
+def _reduction(collective: Collective, arguments: CallArguments, dtype: DType) -> Op | None:
+    """Return the checked reduction, or None if the collective has none."""
+    if not collective.reduces:
+        return None
+    reductions.check(arguments.op, dtype)
+    op: Op = arguments.op
+    if collective.prefix:
+        if op is ReduceOp.AVG:
+            raise UsageError(
+                f"op is ReduceOp.AVG, which {collective.name} does not take; "
+                f"{collective.name} with SUM and divide"
+            )
+        if check_bool("exclusive", arguments.exclusive):
+            reductions.identity(op, dtype)
+    return op
+
+
+def _extents(
+    collective: Collective, arguments: CallArguments, name: str, shape: Shape, *, sends: bool
+) -> _Extents:
+    """Return the blocks of a call, and the shape of its result, from the shape of one array."""
+    if not collective.blockwise:
+        return _Extents((math.prod(shape),), (), shape)
+    if arguments.lists.counts:
+        return _listed(collective, arguments, name, shape, sends=sends)
+    size = arguments.size
+    if collective.sends == "block":
+        return _Extents((math.prod(shape),) * size, (), (size, *shape))
+    block = _block("x", shape, size) if sends else shape
+    counts = (math.prod(block),) * size
+    if collective.receives == "blocks":
+        return _Extents(counts, counts, shape)
+    return _Extents(counts, (), block)
+
+
+def _listed(
+    collective: Collective, arguments: CallArguments, name: str, shape: Shape, *, sends: bool
+) -> _Extents:
+    """Return the same for blocks whose rows are listed."""
+    rank, (counts, recv_counts, _) = arguments.rank, arguments.lists
+    rest = _rows(name, shape)
+    listed = "send_counts" if collective.individual else "counts"
+    if collective.sends == "block" or not sends:
+        _check_rows(name, shape, listed, counts[rank], f"for rank {rank}")
+    else:
+        _check_rows(name, shape, listed, sum(counts), "in all")
+    if collective.individual:
+        _check_own(rank, counts, recv_counts)
+        rows = sum(recv_counts)
+    else:
+        rows = sum(counts) if collective.receives == "blocks" else counts[rank]
+    return _Extents(_elements(counts, rest), _elements(recv_counts, rest), (rows, *rest))
 
 
 def check_counts(name: str, counts: object, size: int) -> Shape:
@@ -87,29 +230,15 @@ def check_counts(name: str, counts: object, size: int) -> Shape:
     return numbers
 
 
-def _given(asked: CallArguments) -> tuple[DType, Shape]:
-    if asked.x is None:
-        raise UsageError("x is None; give an array")
-    return asked.x
-
-
-def _reduction(op: Any, dtype: DType) -> Op:
-    reductions.check(op, dtype)
-    checked: Op = op
-    return checked
-
-
-def _fit(name: str, array: tuple[DType, Shape], dtype: DType, shape: Shape) -> None:
-    if array[0] != dtype:
-        raise BufferMismatch(f"{name} has dtype {array[0]}; give dtype {dtype}")
-    if math.prod(array[1]) != math.prod(shape):
-        raise BufferMismatch(
-            f"{name} has shape {array[1]} ({math.prod(array[1])} elements); "
-            f"give shape {shape} or another with {math.prod(shape)} elements"
+def _check_own(rank: int, counts: Shape, recv_counts: Shape) -> None:
+    if counts[rank] != recv_counts[rank]:
+        raise UsageError(
+            f"send_counts[{rank}] is {counts[rank]} and recv_counts[{rank}] is {recv_counts[rank]} "
+            f"on rank {rank}; what a rank sends to itself is what it receives from itself"
         )
 
 
-def _blocks(name: str, shape: Shape, size: int) -> Shape:
+def _block(name: str, shape: Shape, size: int) -> Shape:
     """Return the shape of one of `size` equal blocks along axis 0."""
     if not shape:
         raise UsageError(f"{name} is 0-d; give an array whose axis 0 is divisible by {size}")
@@ -122,251 +251,15 @@ def _blocks(name: str, shape: Shape, size: int) -> Shape:
 
 
 def _rows(name: str, shape: Shape) -> Shape:
+    """Return the shape of one row."""
     if not shape:
         raise UsageError(f"{name} is 0-d; give an array with rows along axis 0")
     return shape[1:]
 
 
-def _into(asked: CallArguments, dtype: DType, shape: Shape) -> Role:
-    """Return where a result of `shape` goes: to `out` or a new array."""
-    if asked.out is None:
-        return "new"
-    _fit("out", asked.out, dtype, shape)
-    return "out"
-
-
-def _uniform(shape: Shape, size: int) -> Shape:
-    return (math.prod(shape),) * size
-
-
-def _uneven(counts: Sequence[int], rest: Shape) -> Shape:
+def _elements(counts: Shape, rest: Shape) -> Shape:
     row = math.prod(rest)
     return tuple(count * row for count in counts)
-
-
-def all_reduce(asked: CallArguments) -> Resolved:
-    """X and the result have one shape; without out, x is both."""
-    dtype, shape = _given(asked)
-    op = _reduction(asked.op, dtype)
-    recv: Role = "x" if asked.out is None else _into(asked, dtype, shape)
-    in_place = recv == "x" or asked.in_place
-    call = Signature("all_reduce", dtype, (math.prod(shape),), op=op, in_place=in_place)
-    return Resolved(call, "x", recv, shape, written=recv == "x")
-
-
-def broadcast(asked: CallArguments) -> Resolved:
-    """X is read at the root and written elsewhere."""
-    dtype, shape = _given(asked)
-    root = check_rank("root", asked.root, asked.size)
-    call = Signature("broadcast", dtype, (math.prod(shape),), root=root)
-    return Resolved(call, None, "x", shape, written=asked.rank != root)
-
-
-def reduce(asked: CallArguments) -> Resolved:
-    """The result is at the root alone, in out or in x."""
-    dtype, shape = _given(asked)
-    root = check_rank("root", asked.root, asked.size)
-    op = _reduction(asked.op, dtype)
-    recv: Role | None = None
-    if asked.rank == root:
-        recv = "x" if asked.out is None else _into(asked, dtype, shape)
-    in_place = recv is not None and (recv == "x" or asked.in_place)
-    call = Signature("reduce", dtype, (math.prod(shape),), op=op, root=root, in_place=in_place)
-    return Resolved(call, "x", recv, shape, written=recv == "x")
-
-
-def scan(asked: CallArguments) -> Resolved:
-    """The result has x's shape."""
-    dtype, shape = _given(asked)
-    op = _reduction(asked.op, dtype)
-    if op is ReduceOp.AVG:
-        raise UsageError("op is ReduceOp.AVG, which scan does not take; scan with SUM and divide")
-    if check_bool("exclusive", asked.exclusive):
-        reductions.identity(op, dtype)
-    recv = _into(asked, dtype, shape)
-    call = Signature(
-        "scan",
-        dtype,
-        (math.prod(shape),),
-        op=op,
-        exclusive=asked.exclusive,
-        in_place=asked.in_place,
-    )
-    return Resolved(call, "x", recv, shape, written=asked.in_place)
-
-
-def all_gather(asked: CallArguments) -> Resolved:
-    """The result is (size, *x.shape)."""
-    dtype, shape = _given(asked)
-    result = (asked.size, *shape)
-    recv = _into(asked, dtype, result)
-    counts = _uniform(shape, asked.size)
-    call = Signature("all_gather", dtype, counts, in_place=asked.in_place)
-    return Resolved(call, "x", recv, result)
-
-
-def gather(asked: CallArguments) -> Resolved:
-    """As all_gather, at the root alone."""
-    dtype, shape = _given(asked)
-    root = check_rank("root", asked.root, asked.size)
-    result = (asked.size, *shape)
-    recv = _into(asked, dtype, result) if asked.rank == root else None
-    counts = _uniform(shape, asked.size)
-    in_place = asked.in_place and recv is not None
-    call = Signature("gather", dtype, counts, root=root, in_place=in_place)
-    return Resolved(call, "x", recv, result)
-
-
-def reduce_scatter(asked: CallArguments) -> Resolved:
-    """The result is a block of x along axis 0."""
-    dtype, shape = _given(asked)
-    op = _reduction(asked.op, dtype)
-    result = _blocks("x", shape, asked.size)
-    recv = _into(asked, dtype, result)
-    counts = _uniform(result, asked.size)
-    call = Signature("reduce_scatter", dtype, counts, op=op, in_place=asked.in_place)
-    return Resolved(call, "x", recv, result, written=asked.in_place)
-
-
-def all_to_all(asked: CallArguments) -> Resolved:
-    """The result has x's shape; blocks along axis 0 change places."""
-    dtype, shape = _given(asked)
-    counts = _uniform(_blocks("x", shape, asked.size), asked.size)
-    recv = _into(asked, dtype, shape)
-    call = Signature("all_to_all", dtype, counts, counts, in_place=asked.in_place)
-    return Resolved(call, "x", recv, shape, written=asked.in_place)
-
-
-def scatter(asked: CallArguments) -> Resolved:
-    """X is at the root; the result is a block of it."""
-    root = check_rank("root", asked.root, asked.size)
-    if asked.rank != root:
-        if asked.out is None:
-            raise UsageError(f"out is None on rank {asked.rank}; scatter needs it but on the root")
-        dtype, shape = asked.out
-        counts = _uniform(shape, asked.size)
-        return Resolved(Signature("scatter", dtype, counts, root=root), None, "out", shape)
-    dtype, whole = _given(asked)
-    result = _blocks("x", whole, asked.size)
-    recv = _into(asked, dtype, result)
-    counts = _uniform(result, asked.size)
-    call = Signature("scatter", dtype, counts, root=root, in_place=asked.in_place)
-    return Resolved(call, "x", recv, result, written=asked.in_place)
-
-
-def all_gather_v(asked: CallArguments) -> Resolved:
-    """Rank i gives counts[i] rows."""
-    dtype, shape = _given(asked)
-    rest = _rows("x", shape)
-    _check_rows("x", shape, "counts", asked.counts[asked.rank], f"for rank {asked.rank}")
-    result = (sum(asked.counts), *rest)
-    recv = _into(asked, dtype, result)
-    call = Signature(
-        "all_gather",
-        dtype,
-        _uneven(asked.counts, rest),
-        uniform=False,
-        in_place=asked.in_place,
-    )
-    return Resolved(call, "x", recv, result)
-
-
-def gather_v(asked: CallArguments) -> Resolved:
-    """As all_gather_v, at the root alone."""
-    root = check_rank("root", asked.root, asked.size)
-    demand = all_gather_v(asked if asked.rank == root else _without_out(asked))
-    call = Signature(
-        "gather",
-        demand.call.dtype,
-        demand.call.counts,
-        uniform=False,
-        root=root,
-        in_place=asked.in_place and asked.rank == root,
-    )
-    return Resolved(call, "x", demand.recv if asked.rank == root else None, demand.shape)
-
-
-def reduce_scatter_v(asked: CallArguments) -> Resolved:
-    """Rank i gets counts[i] rows of the result."""
-    dtype, shape = _given(asked)
-    op = _reduction(asked.op, dtype)
-    rest = _rows("x", shape)
-    _check_rows("x", shape, "counts", sum(asked.counts), "in all")
-    result = (asked.counts[asked.rank], *rest)
-    recv = _into(asked, dtype, result)
-    call = Signature(
-        "reduce_scatter",
-        dtype,
-        _uneven(asked.counts, rest),
-        uniform=False,
-        op=op,
-        in_place=asked.in_place,
-    )
-    return Resolved(call, "x", recv, result, written=asked.in_place)
-
-
-def all_to_all_v(asked: CallArguments) -> Resolved:
-    """send_counts[j] rows go to rank j, recv_counts[j] come from it."""
-    dtype, shape = _given(asked)
-    rest = _rows("x", shape)
-    _check_rows("x", shape, "send_counts", sum(asked.counts), "in all")
-    if asked.counts[asked.rank] != asked.recv_counts[asked.rank]:
-        raise UsageError(
-            f"send_counts[{asked.rank}] is {asked.counts[asked.rank]} and "
-            f"recv_counts[{asked.rank}] is {asked.recv_counts[asked.rank]} on rank {asked.rank}; "
-            "what a rank sends to itself is what it receives from itself"
-        )
-    result = (sum(asked.recv_counts), *rest)
-    recv = _into(asked, dtype, result)
-    call = Signature(
-        "all_to_all",
-        dtype,
-        _uneven(asked.counts, rest),
-        _uneven(asked.recv_counts, rest),
-        uniform=False,
-        in_place=asked.in_place,
-    )
-    return Resolved(call, "x", recv, result, written=asked.in_place)
-
-
-def scatter_v(asked: CallArguments) -> Resolved:
-    """Rank i gets counts[i] rows of the root's x."""
-    root = check_rank("root", asked.root, asked.size)
-    own = asked.counts[asked.rank]
-    if asked.rank != root:
-        if asked.out is None:
-            raise UsageError(
-                f"out is None on rank {asked.rank}; scatter_v needs it but on the root"
-            )
-        dtype, shape = asked.out
-        rest = _rows("out", shape)
-        _check_rows("out", shape, "counts", own, f"for rank {asked.rank}")
-        counts = _uneven(asked.counts, rest)
-        call = Signature("scatter", dtype, counts, uniform=False, root=root)
-        return Resolved(call, None, "out", shape)
-    dtype, whole = _given(asked)
-    rest = _rows("x", whole)
-    _check_rows("x", whole, "counts", sum(asked.counts), "in all")
-    result = (own, *rest)
-    recv = _into(asked, dtype, result)
-    call = Signature(
-        "scatter",
-        dtype,
-        _uneven(asked.counts, rest),
-        uniform=False,
-        root=root,
-        in_place=asked.in_place,
-    )
-    return Resolved(call, "x", recv, result, written=asked.in_place)
-
-
-def barrier(_asked: CallArguments) -> Resolved:
-    """Nothing is moved."""
-    return Resolved(Signature("barrier", dtypes.BOOL, (0,)), None, None, ())
-
-
-def _without_out(asked: CallArguments) -> CallArguments:
-    return CallArguments(asked.rank, asked.size, asked.x, None, counts=asked.counts)
 
 
 def _check_rows(name: str, shape: Shape, counts: str, expected: int, what: str) -> None:
@@ -377,24 +270,16 @@ def _check_rows(name: str, shape: Shape, counts: str, expected: int, what: str) 
         )
 
 
-RULES: Mapping[str, Rule] = {
-    rule.__name__: rule
-    for rule in (
-        all_reduce,
-        broadcast,
-        reduce,
-        all_gather,
-        reduce_scatter,
-        all_to_all,
-        gather,
-        scatter,
-        scan,
-        barrier,
-        all_gather_v,
-        reduce_scatter_v,
-        all_to_all_v,
-        gather_v,
-        scatter_v,
-    )
-}
-"""By name of the call."""
+def _into(arguments: CallArguments, dtype: DType, shape: Shape) -> Role:
+    """Return where a result of `shape` goes: to `out` or a new array."""
+    if arguments.out is None:
+        return "new"
+    out_dtype, out_shape = arguments.out
+    if out_dtype != dtype:
+        raise BufferMismatch(f"out has dtype {out_dtype}; give dtype {dtype}")
+    if math.prod(out_shape) != math.prod(shape):
+        raise BufferMismatch(
+            f"out has shape {out_shape} ({math.prod(out_shape)} elements); "
+            f"give shape {shape} or another with {math.prod(shape)} elements"
+        )
+    return "out"

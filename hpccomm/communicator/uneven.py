@@ -6,19 +6,14 @@ which blocks, also with ``async_op=True``.
 
 from typing import Any
 
-import numpy as np
-
-from hpccomm.communicator.core import Core
-from hpccomm.communicator.resolving import check_counts
-from hpccomm.errors import BufferMismatch, UsageError
-from hpccomm.memory.views import check_dtype, check_layout, view
+from hpccomm.communicator.counts import CountExchange
+from hpccomm.communicator.resolving import Lists, check_counts
 from hpccomm.reductions import Op, ReduceOp
-from hpccomm.topology import check_rank
 
 SUM = ReduceOp.SUM
 
 
-class Uneven(Core):
+class Uneven(CountExchange):
     """Every call is collective, with the rules of `Collectives`. The rows' shape is equal on all."""
 
     def all_gather_v(
@@ -64,24 +59,9 @@ class Uneven(Core):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        known = self._row_counts(
-            "all_gather_v",
-            x,
-            out,
-            counts,
-            timeout=timeout,
-            algorithm=algorithm,
-            stream=stream,
-        )
+        lists = self._row_counts("all_gather_v", x, out, counts, timeout, algorithm, stream)
         return self._collective(
-            "all_gather_v",
-            x,
-            out,
-            counts=known,
-            async_op=async_op,
-            timeout=timeout,
-            algorithm=algorithm,
-            stream=stream,
+            "all_gather_v", x, out, async_op, timeout, algorithm, stream, lists=lists
         )
 
     def reduce_scatter_v(
@@ -134,18 +114,18 @@ class Uneven(Core):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        known = check_counts("counts", counts, self._backend.size)
+        lists = Lists(check_counts("counts", counts, self._backend.size))
         return self._collective(
             "reduce_scatter_v",
             x,
             out,
+            async_op,
+            timeout,
+            algorithm,
+            stream,
             op=op,
-            counts=known,
-            async_op=async_op,
-            timeout=timeout,
-            algorithm=algorithm,
             deterministic=deterministic,
-            stream=stream,
+            lists=lists,
         )
 
     def all_to_all_v(
@@ -194,23 +174,12 @@ class Uneven(Core):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        known = check_counts("send_counts", send_counts, self._backend.size)
-        if recv_counts is None:
-            incoming = self._incoming(
-                x, out, known, timeout=timeout, algorithm=algorithm, stream=stream
-            )
-        else:
-            incoming = check_counts("recv_counts", recv_counts, self._backend.size)
+        outgoing = check_counts("send_counts", send_counts, self._backend.size)
+        lists = self._pair_counts(
+            "all_to_all_v", x, out, Lists(outgoing), recv_counts, timeout, algorithm, stream
+        )
         return self._collective(
-            "all_to_all_v",
-            x,
-            out,
-            counts=known,
-            recv_counts=incoming,
-            async_op=async_op,
-            timeout=timeout,
-            algorithm=algorithm,
-            stream=stream,
+            "all_to_all_v", x, out, async_op, timeout, algorithm, stream, lists=lists
         )
 
     def gather_v(
@@ -259,26 +228,9 @@ class Uneven(Core):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        known = self._row_counts(
-            "gather_v",
-            x,
-            out,
-            counts,
-            root=root,
-            timeout=timeout,
-            algorithm=algorithm,
-            stream=stream,
-        )
+        lists = self._row_counts("gather_v", x, out, counts, timeout, algorithm, stream, root)
         return self._collective(
-            "gather_v",
-            x,
-            out,
-            root=root,
-            counts=known,
-            async_op=async_op,
-            timeout=timeout,
-            algorithm=algorithm,
-            stream=stream,
+            "gather_v", x, out, async_op, timeout, algorithm, stream, root=root, lists=lists
         )
 
     def scatter_v(
@@ -329,149 +281,7 @@ class Uneven(Core):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        if counts is None:
-            known = self._wanted(x, out, root, timeout=timeout, algorithm=algorithm, stream=stream)
-        else:
-            known = check_counts("counts", counts, self._backend.size)
+        lists = self._wanted_counts(x, out, root, counts, timeout, algorithm, stream)
         return self._collective(
-            "scatter_v",
-            x,
-            out,
-            root=root,
-            counts=known,
-            async_op=async_op,
-            timeout=timeout,
-            algorithm=algorithm,
-            stream=stream,
+            "scatter_v", x, out, async_op, timeout, algorithm, stream, root=root, lists=lists
         )
-
-    # Counts that nobody gave are exchanged. Whatever is wrong with this rank's arguments must be
-    # found before: afterwards the other ranks would wait for it.
-
-    def _row_counts(
-        self, name: str, x: Any, out: Any, counts: Any, **others: Any
-    ) -> tuple[int, ...]:
-        """Return `counts`, or each rank's number of rows of x."""
-        if counts is not None:
-            return check_counts("counts", counts, self._backend.size)
-        rows = _rows("x", x)
-        self._rehearse(name, x, out, (rows,) * self._backend.size, **others)
-        known = self._exchange("counts", rows, others["timeout"])
-        self._agree_on_fit(name, x, out, known, root=others.get("root"))
-        return known
-
-    def _incoming(
-        self, x: Any, out: Any, outgoing: tuple[int, ...], **others: Any
-    ) -> tuple[int, ...]:
-        """Return the rows that come from each rank."""
-        self._rehearse("all_to_all_v", x, out, outgoing, outgoing, **others)
-        self._may_exchange("recv_counts")
-        mine = np.array(outgoing, np.int64)
-        got = self._collective("all_to_all", mine, timeout=others["timeout"])
-        incoming = tuple(got.tolist())
-        self._agree_on_fit("all_to_all_v", x, out, outgoing, incoming)
-        return incoming
-
-    def _wanted(self, x: Any, out: Any, root: Any, **others: Any) -> tuple[int, ...]:
-        """Return the rows that each rank's out has; a root without one gets those that are left."""
-        rank, size = self._backend.rank, self._backend.size
-        at_root = rank == check_rank("root", root, size)
-        if out is None and not at_root:
-            raise UsageError(f"out is None on rank {rank}; scatter_v needs it but on the root")
-        given = _rows("x", x) if at_root else 0
-        rows = given if out is None else _rows("out", out)
-        rest = given - rows if at_root else 0
-        if rest < 0:
-            raise BufferMismatch(f"out has {rows} rows and x has {given}; x has those of all ranks")
-        pretended = [0] * size
-        pretended[rank - 1] = rest  # some other rank's, if there is one
-        pretended[rank] = rows
-        self._rehearse(
-            "scatter_v",
-            x,
-            None if at_root else out,
-            tuple(pretended),
-            root=root,
-            **others,
-        )
-        timeout = others["timeout"]
-        wanted = list(self._exchange("counts", -1 if out is None else rows, timeout))
-        if wanted[root] == -1:
-            taken = sum(wanted) + 1
-            left = np.array([given - taken], np.int64)
-            self._collective("broadcast", left, root=root, timeout=timeout)
-            wanted[root] = int(left[0])
-        known = tuple(wanted)
-        self._agree_on_fit("scatter_v", x, out, known, root=root)
-        return known
-
-    def _rehearse(
-        self,
-        name: str,
-        x: Any,
-        out: Any,
-        counts: tuple[int, ...],
-        recv_counts: tuple[int, ...] = (),
-        *,
-        root: Any = None,
-        timeout: float | None = None,
-        algorithm: str | None = None,
-        stream: object = None,
-    ) -> None:
-        """Raise what the call would raise with such counts, whatever the other ranks give."""
-        self._timeout(timeout)
-        fits = out if name == "scatter_v" else None  # elsewhere its size is not known yet
-        _, array, _ = self._recipe(name, x, fits, None, root, counts, recv_counts, False, algorithm)
-        if stream is not None:
-            self._check_stream(stream, array if out is None else view(out, "out"))
-        for which, given in (("x", x), ("out", out)):
-            if given is not None:
-                seen = view(given, which)
-                check_dtype(which, seen.dtype)
-                check_layout(seen, which, written=which == "out")
-                if array is not None and seen.dtype != array.dtype:
-                    raise BufferMismatch(f"out has dtype {seen.dtype}; give dtype {array.dtype}")
-
-    def _agree_on_fit(
-        self,
-        name: str,
-        x: Any,
-        out: Any,
-        counts: tuple[int, ...],
-        recv_counts: tuple[int, ...] = (),
-        *,
-        root: Any = None,
-    ) -> None:
-        """Raise on every rank if the arrays of one do not fit what was exchanged."""
-        error: UsageError | None = None
-        try:
-            if min(counts) < 0:
-                raise BufferMismatch(
-                    f"x has {-min(counts)} rows less on the root than the other ranks' out arrays "
-                    "take; give an x with more rows"
-                )
-            self._recipe(name, x, out, None, root, counts, recv_counts)
-        except UsageError as refused:
-            error = refused
-        with self._one_call():
-            self._agree(name, {} if error is None else {"error": str(error)}, error)
-
-    def _exchange(self, name: str, number: int, timeout: float | None) -> tuple[int, ...]:
-        self._may_exchange(name)
-        mine = np.array([number], np.int64)
-        everyone = self._collective("all_gather", mine, timeout=timeout)
-        return tuple(everyone.ravel().tolist())
-
-    def _may_exchange(self, name: str) -> None:
-        if self._batch is not None or self._capture is not None:
-            where = "a batch" if self._batch is not None else "plan or explain"
-            raise UsageError(f"{name} is None in {where}, which cannot exchange it; give {name}")
-
-
-def _rows(name: str, array: Any) -> int:
-    if array is None:
-        raise UsageError(f"{name} is None; give an array")
-    shape = view(array, name).shape
-    if not shape:
-        raise UsageError(f"{name} is 0-d; give an array with rows along axis 0")
-    return int(shape[0])

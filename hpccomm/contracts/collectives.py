@@ -89,6 +89,11 @@ class Collective:
         return "blocks" in (self.sends, self.receives)
 
     @property
+    def individual(self) -> bool:
+        """Whether each rank may send and receive its own numbers of elements."""
+        return self.sends == self.receives == "blocks"
+
+    @property
     def calls(self) -> tuple[str, ...]:
         """Names of the calls: the one on blocks of one size, and the uneven one if there is any."""
         return (self.name,) if self.uneven is None else (self.name, f"{self.name}_v")
