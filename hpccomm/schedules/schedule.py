@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.contracts.signature import Signature
 from hpccomm.topology import Topology
 
 SEND = "send"
@@ -195,6 +196,9 @@ class Tuning:
     topology: Topology | None = None
     room: int = 1 << 21
 
+
+Build = Callable[[Group, Signature, Tuning], Schedule]
+"""Makes the schedule of the ranks in a group, for a call."""
 
 whole = 1 << 62
 """A segment that no array reaches."""

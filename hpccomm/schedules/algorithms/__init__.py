@@ -5,11 +5,10 @@ rank where it is to run, and all of them where it is proven, simulated or drawn.
 function and name it in `ALGORITHMS`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms import (
     binomial,
     bruck,
@@ -29,9 +28,7 @@ from hpccomm.schedules.algorithms import (
     shm_staged,
     tree,
 )
-from hpccomm.schedules.schedule import Group, Schedule, Tuning
-
-Build = Callable[[Group, Signature, Tuning], Schedule]
+from hpccomm.schedules.schedule import Build
 
 
 @dataclass(frozen=True, slots=True)

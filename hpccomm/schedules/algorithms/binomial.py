@@ -18,12 +18,13 @@ barrier         2⌈log2 n⌉        none
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.channels import dealt
-from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range, ranges
+from hpccomm.schedules.algorithms.partition import Blocks, Listed
+from hpccomm.schedules.algorithms.phases import Phase, Piece, copied, in_pieces
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -93,53 +94,24 @@ class _Tree:
         return self._group.peer((self._group.at + distance) % self._group.size)
 
 
-def broadcast_rounds(
-    group: Group,
-    root: Column | int,
-    start: Column | int,
-    count: Column | int,
-    *,
-    segment: int,  # noqa: ARG001 (all phases take the same)
-    buffer: str = RECV,
-) -> Rounds:
-    """Hand the root's `buffer` down the tree, the largest subtree first."""
-    tree, rank = _Tree(group, root), group.rank
+def _broadcast_rounds(piece: Piece) -> Rounds:
+    tree, rank = _Tree(piece.group, piece.root), piece.group.rank
+    moved = piece.target, piece.start, piece.count
     for bit in reversed(tree.bits):
         yield Round(
-            receives=(transfers(rank, tree.peer(-bit), buffer, start, count, tree.is_child(bit)),),
-            sends=(transfers(rank, tree.peer(bit), buffer, start, count, tree.is_parent(bit)),),
+            receives=(transfers(rank, tree.peer(-bit), *moved, tree.is_child(bit)),),
+            sends=(transfers(rank, tree.peer(bit), *moved, tree.is_parent(bit)),),
         )
 
 
-def reduce_scratch(size: int, count: int, _segment: int) -> int:
-    """Return the elements of scratch that `reduce_rounds` takes."""
-    return 2 * count if size > 1 else 0
-
-
-def all_reduce_scratch(size: int, count: int, segment: int) -> int:
-    """Return the elements of scratch that `all_reduce_rounds` takes."""
-    return reduce_scratch(size, count, segment)
-
-
-def reduce_rounds(
-    group: Group,
-    root: Column | int,
-    start: Column | int,
-    count: Column | int,
-    slot: int,
-    *,
-    segment: int,  # noqa: ARG001 (all phases take the same)
-    final: bool,
-    target: str,
-    source: str = SEND,
-) -> Rounds:
-    """Fold `source` up the tree, the nearest children first, into `target` at the root."""
-    tree, rank = _Tree(group, root), group.rank
-    own, landing, partial = Place(source, start), Place(SCRATCH, slot), Place(SCRATCH, slot + count)
-    into = Place(target, start)
+def _reduce_rounds(piece: Piece) -> Rounds:
+    group, start, count, slot = piece.group, piece.start, piece.count, piece.slot
+    tree, rank = _Tree(group, piece.root), group.rank
+    own, into = Place(piece.source, start), Place(piece.target, start)
+    landing, partial = Place(SCRATCH, slot), Place(SCRATCH, slot + count)
     is_root = tree.relative == 0
-    if group.size == 1 and source != target:
-        yield Round(local=(copies(rank, own, into, count),))
+    if group.size == 1 and piece.source != piece.target:
+        yield copied(piece)
     # Whoever has children has one next to it: in the first round.
     is_leaf = ~tree.is_parent(1)
     for bit in tree.bits:
@@ -149,7 +121,7 @@ def reduce_rounds(
         yield Round(
             receives=(transfers(rank, child, SCRATCH, slot, count, receiver),),
             sends=(
-                transfers(rank, parent, source, start, count, sender & is_leaf),
+                transfers(rank, parent, piece.source, start, count, sender & is_leaf),
                 transfers(rank, parent, SCRATCH, partial.start, count, sender & ~is_leaf),
             ),
             local=(
@@ -166,28 +138,31 @@ def reduce_rounds(
                     (own if first else into, landing),
                     into,
                     count,
-                    final=final and last,
+                    final=piece.final and last,
                     where=receiver & is_root,
                 ),
             ),
         )
 
 
-def all_reduce_rounds(
-    group: Group,
-    start: Column | int,
-    count: Column | int,
-    slot: int,
-    *,
-    segment: int,
-    final: bool,
-    source: str = SEND,
-) -> Rounds:
-    """Fold `source` up the tree of the first position, and hand the result down."""
-    yield from reduce_rounds(
-        group, 0, start, count, slot, segment=segment, final=final, target=RECV, source=source
-    )
-    yield from broadcast_rounds(group, 0, start, count, segment=segment)
+def _all_reduce_rounds(piece: Piece) -> Rounds:
+    piece = replace(piece, root=0)
+    yield from _reduce_rounds(piece)
+    yield from _broadcast_rounds(piece)
+
+
+def _reduce_scratch(size: int, count: int, _segment: int) -> int:
+    return 2 * count if size > 1 else 0
+
+
+BROADCAST = Phase(_broadcast_rounds)
+"""Hand the root's array down the tree, the largest subtree first."""
+
+REDUCE = Phase(_reduce_rounds, _reduce_scratch)
+"""Fold up the tree, the nearest children first, into the target at the root."""
+
+ALL_REDUCE = Phase(_all_reduce_rounds, _reduce_scratch)
+"""Fold up the tree of the first position, and hand the result down."""
 
 
 class _Subtrees:
@@ -326,46 +301,9 @@ def barrier_rounds(group: Group) -> Rounds:
         )
 
 
-def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Up the tree and down again, segment by segment."""
-    pieces = ranges(call.counts[0], tuning.segment)
-
-    def run(piece: Range, slot: int) -> Rounds:
-        return all_reduce_rounds(
-            group, piece.start, piece.count, slot, segment=tuning.segment, final=True
-        )
-
-    scratch = all_reduce_scratch(group.size, pieces[0].count, tuning.segment)
-    return dealt(pieces, run, tuning, scratch)
-
-
-def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Down the tree, segment by segment."""
-
-    def run(piece: Range, _slot: int) -> Rounds:
-        return broadcast_rounds(group, call.root, piece.start, piece.count, segment=tuning.segment)
-
-    return dealt(ranges(call.counts[0], tuning.segment), run, tuning, 0)
-
-
-def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Up the tree, segment by segment."""
-    pieces = ranges(call.counts[0], tuning.segment)
-
-    def run(piece: Range, slot: int) -> Rounds:
-        return reduce_rounds(
-            group,
-            call.root,
-            piece.start,
-            piece.count,
-            slot,
-            segment=tuning.segment,
-            final=True,
-            target=RECV,
-        )
-
-    scratch = reduce_scratch(group.size, pieces[0].count, tuning.segment)
-    return dealt(pieces, run, tuning, scratch)
+all_reduce = in_pieces(ALL_REDUCE)
+broadcast = in_pieces(BROADCAST)
+reduce = in_pieces(REDUCE)
 
 
 def gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:

@@ -14,10 +14,11 @@ from itertools import chain
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.channels import dealt, side_by_side
+from hpccomm.schedules.algorithms.channels import in_channels, side_by_side
 from hpccomm.schedules.algorithms.families import Family
 from hpccomm.schedules.algorithms.levels import First, Levels, Tabled
 from hpccomm.schedules.algorithms.partition import Blocks, Listed, clipped
+from hpccomm.schedules.algorithms.phases import Piece
 from hpccomm.schedules.algorithms.power_of_two import span
 from hpccomm.schedules.schedule import (
     RECV,
@@ -70,6 +71,11 @@ class Lap:
             self.count[which, owners.at],
         )
 
+    def piece(self, levels: Levels, owner: int, node: int, slot: int, segment: int) -> Piece:
+        """Return the block of an owner of a node as a piece across the nodes, with its root there."""
+        start, count = int(self.start[owner, node]), int(self.count[owner, node])
+        return Piece(levels.owners_at(owner), start, count, slot, segment, root=node)
+
     def across(self, levels: Levels) -> Tabled:
         """Return the blocks of each owner's group, by node."""
         which = levels.slices.which
@@ -101,22 +107,6 @@ def pieces(levels: Levels, blocks: Blocks, segment: int) -> list[Blocks]:
     return [blocks] if one_has_all else clipped(blocks, segment)
 
 
-def all_gather(
-    inner: Family, across: Family, levels: Levels, call: Signature, tuning: Tuning
-) -> Schedule:
-    """Gather the blocks of the ranks, piece by piece."""
-    blocks = Listed(call.counts)
-    own = blocks.at(levels.rank)[0]
-
-    def run(piece: Blocks, _slot: int) -> Rounds:
-        start, count = piece.at(levels.rank)
-        mine = copies(levels.rank, Place(SEND, start - own), Place(RECV, start), count)
-        yield Round(local=(mine,))
-        yield from all_gather_rounds(inner, across, levels, piece, tuning.segment)
-
-    return dealt(pieces(levels, blocks, tuning.segment), run, tuning, 0)
-
-
 def all_gather_rounds(
     inner: Family, across: Family, levels: Levels, blocks: Blocks, segment: int
 ) -> Rounds:
@@ -141,7 +131,7 @@ def all_gather_rounds(
         first, last = np.array([0]), np.array([len(levels.place.node)])
         (start,), (count,) = span(blocks, first, last)
         yield from levels.each_node(
-            lambda node: inner.broadcast(node, 0, int(start), int(count), segment=segment)
+            lambda node: inner.broadcast(Piece(node, int(start), int(count), 0, segment))
         )
         return
     gather = scattering.all_gather
@@ -167,13 +157,7 @@ def _gather(across: Family, levels: Levels, lap: Lap, segment: int) -> Rounds:
         return across.scattering.all_gather(levels.slices, lap.across(levels))
     return side_by_side(
         *(
-            across.broadcast(
-                levels.owners_at(owner),
-                node,
-                int(lap.start[owner, node]),
-                int(lap.count[owner, node]),
-                segment=segment,
-            )
+            across.broadcast(lap.piece(levels, owner, node, 0, segment))
             for owner, node in np.ndindex(lap.start.shape)
         )
     )
@@ -216,8 +200,10 @@ def reduce_scatter(
         for each in nodes.tolist():
             number = lap.number * levels.num_nodes + each
             target = Place(SCRATCH, slot + number * largest)
-            free = work + number * scattering.scratch(largest)
-            yield scattering.reduce_scatter(node, lap.of_node(each), target, free, final=final)
+            free = work + number * scattering.scratch(node.size, largest)
+            yield scattering.reduce_scatter(
+                node, lap.of_node(each), target, free, final=final, source=SEND
+            )
 
     def run(piece: Blocks, slot: int) -> Rounds:
         slot += room
@@ -236,21 +222,21 @@ def reduce_scatter(
             if levels.largest > 1 or final:
                 yield from levels.each_node(
                     lambda node: inner.reduce(
-                        node, 0, 0, total, work, segment=segment, final=final, target=SCRATCH
+                        Piece(node, 0, total, work, segment, target=SCRATCH, final=final)
                     )
                 )
             lying = all_laps
         source = SCRATCH if levels.largest > 1 else SEND
         yield from folded_across(across, levels, lying, source, work, segment)
-        yield _dealt(levels, lying, piece, own)
+        yield _distributed(levels, lying, piece, own)
 
     within = (
-        folded * scattering.scratch(largest)
+        folded * scattering.scratch(levels.largest, largest)
         if scattering is not None
-        else max(inner.reduce_scratch(size, total, segment) for size in levels.node_sizes)
+        else max(inner.reduce.scratch(size, total, segment) for size in levels.node_sizes)
     )
     beyond = across_scratch(across, levels, largest, segment)
-    schedule = dealt(cut, run, tuning, partials + max(within, beyond))
+    schedule = in_channels(cut, run, tuning, partials + max(within, beyond))
     return replace(schedule, scratch=room + schedule.scratch)
 
 
@@ -258,8 +244,8 @@ def across_scratch(across: Family, levels: Levels, largest: int, segment: int) -
     """Return the elements that `folded_across` takes, of blocks of at most `largest`."""
     every = -(-levels.largest // levels.owners)
     if across.scattering is not None:
-        return every * across.scattering.scratch(largest)
-    return every * levels.num_nodes * across.reduce_scratch(levels.num_nodes, largest, segment)
+        return every * across.scattering.scratch(levels.num_nodes, largest)
+    return every * levels.num_nodes * across.reduce.scratch(levels.num_nodes, largest, segment)
 
 
 def folded_across(
@@ -290,31 +276,33 @@ def folded_across(
 def _fold(across: Family, levels: Levels, lap: Lap, source: str, work: int, segment: int) -> Rounds:
     """Fold the blocks of a lap over all nodes, into scratch of each block's owner."""
     if across.scattering is not None:
-        slot = work + lap.number * across.scattering.scratch(lap.largest)
+        slot = work + lap.number * across.scattering.scratch(levels.num_nodes, lap.largest)
         target = Place(SCRATCH, lap.own(levels)[1])
         return across.scattering.reduce_scatter(
             levels.slices, lap.across(levels), target, slot, final=True, source=source
         )
-    scratch = across.reduce_scratch(levels.num_nodes, lap.largest, segment)
+    scratch = across.reduce.scratch(levels.num_nodes, lap.largest, segment)
     return side_by_side(
         *(
             across.reduce(
-                levels.owners_at(owner),
-                node,
-                int(lap.start[owner, node]),
-                int(lap.count[owner, node]),
-                work + (lap.number * levels.num_nodes + node) * scratch,
-                segment=segment,
-                final=True,
-                target=SCRATCH,
-                source=source,
+                replace(
+                    lap.piece(
+                        levels,
+                        owner,
+                        node,
+                        work + (lap.number * levels.num_nodes + node) * scratch,
+                        segment,
+                    ),
+                    source=source,
+                    target=SCRATCH,
+                )
             )
             for owner, node in np.ndindex(lap.start.shape)
         )
     )
 
 
-def _dealt(levels: Levels, lying: list[Lap], blocks: Blocks, own: Column) -> Round:
+def _distributed(levels: Levels, lying: list[Lap], blocks: Blocks, own: Column) -> Round:
     """Return the round in which each rank gets its block from the owner that has it in scratch.
 
     Parameters

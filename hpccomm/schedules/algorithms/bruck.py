@@ -19,7 +19,8 @@ what crosses the end of the result is two messages.
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.partition import Blocks, Listed
+from hpccomm.schedules.algorithms.partition import Blocks
+from hpccomm.schedules.algorithms.phases import all_gather_in_pieces, uncut
 from hpccomm.schedules.algorithms.power_of_two import span
 from hpccomm.schedules.schedule import (
     RECV,
@@ -39,7 +40,7 @@ from hpccomm.schedules.schedule import (
 )
 
 
-def all_gather_rounds(group: Group, blocks: Blocks, buffer: str = RECV) -> Rounds:
+def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
     """Take the blocks of the rank 1, 2, 4, ... further on, after which a rank has twice as many.
 
     The blocks must lie one after the other.
@@ -50,14 +51,14 @@ def all_gather_rounds(group: Group, blocks: Blocks, buffer: str = RECV) -> Round
         more = min(have, n - have)
         of, to = (at + have) % n, (at - have) % n
         yield Round(
-            receives=_around(group, group.peer(of), blocks, buffer, of, more),
-            sends=_around(group, group.peer(to), blocks, buffer, at, more),
+            receives=_around(group, group.peer(of), blocks, of, more),
+            sends=_around(group, group.peer(to), blocks, at, more),
         )
         have += more
 
 
 def _around(
-    group: Group, peer: Column, blocks: Blocks, buffer: str, first: Column, number: int
+    group: Group, peer: Column, blocks: Blocks, first: Column, number: int
 ) -> tuple[Transfers, Transfers]:
     """Return the messages with `number` blocks from `first` on, after the last one the first."""
     n, rank = group.size, group.rank
@@ -66,21 +67,13 @@ def _around(
     some = over > 0
     # A span has at least one block: that of those who do not cross the end is not sent.
     return (
-        transfers(rank, peer, buffer, *span(blocks, first, end)),
-        transfers(rank, peer, buffer, *span(blocks, 0 * first, np.maximum(over, 1)), some),
+        transfers(rank, peer, RECV, *span(blocks, first, end)),
+        transfers(rank, peer, RECV, *span(blocks, 0 * first, np.maximum(over, 1)), some),
     )
 
 
-def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Gather twice as many blocks in each round, which lie one after the other."""
-    blocks = Listed(call.counts)
-
-    def channel() -> Rounds:
-        start, count = blocks.at(group.at)
-        yield Round(local=(copies(group.rank, Place(SEND, 0), Place(RECV, start), count),))
-        yield from all_gather_rounds(group, blocks)
-
-    return Schedule((channel,))
+all_gather = all_gather_in_pieces(all_gather_rounds, uncut)
+"""Gather twice as many blocks in each round. The blocks lie one after the other."""
 
 
 def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:

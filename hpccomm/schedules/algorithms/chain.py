@@ -18,19 +18,8 @@ all_reduce      s + 2n - 3       at most 2 times the array
 
 import numpy as np
 
-from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.channels import side_by_side
-from hpccomm.schedules.algorithms.partition import Range
-from hpccomm.schedules.algorithms.pipeline import (
-    Segments,
-    Tree,
-    down,
-    down_after_up,
-    streams,
-    up,
-    up_scratch,
-)
-from hpccomm.schedules.schedule import RECV, SEND, Column, Group, Rounds, Schedule, Tuning
+from hpccomm.schedules.algorithms.pipeline import Pipeline, Tree
+from hpccomm.schedules.schedule import Column, Group
 
 
 def _chain(group: Group, root: Column | int, step: int) -> Tree:
@@ -42,103 +31,14 @@ def _chain(group: Group, root: Column | int, step: int) -> Tree:
     return Tree(n - 1, depth, parent, (child,))
 
 
-def reduce_scratch(size: int, count: int, segment: int) -> int:
-    """Return the elements of scratch that `reduce_rounds` takes."""
-    return up_scratch(1, count, segment) if size > 1 else 0
+PIPELINE = Pipeline(
+    to_root=lambda group, root: (_chain(group, root, -1),),
+    from_root=lambda group, root: (_chain(group, root, 1),),
+    parts=1,
+    children=1,
+    last=lambda size: size - 1,
+)
+"""From the position after the root on, round the end; all_reduce in the order of the positions."""
 
-
-def all_reduce_scratch(size: int, count: int, segment: int) -> int:
-    """Return the elements of scratch that `all_reduce_rounds` takes."""
-    return reduce_scratch(size, count, segment)
-
-
-def reduce_rounds(
-    group: Group,
-    root: Column | int,
-    start: Column | int,
-    count: Column | int,
-    slot: int,
-    *,
-    segment: int,
-    final: bool,
-    target: str,
-    source: str = SEND,
-) -> Rounds:
-    """Fold `source` from the position after `root` on, round the end, into `target` at the root."""
-    tree, segments = _chain(group, root, -1), Segments(start, count, segment)
-    return up(group, tree, segments, slot, final=final, source=source, target=target)
-
-
-def broadcast_rounds(
-    group: Group,
-    root: Column | int,
-    start: Column | int,
-    count: Column | int,
-    *,
-    segment: int,
-    buffer: str = RECV,
-) -> Rounds:
-    """Hand the root's `buffer` on, from each position to the next one."""
-    return down(group, _chain(group, root, 1), Segments(start, count, segment), buffer)
-
-
-def all_reduce_rounds(
-    group: Group,
-    start: Column | int,
-    count: Column | int,
-    slot: int,
-    *,
-    segment: int,
-    final: bool,
-    source: str = SEND,
-) -> Rounds:
-    """Fold `source` in the order of the positions, and hand the result back, from the last one."""
-    tree, segments = _chain(group, group.size - 1, -1), Segments(start, count, segment)
-    return side_by_side(
-        up(group, tree, segments, slot, final=final, source=source, target=RECV),
-        down_after_up(group, tree, segments, RECV),
-    )
-
-
-def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Along the chain and back."""
-
-    def run(share: Range, slot: int) -> Rounds:
-        return all_reduce_rounds(
-            group, share.start, share.count, slot, segment=tuning.segment, final=True
-        )
-
-    def scratch(count: int) -> int:
-        return all_reduce_scratch(group.size, count, tuning.segment)
-
-    return streams(call.counts[0], run, tuning, scratch)
-
-
-def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Along the chain, from the root."""
-
-    def run(share: Range, _slot: int) -> Rounds:
-        return broadcast_rounds(group, call.root, share.start, share.count, segment=tuning.segment)
-
-    return streams(call.counts[0], run, tuning)
-
-
-def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Along the chain, to the root."""
-
-    def run(share: Range, slot: int) -> Rounds:
-        return reduce_rounds(
-            group,
-            call.root,
-            share.start,
-            share.count,
-            slot,
-            segment=tuning.segment,
-            final=True,
-            target=RECV,
-        )
-
-    def scratch(count: int) -> int:
-        return reduce_scratch(group.size, count, tuning.segment)
-
-    return streams(call.counts[0], run, tuning, scratch)
+ALL_REDUCE, BROADCAST, REDUCE = PIPELINE.all_reduce(), PIPELINE.broadcast(), PIPELINE.reduce()
+all_reduce, broadcast, reduce = PIPELINE.builds()

@@ -1,30 +1,27 @@
-"""Dealing the pieces of an array to channels, so that one moves while another is folded."""
+"""Pieces of an array in several channels, so that one piece moves while another is folded."""
 
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import TypeVar
 
 from hpccomm.schedules.schedule import Channel, Round, Rounds, Schedule, Tuning
 
-Piece = TypeVar("Piece")
+T = TypeVar("T")
 
 
-def dealt(
-    pieces: Sequence[Piece],
-    run: Callable[[Piece, int], Rounds],
-    tuning: Tuning,
-    scratch: int,
+def in_channels(
+    pieces: Sequence[T], run: Callable[[T, int], Rounds], tuning: Tuning, scratch: int
 ) -> Schedule:
-    """Return the schedule that runs `pieces`, dealt in turn to channels.
+    """Return the schedule that runs `pieces` in channels, which take them in turn.
 
     Parameters
     ----------
     pieces : sequence
-        What to run; those of one channel one after the other.
+        What to run. A channel runs its pieces one after the other.
     run : callable
-        ``run(piece, slot)`` makes a piece's rounds; its scratch begins at element `slot`.
+        ``run(piece, slot)`` makes the rounds of a piece, whose scratch begins at element `slot`.
     tuning : Tuning
-        How many channels.
+        Its `channels` is the largest number of channels.
     scratch : int
         Elements of scratch that a piece takes.
     """
@@ -40,23 +37,13 @@ def dealt(
 
 
 def side_by_side(*several: Rounds) -> Rounds:
-    """Run the rounds of several at the same time, the first of each in one round, and so on.
+    """Run several sequences of rounds at the same time: their first rounds become one, and so on.
 
     They must touch different memory. None may have a barrier.
     """
-    under_way = list(several)
-    while under_way:
-        rounds = []
-        left = []
-        for each in under_way:
-            found = next(each, None)
-            if found is not None:
-                rounds.append(found)
-                left.append(each)
-        under_way = left
-        if rounds:
-            yield Round(
-                tuple(chain.from_iterable(each.receives for each in rounds)),
-                tuple(chain.from_iterable(each.sends for each in rounds)),
-                tuple(chain.from_iterable(each.local for each in rounds)),
-            )
+    for together in zip_longest(*several, fillvalue=Round()):
+        yield Round(
+            tuple(chain.from_iterable(each.receives for each in together)),
+            tuple(chain.from_iterable(each.sends for each in together)),
+            tuple(chain.from_iterable(each.local for each in together)),
+        )

@@ -23,8 +23,8 @@ has folded. At the end of reduce_scatter a block, of all_reduce the array, goes 
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.channels import dealt
-from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed, Range, ranges
+from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed
+from hpccomm.schedules.algorithms.phases import Phase, Piece, copied, in_pieces
 from hpccomm.schedules.algorithms.power_of_two import Core, Spans, span
 from hpccomm.schedules.algorithms.recursive_doubling import spread_rounds
 from hpccomm.schedules.schedule import (
@@ -121,13 +121,7 @@ def halving_rounds(
 
 
 def reduce_scatter_rounds(
-    group: Group,
-    blocks: Blocks,
-    target: Place,
-    slot: int,
-    *,
-    final: bool,
-    source: str = SEND,
+    group: Group, blocks: Blocks, target: Place, slot: int, *, final: bool, source: str = SEND
 ) -> Rounds:
     """Fold the blocks of `source` over the group, and leave the one at the own position in `target`.
 
@@ -156,58 +150,35 @@ def reduce_scatter_rounds(
     )
 
 
-def all_reduce_scratch(size: int, count: int, _segment: int) -> int:
-    """Return the elements of scratch that `all_reduce_rounds` takes."""
+def _all_reduce_scratch(size: int, count: int, _segment: int) -> int:
     return 0 if size == 1 else Even(0, count, 2).largest
 
 
-def all_reduce_rounds(
-    group: Group,
-    start: Column | int,
-    count: Column | int,
-    slot: int,
-    *,
-    segment: int,  # noqa: ARG001 (all phases take the same)
-    final: bool,
-    source: str = SEND,
-) -> Rounds:
-    """Halve until each has folded a block, then double until all have all."""
-    result = Place(RECV, start)
+def _all_reduce_rounds(piece: Piece) -> Rounds:
+    group = piece.group
     if group.size == 1:
-        yield Round(local=(copies(group.rank, Place(source, start), result, count),))
+        yield copied(piece)
         return
     core = Core(group)
-    blocks = Even(start, count, core.size)
-    yield from halving_rounds(group, core, blocks, result, slot, final=final, source=source)
-    yield from spread_rounds(group, core, blocks, RECV)
+    blocks, result = Even(piece.start, piece.count, core.size), Place(RECV, piece.start)
+    yield from halving_rounds(
+        group, core, blocks, result, piece.slot, final=piece.final, source=piece.source
+    )
+    yield from spread_rounds(group, core, blocks)
 
 
-def reduce_scratch(size: int, count: int, segment: int) -> int:
-    """Return the elements of scratch that `reduce_rounds` takes."""
-    return 0 if size == 1 else count + all_reduce_scratch(size, count, segment)
-
-
-def reduce_rounds(
-    group: Group,
-    root: Column | int,
-    start: Column | int,
-    count: Column | int,
-    slot: int,
-    *,
-    segment: int,  # noqa: ARG001 (all phases take the same)
-    final: bool,
-    target: str,
-    source: str = SEND,
-) -> Rounds:
-    """Halve until each has folded a block, then collect the blocks along a binomial tree."""
-    rank, is_root = group.rank, group.at == root
+def _reduce_rounds(piece: Piece) -> Rounds:
+    group, root, start, count, slot = piece.group, piece.root, piece.start, piece.count, piece.slot
+    rank, is_root, target = group.rank, group.at == root, piece.target
     if group.size == 1:
-        yield Round(local=(copies(rank, Place(source, start), Place(target, start), count),))
+        yield copied(piece)
         return
     core = Core(group, root)
     blocks = Even(start, count, core.size)
     work = Place(SCRATCH, slot)
-    yield from halving_rounds(group, core, blocks, work, slot + count, final=final, source=source)
+    yield from halving_rounds(
+        group, core, blocks, work, slot + count, final=piece.final, source=piece.source
+    )
     number, shift = core.number, slot - start
     own_start, own_count = blocks.at(number)
     own = Place(SCRATCH, own_start + shift)
@@ -229,41 +200,24 @@ def reduce_rounds(
         distance *= 2
 
 
-def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Halve and double, piece by piece."""
-    pieces = _pieces(call, tuning)
-
-    def run(piece: Range, slot: int) -> Rounds:
-        yield from all_reduce_rounds(
-            group, piece.start, piece.count, slot, segment=tuning.segment, final=True
-        )
-
-    scratch = all_reduce_scratch(group.size, pieces[0].count, tuning.segment)
-    return dealt(pieces, run, tuning, scratch)
+def _reduce_scratch(size: int, count: int, segment: int) -> int:
+    return 0 if size == 1 else count + _all_reduce_scratch(size, count, segment)
 
 
-def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Halve and collect at the root, piece by piece."""
-    pieces = _pieces(call, tuning)
+ALL_REDUCE = Phase(_all_reduce_rounds, _all_reduce_scratch)
+"""Halve until each has folded a block, then double until all have all."""
 
-    def run(piece: Range, slot: int) -> Rounds:
-        yield from reduce_rounds(
-            group,
-            call.root,
-            piece.start,
-            piece.count,
-            slot,
-            segment=tuning.segment,
-            final=True,
-            target=RECV,
-        )
-
-    return dealt(pieces, run, tuning, reduce_scratch(group.size, pieces[0].count, tuning.segment))
+REDUCE = Phase(_reduce_rounds, _reduce_scratch)
+"""Halve until each has folded a block, then collect the blocks along a binomial tree."""
 
 
-def _pieces(call: Signature, tuning: Tuning) -> list[Range]:
-    """Cut the array so that its half, the longest message, is a segment."""
-    return ranges(call.counts[0], 2 * tuning.segment)
+def _two(_size: int) -> int:
+    """A half of a piece, the longest message, is a segment."""
+    return 2
+
+
+all_reduce = in_pieces(ALL_REDUCE, _two)
+reduce = in_pieces(REDUCE, _two)
 
 
 def reduce_scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:

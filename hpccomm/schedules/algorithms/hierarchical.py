@@ -35,17 +35,19 @@ of a node has all of it.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms import blockwise, ordered, pairwise
-from hpccomm.schedules.algorithms.channels import dealt, side_by_side
+from hpccomm.schedules.algorithms.channels import in_channels, side_by_side
 from hpccomm.schedules.algorithms.dissemination import barrier_rounds
 from hpccomm.schedules.algorithms.families import BALANCED, RING, Family
 from hpccomm.schedules.algorithms.levels import Levels
 from hpccomm.schedules.algorithms.linear import gather_rounds, with_others
 from hpccomm.schedules.algorithms.partition import Blocks, Range, ranges
+from hpccomm.schedules.algorithms.phases import AllGather, Piece, all_gather_in_pieces
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -91,7 +93,7 @@ class Hierarchical:
             self._fold_scratch(levels, largest, segment),
             self.all_reduced_across_scratch(levels, largest, segment),
         )
-        return dealt(pieces, run, tuning, scratch)
+        return in_channels(pieces, run, tuning, scratch)
 
     def all_reduced_across(self, levels: Levels, piece: Range, slot: int, segment: int) -> Rounds:
         """Fold what nodes have folded of slices, in `RECV`, to the same places of all owners.
@@ -101,15 +103,13 @@ class Hierarchical:
         source = RECV if levels.largest > 1 else SEND
 
         def across(slices: Group, start: Column, count: int) -> Rounds:
-            return self.across.all_reduce(
-                slices, start, count, slot, segment=segment, final=True, source=source
-            )
+            return self.across.all_reduce(Piece(slices, start, count, slot, segment, source=source))
 
         return levels.each_slice(levels.cut(piece), across) if levels.num_nodes > 1 else iter(())
 
     def all_reduced_across_scratch(self, levels: Levels, count: int, segment: int) -> int:
         """Return the elements of scratch that `all_reduced_across` takes."""
-        return self.across.all_reduce_scratch(levels.num_nodes, levels.slice(count), segment)
+        return self.across.all_reduce.scratch(levels.num_nodes, levels.slice(count), segment)
 
     def reduce(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Fold within the nodes, each slice across them to the root's, where the root collects them.
@@ -138,7 +138,7 @@ class Hierarchical:
             self._fold_scratch(levels, largest, segment),
             self.reduced_across_scratch(levels, largest, segment),
         )
-        schedule = dealt(pieces, run, tuning, scratch)
+        schedule = in_channels(pieces, run, tuning, scratch)
         return replace(schedule, scratch=total + schedule.scratch)
 
     def reduced_across(
@@ -146,33 +146,26 @@ class Hierarchical:
         levels: Levels,
         slices: Blocks,
         home: int,
-        lying: int | None,
+        at: int | None,
         slot: int,
         segment: int,
     ) -> Rounds:
         """Fold what nodes have folded of slices, in scratch, to the same places on the node `home`.
 
-        A slice lies at its own place, or at element `lying`.
+        A slice lies at its own place, or at element `at`.
         """
 
         def across(part: Group, start: Column, count: int) -> Rounds:
+            begin = start if at is None else at
             return self.across.reduce(
-                part,
-                home,
-                start if lying is None else lying,
-                count,
-                slot,
-                segment=segment,
-                final=True,
-                target=SCRATCH,
-                source=SCRATCH,
+                Piece(part, begin, count, slot, segment, home, source=SCRATCH, target=SCRATCH)
             )
 
         return levels.each_slice(slices, across)
 
     def reduced_across_scratch(self, levels: Levels, count: int, segment: int) -> int:
         """Return the elements of scratch that `reduced_across` takes."""
-        return self.across.reduce_scratch(levels.num_nodes, levels.slice(count), segment)
+        return self.across.reduce.scratch(levels.num_nodes, levels.slice(count), segment)
 
     def broadcast(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Deal slices on the root's node, hand each one across the nodes, and gather within them.
@@ -186,30 +179,33 @@ class Hierarchical:
             slices = levels.cut(piece)
 
             def at_home(node: Group) -> Rounds:
-                return self.inner.broadcast(node, at, piece.start, piece.count, segment=segment)
+                return self.inner.broadcast(Piece(node, piece.start, piece.count, 0, segment, at))
 
             if levels.num_nodes > 1:
-                yield from levels.each_node(lambda node: _deal(node, at, slices), only=home)
+                yield from levels.each_node(
+                    lambda node: _scatter_slices(node, at, slices), only=home
+                )
                 yield from self.broadcast_across(levels, slices, home, segment)
             yield from side_by_side(
                 self._spread(levels, piece, segment, but=home),
                 levels.each_node(at_home, only=home),
             )
 
-        return dealt(self.pieces(levels, call.counts[0], segment), run, tuning, 0)
+        return in_channels(self.pieces(levels, call.counts[0], segment), run, tuning, 0)
 
     def broadcast_across(self, levels: Levels, slices: Blocks, home: int, segment: int) -> Rounds:
         """Hand the slices of `RECV` on the node `home` to the owners on all nodes."""
 
         def across(part: Group, start: Column, count: int) -> Rounds:
-            return self.across.broadcast(part, home, start, count, segment=segment)
+            return self.across.broadcast(Piece(part, start, count, 0, segment, home))
 
         return levels.each_slice(slices, across)
 
     def all_gather(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Hand each block across the nodes, and then round within them."""
         levels = self.levels(group, tuning)
-        return blockwise.all_gather(self.inner, self.across, levels, call, tuning)
+        gather = self._all_gather(levels, tuning)
+        return all_gather_in_pieces(gather, partial(blockwise.pieces, levels))(group, call, tuning)
 
     def reduce_scatter(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Fold each block within the nodes, and then across them."""
@@ -242,19 +238,21 @@ class Hierarchical:
 
     def ordered_all_reduce(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Fold in rank order, each rank a block, and gather the blocks in two levels."""
-        levels = self.levels(group, tuning)
-
-        def gather(_group: Group, blocks: Blocks) -> Rounds:
-            return blockwise.all_gather_rounds(
-                self.inner, self.across, levels, blocks, tuning.segment
-            )
-
+        gather = self._all_gather(self.levels(group, tuning), tuning)
         return ordered.all_reduce(gather)(group, call, tuning)
 
     def all_to_all(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Exchange with one rank after the other, so that each node has to do with one at a time."""
         levels = self.levels(group, tuning)
-        return pairwise.exchange(levels.interleaved(group), call, tuning)
+        return pairwise.all_to_all(levels.interleaved(group), call, tuning)
+
+    def _all_gather(self, levels: Levels, tuning: Tuning) -> AllGather:
+        def gather(_group: Group, blocks: Blocks) -> Rounds:
+            return blockwise.all_gather_rounds(
+                self.inner, self.across, levels, blocks, tuning.segment
+            )
+
+        return gather
 
     def levels(self, group: Group, tuning: Tuning) -> Levels:
         """Return the two levels of the ranks."""
@@ -273,16 +271,8 @@ class Hierarchical:
         if levels.owners == 1 or scattering is None:
 
             def reduce(node: Group) -> Rounds:
-                return self.inner.reduce(
-                    node,
-                    0,
-                    piece.start,
-                    piece.count,
-                    slot,
-                    segment=segment,
-                    final=final,
-                    target=buffer,
-                )
+                whole_piece = Piece(node, piece.start, piece.count, slot, segment)
+                return self.inner.reduce(replace(whole_piece, target=buffer, final=final))
 
             return levels.each_node(reduce)
 
@@ -290,7 +280,7 @@ class Hierarchical:
 
         def scatter(node: Group) -> Rounds:
             own = Place(buffer, slices.at(node.at)[0])
-            return scattering.reduce_scatter(node, slices, own, slot, final=final)
+            return scattering.reduce_scatter(node, slices, own, slot, final=final, source=SEND)
 
         return levels.each_node(scatter)
 
@@ -298,8 +288,8 @@ class Hierarchical:
         scattering = self.inner.scattering
         if levels.owners == 1 or scattering is None:
             sizes = levels.node_sizes
-            return max(self.inner.reduce_scratch(size, count, segment) for size in sizes)
-        return scattering.scratch(levels.slice(count))
+            return max(self.inner.reduce.scratch(size, count, segment) for size in sizes)
+        return scattering.scratch(levels.largest, levels.slice(count))
 
     def _spread(self, levels: Levels, piece: Range, segment: int, but: int = -1) -> Rounds:
         """Hand the owners' slices of `RECV` to all of their node; not on the node `but`."""
@@ -307,14 +297,14 @@ class Hierarchical:
         if levels.owners == 1 or scattering is None:
 
             def broadcast(node: Group) -> Rounds:
-                return self.inner.broadcast(node, 0, piece.start, piece.count, segment=segment)
+                return self.inner.broadcast(Piece(node, piece.start, piece.count, 0, segment))
 
             return levels.each_node(broadcast, but=but)
         slices = levels.cut(piece)
         return levels.each_node(lambda node: scattering.all_gather(node, slices), but=but)
 
 
-def _deal(node: Group, root: int, slices: Blocks) -> Rounds:
+def _scatter_slices(node: Group, root: int, slices: Blocks) -> Rounds:
     """Send each rank of the root's node its slice of the root's `RECV`."""
     is_root = node.at == root
     roots, others = with_others(node, is_root)

@@ -33,7 +33,7 @@ import numpy as np
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms import blockwise, pairwise, shm
 from hpccomm.schedules.algorithms.blockwise import Lap
-from hpccomm.schedules.algorithms.channels import dealt
+from hpccomm.schedules.algorithms.channels import in_channels
 from hpccomm.schedules.algorithms.hierarchical import DEFAULT, Hierarchical
 from hpccomm.schedules.algorithms.levels import Levels
 from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range
@@ -87,7 +87,7 @@ class Direct:
             yield Round(local=tuple(_written(levels, slices)))
 
         scratch = self.messages.all_reduced_across_scratch(levels, pieces[0].count, segment)
-        return _between_barriers(levels, dealt(pieces, run, tuning, scratch))
+        return _between_barriers(levels, in_channels(pieces, run, tuning, scratch))
 
     def reduce(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Fold the own slice of the node, then across the nodes; the root's node writes it there."""
@@ -109,7 +109,7 @@ class Direct:
             yield Round(local=(_to_root(levels, slices, call.root, slot),))
 
         beyond = self.messages.reduced_across_scratch(levels, pieces[0].count, segment)
-        return _between_barriers(levels, dealt(pieces, run, tuning, width + beyond))
+        return _between_barriers(levels, in_channels(pieces, run, tuning, width + beyond))
 
     def broadcast(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Read the own slice from the root, hand it across the nodes, and write it to the node."""
@@ -127,7 +127,7 @@ class Direct:
             yield Round(local=tuple(_written(levels, slices, but=call.root)))
 
         pieces = self.messages.pieces(levels, call.counts[0], segment)
-        return _between_barriers(levels, dealt(pieces, run, tuning, 0))
+        return _between_barriers(levels, in_channels(pieces, run, tuning, 0))
 
     def all_gather(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Hand the own block across the nodes, and write what comes from there to the node.
@@ -150,7 +150,7 @@ class Direct:
             yield Round(local=tuple(_handed_out(levels, laps)))
 
         pieces = blockwise.pieces(levels, blocks, segment)
-        return _between_barriers(levels, dealt(pieces, run, tuning, 0))
+        return _between_barriers(levels, in_channels(pieces, run, tuning, 0))
 
     def reduce_scatter(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Fold the blocks of one owner a node over the own node, and then across the nodes.
@@ -177,10 +177,10 @@ class Direct:
             yield Round(local=tuple(_blocks_folded(levels, laps, lying)))
             work = slot + partials
             yield from blockwise.folded_across(across, levels, lying, SCRATCH, work, segment)
-            yield Round(local=tuple(_dealt(levels, laps, lying, first)))
+            yield Round(local=tuple(_distributed(levels, laps, lying, first)))
 
         beyond = blockwise.across_scratch(across, levels, largest, segment)
-        return _between_barriers(levels, dealt(pieces, run, tuning, partials + beyond))
+        return _between_barriers(levels, in_channels(pieces, run, tuning, partials + beyond))
 
     def all_to_all(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Exchange blocks with other nodes by messages, and with the own one in memory.
@@ -192,7 +192,7 @@ class Direct:
             return self.messages.all_to_all(group, call, tuning)
         if levels.num_nodes == 1:
             return shm.all_to_all(group, call, tuning)
-        exchanged = pairwise.exchange(levels.interleaved(group), call, tuning, levels.place.node)
+        exchanged = pairwise.all_to_all(levels.interleaved(group), call, tuning, levels.place.node)
         return _between_barriers(levels, exchanged)
 
 
@@ -316,7 +316,7 @@ def _blocks_folded(levels: Levels, laps: list[Lap], lying: list[Lap]) -> Steps:
     return _on_nodes(levels, steps)
 
 
-def _dealt(levels: Levels, laps: list[Lap], lying: list[Lap], first: Column) -> Steps:
+def _distributed(levels: Levels, laps: list[Lap], lying: list[Lap], first: Column) -> Steps:
     """Write each rank's block, which its owner has in scratch, to its `RECV`.
 
     Parameters

@@ -19,6 +19,7 @@ import numpy as np
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Blocks, Listed
+from hpccomm.schedules.algorithms.phases import all_gather_in_pieces, uncut
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -81,15 +82,15 @@ def gather_rounds(
     )
 
 
-def all_gather_rounds(group: Group, blocks: Blocks, buffer: str = RECV) -> Rounds:
-    """Send the own block of `buffer` to everyone."""
+def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
+    """Send the own block of `RECV` to everyone."""
     n, at, rank = group.size, group.at, group.rank
     own = blocks.at(at)
     receives, sends = [], []
     for step in range(1, n):
         of, to = (at - step) % n, (at + step) % n
-        receives.append(transfers(rank, group.peer(of), buffer, *blocks.at(of)))
-        sends.append(transfers(rank, group.peer(to), buffer, *own))
+        receives.append(transfers(rank, group.peer(of), RECV, *blocks.at(of)))
+        sends.append(transfers(rank, group.peer(to), RECV, *own))
     yield Round(tuple(receives), tuple(sends))
 
 
@@ -116,16 +117,8 @@ def all_reduce(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     return Schedule((channel,), 0 if n == 1 else n * count)
 
 
-def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Everyone sends its block to everyone."""
-    blocks = Listed(call.counts)
-
-    def channel() -> Rounds:
-        start, count = blocks.at(group.at)
-        yield Round(local=(copies(group.rank, Place(SEND, 0), Place(RECV, start), count),))
-        yield from all_gather_rounds(group, blocks)
-
-    return Schedule((channel,))
+all_gather = all_gather_in_pieces(all_gather_rounds, uncut)
+"""Everyone sends its block to everyone."""
 
 
 def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:

@@ -18,72 +18,36 @@ reduce          as many, and those    as many, and those of the
 Scratch holds n contributions to a segment, never n arrays.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
-
-from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.channels import dealt
-from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed, Range, clipped, ranges
+from hpccomm.schedules.algorithms import ring
+from hpccomm.schedules.algorithms.partition import Blocks
+from hpccomm.schedules.algorithms.phases import (
+    AllGather,
+    Gather,
+    Scattering,
+    in_pieces,
+    one_a_rank,
+)
 from hpccomm.schedules.schedule import (
-    RECV,
     SCRATCH,
     SEND,
-    Column,
+    Build,
     Copies,
     Folds,
     Group,
     Place,
     Round,
     Rounds,
-    Schedule,
-    Tuning,
     copies,
     folds,
     transfers,
 )
 
-if TYPE_CHECKING:
-    from hpccomm.schedules.algorithms import Build
-
 AT_ONCE = 8
 """Messages that a rank has under way each way: enough to keep links busy, and few for thousands."""
 
-AllGather = Callable[[Group, Blocks], Rounds]
-"""Hands each rank all blocks of `RECV`, of which it has its own."""
-
-
-class Gather(Protocol):
-    """Collects each rank's own block, from `source`, in the root's buffer `target`.
-
-    Scratch from `slot` on has room for all blocks.
-    """
-
-    def __call__(
-        self,
-        group: Group,
-        root: Column | int,
-        blocks: Blocks,
-        slot: int,
-        source: Place,
-        target: str,
-    ) -> Rounds:
-        """Make the rounds."""
-        ...
-
-
-def reduce_scatter_scratch(size: int, count: int, _segment: int) -> int:
-    """Return the elements of scratch that `reduce_scatter_rounds` takes."""
-    return 0 if size == 1 else size * Even(0, count, size).largest
-
 
 def reduce_scatter_rounds(
-    group: Group,
-    blocks: Blocks,
-    target: Place,
-    slot: int,
-    *,
-    final: bool,
-    source: str = SEND,
+    group: Group, blocks: Blocks, target: Place, slot: int, *, final: bool, source: str = SEND
 ) -> Rounds:
     """Fold the own block of all ranks' `source`, in rank order, into `target`."""
     n, at, rank = group.size, group.at, group.rank
@@ -109,62 +73,23 @@ def reduce_scatter_rounds(
         yield Round(tuple(receives), tuple(sends), local)
 
 
-def all_reduce(all_gather_rounds: AllGather) -> "Build":
+def _scattering(all_gather_rounds: AllGather) -> Scattering:
+    return Scattering(
+        reduce_scatter_rounds,
+        all_gather_rounds,
+        lambda size, largest: size * largest if size > 1 else 0,
+    )
+
+
+def all_reduce(all_gather_rounds: AllGather) -> Build:
     """Return the all-reduce in rank order whose blocks `all_gather_rounds` hands on."""
-
-    def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        n = group.size
-        pieces = _pieces(group, call, tuning)
-
-        def run(piece: Range, slot: int) -> Rounds:
-            blocks = Even(piece.start, piece.count, n)
-            own = Place(RECV, blocks.at(group.at)[0])
-            yield from reduce_scatter_rounds(group, blocks, own, slot, final=True)
-            yield from all_gather_rounds(group, blocks)
-
-        scratch = reduce_scatter_scratch(n, pieces[0].count, tuning.segment)
-        return dealt(pieces, run, tuning, scratch)
-
-    return build
+    return in_pieces(_scattering(all_gather_rounds).all_reduce(), one_a_rank)
 
 
-def reduce(gather_rounds: Gather) -> "Build":
+def reduce(gather_rounds: Gather) -> Build:
     """Return the reduce in rank order whose blocks `gather_rounds` collects."""
-
-    def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        n = group.size
-        pieces = _pieces(group, call, tuning)
-        contributions = reduce_scatter_scratch(n, pieces[0].count, tuning.segment)
-
-        def run(piece: Range, slot: int) -> Rounds:
-            blocks = Even(piece.start, piece.count, n)
-            # Root's array too is written only by what is gathered: elsewhere there is none.
-            own = Place(SCRATCH, slot + contributions)
-            yield from reduce_scatter_rounds(group, blocks, own, slot, final=True)
-            # The contributions have been folded: their memory is free.
-            yield from gather_rounds(group, call.root, blocks, slot, own, RECV)
-
-        folded = Even(0, pieces[0].count, n).largest
-        return dealt(pieces, run, tuning, contributions + folded)
-
-    return build
+    return in_pieces(_scattering(ring.all_gather_rounds).reduce(gather_rounds), one_a_rank)
 
 
-def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Fold each block where it is to be: whatever the algorithm, contributions go there directly."""
-    n = group.size
-    blocks = Listed(call.counts)
-    pieces = clipped(blocks, tuning.segment)
-    own = blocks.at(group.at)[0]
-
-    def run(piece: Blocks, slot: int) -> Rounds:
-        target = Place(RECV, piece.at(group.at)[0] - own)
-        yield from reduce_scatter_rounds(group, piece, target, slot, final=True)
-
-    scratch = reduce_scatter_scratch(n, n * pieces[0].largest, tuning.segment)
-    return dealt(pieces, run, tuning, scratch)
-
-
-def _pieces(group: Group, call: Signature, tuning: Tuning) -> list[Range]:
-    """Cut the array so that each rank's block of a piece is a segment."""
-    return ranges(call.counts[0], min(tuning.segment, call.counts[0]) * group.size)
+reduce_scatter = _scattering(ring.all_gather_rounds).reduce_scatter_in_pieces()
+"""Each block is folded where it is to be: whatever the algorithm, contributions go there directly."""

@@ -22,16 +22,14 @@ from dataclasses import replace
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.channels import dealt
+from hpccomm.schedules.algorithms.channels import in_channels
 from hpccomm.schedules.algorithms.linear import gather_rounds
-from hpccomm.schedules.algorithms.partition import (
-    Blocks,
-    Clipped,
-    Even,
-    Listed,
-    Range,
-    clipped,
-    ranges,
+from hpccomm.schedules.algorithms.partition import Blocks, Clipped, Even, Listed
+from hpccomm.schedules.algorithms.phases import (
+    Scattering,
+    all_gather_in_pieces,
+    in_pieces,
+    one_a_rank,
 )
 from hpccomm.schedules.schedule import (
     RECV,
@@ -53,13 +51,7 @@ from hpccomm.schedules.schedule import (
 
 
 def reduce_scatter_rounds(
-    group: Group,
-    blocks: Blocks,
-    target: Place,
-    slot: int,
-    *,
-    final: bool,
-    source: str = SEND,
+    group: Group, blocks: Blocks, target: Place, slot: int, *, final: bool, source: str = SEND
 ) -> Rounds:
     """Fold the blocks of `source` over the group, and leave the one at the own position in `target`.
 
@@ -90,135 +82,37 @@ def reduce_scatter_rounds(
         so_far = target
 
 
-def all_gather_rounds(group: Group, blocks: Blocks, buffer: str = RECV) -> Rounds:
-    """Send the own block of `buffer` to one rank after the other."""
+def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
+    """Send the own block of `RECV` to one rank after the other."""
     n, at, rank = group.size, group.at, group.rank
     own = blocks.at(at)
     for step in range(1, n):
         to, of = (at + step) % n, (at - step) % n
         yield Round(
-            receives=(transfers(rank, group.peer(of), buffer, *blocks.at(of)),),
-            sends=(transfers(rank, group.peer(to), buffer, *own),),
+            receives=(transfers(rank, group.peer(of), RECV, *blocks.at(of)),),
+            sends=(transfers(rank, group.peer(to), RECV, *own),),
         )
 
 
-def all_reduce_scratch(size: int, count: int, _segment: int) -> int:
-    """Return the elements of scratch that `all_reduce_rounds` takes."""
-    return Even(0, count, size).largest
+SCATTERING = Scattering(reduce_scatter_rounds, all_gather_rounds, lambda _size, largest: largest)
+"""Both phases, one peer after the other."""
+
+ALL_REDUCE = SCATTERING.all_reduce()
+"""Reduce-scatter, then all-gather."""
+
+REDUCE = SCATTERING.reduce(gather_rounds)
+"""Reduce-scatter, then collect the blocks at the root."""
+
+all_reduce = in_pieces(ALL_REDUCE, one_a_rank)
+reduce = in_pieces(REDUCE, one_a_rank)
+reduce_scatter = SCATTERING.reduce_scatter_in_pieces()
+all_gather = all_gather_in_pieces(all_gather_rounds)
 
 
-def all_reduce_rounds(
-    group: Group,
-    start: Column | int,
-    count: Column | int,
-    slot: int,
-    *,
-    segment: int,  # noqa: ARG001 (all phases take the same)
-    final: bool,
-    source: str = SEND,
-) -> Rounds:
-    """Reduce-scatter, then all-gather."""
-    blocks = Even(start, count, group.size)
-    own = Place(RECV, blocks.at(group.at)[0])
-    yield from reduce_scatter_rounds(group, blocks, own, slot, final=final, source=source)
-    yield from all_gather_rounds(group, blocks)
-
-
-def reduce_scratch(size: int, count: int, _segment: int) -> int:
-    """Return the elements of scratch that `reduce_rounds` takes."""
-    return 2 * Even(0, count, size).largest
-
-
-def reduce_rounds(
-    group: Group,
-    root: Column | int,
-    start: Column | int,
-    count: Column | int,
-    slot: int,
-    *,
-    segment: int,  # noqa: ARG001 (all phases take the same)
-    final: bool,
-    target: str,
-    source: str = SEND,
-) -> Rounds:
-    """Reduce-scatter, then collect the blocks at the root."""
-    blocks = Even(start, count, group.size)
-    own = Place(SCRATCH, slot + blocks.largest)
-    yield from reduce_scatter_rounds(group, blocks, own, slot, final=final, source=source)
-    yield from gather_rounds(group, root, blocks, slot, own, target)
-
-
-def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Reduce-scatter, then all-gather, piece by piece."""
-    pieces = _pieces(group, call, tuning)
-
-    def run(piece: Range, slot: int) -> Rounds:
-        yield from all_reduce_rounds(
-            group, piece.start, piece.count, slot, segment=tuning.segment, final=True
-        )
-
-    scratch = all_reduce_scratch(group.size, pieces[0].count, tuning.segment)
-    return dealt(pieces, run, tuning, scratch)
-
-
-def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Reduce-scatter, then collect at the root, piece by piece."""
-    pieces = _pieces(group, call, tuning)
-
-    def run(piece: Range, slot: int) -> Rounds:
-        yield from reduce_rounds(
-            group,
-            call.root,
-            piece.start,
-            piece.count,
-            slot,
-            segment=tuning.segment,
-            final=True,
-            target=RECV,
-        )
-
-    return dealt(pieces, run, tuning, reduce_scratch(group.size, pieces[0].count, tuning.segment))
-
-
-def _pieces(group: Group, call: Signature, tuning: Tuning) -> list[Range]:
-    """Cut the array so that each rank's block of a piece is a segment."""
-    return ranges(call.counts[0], min(tuning.segment, call.counts[0]) * group.size)
-
-
-def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank receives its block from one peer after the other."""
-    blocks = Listed(call.counts)
-    pieces = clipped(blocks, tuning.segment)
-    own = blocks.at(group.at)[0]
-
-    def run(piece: Blocks, slot: int) -> Rounds:
-        target = Place(RECV, piece.at(group.at)[0] - own)
-        yield from reduce_scatter_rounds(group, piece, target, slot, final=True)
-
-    return dealt(pieces, run, tuning, pieces[0].largest)
-
-
-def all_gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank sends its block to one peer after the other."""
-    blocks = Listed(call.counts)
-    own = blocks.at(group.at)[0]
-
-    def run(piece: Blocks, _slot: int) -> Rounds:
-        start, count = piece.at(group.at)
-        mine = copies(group.rank, Place(SEND, start - own), Place(RECV, start), count)
-        yield Round(local=(mine,))
-        yield from all_gather_rounds(group, piece)
-
-    return dealt(clipped(blocks, tuning.segment), run, tuning, 0)
-
-
-def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Exchange with the ranks at distance 1, at distance 2, ... on both sides."""
-    return exchange(group, call, tuning)
-
-
-def exchange(group: Group, call: Signature, tuning: Tuning, node: Column | None = None) -> Schedule:
-    """Carry out an all_to_all among the ranks of a group, which may stand in any order.
+def all_to_all(
+    group: Group, call: Signature, tuning: Tuning, node: Column | None = None
+) -> Schedule:
+    """Exchange with the ranks at distance 1, at distance 2, ... on both sides.
 
     In place, a block lands where one is sent from, of the same size if the blocks that are sent lie
     as those that are received: it waits in scratch until that one is gone. Otherwise the whole array
@@ -275,7 +169,7 @@ def exchange(group: Group, call: Signature, tuning: Tuning, node: Column | None 
     # Uneven: in one channel, since what must be saved must be so before anything comes in.
     under_way = tuning if call.uniform else replace(tuning, channels=1)
     scratch = 2 * segment if through else sum(call.counts) if saved else 0
-    schedule = dealt(range(-(-largest // segment) * steps), run, under_way, scratch)
+    schedule = in_channels(range(-(-largest // segment) * steps), run, under_way, scratch)
     return replace(schedule, segment=segment if segment < largest else None)
 
 

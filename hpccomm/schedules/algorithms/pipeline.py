@@ -14,10 +14,13 @@ from itertools import chain, repeat
 
 import numpy as np
 
-from hpccomm.schedules.algorithms.channels import dealt
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms.channels import in_channels, side_by_side
 from hpccomm.schedules.algorithms.partition import Range, ranges
+from hpccomm.schedules.algorithms.phases import Phase, Piece
 from hpccomm.schedules.schedule import (
     SCRATCH,
+    Build,
     Column,
     Folds,
     Group,
@@ -283,6 +286,132 @@ def down_after_up(group: Group, tree: Tree, segments: Segments, buffer: str) -> 
     return chain(repeat(Round(), tree.height), down(group, tree, segments, buffer))
 
 
+Trees = Callable[[Group, Column | int], tuple[Tree, ...]]
+"""``trees(group, root)``: the trees of a group that share an array evenly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Pipelines through one or several trees, each of which carries its part of the array.
+
+    Attributes
+    ----------
+    to_root, from_root : callable
+        The trees that fold towards the root, and those that hand on from it.
+    parts : int
+        How many trees.
+    children : int
+        The most children of a rank in a tree.
+    last : callable
+        ``last(size)``: the position at which an all-reduce folds everything and turns round.
+    """
+
+    to_root: Trees
+    from_root: Trees
+    parts: int
+    children: int
+    last: Callable[[int], int] = lambda _size: 0
+
+    def reduce(self) -> Phase:
+        """Return the phase that folds up the trees, into the target at the root."""
+
+        def rounds(piece: Piece) -> Rounds:
+            return side_by_side(*self._up(piece, self.to_root(piece.group, piece.root)))
+
+        return Phase(rounds, self._scratch)
+
+    def broadcast(self) -> Phase:
+        """Return the phase that hands the root's target down the trees."""
+
+        def rounds(piece: Piece) -> Rounds:
+            trees = self.from_root(piece.group, piece.root)
+            parts = self._cut(piece.start, piece.count, piece.segment)
+            return side_by_side(
+                *(
+                    down(piece.group, tree, part, piece.target)
+                    for tree, part in zip(trees, parts, strict=True)
+                )
+            )
+
+        return Phase(rounds)
+
+    def all_reduce(self) -> Phase:
+        """Return the phase that folds up the trees, and hands the result down behind that."""
+
+        def rounds(piece: Piece) -> Rounds:
+            trees = self.to_root(piece.group, self.last(piece.group.size))
+            parts = self._cut(piece.start, piece.count, piece.segment)
+            return side_by_side(
+                *self._up(piece, trees),
+                *(
+                    down_after_up(piece.group, tree, part, piece.target)
+                    for tree, part in zip(trees, parts, strict=True)
+                ),
+            )
+
+        return Phase(rounds, self._scratch)
+
+    def builds(self) -> tuple[Build, Build, Build]:
+        """Return the builds of all_reduce, broadcast and reduce."""
+        phases = self.all_reduce(), self.broadcast(), self.reduce()
+        all_reduce, broadcast, reduce = (in_streams(phase, self.parts) for phase in phases)
+        return all_reduce, broadcast, reduce
+
+    def _up(self, piece: Piece, trees: tuple[Tree, ...]) -> list[Rounds]:
+        parts = self._cut(piece.start, piece.count, piece.segment)
+        width = (self.children + 1) * parts[0].length
+        return [
+            up(
+                piece.group,
+                tree,
+                part,
+                piece.slot + number * width,
+                final=piece.final,
+                source=piece.source,
+                target=piece.target,
+            )
+            for number, (tree, part) in enumerate(zip(trees, parts, strict=True))
+        ]
+
+    def _cut(self, start: Column | int, count: Column | int, segment: int) -> list[Segments]:
+        """Return what each tree carries; the first one may carry more than the others."""
+        parts = []
+        for left in range(self.parts, 0, -1):
+            own = -(-count // left)
+            parts.append(Segments(start, own, segment))
+            start, count = start + own, count - own
+        return parts
+
+    def _scratch(self, size: int, count: int, segment: int) -> int:
+        most = -(-count // self.parts)
+        return self.parts * up_scratch(self.children, most, segment) if size > 1 else 0
+
+
+def in_streams(phase: Phase, parts: int = 1) -> Build:
+    """Return the build whose channels share an array and each run a pipelined `phase`.
+
+    Parameters
+    ----------
+    phase : Phase
+        What the share of each channel goes through.
+    parts : int
+        Segments that the phase moves at a time.
+    """
+
+    def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        def run(share: Range, slot: int) -> Rounds:
+            return phase(
+                Piece(group, share.start, share.count, slot, tuning.segment, root=call.root)
+            )
+
+        def scratch(count: int) -> int:
+            return phase.scratch(group.size, count, tuning.segment)
+
+        return streams(call.counts[0], run, tuning, scratch, parts=parts)
+
+    return build
+
+
 def streams(
     count: int,
     run: Callable[[Range, int], Rounds],
@@ -308,6 +437,6 @@ def streams(
     """
     number = max(1, min(tuning.channels, count // (parts * tuning.segment)))
     shares = ranges(count, -(-count // number))
-    schedule = dealt(shares, run, tuning, scratch(shares[0].count))
+    schedule = in_channels(shares, run, tuning, scratch(shares[0].count))
     cut = shares[0].count > parts * tuning.segment
     return replace(schedule, segment=tuning.segment if cut or number > 1 else None)

@@ -13,9 +13,13 @@ all_reduce      2(n-1)           2(n-1)/n of the array
 ==============  ===============  =======================
 """
 
-from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.channels import dealt
-from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed, Range, clipped, ranges
+from hpccomm.schedules.algorithms.partition import Blocks
+from hpccomm.schedules.algorithms.phases import (
+    Scattering,
+    all_gather_in_pieces,
+    in_pieces,
+    one_a_rank,
+)
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -25,8 +29,6 @@ from hpccomm.schedules.schedule import (
     Place,
     Round,
     Rounds,
-    Schedule,
-    Tuning,
     copies,
     folds,
     transfers,
@@ -37,13 +39,7 @@ SLOTS = 2
 
 
 def reduce_scatter_rounds(
-    group: Group,
-    blocks: Blocks,
-    target: Place,
-    slot: int,
-    *,
-    final: bool,
-    source: str = SEND,
+    group: Group, blocks: Blocks, target: Place, slot: int, *, final: bool, source: str = SEND
 ) -> Rounds:
     """Fold the blocks of `source` over the group, and leave the one at the own position in `target`.
 
@@ -80,9 +76,9 @@ def reduce_scatter_rounds(
 def all_gather_rounds(
     group: Group, blocks: Blocks, buffer: str = RECV, but: Column | int | None = None
 ) -> Rounds:
-    """Hand round the blocks of `buffer`, of which each rank has its own.
+    """Pass on the blocks of `buffer`, of which each rank has its own.
 
-    The position `but` has all of them, and receives none.
+    The position `but` has all blocks and receives none.
     """
     n, at = group.size, group.at
     right, left = group.peer((at + 1) % n), group.peer((at - 1) % n)
@@ -97,64 +93,14 @@ def all_gather_rounds(
         )
 
 
-def all_reduce_scratch(size: int, count: int, _segment: int) -> int:
-    """Return the elements of scratch that `all_reduce_rounds` takes."""
-    return SLOTS * Even(0, count, size).largest
+SCATTERING = Scattering(
+    reduce_scatter_rounds, all_gather_rounds, lambda _size, largest: SLOTS * largest
+)
+"""Both phases, round the ring."""
 
+ALL_REDUCE = SCATTERING.all_reduce()
+"""Reduce-scatter, then all-gather."""
 
-def all_reduce_rounds(
-    group: Group,
-    start: Column | int,
-    count: Column | int,
-    slot: int,
-    *,
-    segment: int,  # noqa: ARG001 (all phases take the same)
-    final: bool,
-    source: str = SEND,
-) -> Rounds:
-    """Reduce-scatter, then all-gather."""
-    blocks = Even(start, count, group.size)
-    own = Place(RECV, blocks.at(group.at)[0])
-    yield from reduce_scatter_rounds(group, blocks, own, slot, final=final, source=source)
-    yield from all_gather_rounds(group, blocks)
-
-
-def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Reduce-scatter, then all-gather, piece by piece."""
-    n = group.size
-    # Each rank's block of a piece is a segment.
-    pieces = ranges(call.counts[0], min(tuning.segment, call.counts[0]) * n)
-
-    def run(piece: Range, slot: int) -> Rounds:
-        return all_reduce_rounds(
-            group, piece.start, piece.count, slot, segment=tuning.segment, final=True
-        )
-
-    return dealt(pieces, run, tuning, all_reduce_scratch(n, pieces[0].count, tuning.segment))
-
-
-def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each block goes once round the ring and is folded at each rank."""
-    blocks = Listed(call.counts)
-    pieces = clipped(blocks, tuning.segment)
-    own = blocks.at(group.at)[0]
-
-    def run(piece: Blocks, slot: int) -> Rounds:
-        target = Place(RECV, piece.at(group.at)[0] - own)
-        yield from reduce_scatter_rounds(group, piece, target, slot, final=True)
-
-    return dealt(pieces, run, tuning, SLOTS * pieces[0].largest)
-
-
-def all_gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each block goes once round the ring."""
-    blocks = Listed(call.counts)
-    own = blocks.at(group.at)[0]
-
-    def run(piece: Blocks, _slot: int) -> Rounds:
-        start, count = piece.at(group.at)
-        mine = copies(group.rank, Place(SEND, start - own), Place(RECV, start), count)
-        yield Round(local=(mine,))
-        yield from all_gather_rounds(group, piece)
-
-    return dealt(clipped(blocks, tuning.segment), run, tuning, 0)
+all_reduce = in_pieces(ALL_REDUCE, one_a_rank)
+reduce_scatter = SCATTERING.reduce_scatter_in_pieces()
+all_gather = all_gather_in_pieces(all_gather_rounds)

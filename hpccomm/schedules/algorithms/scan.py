@@ -24,7 +24,7 @@ no scan's reduction. On rank 0 an exclusive scan leaves `RECV` alone.
 from collections.abc import Iterator
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.channels import dealt
+from hpccomm.schedules.algorithms.channels import in_channels
 from hpccomm.schedules.algorithms.partition import Even, Range, ranges
 from hpccomm.schedules.algorithms.pipeline import Messages, Segments, Stage, streams
 from hpccomm.schedules.schedule import (
@@ -110,7 +110,7 @@ def binomial(group: Group, call: Signature, tuning: Tuning) -> Schedule:
         return rounds(group, piece, slot)
 
     slots = 0 if group.size == 1 else 2 if call.exclusive else 1
-    return dealt(pieces, run, tuning, slots * pieces[0].count)
+    return in_channels(pieces, run, tuning, slots * pieces[0].count)
 
 
 def _inclusive_rounds(group: Group, piece: Range, slot: int) -> Rounds:
@@ -182,14 +182,14 @@ def _doubling(n: int) -> list[int]:
 def pairwise(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """A slice of each piece to each rank, and its prefixes back."""
     n = group.size
-    pieces = ranges(call.counts[0], min(tuning.segment, call.counts[0]) * n)
+    pieces = ranges(call.counts[0], tuning.segment * n)
 
     def run(piece: Range, slot: int) -> Rounds:
         return _pairwise_rounds(
             group, Even(piece.start, piece.count, n), slot, exclusive=call.exclusive
         )
 
-    return dealt(pieces, run, tuning, n * Even(0, pieces[0].count, n).largest if n > 1 else 0)
+    return in_channels(pieces, run, tuning, n * Even(0, pieces[0].count, n).largest if n > 1 else 0)
 
 
 def _pairwise_rounds(group: Group, blocks: Even, slot: int, *, exclusive: bool) -> Rounds:

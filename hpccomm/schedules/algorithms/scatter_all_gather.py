@@ -14,21 +14,11 @@ broadcast       ⌈log2 n⌉ + n-1   at most 2(n-1)/n of the array
 
 import numpy as np
 
-from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms import ring
-from hpccomm.schedules.algorithms.channels import dealt
-from hpccomm.schedules.algorithms.partition import Blocks, Even, Range, ranges
+from hpccomm.schedules.algorithms.partition import Blocks, Even
+from hpccomm.schedules.algorithms.phases import Phase, Piece, in_pieces, one_a_rank
 from hpccomm.schedules.algorithms.power_of_two import span
-from hpccomm.schedules.schedule import (
-    RECV,
-    Column,
-    Group,
-    Round,
-    Rounds,
-    Schedule,
-    Tuning,
-    transfers,
-)
+from hpccomm.schedules.schedule import Column, Group, Round, Rounds, transfers
 
 
 class FromRoot:
@@ -78,30 +68,15 @@ def scatter_rounds(group: Group, root: Column | int, blocks: Blocks, buffer: str
         distance //= 2
 
 
-def broadcast_rounds(
-    group: Group,
-    root: Column | int,
-    start: Column | int,
-    count: Column | int,
-    *,
-    segment: int,  # noqa: ARG001 (all phases take the same)
-    buffer: str = RECV,
-) -> Rounds:
-    """Scatter blocks of `buffer`, then hand them round to all but the root, which only reads."""
-    n = group.size
-    blocks = Even(start, count, n)
-    yield from scatter_rounds(group, root, blocks, buffer)
-    yield from ring.all_gather_rounds(group, FromRoot(blocks, root, n), buffer, but=root)
+def _broadcast_rounds(piece: Piece) -> Rounds:
+    group, root = piece.group, piece.root
+    blocks = Even(piece.start, piece.count, group.size)
+    yield from scatter_rounds(group, root, blocks, piece.target)
+    from_root = FromRoot(blocks, root, group.size)
+    yield from ring.all_gather_rounds(group, from_root, piece.target, but=root)
 
 
-def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Scatter and hand round, piece by piece."""
-    # Each rank's block of a piece is a segment.
-    pieces = ranges(call.counts[0], min(tuning.segment, call.counts[0]) * group.size)
+BROADCAST = Phase(_broadcast_rounds)
+"""Scatter the blocks, then pass them round to all ranks but the root, which only reads."""
 
-    def run(piece: Range, _slot: int) -> Rounds:
-        yield from broadcast_rounds(
-            group, call.root, piece.start, piece.count, segment=tuning.segment
-        )
-
-    return dealt(pieces, run, tuning, 0)
+broadcast = in_pieces(BROADCAST, one_a_rank)

@@ -30,6 +30,7 @@ from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
     SEND,
+    Build,
     Column,
     Copies,
     Folds,
@@ -52,7 +53,6 @@ LEAST_BYTES = 64 << 10
 
 SLOTS = 2
 
-Build = Callable[[Group, Signature, Tuning], Schedule]
 Stage = Callable[[int], Sequence[Copies | Folds]]
 """Gives the steps with a piece, by its number."""
 

@@ -22,19 +22,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.channels import side_by_side
-from hpccomm.schedules.algorithms.partition import Range
-from hpccomm.schedules.algorithms.pipeline import (
-    Segments,
-    Tree,
-    down,
-    down_after_up,
-    streams,
-    up,
-    up_scratch,
-)
-from hpccomm.schedules.schedule import RECV, SEND, Column, Group, Rounds, Schedule, Tuning
+from hpccomm.schedules.algorithms.pipeline import Pipeline, Tree
+from hpccomm.schedules.schedule import Column, Group
 
 Renumber = Callable[[Column], Column]
 
@@ -110,126 +99,8 @@ def _power_of_two(value: Column) -> Column:
     return np.left_shift(np.int64(1), exponent.astype(np.int64) - 1)
 
 
-def _halves(start: Column | int, count: Column | int, segment: int) -> tuple[Segments, Segments]:
-    """Return what the first tree carries, and what the second one."""
-    later = count // 2
-    sooner = count - later
-    return Segments(start, sooner, segment), Segments(start + sooner, later, segment)
+PIPELINE = Pipeline(two_trees, two_trees, parts=2, children=2)
+"""Each tree carries half of the array."""
 
-
-def reduce_scratch(size: int, count: int, segment: int) -> int:
-    """Return the elements of scratch that `reduce_rounds` takes."""
-    return 2 * up_scratch(2, count - count // 2, segment) if size > 1 else 0
-
-
-def all_reduce_scratch(size: int, count: int, segment: int) -> int:
-    """Return the elements of scratch that `all_reduce_rounds` takes."""
-    return reduce_scratch(size, count, segment)
-
-
-def reduce_rounds(
-    group: Group,
-    root: Column | int,
-    start: Column | int,
-    count: Column | int,
-    slot: int,
-    *,
-    segment: int,
-    final: bool,
-    target: str,
-    source: str = SEND,
-) -> Rounds:
-    """Fold `source` up both trees, into `target` at the root."""
-    halves = _halves(start, count, segment)
-    slots = (slot, slot + up_scratch(2, halves[0].length, segment))
-    return side_by_side(
-        *(
-            up(group, tree, half, own, final=final, source=source, target=target)
-            for tree, half, own in zip(two_trees(group, root), halves, slots, strict=True)
-        )
-    )
-
-
-def broadcast_rounds(
-    group: Group,
-    root: Column | int,
-    start: Column | int,
-    count: Column | int,
-    *,
-    segment: int,
-    buffer: str = RECV,
-) -> Rounds:
-    """Hand the root's `buffer` down both trees."""
-    halves = _halves(start, count, segment)
-    return side_by_side(
-        *(
-            down(group, tree, half, buffer)
-            for tree, half in zip(two_trees(group, root), halves, strict=True)
-        )
-    )
-
-
-def all_reduce_rounds(
-    group: Group,
-    start: Column | int,
-    count: Column | int,
-    slot: int,
-    *,
-    segment: int,
-    final: bool,
-    source: str = SEND,
-) -> Rounds:
-    """Fold `source` up both trees and hand the result down, while later segments are on their way up."""
-    trees, halves = two_trees(group, 0), _halves(start, count, segment)
-    slots = (slot, slot + up_scratch(2, halves[0].length, segment))
-    return side_by_side(
-        *(
-            up(group, tree, half, own, final=final, source=source, target=RECV)
-            for tree, half, own in zip(trees, halves, slots, strict=True)
-        ),
-        *(down_after_up(group, tree, half, RECV) for tree, half in zip(trees, halves, strict=True)),
-    )
-
-
-def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Up both trees and down again."""
-
-    def run(share: Range, slot: int) -> Rounds:
-        return all_reduce_rounds(
-            group, share.start, share.count, slot, segment=tuning.segment, final=True
-        )
-
-    def scratch(count: int) -> int:
-        return all_reduce_scratch(group.size, count, tuning.segment)
-
-    return streams(call.counts[0], run, tuning, scratch, parts=2)
-
-
-def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Down both trees."""
-
-    def run(share: Range, _slot: int) -> Rounds:
-        return broadcast_rounds(group, call.root, share.start, share.count, segment=tuning.segment)
-
-    return streams(call.counts[0], run, tuning, parts=2)
-
-
-def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Up both trees."""
-
-    def run(share: Range, slot: int) -> Rounds:
-        return reduce_rounds(
-            group,
-            call.root,
-            share.start,
-            share.count,
-            slot,
-            segment=tuning.segment,
-            final=True,
-            target=RECV,
-        )
-
-    def scratch(count: int) -> int:
-        return reduce_scratch(group.size, count, tuning.segment)
-
-    return streams(call.counts[0], run, tuning, scratch, parts=2)
+ALL_REDUCE, BROADCAST, REDUCE = PIPELINE.all_reduce(), PIPELINE.broadcast(), PIPELINE.reduce()
+all_reduce, broadcast, reduce = PIPELINE.builds()

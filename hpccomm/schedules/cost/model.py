@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
-from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, Build
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.cost.case import Case
 from hpccomm.schedules.cost.formulas import FORMULAS, Formula
 from hpccomm.schedules.cost.network import Level, Network
 from hpccomm.schedules.cost.path import Stage, copy
 from hpccomm.schedules.cost.rounds import walked
-from hpccomm.schedules.schedule import Tuning, world
+from hpccomm.schedules.schedule import Build, Tuning, world
 
 Ways = list[NDArray[np.float64]]
 """The terms of the paths through each stage."""

@@ -40,7 +40,7 @@ from collections.abc import Sequence
 
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op, ReduceOp
-from hpccomm.schedules.algorithms import Algorithm, Build
+from hpccomm.schedules.algorithms import Algorithm
 from hpccomm.schedules.proof.arguments import Counts, Form
 from hpccomm.schedules.proof.case import Case, Unproven, case, signatures
 from hpccomm.schedules.proof.machine import Machine
@@ -51,7 +51,7 @@ from hpccomm.schedules.proof.memory import (
     lay_out,
 )
 from hpccomm.schedules.proof.views import check_same_program
-from hpccomm.schedules.schedule import whole
+from hpccomm.schedules.schedule import Build, whole
 from hpccomm.topology import Topology
 
 __all__ = ["Case", "Unproven", "case", "check_same_program", "prove", "prove_all", "signatures"]

@@ -8,7 +8,8 @@ import numpy as np
 
 from hpccomm.contracts.collectives import BLOCKWISE, COLLECTIVES, ROOTED
 from hpccomm.errors import UsageError
-from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, Build
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
+from hpccomm.schedules.schedule import Build
 from hpccomm.settings import check_int
 from hpccomm.topology import Topology
 

@@ -12,12 +12,13 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.reductions import Op, ReduceOp
-from hpccomm.schedules.algorithms import Algorithm, Build
+from hpccomm.schedules.algorithms import Algorithm
 from hpccomm.schedules.proof.arguments import Counts, Form, check, chosen, elements, form_of
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
     SEND,
+    Build,
     Column,
     Schedule,
     Tuning,

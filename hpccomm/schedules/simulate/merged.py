@@ -1,9 +1,9 @@
 """The programs of single ranks, as one schedule of them all."""
 
 from collections.abc import Sequence
-from itertools import chain, zip_longest
 
-from hpccomm.schedules.schedule import Channel, Round, Rounds, Schedule
+from hpccomm.schedules.algorithms.channels import side_by_side
+from hpccomm.schedules.schedule import Channel, Schedule
 
 
 def merged(programs: Sequence[Schedule]) -> Schedule:
@@ -16,19 +16,10 @@ def merged(programs: Sequence[Schedule]) -> Schedule:
 
     def channel(number: int) -> Channel:
         parts = [each.channels[number] for each in programs if number < len(each.channels)]
-        return lambda: _rounds([part() for part in parts])
+        return lambda: side_by_side(*(part() for part in parts))
 
     return Schedule(
         tuple(channel(number) for number in range(most)),
         max((each.scratch for each in programs), default=0),
         next((each.segment for each in programs if each.segment is not None), None),
     )
-
-
-def _rounds(programs: Sequence[Rounds]) -> Rounds:
-    for together in zip_longest(*programs, fillvalue=Round()):
-        yield Round(
-            tuple(chain.from_iterable(each.receives for each in together)),
-            tuple(chain.from_iterable(each.sends for each in together)),
-            tuple(chain.from_iterable(each.local for each in together)),
-        )

@@ -1,0 +1,261 @@
+"""Phases, and the schedules that run one phase after the other on the pieces of an array.
+
+A phase does one thing with a range of the array, in one group of ranks: it folds it, hands it on, or
+both. An algorithm of one level runs a phase on the ranks of the call. A hierarchical one composes
+phases within nodes and across them. All phases take the same argument, a `Piece`, so that any two can
+be composed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms.channels import in_channels
+from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed, Range, clipped, ranges
+from hpccomm.schedules.schedule import (
+    RECV,
+    SCRATCH,
+    SEND,
+    Build,
+    Column,
+    Group,
+    Place,
+    Round,
+    Rounds,
+    Schedule,
+    Tuning,
+    copies,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """A range of the array, and what a phase does with it.
+
+    `start`, `count` and `root` may be columns: then each row has its own range, and the rows of a
+    group have the same.
+
+    Attributes
+    ----------
+    group : Group
+        The ranks that take part.
+    start, count : Column or int
+        First element and number of elements. They are the same in the source and in the target.
+    slot : int
+        First element of scratch that the phase may use.
+    segment : int
+        Elements that a pipeline moves at a time.
+    root : Column or int
+        The position of the root in the group. An all-reduce ignores it.
+    source : str
+        The buffer that is folded. A broadcast ignores it.
+    target : str
+        The buffer that gets the result. A broadcast reads it at the root.
+    final : bool
+        Whether the fold completes the result, so that AVG divides.
+    """
+
+    group: Group
+    start: Column | int
+    count: Column | int
+    slot: int
+    segment: int
+    root: Column | int = 0
+    source: str = SEND
+    target: str = RECV
+    final: bool = True
+
+
+Scratch = Callable[[int, int, int], int]
+"""``scratch(size, count, segment)``: elements of scratch that a phase takes in groups of `size` ranks
+with ranges of at most `count` elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One step of a collective algorithm, on a range of the array.
+
+    Attributes
+    ----------
+    rounds : callable
+        Makes the rounds for a `Piece`.
+    scratch : callable
+        How much scratch they take.
+    """
+
+    rounds: Callable[[Piece], Rounds]
+    scratch: Scratch = lambda _size, _count, _segment: 0
+
+    def __call__(self, piece: Piece) -> Rounds:
+        """Return the rounds for a piece."""
+        return self.rounds(piece)
+
+
+def copied(piece: Piece) -> Round:
+    """Return the round in which a rank that is alone copies the source to the target."""
+    source, target = Place(piece.source, piece.start), Place(piece.target, piece.start)
+    return Round(local=(copies(piece.group.rank, source, target, piece.count),))
+
+
+def in_pieces(phase: Phase, segments: Callable[[int], int] = lambda _size: 1) -> Build:
+    """Return the build that cuts the array into pieces and runs `phase` on each of them.
+
+    Parameters
+    ----------
+    phase : Phase
+        What each piece goes through.
+    segments : callable, optional
+        ``segments(size)``: segments of a piece among `size` ranks; by default one.
+    """
+
+    def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        pieces = ranges(call.counts[0], tuning.segment * segments(group.size))
+
+        def run(piece: Range, slot: int) -> Rounds:
+            return phase(
+                Piece(group, piece.start, piece.count, slot, tuning.segment, root=call.root)
+            )
+
+        scratch = phase.scratch(group.size, pieces[0].count, tuning.segment)
+        return in_channels(pieces, run, tuning, scratch)
+
+    return build
+
+
+def one_a_rank(size: int) -> int:
+    """Return the segments of a piece of which each rank has one."""
+    return size
+
+
+# Phases that work on blocks: each position of the group has one.
+
+
+class ReduceScatter(Protocol):
+    """Folds the blocks of `source`, and leaves the one at the own position in `target`."""
+
+    def __call__(
+        self, group: Group, blocks: Blocks, target: Place, slot: int, *, final: bool, source: str
+    ) -> Rounds:
+        """Return the rounds, which use scratch from `slot` on."""
+        ...
+
+
+AllGather = Callable[[Group, Blocks], Rounds]
+"""Hands all blocks of `RECV` to each rank, which has its own."""
+
+
+class Gather(Protocol):
+    """Collects the own block of each rank, from `source`, in the root's buffer `target`."""
+
+    def __call__(
+        self,
+        group: Group,
+        root: Column | int,
+        blocks: Blocks,
+        slot: int,
+        source: Place,
+        target: str,
+    ) -> Rounds:
+        """Return the rounds. Scratch from `slot` on has room for all blocks."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scattering:
+    """A reduce-scatter and an all-gather. The blocks may lie anywhere.
+
+    Attributes
+    ----------
+    reduce_scatter, all_gather : callable
+        The rounds of the two.
+    scratch : callable
+        ``scratch(size, largest)``: elements that `reduce_scatter` takes among `size` ranks, with
+        blocks of at most `largest` elements.
+    """
+
+    reduce_scatter: ReduceScatter
+    all_gather: AllGather
+    scratch: Callable[[int, int], int]
+
+    def all_reduce(self) -> Phase:
+        """Return the phase that scatters the folded blocks and gathers them again."""
+
+        def rounds(piece: Piece) -> Rounds:
+            group = piece.group
+            blocks = Even(piece.start, piece.count, group.size)
+            own = Place(RECV, blocks.at(group.at)[0])
+            yield from self.reduce_scatter(
+                group, blocks, own, piece.slot, final=piece.final, source=piece.source
+            )
+            yield from self.all_gather(group, blocks)
+
+        return Phase(
+            rounds, lambda size, count, _: self.scratch(size, Even(0, count, size).largest)
+        )
+
+    def reduce(self, gather: Gather) -> Phase:
+        """Return the phase that scatters the folded blocks and collects them at the root.
+
+        A folded block lies in scratch. The root's array too is written only by what is gathered:
+        the other ranks have none.
+        """
+
+        def scratch(size: int, count: int, _segment: int) -> int:
+            largest = Even(0, count, size).largest
+            return self.scratch(size, largest) + largest
+
+        def rounds(piece: Piece) -> Rounds:
+            group, slot = piece.group, piece.slot
+            blocks = Even(piece.start, piece.count, group.size)
+            own = Place(SCRATCH, slot + self.scratch(group.size, blocks.largest))
+            yield from self.reduce_scatter(
+                group, blocks, own, slot, final=piece.final, source=piece.source
+            )
+            # Everything that came in has been folded: its memory is free.
+            yield from gather(group, piece.root, blocks, slot, own, piece.target)
+
+        return Phase(rounds, scratch)
+
+    def reduce_scatter_in_pieces(self) -> Build:
+        """Return the build of a reduce-scatter that cuts each rank's block into segments."""
+
+        def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+            blocks = Listed(call.counts)
+            pieces = clipped(blocks, tuning.segment)
+            own = blocks.at(group.at)[0]
+
+            def run(piece: Blocks, slot: int) -> Rounds:
+                target = Place(RECV, piece.at(group.at)[0] - own)
+                return self.reduce_scatter(group, piece, target, slot, final=True, source=SEND)
+
+            return in_channels(pieces, run, tuning, self.scratch(group.size, pieces[0].largest))
+
+        return build
+
+
+Cut = Callable[[Blocks, int], list[Blocks]]
+"""``cut(blocks, segment)``: the pieces of blocks."""
+
+
+def uncut(blocks: Blocks, _segment: int) -> list[Blocks]:
+    """Return whole blocks as the only piece."""
+    return [blocks]
+
+
+def all_gather_in_pieces(rounds: AllGather, cut: Cut = clipped) -> Build:
+    """Return the build of an all-gather: each rank copies its own block, then `rounds` follow."""
+
+    def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        blocks = Listed(call.counts)
+        own = blocks.at(group.at)[0]
+
+        def run(piece: Blocks, _slot: int) -> Rounds:
+            start, count = piece.at(group.at)
+            mine = copies(group.rank, Place(SEND, start - own), Place(RECV, start), count)
+            yield Round(local=(mine,))
+            yield from rounds(group, piece)
+
+        return in_channels(cut(blocks, tuning.segment), run, tuning, 0)
+
+    return build
