@@ -301,7 +301,7 @@ class Average:
             np.copyto(block, sums, casting="unsafe")
 
 
-class Source(Protocol):
+class Contribution(Protocol):
     """A contribution: an array, or what reads one piece by piece."""
 
     def __getitem__(self, where: slice, /) -> Array:
@@ -350,7 +350,7 @@ class Folder:
         combine = _ORDERED_INTO[op] if op in _ORDERED else self._combine
         self.pair: Pair | None = partial(self._run, combine) if single else None
 
-    def __call__(self, sources: Sequence[Source], out: Array, final: bool = True) -> None:
+    def __call__(self, sources: Sequence[Contribution], out: Array, final: bool = True) -> None:
         """Fold `sources` into `out`.
 
         Parameters
@@ -370,7 +370,9 @@ class Folder:
         else:  # the user's own function sees the user's context
             self._by_blocks(sources, out, final, arrays)
 
-    def _by_blocks(self, sources: Sequence[Source], out: Array, final: bool, arrays: bool) -> None:
+    def _by_blocks(
+        self, sources: Sequence[Contribution], out: Array, final: bool, arrays: bool
+    ) -> None:
         """Fold block by block, so that each element passes through memory once."""
         average = self._average if final else None
         into = self._in_place if self._exact else self._widened
@@ -382,7 +384,7 @@ class Folder:
             into(sources, where, out[where], average)
 
     def _in_place(
-        self, sources: Sequence[Source], where: slice, out: Array, average: Average | None
+        self, sources: Sequence[Contribution], where: slice, out: Array, average: Average | None
     ) -> None:
         """Fold one block; the last contribution goes into `out`, which may be any of them."""
         accumulator = self._accumulator[: out.size]
@@ -401,7 +403,7 @@ class Folder:
             average(out)
 
     def _widened(
-        self, sources: Sequence[Source], where: slice, out: Array, average: Average | None
+        self, sources: Sequence[Contribution], where: slice, out: Array, average: Average | None
     ) -> None:
         """Fold one block in the wide dtype, and round once."""
         accumulator = self._accumulator[: out.size]

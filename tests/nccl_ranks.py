@@ -47,7 +47,7 @@ class Rank:
 
     def open(self, **keywords: Any):
         """Return the NCCL side or None, and why."""
-        return open_nccl(self.host, self.control, self.waits, self.device, **keywords)
+        return open_nccl(self.host, self.control, self.waits.drive, self.device, **keywords)
 
     def group(self, ranks, label):
         """Return the rank as a member of a group."""

@@ -10,7 +10,7 @@ import pytest
 from hpccomm.contracts.transport import RECORD, Pages, Reach
 from hpccomm.errors import CommunicationError, PeerLost
 from hpccomm.memory.shared import NodeMemory, process
-from hpccomm.memory.shared.heap import Segment
+from hpccomm.memory.shared.heap import HeapSegment
 from hpccomm.memory.shared.node import NodeExposure
 from hpccomm.memory.shared.ranges import FreeRanges, IdlePages
 
@@ -194,7 +194,7 @@ def test_plain_memory_whose_place_a_segment_takes_is_noticed(ranks, monkeypatch)
     heap = ranks[0]._heap
     record = ranks[0].expose(own, 5, 0, plain=True, room=ROOM).record
     # Freed, its pages would go back to the system, which gives their addresses to the next mapping.
-    segment = Segment(9 << 32, own[0].ctypes.data, own[0].nbytes, FreeRanges(1), IdlePages())
+    segment = HeapSegment(9 << 32, own[0].ctypes.data, own[0].nbytes, FreeRanges(1), IdlePages())
     monkeypatch.setattr(heap, "_segments", [segment])
     monkeypatch.setattr(heap, "_map", ((segment.at,), (segment,)))
     again = ranks[0].expose(own, 5, 0, plain=True, room=ROOM).record

@@ -128,7 +128,7 @@ def _opened(
         found, why = open_nccl(
             backend,
             control,
-            calls,
+            calls.drive,
             device,
             parent=above,
             left_out=left_out,

@@ -20,7 +20,7 @@ from hpccomm.dispatch.route import Route
 from hpccomm.dispatch.send_order import SendOrder
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch, UsageError
-from hpccomm.memory.cuda.pinned import POOL, Pinned, copied
+from hpccomm.memory.cuda.pinned import POOL, PinnedBlock, copied
 from hpccomm.memory.cuda.streams import (
     capturing,
     drop_event,
@@ -97,7 +97,7 @@ class Slot:
 
     __slots__ = ("fetched", "recv", "returned", "returning", "send")
 
-    def __init__(self, send: Pinned | None, recv: Pinned | None) -> None:
+    def __init__(self, send: PinnedBlock | None, recv: PinnedBlock | None) -> None:
         self.send = send
         self.recv = recv
         self.fetched = make_event()
@@ -275,7 +275,7 @@ class StagedDispatch:
         """Return memory for so many parts; no part is larger than the first."""
         device = self._device
 
-        def block(rows: Rows | None) -> Pinned | None:
+        def block(rows: Rows | None) -> PinnedBlock | None:
             return None if rows is None else POOL.take(rows.nbytes, device)
 
         with on_device(device):
@@ -356,14 +356,14 @@ class StagedDispatch:
 
         return steps()
 
-    def _fetched(self, leaving: Sequence[tuple[Piece, Pinned]], stream: int) -> Steps:
+    def _fetched(self, leaving: Sequence[tuple[Piece, PinnedBlock]], stream: int) -> Steps:
         """Copy what is sent to the host, polled."""
         for event in [self._copied(*each, stream, to_host=True) for each in leaving]:
             while not ready(event):
                 yield False
             drop_event(event)
 
-    def _copied(self, piece: Piece, block: Pinned, stream: int, *, to_host: bool) -> int:
+    def _copied(self, piece: Piece, block: PinnedBlock, stream: int, *, to_host: bool) -> int:
         """Put a message's copy on a stream, and return an event that comes once it is done."""
         with on_device(self._device):
             if piece.data.nbytes:
@@ -424,11 +424,11 @@ def _arrays(flow: Flow, stage: Stage, slot: Slot) -> tuple[Host, Host]:
     return _array(slot.send, stage.send, flow.dtype), recv
 
 
-def _array(block: Pinned | None, rows: Rows | None, dtype: DType) -> Host:
+def _array(block: PinnedBlock | None, rows: Rows | None, dtype: DType) -> Host:
     if block is None or rows is None:
         return None
     return block.bytes[: rows.nbytes].view(dtype)
 
 
-def _bytes(block: Pinned, piece: Piece) -> NDArray[np.uint8]:
+def _bytes(block: PinnedBlock, piece: Piece) -> NDArray[np.uint8]:
     return block.bytes[: piece.data.nbytes]

@@ -118,12 +118,12 @@ def standins_library() -> Iterator[None]:
     if not is_standin():
         yield
         return
-    from hpccomm.backends.nccl import raw
+    from hpccomm.backends.nccl import libnccl
 
     with pytest.MonkeyPatch.context() as patch:
         from standin.nccl.library import library
 
-        patch.setattr(raw, "library", lambda: library)
+        patch.setattr(libnccl, "functions", lambda: library)
         yield
 
 

@@ -8,8 +8,8 @@ import pytest
 from nccl_ranks import on_ranks, sound
 
 from hpccomm import dtypes
-from hpccomm.backends.nccl import collectives, raw
-from hpccomm.backends.nccl.reducing import Ability, reduction
+from hpccomm.backends.nccl import collectives, libnccl
+from hpccomm.backends.nccl.reductions import Ability, reduction
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CommunicationError
@@ -23,7 +23,7 @@ SIZE = 3
 EVEN, UNEVEN = (4, 4, 4), (3, 0, 5)
 ROOT = 1
 
-EVERYTHING = frozenset(raw.FUNCTIONS)
+EVERYTHING = frozenset(libnccl.FUNCTIONS)
 
 
 def ability(version=23203, capability=90, functions=EVERYTHING):

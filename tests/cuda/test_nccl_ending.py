@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from nccl_ranks import on_ranks, sound
 
-from hpccomm.backends.nccl import raw
+from hpccomm.backends.nccl import libnccl
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import streams, users
@@ -238,7 +238,7 @@ def test_memory_that_outlived_its_communicator_is_freed_by_the_next():
 
 
 def test_no_registered_memory_where_the_library_has_none(monkeypatch):
-    monkeypatch.setattr(raw, "library", lambda: None)
+    monkeypatch.setattr(libnccl, "functions", lambda: None)
 
     def main(rank):
         backend = opened(rank)
@@ -263,7 +263,7 @@ def test_a_full_device_is_a_memory_error(monkeypatch):
 
 def test_trap_what_nccl_shrinks_itself_has_one_owner():
     """Through the raw pointer: a communicator that CuPy does not own, with all calls."""
-    if "ncclCommShrink" not in raw.present():
+    if "ncclCommShrink" not in libnccl.present():
         pytest.skip("NCCL shrinks from 2.27")
 
     def main(rank):

@@ -265,12 +265,12 @@ def test_what_is_made_while_another_thread_aborts_is_not_there(monkeypatch):
         assert backend is not None, why
 
         def found(*arguments):
-            made = founded(*arguments)
+            made = genuine(*arguments)
             backend.abort()
             return made
 
-        founded = communicators.founded
-        monkeypatch.setattr(communicators, "founded", found)
+        genuine = communicators.new_communicator
+        monkeypatch.setattr(communicators, "new_communicator", found)
         with pytest.raises(CommunicatorAborted, match="'ring' has no communicator"):
             backend.native(SUM, "ring").needs.make()
 

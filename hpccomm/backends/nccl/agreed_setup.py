@@ -87,7 +87,7 @@ class BackgroundTask:
             made.abort()
 
 
-def together(ranks: Ranks, name: str, work: Callable[[], Any]) -> tuple[Any, str]:
+def agreed_setup(ranks: Ranks, name: str, work: Callable[[], Any]) -> tuple[Any, str]:
     """Do the same on all ranks. Collective; blocks.
 
     Parameters

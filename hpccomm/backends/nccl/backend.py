@@ -9,10 +9,10 @@ from hpccomm.backends.nccl.agreed_setup import Ranks
 from hpccomm.backends.nccl.collectives import Bind
 from hpccomm.backends.nccl.communicators import ABORT_SECONDS, NATIVE, Communicators, Needs
 from hpccomm.backends.nccl.facts import Facts
-from hpccomm.backends.nccl.grouping import Group
-from hpccomm.backends.nccl.memory import NEEDED, Memory, Registry
-from hpccomm.backends.nccl.reducing import INT8, Ability
-from hpccomm.backends.nccl.shrinking import RawCommunicator, shrunk
+from hpccomm.backends.nccl.group import NcclGroup
+from hpccomm.backends.nccl.memory import NEEDED, RegisteredMemory, Registry
+from hpccomm.backends.nccl.raw_communicator import RawCommunicator, shrunk
+from hpccomm.backends.nccl.reductions import INT8, Ability
 from hpccomm.contracts.device import Launch, Piece, Pinned
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import HpccommError
@@ -63,7 +63,7 @@ class NcclBackend:
         self._ranks = ranks
         self._communicators = Communicators(ranks, native)
         self._registry = Registry(ranks.device)
-        self._group = Group()
+        self._group = NcclGroup()
         self._send, self._recv = native.send, native.recv
         self._claimed = True
 
@@ -96,7 +96,7 @@ class NcclBackend:
                 if data.elements:
                     send(data.pointer, data.nbytes, INT8, peer, stream)
 
-    def group(self) -> Group:
+    def group(self) -> NcclGroup:
         """Issue the calls and exchanges of the block together at its end, also if it raises."""
         return self._group
 
@@ -107,7 +107,7 @@ class NcclBackend:
 
     # Memory.
 
-    def empty(self, nbytes: int) -> Memory | None:
+    def empty(self, nbytes: int) -> RegisteredMemory | None:
         """Return device memory from NCCL's allocator, registered; None where NCCL has none. Local.
 
         Raises

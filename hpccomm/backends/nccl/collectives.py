@@ -1,8 +1,8 @@
-"""NCCL's own collectives, each bound once to what calls of one kind have in common.
+"""NCCL's own collectives.
 
-A way is two steps: what the signature asks for is looked up once, and gives a function that binds it
-to a communicator; what that gives is called with addresses and a stream, and goes straight into NCCL.
-What is only moved is moved as bytes, so that every dtype is.
+A call takes two steps. The signature is looked up once and gives a function that binds it to a
+communicator. The launch that results is called with addresses and a stream, and goes straight into
+NCCL. Collectives that only move data move it as bytes, so that they take every dtype.
 """
 
 from collections.abc import Callable
@@ -10,14 +10,17 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from hpccomm.backends.nccl import raw
-from hpccomm.backends.nccl.grouping import Group
-from hpccomm.backends.nccl.reducing import INT8, Ability, reduction, with_op
+from hpccomm.backends.nccl import libnccl
+from hpccomm.backends.nccl.group import NcclGroup
+from hpccomm.backends.nccl.reductions import INT8, Ability, Reduction, reduction, with_op
 from hpccomm.contracts.device import Launch
 from hpccomm.contracts.signature import Signature
 
 Bind = Callable[[Any], Launch]
-"""Gives the launch over a communicator."""
+"""``bind(communicator)`` gives the launch over it."""
+
+Issue = Callable[[int], Launch]
+"""``issue(op)`` gives the launch for the number of a reduction."""
 
 PINNABLE = {
     "all_reduce": ("ring", "tree"),
@@ -26,22 +29,22 @@ PINNABLE = {
     "all_gather": ("ring",),
     "reduce_scatter": ("ring",),
 }
-"""Algorithms that NCCL can be held to. Tree exists for all-reduce alone; what goes by messages has no
-algorithm."""
+"""Algorithms that NCCL can be held to. Tree exists for all-reduce alone. Collectives that consist of
+messages have no algorithm."""
 
 
 def algorithms(call: Signature, ability: Ability) -> tuple[str, ...]:
-    """Return the names under which NCCL does a call: its own choice first; none if it does not."""
+    """Return the names of NCCL's algorithms for a call, its own choice first; none if it has none."""
     if _bind(call, ability) is None:
         return ()
     return ("native", *(PINNABLE.get(call.collective, ()) if call.uniform else ()))
 
 
 def bind(call: Signature, ability: Ability) -> Bind:
-    """Return what binds NCCL's way of a call for which there are `algorithms` to a communicator."""
-    found = _bind(call, ability)
-    assert found is not None, f"NCCL has no {call.name}"
-    return found
+    """Return what binds a call to a communicator. The call must be one that has `algorithms`."""
+    bound = _bind(call, ability)
+    assert bound is not None, f"NCCL has no {call.name}"
+    return bound
 
 
 def _bind(call: Signature, ability: Ability) -> Bind | None:
@@ -49,62 +52,50 @@ def _bind(call: Signature, ability: Ability) -> Bind | None:
     return None if maker is None else maker(call, ability)
 
 
-def _reduced(method: str, call: Signature, ability: Ability) -> Bind | None:
-    """Bind a reduction without a root, by CuPy's name of it."""
+def _reducing(
+    call: Signature, ability: Ability, over: Callable[[Any, Reduction], Issue]
+) -> Bind | None:
+    """Return what binds a reduction: ``over(communicator, how)`` gives its launch by operation."""
     how = reduction(call.op, call.dtype, ability)
     if how is None:
         return None
-    count, datatype = call.counts[0] * how.width, how.datatype
+    return lambda communicator: with_op(communicator, how, over(communicator, how))
 
-    def bind(communicator: Any) -> Launch:
+
+def _reduced(method: str, call: Signature, ability: Ability) -> Bind | None:
+    """Bind a reduction without a root, by CuPy's name of it."""
+
+    def over(communicator: Any, how: Reduction) -> Issue:
         run = getattr(communicator, method)
+        count, datatype = call.counts[0] * how.width, how.datatype
+        return lambda op: lambda send, recv, stream: run(send, recv, count, datatype, op, stream)
 
-        def bound(op: int) -> Launch:
-            def launch(send: int, recv: int, stream: int) -> None:
-                run(send, recv, count, datatype, op, stream)
-
-            return launch
-
-        return with_op(communicator, how, bound)
-
-    return bind
+    return _reducing(call, ability, over)
 
 
 def _reduce(call: Signature, ability: Ability) -> Bind | None:
-    how = reduction(call.op, call.dtype, ability)
-    if how is None:
-        return None
-    count, datatype, root = call.counts[0] * how.width, how.datatype, call.root
+    root = call.root
 
-    def bind(communicator: Any) -> Launch:
+    def over(communicator: Any, how: Reduction) -> Issue:
         run = communicator.reduce
+        count, datatype = call.counts[0] * how.width, how.datatype
+        return lambda op: (
+            lambda send, recv, stream: run(send, recv, count, datatype, op, root, stream)
+        )
 
-        def bound(op: int) -> Launch:
-            def launch(send: int, recv: int, stream: int) -> None:
-                run(send, recv, count, datatype, op, root, stream)
-
-            return launch
-
-        return with_op(communicator, how, bound)
-
-    return bind
+    return _reducing(call, ability, over)
 
 
 def _reduce_scatter_v(call: Signature, ability: Ability) -> Bind | None:
-    how = reduction(call.op, call.dtype, ability)
-    if how is None:
-        return None
-    datatype, width, rank = how.datatype, how.width, ability.rank
-    blocks = [
-        (root, offset, count * width)
-        for root, (offset, count) in enumerate(_blocks(call.counts, call.dtype.itemsize))
-        if count
-    ]
+    """Each rank's block is reduced to it, all of them in one group."""
+    rank, itemsize = ability.rank, call.dtype.itemsize
 
-    def bind(communicator: Any) -> Launch:
-        run, group = communicator.reduce, Group()
+    def over(communicator: Any, how: Reduction) -> Issue:
+        run, group, datatype = communicator.reduce, NcclGroup(), how.datatype
+        size = itemsize // how.width  # of one element of the datatype
+        blocks = [(root, at, nbytes // size) for root, at, nbytes in _blocks(call.counts, itemsize)]
 
-        def bound(op: int) -> Launch:
+        def issue(op: int) -> Launch:
             def launch(send: int, recv: int, stream: int) -> None:
                 with group:
                     for root, offset, count in blocks:
@@ -113,9 +104,9 @@ def _reduce_scatter_v(call: Signature, ability: Ability) -> Bind | None:
 
             return launch
 
-        return with_op(communicator, how, bound)
+        return issue
 
-    return bind
+    return _reducing(call, ability, over)
 
 
 def _broadcast(call: Signature, _ability: Ability) -> Bind:
@@ -123,11 +114,7 @@ def _broadcast(call: Signature, _ability: Ability) -> Bind:
 
     def bind(communicator: Any) -> Launch:
         run = communicator.broadcast
-
-        def launch(_send: int, recv: int, stream: int) -> None:
-            run(recv, recv, nbytes, INT8, root, stream)
-
-        return launch
+        return lambda _send, recv, stream: run(recv, recv, nbytes, INT8, root, stream)
 
     return bind
 
@@ -137,26 +124,17 @@ def _all_gather(call: Signature, _ability: Ability) -> Bind:
 
     def bind(communicator: Any) -> Launch:
         run = communicator.allGather
-
-        def launch(send: int, recv: int, stream: int) -> None:
-            run(send, recv, nbytes, INT8, stream)
-
-        return launch
+        return lambda send, recv, stream: run(send, recv, nbytes, INT8, stream)
 
     return bind
 
 
 def _all_gather_v(call: Signature, ability: Ability) -> Bind:
     """Each rank's block is broadcast, all of them in one group."""
-    itemsize, rank = call.dtype.itemsize, ability.rank
-    blocks = [
-        (root, offset, count * itemsize)
-        for root, (offset, count) in enumerate(_blocks(call.counts, itemsize))
-        if count
-    ]
+    rank, blocks = ability.rank, _blocks(call.counts, call.dtype.itemsize)
 
     def bind(communicator: Any) -> Launch:
-        run, group = communicator.broadcast, Group()
+        run, group = communicator.broadcast, NcclGroup()
 
         def launch(send: int, recv: int, stream: int) -> None:
             with group:
@@ -169,19 +147,16 @@ def _all_gather_v(call: Signature, ability: Ability) -> Bind:
     return bind
 
 
-def _own_function(name: str, call: Signature, rooted: bool) -> Bind:
-    """Return NCCL's own collective on equal blocks, which CuPy does not offer."""
+def _by_ctypes(name: str, call: Signature, *root: int) -> Bind:
+    """Bind NCCL's own collective on equal blocks, which CuPy does not offer."""
     nbytes = call.counts[0] * call.dtype.itemsize
-    root = (call.root,) if rooted else ()
 
     def bind(communicator: Any) -> Launch:
-        function, check = getattr(raw.library(), name), raw.check
-
-        def launch(send: int, recv: int, stream: int) -> None:
-            # The pointer is asked for each time: it is none once the communicator is aborted.
-            check(function(send, recv, nbytes, INT8, *root, communicator.comm, stream))
-
-        return launch
+        function, check = getattr(libnccl.functions(), name), libnccl.check
+        # The pointer is looked up each time: it is 0 once the communicator is aborted.
+        return lambda send, recv, stream: check(
+            function(send, recv, nbytes, INT8, *root, communicator.comm, stream)
+        )
 
     return bind
 
@@ -191,10 +166,10 @@ Message = tuple[int, int, int]
 
 
 def _messages(sends: list[Message], receives: list[Message]) -> Bind:
-    """Return a call that is nothing but messages, in one group."""
+    """Bind a call that consists of messages, in one group."""
 
     def bind(communicator: Any) -> Launch:
-        send_to, receive_from, group = communicator.send, communicator.recv, Group()
+        send_to, receive_from, group = communicator.send, communicator.recv, NcclGroup()
 
         def launch(send: int, recv: int, stream: int) -> None:
             with group:
@@ -210,29 +185,29 @@ def _messages(sends: list[Message], receives: list[Message]) -> Bind:
 
 def _all_to_all(call: Signature, ability: Ability) -> Bind:
     if call.uniform and "ncclAlltoAll" in ability.functions:
-        return _own_function("ncclAlltoAll", call, rooted=False)
+        return _by_ctypes("ncclAlltoAll", call)
     itemsize = call.dtype.itemsize
-    return _messages(_listed(call.counts, itemsize), _listed(call.recv_counts, itemsize))
+    return _messages(_blocks(call.counts, itemsize), _blocks(call.recv_counts, itemsize))
 
 
 def _gather(call: Signature, ability: Ability) -> Bind:
     if call.uniform and "ncclGather" in ability.functions:
-        return _own_function("ncclGather", call, rooted=True)
+        return _by_ctypes("ncclGather", call, call.root)
     own, at_root = _blocks_of_rooted(call, ability)
     return _messages(own, at_root)
 
 
 def _scatter(call: Signature, ability: Ability) -> Bind:
     if call.uniform and "ncclScatter" in ability.functions:
-        return _own_function("ncclScatter", call, rooted=True)
+        return _by_ctypes("ncclScatter", call, call.root)
     own, at_root = _blocks_of_rooted(call, ability)
     return _messages(at_root, own)
 
 
 def _blocks_of_rooted(call: Signature, ability: Ability) -> tuple[list[Message], list[Message]]:
-    """Return the own block as a message with the root, and the root's with all, if this is it."""
+    """Return this rank's message with the root, and, on the root alone, its messages with all."""
     rank, root = ability.rank, call.root
-    at_root = _listed(call.counts, call.dtype.itemsize)
+    at_root = _blocks(call.counts, call.dtype.itemsize)
     own = [(root, 0, nbytes) for peer, _, nbytes in at_root if peer == rank]
     if rank != root:
         return own, []
@@ -241,18 +216,14 @@ def _blocks_of_rooted(call: Signature, ability: Ability) -> tuple[list[Message],
     return own, at_root
 
 
-def _listed(counts: tuple[int, ...], itemsize: int) -> list[Message]:
+def _blocks(counts: tuple[int, ...], itemsize: int) -> list[Message]:
+    """Return the blocks of all ranks that have elements, which lie one after the other."""
+    starts = accumulate(counts, initial=0)
     return [
-        (peer, offset, count * itemsize)
-        for peer, (offset, count) in enumerate(_blocks(counts, itemsize))
+        (peer, start * itemsize, count * itemsize)
+        for peer, (start, count) in enumerate(zip(starts, counts, strict=False))
         if count
     ]
-
-
-def _blocks(counts: tuple[int, ...], itemsize: int) -> list[tuple[int, int]]:
-    """Return the offset in bytes and the elements of each rank's block."""
-    starts = accumulate(counts, initial=0)
-    return [(start * itemsize, count) for start, count in zip(starts, counts, strict=False)]
 
 
 _MAKERS: dict[tuple[str, bool], Callable[[Signature, Ability], Bind | None]] = {

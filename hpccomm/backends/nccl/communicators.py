@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hpccomm.backends.nccl import variables
-from hpccomm.backends.nccl.agreed_setup import Ranks, together
-from hpccomm.backends.nccl.binding import nccl
+from hpccomm.backends.nccl.agreed_setup import Ranks, agreed_setup
+from hpccomm.backends.nccl.libnccl import binding
 from hpccomm.backends.nccl.teardown import TeardownThread
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import (
@@ -36,7 +36,7 @@ SETTLE_SECONDS = 0.01
 """How long a call that has just begun has to come out of NCCL, or to begin waiting in it."""
 
 
-def founded(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
+def new_communicator(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
     """Make a communicator of all ranks. Collective; blocks.
 
     Parameters
@@ -58,7 +58,7 @@ def founded(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
     CollectiveTimeout
         If it took longer than the deadline.
     """
-    library = nccl()
+    library = binding()
     told = b""
     if ranks.rank == 0:
         # The others wait for what is told here, so a failure is told as well.
@@ -83,7 +83,7 @@ def founded(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
             pin.leave()
 
     try:
-        return together(ranks, "making NCCL's communicator", make)
+        return agreed_setup(ranks, "making NCCL's communicator", make)
     except CollectiveTimeout as error:
         error.args = (
             f"{error}. Or the ranks cannot reach each other: NCCL_SOCKET_IFNAME names the network "
@@ -159,7 +159,7 @@ class Communicators:
                 "give the same algorithm on all ranks",
                 ranks=tuple(range(len(asked))),
             )
-        made, why = founded(self._ranks, PINNED[algorithm])
+        made, why = new_communicator(self._ranks, PINNED[algorithm])
         if made is None:
             raise CommunicationError(
                 f"NCCL's communicator for algorithm {algorithm!r} cannot be made ({why}); "

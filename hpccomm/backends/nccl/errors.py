@@ -1,7 +1,7 @@
 """NCCL's and CUDA's errors as hpccomm's."""
 
-from hpccomm.backends.nccl import raw
-from hpccomm.backends.nccl.binding import nccl
+from hpccomm.backends.nccl import libnccl
+from hpccomm.backends.nccl.libnccl import binding
 from hpccomm.errors import CommunicationError, HpccommError, PeerLost
 from hpccomm.memory.cuda.library import cupy
 
@@ -14,8 +14,8 @@ UNKNOWN_TO_CUPY = {7: "is still in progress", 8: "timed out"}
 
 def translate(error: Exception) -> HpccommError | None:
     """Return an error of NCCL or CUDA as one of hpccomm's; None if it is neither."""
-    if isinstance(error, nccl().NcclError):
-        told = raw.last_error()
+    if isinstance(error, binding().NcclError):
+        told = libnccl.last_error()
         text = f"NCCL has failed: {error}{f' ({told})' if told else ''}"
         if error.status == REMOTE:
             return PeerLost(f"{text}; a rank is gone: look at its own report")

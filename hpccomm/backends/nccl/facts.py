@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from hpccomm.backends.nccl import raw, variables
-from hpccomm.backends.nccl.binding import nccl
+from hpccomm.backends.nccl import libnccl, variables
+from hpccomm.backends.nccl.libnccl import binding
 from hpccomm.memory.cuda import library
 from hpccomm.memory.cuda.identity import identify
 
@@ -49,7 +49,7 @@ class Facts:
     cupy, driver, runtime : str
         Versions of CuPy and of CUDA's driver and runtime.
     functions : tuple of str
-        Those of `raw.FUNCTIONS` that the library has.
+        Those of `libnccl.FUNCTIONS` that the library has.
     host_id : str
         The user's ``NCCL_HOSTID``.
     several : bool
@@ -109,8 +109,8 @@ def mine(rank: int, device: int | None) -> Facts:
         return Facts(rank, host, why_not=why_not or "it has no CUDA device")
     cupy = library.cupy()
     visible = library.visible_devices()
-    binding = nccl()
-    lacking = _lacking(cupy.__version__, getattr(binding, "available", False))
+    nccl = binding()
+    lacking = _lacking(cupy.__version__, getattr(nccl, "available", False))
     if lacking:
         return Facts(rank, host, visible, device, cupy=cupy.__version__, why_not=lacking)
     runtime = cupy.cuda.runtime
@@ -126,17 +126,17 @@ def mine(rank: int, device: int | None) -> Facts:
             told.uuid,
             told.pci,
             10 * properties["major"] + properties["minor"],
-            binding.get_version(),
+            nccl.get_version(),
             cupy.__version__,
             told.driver,
             told.runtime,
-            raw.present(),
+            libnccl.present(),
             variables.host_id(),
             variables.several_ranks_a_gpu(),
             variables.ctas_limited(),
             variables.equal_on_all(),
         )
-    except (runtime.CUDARuntimeError, binding.NcclError) as error:
+    except (runtime.CUDARuntimeError, nccl.NcclError) as error:
         return Facts(
             rank,
             host,

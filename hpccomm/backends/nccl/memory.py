@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpccomm.backends.nccl import raw
+from hpccomm.backends.nccl import libnccl
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.library import cupy
@@ -22,7 +22,7 @@ NEEDED = frozenset(("ncclMemAlloc", "ncclMemFree", "ncclCommRegister", "ncclComm
 
 
 @dataclass(slots=True)
-class _Block:
+class _Allocation:
     pointer: int
     nbytes: int
     device: int
@@ -30,7 +30,7 @@ class _Block:
 
     def register(self, communicator: Any) -> int:
         handle = ctypes.c_void_p()
-        status: int = raw.library().ncclCommRegister(
+        status: int = libnccl.functions().ncclCommRegister(
             communicator.comm, self.pointer, self.nbytes, ctypes.byref(handle)
         )
         if status == 0:
@@ -38,18 +38,18 @@ class _Block:
         return status
 
     def free(self) -> None:
-        library = raw.library()
+        library = libnccl.functions()
         for communicator, handle in self.handles:
             if communicator.comm:  # else its registrations went with it
                 library.ncclCommDeregister(communicator.comm, handle)
         library.ncclMemFree(self.pointer)
 
 
-_orphans: deque[_Block] = deque()
+_orphans: deque[_Allocation] = deque()
 """Released after their communicator was closed: whoever frees next frees these too."""
 
 
-class Memory:
+class RegisteredMemory:
     """Registered device memory.
 
     Attributes
@@ -78,11 +78,11 @@ class Registry:
 
     def __init__(self, device: int) -> None:
         self._device = device
-        self._blocks: dict[int, _Block] = {}
-        self._released: deque[_Block] = deque()
+        self._blocks: dict[int, _Allocation] = {}
+        self._released: deque[_Allocation] = deque()
         self._closed = False
 
-    def empty(self, nbytes: int, communicators: Iterable[Any]) -> Memory | None:
+    def empty(self, nbytes: int, communicators: Iterable[Any]) -> RegisteredMemory | None:
         """Return new memory, registered with `communicators`; None where NCCL refuses. Local.
 
         It may wait for what is under way on the device, if released memory is freed.
@@ -103,24 +103,24 @@ class Registry:
                     "capture; make arrays before"
                 )
             self.sweep()
-            status = raw.library().ncclMemAlloc(ctypes.byref(pointer), size)
+            status = libnccl.functions().ncclMemAlloc(ctypes.byref(pointer), size)
             if status or not pointer.value:
                 raise MemoryError(
                     f"device {self._device} has no {nbytes} bytes for comm.empty "
-                    f"(NCCL: {raw.last_error() or status}); free arrays, or let CuPy's pool give back "
+                    f"(NCCL: {libnccl.last_error() or status}); free arrays, or let CuPy's pool give back "
                     "what it keeps: cupy.get_default_memory_pool().free_all_blocks()"
                 )
-            block = _Block(pointer.value, size, self._device)
+            block = _Allocation(pointer.value, size, self._device)
             if any(block.register(communicator) for communicator in communicators):
                 block.free()
                 return None
         self._blocks[block.pointer] = block
-        memory = Memory(block.pointer, nbytes)
+        memory = RegisteredMemory(block.pointer, nbytes)
         # At exit the process's memory goes with it, and NCCL may be gone before.
         weakref.finalize(memory, self._release, block).atexit = False
         return memory
 
-    def _release(self, block: _Block) -> None:
+    def _release(self, block: _Allocation) -> None:
         self._blocks.pop(block.pointer, None)
         (_orphans if self._closed else self._released).append(block)
 

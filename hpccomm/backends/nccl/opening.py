@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from hpccomm.backends.control import Control
+from hpccomm.backends.control import Control, Drive
 from hpccomm.backends.nccl import variables
-from hpccomm.backends.nccl.agreed_setup import Ranks, together
+from hpccomm.backends.nccl.agreed_setup import Ranks, agreed_setup
 from hpccomm.backends.nccl.backend import NcclBackend
-from hpccomm.backends.nccl.communicators import founded, kept
+from hpccomm.backends.nccl.communicators import kept, new_communicator
 from hpccomm.backends.nccl.facts import crowded, mine, unfit, unpacked
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.transport import Steps
@@ -20,18 +20,10 @@ logger = logging.getLogger("hpccomm")
 _warned = False
 
 
-class Waits(Protocol):
-    """What waits for a communicator's polled steps: its calls."""
-
-    def drive(self, name: str, steps: Steps) -> None:
-        """Move steps on until they are done, under the communicator's deadline."""
-        ...
-
-
 def open_nccl(
     backend: Backend,
     control: Control,
-    calls: Waits,
+    drive: Drive,
     device: int | None,
     *,
     parent: object = None,
@@ -49,8 +41,8 @@ def open_nccl(
         The ranks.
     control : Control
         Small messages between them.
-    calls : Waits
-        Waits, under the communicator's deadline.
+    drive : callable
+        Waits for polled steps, under the communicator's deadline.
     device : int or None
         CUDA device of this rank; None where it has none.
     parent : NcclBackend, optional
@@ -91,7 +83,7 @@ def open_nccl(
             fear = crowded(facts)
             if fear and backend.rank == 0:
                 logger.warning("%s", fear)
-            ranks = Ranks(backend.rank, backend.size, own.device, control, calls.drive)
+            ranks = Ranks(backend.rank, backend.size, own.device, control, drive)
             native, why = _communicator(ranks, parent, left_out, settling)
             if native is not None:
                 opened = NcclBackend(ranks, facts, native)
@@ -119,8 +111,8 @@ def _communicator(
             ranks.drive("shrink", settling())
         sound = ranks.control.all_gather(b"+" if parent.sound else b"")
         if all(sound):
-            made, why = together(ranks, "shrinking", lambda: kept(parent.shrunk(left_out)))
+            made, why = agreed_setup(ranks, "shrinking", lambda: kept(parent.shrunk(left_out)))
             if made is not None:
                 return made, why
             logger.warning("NCCL cannot shrink a communicator (%s), and makes a new one", why)
-    return founded(ranks, None)
+    return new_communicator(ranks, None)

@@ -24,7 +24,7 @@ _LARGEST_PITCH = 2**31 - 1
 """CUDA's limit (``memPitch``): rows of longer blocks are copied one by one."""
 
 
-class Pinned:
+class PinnedBlock:
     """A block of pinned memory, which is freed with it.
 
     Parameters
@@ -78,10 +78,10 @@ class Pool:
     def __init__(self, kept: int = KEPT_BYTES) -> None:
         self._kept = kept
         self._lock = Lock()
-        self._free: list[Pinned] = []
-        self._copying: list[tuple[int, Pinned]] = []
+        self._free: list[PinnedBlock] = []
+        self._copying: list[tuple[int, PinnedBlock]] = []
 
-    def take(self, nbytes: int, device: int) -> Pinned:
+    def take(self, nbytes: int, device: int) -> PinnedBlock:
         """Return a block of at least `nbytes` bytes that nothing uses. Local; never waits.
 
         Raises
@@ -95,9 +95,9 @@ class Pool:
             for number, block in enumerate(self._free):
                 if size <= block.bytes.size <= 2 * size:
                     return self._free.pop(number)
-        return Pinned(size, device)
+        return PinnedBlock(size, device)
 
-    def give_back(self, block: Pinned, event: int | None = None) -> None:
+    def give_back(self, block: PinnedBlock, event: int | None = None) -> None:
         """Take a block back. Where an `event` is given, which this ends, it is in use until then."""
         with self._lock:
             if event is None:
@@ -117,7 +117,7 @@ class Pool:
                 left.append((event, block))
         self._copying = left
 
-    def _keep(self, block: Pinned) -> None:
+    def _keep(self, block: PinnedBlock) -> None:
         held = sum(each.bytes.size for each in self._free)
         if held + block.bytes.size <= self._kept:
             self._free.append(block)

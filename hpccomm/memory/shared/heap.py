@@ -39,7 +39,7 @@ NAME: Final = "hpccomm-{}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Segment:
+class HeapSegment:
     """A segment of this process.
 
     Attributes
@@ -63,7 +63,7 @@ class Segment:
     idle: IdlePages
 
 
-class _Block:
+class _ArrayMemory:
     """Memory of one array, and the base of it: while there are views it stays."""
 
     __slots__ = ("__array_interface__", "__weakref__")
@@ -92,13 +92,13 @@ class Heap:
     def __init__(self, commit: bool = False) -> None:
         self._commit = commit
         self._lock = threading.Lock()
-        self._segments: list[Segment] = []
+        self._segments: list[HeapSegment] = []
         # By address, ascending; replaced as a whole, so that readers need no lock.
-        self._map: tuple[tuple[int, ...], tuple[Segment, ...]] = ((), ())
+        self._map: tuple[tuple[int, ...], tuple[HeapSegment, ...]] = ((), ())
         self._serial = 0
         # What is freed waits here for whoever has the lock: the garbage collector frees at any
         # moment, also while this very thread has it.
-        self._given: deque[tuple[Segment, int, int]] = deque()
+        self._given: deque[tuple[HeapSegment, int, int]] = deque()
         self._next_look = inf
         self._process = os.getpid()
 
@@ -124,12 +124,12 @@ class Heap:
             except OSError as error:
                 self._give(segment, start, size)
                 raise _none_left(nbytes, error) from None
-        block = _Block(segment.at + start, nbytes)
+        block = _ArrayMemory(segment.at + start, nbytes)
         # At exit nobody wants it back.
         weakref.finalize(block, self._give, segment, start, size).atexit = False
         return np.asarray(block)
 
-    def where(self, at: int) -> Segment | None:
+    def where(self, at: int) -> HeapSegment | None:
         """Return the segment that an address lies in, or None."""
         starts, segments = self._map
         index = bisect_right(starts, at) - 1
@@ -151,7 +151,7 @@ class Heap:
             finally:
                 self._lock.release()
 
-    def _give(self, segment: Segment, start: int, size: int) -> None:
+    def _give(self, segment: HeapSegment, start: int, size: int) -> None:
         if self._process != os.getpid():
             return  # after a fork the memory is the parent's
         self._given.append((segment, start, size))
@@ -181,7 +181,7 @@ class Heap:
                     libc.give_back(segment.at + first, last - first)
             self._next_look = min(self._next_look, segment.idle.oldest() + PATIENCE)
 
-    def _find(self, size: int, alignment: int) -> tuple[Segment, int]:
+    def _find(self, size: int, alignment: int) -> tuple[HeapSegment, int]:
         for segment in self._segments:
             start = segment.free.take(size, alignment)
             if start is not None:
@@ -191,7 +191,7 @@ class Heap:
         assert start is not None
         return segment, start
 
-    def _grow(self, size: int) -> Segment:
+    def _grow(self, size: int) -> HeapSegment:
         """Make a segment of at least `size` bytes."""
         machine = os.sysconf("SC_PHYS_PAGES") * libc.PAGE
         if size > machine:
@@ -207,7 +207,7 @@ class Heap:
                 failed = error
         raise _none_left(size, failed)
 
-    def _made(self, size: int) -> Segment:
+    def _made(self, size: int) -> HeapSegment:
         descriptor = libc.memory_file(NAME.format(self._serial))
         try:
             os.ftruncate(descriptor, size)
@@ -216,7 +216,9 @@ class Heap:
             os.close(descriptor)
             raise
         libc.prefer_huge_pages(at, size)
-        segment = Segment(self._serial << 32 | descriptor, at, size, FreeRanges(size), IdlePages())
+        segment = HeapSegment(
+            self._serial << 32 | descriptor, at, size, FreeRanges(size), IdlePages()
+        )
         self._serial += 1
         self._segments.append(segment)
         ascending = sorted(self._segments, key=lambda each: each.at)

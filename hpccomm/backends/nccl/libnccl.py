@@ -1,12 +1,13 @@
-"""What of libnccl CuPy does not offer, by ctypes in the very library that CuPy has loaded."""
+"""The NCCL library: CuPy's binding of it, and by ctypes the functions that CuPy does not offer."""
 
 import ctypes
 import sys
 from ctypes import c_char_p, c_int, c_size_t, c_void_p
 from functools import cache
+from importlib import import_module
 from typing import Any
 
-from hpccomm.backends.nccl.binding import nccl
+from hpccomm.memory.cuda.library import cupy
 
 HOST_IMMEDIATE = 1
 """ncclScalarHostImmediate: a scalar in host memory that is read before the call returns."""
@@ -40,13 +41,25 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 """The functions and their arguments, as nccl.h has them. An older library lacks some."""
 
 
+def binding() -> Any:
+    """Return the module ``cupy.cuda.nccl``. CuPy itself does not import it.
+
+    Raises
+    ------
+    BackendUnavailable
+        If device arrays cannot be used here.
+    """
+    cupy()
+    return import_module("cupy.cuda.nccl")
+
+
 @cache
-def library() -> Any:
-    """Return libnccl with its functions typed, or None where it cannot be reached.
+def functions() -> Any:
+    """Return libnccl, the very library that CuPy has loaded, with its functions typed, or None where it cannot be reached.
 
     Each function is an attribute and returns NCCL's status; one that the library lacks is not there.
     """
-    module = sys.modules[nccl().NcclCommunicator.__module__]
+    module = sys.modules[binding().NcclCommunicator.__module__]
     path = getattr(module, "__file__", None) or ""
     if not path.endswith(".so"):
         return None
@@ -68,18 +81,18 @@ def library() -> Any:
 
 def present() -> tuple[str, ...]:
     """Return the names of those of `FUNCTIONS` that the library has."""
-    found = library()
+    found = functions()
     return tuple(name for name in FUNCTIONS if found is not None and hasattr(found, name))
 
 
 def check(status: int) -> None:
     """Raise CuPy's error for a status other than success."""
     if status:
-        raise nccl().NcclError(status)
+        raise binding().NcclError(status)
 
 
 def last_error() -> str:
     """Return what NCCL says of the last error of this process; empty where it says nothing."""
-    function = getattr(library(), "ncclGetLastError", None)
+    function = getattr(functions(), "ncclGetLastError", None)
     told = function(None) if function is not None else b""
     return told.decode(errors="replace").strip() if told else ""

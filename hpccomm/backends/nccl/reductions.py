@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm import dtypes
-from hpccomm.backends.nccl import raw
+from hpccomm.backends.nccl import libnccl
 from hpccomm.contracts.device import Launch
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op, PremulSum, ReduceOp
@@ -86,7 +86,7 @@ class Ability:
     capability : int
         The lowest compute capability, ten times.
     functions : frozenset of str
-        Those of `raw.FUNCTIONS` that every rank has.
+        Those of `libnccl.FUNCTIONS` that every rank has.
     """
 
     rank: int
@@ -187,14 +187,14 @@ def with_op(communicator: Any, how: Reduction, bind: Callable[[int], Launch]) ->
 
 @contextmanager
 def _premultiplied(communicator: Any, factor: NDArray[Any], datatype: int) -> Iterator[int]:
-    library = raw.library()
+    library = libnccl.functions()
     op = ctypes.c_int()
-    raw.check(
+    libnccl.check(
         library.ncclRedOpCreatePreMulSum(
             ctypes.byref(op),
             factor.ctypes.data,
             datatype,
-            raw.HOST_IMMEDIATE,
+            libnccl.HOST_IMMEDIATE,
             communicator.comm,
         )
     )

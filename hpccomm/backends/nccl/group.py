@@ -3,10 +3,10 @@
 import contextlib
 from types import TracebackType
 
-from hpccomm.backends.nccl.binding import nccl
+from hpccomm.backends.nccl.libnccl import binding
 
 
-class Group:
+class NcclGroup:
     """Issues what is called in its block together, at its end. They nest; the outermost counts.
 
     A group that was begun is ended, also if the block raises: NCCL counts them per thread, and would
@@ -16,7 +16,7 @@ class Group:
     __slots__ = ("_end", "_start")
 
     def __init__(self) -> None:
-        library = nccl()
+        library = binding()
         self._start = library.groupStart
         self._end = library.groupEnd
 

@@ -1,0 +1,88 @@
+"""A communicator that CuPy does not own: NCCL makes it from another one by leaving ranks out."""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpccomm.backends.nccl import libnccl
+from hpccomm.errors import CommunicatorAborted
+
+_CALLS = {
+    "allReduce": "ncclAllReduce",
+    "reduce": "ncclReduce",
+    "broadcast": "ncclBroadcast",
+    "reduceScatter": "ncclReduceScatter",
+    "allGather": "ncclAllGather",
+    "send": "ncclSend",
+    "recv": "ncclRecv",
+}
+"""CuPy's names of the calls that go on a stream, and NCCL's."""
+
+
+class RawCommunicator:
+    """NCCL's communicator by its pointer, with the methods of CuPy's: those of `_CALLS` too.
+
+    It alone destroys the communicator; there is no destructor.
+
+    Parameters
+    ----------
+    pointer : int
+        NCCL's.
+
+    Attributes
+    ----------
+    comm : int
+        NCCL's pointer; 0 once the communicator is destroyed or aborted.
+    """
+
+    def __init__(self, pointer: int) -> None:
+        self.comm = pointer
+        self._library = libnccl.functions()
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Return the call of that name: NCCL's arguments in their order, but for the communicator."""
+        if name not in _CALLS:
+            raise AttributeError(name)
+        function, check = getattr(self._library, _CALLS[name]), libnccl.check
+
+        def call(*arguments: int) -> None:
+            *first, stream = arguments
+            check(function(*first, self.comm, stream))
+
+        return call
+
+    def check_async_error(self) -> None:
+        """Raise what NCCL noticed."""
+        noticed = ctypes.c_int()
+        status = self._library.ncclCommGetAsyncError(self.comm, ctypes.byref(noticed))
+        libnccl.check(noticed.value)
+        libnccl.check(status)
+
+    def abort(self) -> None:
+        """End it, whatever is under way."""
+        if self.comm:
+            self._library.ncclCommAbort(self.comm)
+            self.comm = 0
+
+    def destroy(self) -> None:
+        """Free it."""
+        if self.comm:
+            self._library.ncclCommDestroy(self.comm)
+            self.comm = 0
+
+
+def shrunk(parent: Any, exclude: Sequence[int]) -> RawCommunicator:
+    """Return the communicator of those ranks of `parent` that are not in `exclude`.
+
+    Called by these alone. Blocks in NCCL until all of them have called. Raises CuPy's NCCL errors.
+    """
+    if not parent.comm:
+        raise CommunicatorAborted("the communicator that is shrunk was aborted")
+    made = ctypes.c_void_p()
+    left_out = (ctypes.c_int * len(exclude))(*exclude)
+    libnccl.check(
+        libnccl.functions().ncclCommShrink(
+            parent.comm, left_out, len(exclude), ctypes.byref(made), None, 0
+        )
+    )
+    return RawCommunicator(made.value or 0)
