@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm import ReduceOp
-from hpccomm.bench.perf.collectives import ALIGNMENT, Benchmark, Layout, Place
+from hpccomm.bench.perf.collectives import ALIGNMENT, Benchmark, Layout, Member
 from hpccomm.bench.perf.collectives import COLLECTIVES as MEASURED
-from hpccomm.bench.perf.verification import Data, Segment, fill, poison
+from hpccomm.bench.perf.verification import CheckedData, RankSlice, fill, poison
 
 Array = NDArray[np.float32]
 Allocate = Callable[[int], Array]
@@ -80,7 +80,7 @@ class Case:
         How it is called.
     layout : Layout
         How much goes in and out.
-    place : Place
+    place : Member
         The rank, the ranks, and the root.
     in_place : bool
         Whether input and output are one array.
@@ -88,12 +88,12 @@ class Case:
 
     def __init__(self, collective: str, nbytes: int, rank: int, ranks: int, *, apart: bool) -> None:
         self.collective = COLLECTIVES[collective]
-        self.place = Place(rank, ranks, ROOT)
+        self.place = Member(rank, ranks, ROOT)
         self.in_place = collective in OVERWRITES and not (apart and collective != "broadcast")
         self.layout: Layout = self.collective.arrange(nbytes, DTYPE.itemsize, self.place)
         if self.layout.nbytes == 0:
             self.layout = self.collective.arrange(ALIGNMENT * ranks, DTYPE.itemsize, self.place)
-        self._data = Data(DTYPE, self.op, ranks, seed=1)
+        self._data = CheckedData(DTYPE, self.op, ranks, seed=1)
         self._arrays: dict[Allocate, Arrays] = {}
         self._inputs = self._made(self.layout.inputs)
         self._expected = self._made(self.layout.outputs)
@@ -149,7 +149,7 @@ class Case:
                 for array in arrays.each():
                     array.fill(0)
 
-    def _made(self, segments: tuple[Segment, ...] | None) -> Array | None:
+    def _made(self, segments: tuple[RankSlice, ...] | None) -> Array | None:
         if segments is None:
             return None
         array = np.empty(sum(segment.count for segment in segments), DTYPE)
@@ -161,6 +161,6 @@ class Case:
         total = np.zeros(self.layout.input_size, DTYPE)
         share = np.empty_like(total)
         for source in range(rank + 1):
-            fill(share, self._data, (Segment(source, 0, share.size),))
+            fill(share, self._data, (RankSlice(source, 0, share.size),))
             total += share
         return total

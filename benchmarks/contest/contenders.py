@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from contest.cases import DTYPE, Allocate, Array, Arrays, Case
 from contest.rounds import Call
-from hpccomm.bench.perf.collectives import Given, bind
+from hpccomm.bench.perf.collectives import Operands, bind
 from hpccomm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def hpccomm(name: str, comm: "Communicator", algorithm: str, memory: str = "plai
 
     def enter(case: Case) -> Entry | None:
         arrays = case.arrays(allocate)
-        given = Given(arrays.x, arrays.out, case.op, case.layout, case.place)
+        given = Operands(arrays.x, arrays.out, case.op, case.layout, case.place)
         if not case.collective.algorithms:
             if algorithm != AUTO:
                 return None
@@ -120,7 +120,7 @@ def planned(heading: str, comm: "Communicator") -> Contender:
         if not case.collective.algorithms:
             return None
         arrays = case.arrays(plain)
-        given = Given(arrays.x, arrays.out, case.op, case.layout, case.place)
+        given = Operands(arrays.x, arrays.out, case.op, case.layout, case.place)
         args, keywords = case.collective.arguments(given)
         name = case.collective.name
         choice = comm.explain(name, *args, **keywords)

@@ -52,12 +52,12 @@ def run(args: argparse.Namespace) -> int:
     # Arguments are checked before MPI is started.
     from hpccomm.bench.perf import sweep
     from hpccomm.bench.perf.report import terminal
-    from hpccomm.bench.perf.sources import Source, kept
+    from hpccomm.bench.perf.sources import CommSource, kept
 
     place = launched()
     with ExitStack() as stack:
         sources = [
-            Source(name, partial(_opened, name, options.timeout)) for name in options.backends
+            CommSource(name, partial(_opened, name, options.timeout)) for name in options.backends
         ]
         if len(sources) == 1:  # it need not be opened again to be measured
             sources = [kept(stack.enter_context(sources[0].opened()), sources[0].backend)]

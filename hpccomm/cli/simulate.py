@@ -159,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _title(cluster: str, ranks: int, case: simulation.Case) -> str:
+def _title(cluster: str, ranks: int, case: simulation.SimulatedCall) -> str:
     words = [case.collective.name]
     if case.collective.moves:
         words.append(case.type_name)

@@ -62,7 +62,7 @@ STATE_TYPE = np.dtype([(name, _hdf5_type(kind)) for name, kind, _ in STATE])
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ReservedSpace:
     """Where a run that is being measured may write, in bytes from the start of the file.
 
     Attributes
@@ -120,7 +120,7 @@ def room_bytes(rows: int, repetitions: int, ranks: int) -> int:
     return rows * ROW.itemsize + repetitions * ranks * SAMPLE.itemsize + STATE_TYPE.itemsize
 
 
-def make_room(run: h5py.Group, rows: int, repetitions: int, ranks: int) -> Room:
+def make_room(run: h5py.Group, rows: int, repetitions: int, ranks: int) -> ReservedSpace:
     """Create ``rows``, ``samples`` and ``state`` with room for a run that is to be measured.
 
     The space is allocated at once and has no index that could grow: that is what makes it safe to
@@ -139,7 +139,7 @@ def make_room(run: h5py.Group, rows: int, repetitions: int, ranks: int) -> Room:
     state = run.create_dataset("state", data=np.zeros((), STATE_TYPE))
     rows_at = contiguous("rows", (rows,), ROW)
     samples_at = contiguous("samples", (repetitions, ranks), SAMPLE)
-    return Room(rows, repetitions, rows_at, samples_at, int(state.id.get_offset()))
+    return ReservedSpace(rows, repetitions, rows_at, samples_at, int(state.id.get_offset()))
 
 
 def group(parent: h5py.Group, name: str) -> h5py.Group:

@@ -95,7 +95,7 @@ class Writer:
         width = self._ranks * layout.SAMPLE.itemsize
         expected_repetitions = min(expected_repetitions, MOST_ROOM // width)
 
-        def build(old: h5py.File | None, new: h5py.File) -> tuple[str, layout.Room]:
+        def build(old: h5py.File | None, new: h5py.File) -> tuple[str, layout.ReservedSpace]:
             storage.copy_runs(old, new)
             name = _next_name(new[RUNS])
             run = new[RUNS].create_group(name)
@@ -160,7 +160,7 @@ class Writer:
             If it cannot be written. The rows stay.
         """
 
-        def enlarge(source: h5py.Group, target: h5py.Group) -> layout.Room:
+        def enlarge(source: h5py.Group, target: h5py.Group) -> layout.ReservedSpace:
             write(target.create_group(name))
             room = self._room
             same = layout.make_room(target, room.rows, room.repetitions, self._ranks)
@@ -252,7 +252,7 @@ class Writer:
         rows = room.rows if rows <= room.rows else 2 * rows
         repetitions = room.repetitions if repetitions <= room.repetitions else 2 * repetitions
 
-        def enlarge(source: h5py.Group, target: h5py.Group) -> layout.Room:
+        def enlarge(source: h5py.Group, target: h5py.Group) -> layout.ReservedSpace:
             larger = layout.make_room(target, rows, repetitions, self._ranks)
             layout.copy_measurements(source, target)
             return larger

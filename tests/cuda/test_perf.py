@@ -15,8 +15,8 @@ import pytest
 import hpccomm
 from hpccomm.bench.perf import flags, sweep
 from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.side import AUTO, DEVICE, HOST
-from hpccomm.bench.perf.sources import Source, kept, kind_of_arrays
+from hpccomm.bench.perf.memory_kind import AUTO, DEVICE, HOST
+from hpccomm.bench.perf.sources import CommSource, kept, kind_of_arrays
 from hpccomm.errors import (
     BackendUnavailable,
     CollectiveTimeout,
@@ -183,11 +183,11 @@ def test_the_time_of_calls_is_printed_beside_the_bandwidth_of_the_work(comm, way
 @pytest.mark.mpi
 @nccl
 def test_no_event_stands_between_repetitions_that_nobody_wants_the_time_of(comm, way, monkeypatch):
-    from hpccomm.bench.perf import device_side
+    from hpccomm.bench.perf import device_memory
 
     made = []
-    marks = device_side.Marks
-    monkeypatch.setattr(device_side, "Marks", lambda count: made.append(count) or marks(count))
+    marks = device_memory.Marks
+    monkeypatch.setattr(device_memory, "Marks", lambda count: made.append(count) or marks(count))
     on_device(comm, "all_reduce", *SMALL)
     assert made == []
     on_device(comm, "all_reduce", *SMALL, "-I", "1")
@@ -312,7 +312,7 @@ def test_backends_follow_each_other_and_never_share_a_device(mpi_comm, tmp_path)
                 yield comm
             under_way.remove(backend)
 
-        return Source(backend, opened)
+        return CommSource(backend, opened)
 
     sources = [source("nccl"), source("mpi")]
     wrong, printed, _ = perf(sources, "all_reduce,broadcast", *SMALL, "-R", "1", "-M", "1")
@@ -380,9 +380,9 @@ def test_without_a_driver_one_line_and_status_2(arguments, said, monkeypatch):
     assert said in line
 
 
-def test_a_communicator_of_host_arrays_has_no_device_side():
-    from hpccomm.bench.perf.device_side import DeviceSide
+def test_a_communicator_of_host_arrays_has_no_device_memory():
+    from hpccomm.bench.perf.device_memory import DeviceMemory
 
     alone = SimpleNamespace(backends={"host": "another's", "cuda": None}, device=0)
     with pytest.raises(BackendUnavailable, match="over another's: it communicates host arrays"):
-        DeviceSide(alone, options("all_reduce").config, 0)
+        DeviceMemory(alone, options("all_reduce").config, 0)

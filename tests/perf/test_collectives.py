@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.bench.perf.collectives import ALIGNMENT, COLLECTIVES, Place, uneven_bytes
+from hpccomm.bench.perf.collectives import ALIGNMENT, COLLECTIVES, Member, uneven_bytes
 from hpccomm.bench.perf.verification import REDUCED
 
 
 def layouts(name, size, itemsize, ranks, root=0):
-    return [COLLECTIVES[name].arrange(size, itemsize, Place(r, ranks, root)) for r in range(ranks)]
+    return [COLLECTIVES[name].arrange(size, itemsize, Member(r, ranks, root)) for r in range(ranks)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hpccomm import dtypes
 from hpccomm.bench.perf import patterns
 from hpccomm.bench.perf.names import OPS, PREMUL_FACTOR, TYPES
-from hpccomm.bench.perf.verification import REDUCED, Data, Segment, compare, fill, poison
+from hpccomm.bench.perf.verification import REDUCED, CheckedData, RankSlice, compare, fill, poison
 from hpccomm.reductions import PremulSum, ReduceOp, meaningful
 
 PAIRS = [
@@ -27,14 +27,14 @@ def contributions(dtype, op, ranks, seed, start=0, count=COUNT):
     shares = []
     for rank in range(ranks):
         share = np.empty(count, dtype)
-        fill(share, Data(dtype, op, ranks, seed), [Segment(rank, start, count)])
+        fill(share, CheckedData(dtype, op, ranks, seed), [RankSlice(rank, start, count)])
         shares.append(share)
     return shares
 
 
 def expectation(dtype, op, ranks, seed, start=0, count=COUNT):
     expected = np.empty(count, dtype)
-    fill(expected, Data(dtype, op, ranks, seed), [Segment(REDUCED, start, count)])
+    fill(expected, CheckedData(dtype, op, ranks, seed), [RankSlice(REDUCED, start, count)])
     return expected
 
 
@@ -149,9 +149,9 @@ def test_ranks_seeds_and_positions_differ():
 
 @pytest.mark.parametrize(("dtype", "op"), [*PAIRS, *[(d, None) for d in TYPES.values()]])
 def test_poison_is_wrong_everywhere_and_data_nowhere(dtype, op):
-    data = Data(dtype, op, 3, 7)
+    data = CheckedData(dtype, op, 3, 7)
     count = patterns.BLOCK + 13  # more than one block
-    segments = [Segment(1, 5, 20), Segment(REDUCED if op else 2, 3, count)]
+    segments = [RankSlice(1, 5, 20), RankSlice(REDUCED if op else 2, 3, count)]
     array = np.empty(20 + count, dtype)
     fill(array, data, segments)
     assert compare(array, data, segments) is None
@@ -168,8 +168,8 @@ def test_poison_is_wrong_everywhere_and_data_nowhere(dtype, op):
     where=st.data(),
 )
 def test_one_flipped_bit_is_found_and_located(dtype, count, where):
-    data = Data(dtype, None, 2, 1)
-    segments = [Segment(0, 9, count)]
+    data = CheckedData(dtype, None, 2, 1)
+    segments = [RankSlice(0, 9, count)]
     array = np.empty(count, dtype)
     fill(array, data, segments)
     index = where.draw(st.integers(0, count - 1))
@@ -182,11 +182,11 @@ def test_one_flipped_bit_is_found_and_located(dtype, count, where):
 
 
 def test_the_report_spells_value_and_bits():
-    data = Data(np.dtype(np.float32), ReduceOp.SUM, 1, 1)
+    data = CheckedData(np.dtype(np.float32), ReduceOp.SUM, 1, 1)
     array = np.empty(4, np.float32)
-    fill(array, data, [Segment(REDUCED, 0, 4)])
+    fill(array, data, [RankSlice(REDUCED, 0, 4)])
     array[2] = 1.5
-    found = compare(array, data, [Segment(REDUCED, 0, 4)])
+    found = compare(array, data, [RankSlice(REDUCED, 0, 4)])
     assert found is not None
     assert (found.wrong, found.index, found.got) == (1, 2, "1.5 (0x3fc00000)")
 
@@ -207,8 +207,8 @@ def averaged_as_nccl_does(shares):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 16, 29])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_averages_that_nccl_rounds_pass_and_others_do_not(dtype, ranks):
-    data = Data(dtype, ReduceOp.AVG, ranks, 5, multiplied=True)
-    whole = [Segment(REDUCED, 0, COUNT)]
+    data = CheckedData(dtype, ReduceOp.AVG, ranks, 5, multiplied=True)
+    whole = [RankSlice(REDUCED, 0, COUNT)]
     shares = contributions(dtype, ReduceOp.AVG, ranks, 5)
     got = averaged_as_nccl_does(shares)
     assert compare(got, data, whole) is None
@@ -221,7 +221,7 @@ def test_averages_that_nccl_rounds_pass_and_others_do_not(dtype, ranks):
 
 
 def test_exact_results_are_asked_for_but_of_nccls_averages_of_floats():
-    assert Data(np.dtype("f4"), ReduceOp.AVG, 3, 0, multiplied=True).inexact
-    assert not Data(np.dtype("f4"), ReduceOp.AVG, 3, 0).inexact
-    assert not Data(np.dtype("f4"), ReduceOp.SUM, 3, 0, multiplied=True).inexact
-    assert not Data(np.dtype("i4"), ReduceOp.AVG, 3, 0, multiplied=True).inexact
+    assert CheckedData(np.dtype("f4"), ReduceOp.AVG, 3, 0, multiplied=True).inexact
+    assert not CheckedData(np.dtype("f4"), ReduceOp.AVG, 3, 0).inexact
+    assert not CheckedData(np.dtype("f4"), ReduceOp.SUM, 3, 0, multiplied=True).inexact
+    assert not CheckedData(np.dtype("i4"), ReduceOp.AVG, 3, 0, multiplied=True).inexact

@@ -8,11 +8,11 @@ import numpy as np
 
 from hpccomm import settings
 from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark
-from hpccomm.bench.perf.measure import Case, check_algorithm
+from hpccomm.bench.perf.measure import PerfCase, check_algorithm
+from hpccomm.bench.perf.memory_kind import DEVICE, NCCL, MemoryKind
 from hpccomm.bench.perf.names import NO_OP, NO_TYPE, OPS, TYPES
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.readers import ALL
-from hpccomm.bench.perf.side import DEVICE, NCCL, MemoryKind
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import AUTO
@@ -40,13 +40,13 @@ class SweepSegment:
         """The type; of a barrier, which has none, any."""
         return TYPES.get(self.type_name, np.dtype(np.uint8))
 
-    def case(self, collective: Benchmark, size: int) -> Case:
+    def case(self, collective: Benchmark, size: int) -> PerfCase:
         """Return the case of one size."""
-        return Case(collective, self.dtype, OPS.get(self.op_name), self.root, size)
+        return PerfCase(collective, self.dtype, OPS.get(self.op_name), self.root, size)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class PerfTable:
     """One table.
 
     Attributes
@@ -74,7 +74,7 @@ class Block:
         """Collective, backend and algorithm, as they are printed."""
         return self.collective.name, self.backend, self.algorithm
 
-    def stretches(self, options: Options, ranks: int) -> Iterator[SweepSegment]:
+    def segments(self, options: Options, ranks: int) -> Iterator[SweepSegment]:
         """Yield the lines, type by type, reduction by reduction, root by root."""
         if not self.collective.moves:
             yield SweepSegment(NO_TYPE, NO_OP, -1, Sizes(0, 0, 2, 0))
@@ -87,12 +87,12 @@ class Block:
         """Return how many rows there will be; those of one cycle, if there is no end to them."""
         halves = 2 if self.collective.in_place else 1
         return sum(
-            halves * stretch.sizes.number(stretch.dtype.itemsize)
-            for stretch in self.stretches(options, ranks)
+            halves * segment.sizes.number(segment.dtype.itemsize)
+            for segment in self.segments(options, ranks)
         ) * max(1, options.config.run_cycles)
 
 
-class Plan:
+class TablePlan:
     """The tables of a run, found out backend by backend.
 
     Parameters
@@ -112,13 +112,13 @@ class Plan:
         self.ranks = 0
         self.versions: dict[str, str] = {}
         self._options = options
-        self._tables: dict[tuple[str, str, str], Block] = {}
+        self._tables: dict[tuple[str, str, str], PerfTable] = {}
         self._skipped: dict[str, None] = dict.fromkeys(options.skipped())
         self._refused: dict[str, str] = {}
         self._used: set[str] = set()
         self._unrecorded: list[str] = []
 
-    def add(self, number: int, comm: "Communicator", side: MemoryKind) -> None:
+    def add(self, number: int, comm: "Communicator", memory: MemoryKind) -> None:
         """Add the tables of a backend. Local.
 
         Parameters
@@ -127,24 +127,24 @@ class Plan:
             The backend's, as they were asked for.
         comm : Communicator
             Over it.
-        side : MemoryKind
+        memory : MemoryKind
             The arrays.
         """
         self.ranks = comm.size
-        self.versions |= side.versions()
+        self.versions |= memory.versions()
         graph = self._options.config.graph
-        if graph and side.name == DEVICE and side.backend() != NCCL:
-            why = f"-G/--cudagraph {graph}: the host takes part in calls over {side.backend()!r}"
+        if graph and memory.name == DEVICE and memory.backend() != NCCL:
+            why = f"-G/--cudagraph {graph}: the host takes part in calls over {memory.backend()!r}"
             self._unrecorded.append(f"{why}; leave it out, or give --backend {NCCL}")
-            self._skipped[f"graphs over {side.backend()}"] = None
+            self._skipped[f"graphs over {memory.backend()}"] = None
             return
         for name in self._options.collectives:
             collective = COLLECTIVES[name]
-            if side.name == DEVICE and not collective.moves:
+            if memory.name == DEVICE and not collective.moves:
                 self._leave_out(name)
                 continue
-            for algorithm, pairs in self._algorithms(comm, side, collective):
-                block = Block(number, side.backend(), collective, algorithm, pairs)
+            for algorithm, pairs in self._algorithms(comm, memory, collective):
+                block = PerfTable(number, memory.backend(), collective, algorithm, pairs)
                 self._tables.setdefault(block.names, block)
                 self._used.add(algorithm)
 
@@ -156,18 +156,18 @@ class Plan:
         self._skipped[f"{name} on device arrays"] = None
 
     def _algorithms(
-        self, comm: "Communicator", side: MemoryKind, collective: Benchmark
+        self, comm: "Communicator", memory: MemoryKind, collective: Benchmark
     ) -> Iterator[tuple[str, tuple[Pair, ...]]]:
         """Yield the algorithms of a collective, and the pairs that each applies to."""
         asked, pairs = self._options.algorithms, self._options.pairs(collective.name)
         if asked is None or not collective.algorithms:
-            yield _by_default(comm, side, collective, pairs), pairs
+            yield _by_default(comm, memory, collective, pairs), pairs
             return
         every = ALL in asked
         for algorithm in policy.NAMES if every else asked:
             if every and algorithm == AUTO:
                 continue  # it takes one of the others
-            fails = _failures(comm, side, collective, pairs, algorithm)
+            fails = _failures(comm, memory, collective, pairs, algorithm)
             fit = tuple(pair for pair in pairs if pair not in fails)
             if fit:
                 yield algorithm, fit
@@ -178,7 +178,7 @@ class Plan:
                 part = _spelled(collective.name, pair) if fit else collective.name
                 self._skipped[f"{algorithm} on {part}"] = None
 
-    def made(self) -> tuple[tuple[Block, ...], tuple[str, ...]]:
+    def made(self) -> tuple[tuple[PerfTable, ...], tuple[str, ...]]:
         """Return the tables, and what is skipped because it does not exist.
 
         Raises
@@ -199,7 +199,7 @@ class Plan:
 
 def _failures(
     comm: "Communicator",
-    side: MemoryKind,
+    memory: MemoryKind,
     collective: Benchmark,
     pairs: Sequence[Pair],
     algorithm: str,
@@ -213,15 +213,15 @@ def _failures(
         return fails
     for type_name, op_name in pairs:
         try:
-            case = Case(collective, TYPES[type_name], OPS.get(op_name), 0, 0)
-            check_algorithm(comm, side, case, algorithm)
+            case = PerfCase(collective, TYPES[type_name], OPS.get(op_name), 0, 0)
+            check_algorithm(comm, memory, case, algorithm)
         except UsageError as error:
             fails[type_name, op_name] = str(error)
     return fails
 
 
 def _by_default(
-    comm: "Communicator", side: MemoryKind, collective: Benchmark, pairs: Sequence[Pair]
+    comm: "Communicator", memory: MemoryKind, collective: Benchmark, pairs: Sequence[Pair]
 ) -> str:
     """Return the algorithm of a table for which none is asked: the variable's where it applies.
 
@@ -230,7 +230,7 @@ def _by_default(
     variable = str(settings.read("HPCCOMM_ALGORITHM"))
     if variable == AUTO:
         return AUTO
-    applies = collective.algorithms and not _failures(comm, side, collective, pairs, variable)
+    applies = collective.algorithms and not _failures(comm, memory, collective, pairs, variable)
     return variable if applies else AUTO
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.bench.perf.verification import REDUCED, Segment
+from hpccomm.bench.perf.verification import REDUCED, RankSlice
 from hpccomm.reductions import Op
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Call = Callable[[], object]
-Segments = tuple[Segment, ...]
+Segments = tuple[RankSlice, ...]
 
 ALIGNMENT = 16
 """Bytes of which a block is a multiple."""
@@ -38,9 +38,9 @@ class Layout:
         The printed size, in bytes.
     count : int
         The printed count.
-    inputs : tuple of Segment or None
+    inputs : tuple of RankSlice or None
         What the input array holds; None if this rank has none.
-    outputs : tuple of Segment or None
+    outputs : tuple of RankSlice or None
         What the output array must hold afterwards; None if this rank has none.
     input_at, output_at : int
         In place: where the input and the output lie in the one array.
@@ -72,7 +72,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Member:
     """Who arranges a case: a rank among ranks, and the root."""
 
     rank: int
@@ -90,83 +90,85 @@ def _block(size: int, itemsize: int, ranks: int) -> int:
     return (size // itemsize // ranks) & ~(ALIGNMENT // itemsize - 1)
 
 
-def _all_reduce(size: int, itemsize: int, place: Place) -> Layout:
+def _all_reduce(size: int, itemsize: int, place: Member) -> Layout:
     n = size // itemsize
-    return Layout(n * itemsize, n, (Segment(place.rank, 0, n),), (Segment(REDUCED, 0, n),), root=-1)
+    return Layout(
+        n * itemsize, n, (RankSlice(place.rank, 0, n),), (RankSlice(REDUCED, 0, n),), root=-1
+    )
 
 
-def _reduce(size: int, itemsize: int, place: Place) -> Layout:
+def _reduce(size: int, itemsize: int, place: Member) -> Layout:
     n = size // itemsize
-    outputs = (Segment(REDUCED, 0, n),) if place.is_root else None
-    return Layout(n * itemsize, n, (Segment(place.rank, 0, n),), outputs, root=place.root)
+    outputs = (RankSlice(REDUCED, 0, n),) if place.is_root else None
+    return Layout(n * itemsize, n, (RankSlice(place.rank, 0, n),), outputs, root=place.root)
 
 
-def _broadcast(size: int, itemsize: int, place: Place) -> Layout:
+def _broadcast(size: int, itemsize: int, place: Member) -> Layout:
     n = size // itemsize
-    data = (Segment(place.root, 0, n),)
+    data = (RankSlice(place.root, 0, n),)
     return Layout(n * itemsize, n, data if place.is_root else None, data, root=place.root)
 
 
-def _send_recv(size: int, itemsize: int, place: Place) -> Layout:
+def _send_recv(size: int, itemsize: int, place: Member) -> Layout:
     n = size // itemsize
     before = (place.rank - 1) % place.ranks
-    return Layout(n * itemsize, n, (Segment(place.rank, 0, n),), (Segment(before, 0, n),))
+    return Layout(n * itemsize, n, (RankSlice(place.rank, 0, n),), (RankSlice(before, 0, n),))
 
 
-def _all_gather(size: int, itemsize: int, place: Place) -> Layout:
+def _all_gather(size: int, itemsize: int, place: Member) -> Layout:
     n = _block(size, itemsize, place.ranks)
     return Layout(
         n * place.ranks * itemsize,
         n,
-        (Segment(place.rank, 0, n),),
-        tuple(Segment(source, 0, n) for source in range(place.ranks)),
+        (RankSlice(place.rank, 0, n),),
+        tuple(RankSlice(source, 0, n) for source in range(place.ranks)),
         input_at=n * place.rank,
     )
 
 
-def _gather(size: int, itemsize: int, place: Place) -> Layout:
+def _gather(size: int, itemsize: int, place: Member) -> Layout:
     n = _block(size, itemsize, place.ranks)
-    everything = tuple(Segment(source, 0, n) for source in range(place.ranks))
+    everything = tuple(RankSlice(source, 0, n) for source in range(place.ranks))
     return Layout(
         n * place.ranks * itemsize,
         n,
-        (Segment(place.rank, 0, n),),
+        (RankSlice(place.rank, 0, n),),
         everything if place.is_root else None,
         input_at=n * place.rank,
         root=place.root,
     )
 
 
-def _reduce_scatter(size: int, itemsize: int, place: Place) -> Layout:
+def _reduce_scatter(size: int, itemsize: int, place: Member) -> Layout:
     n = _block(size, itemsize, place.ranks)
     return Layout(
         n * place.ranks * itemsize,
         n,
-        (Segment(place.rank, 0, n * place.ranks),),
-        (Segment(REDUCED, n * place.rank, n),),
+        (RankSlice(place.rank, 0, n * place.ranks),),
+        (RankSlice(REDUCED, n * place.rank, n),),
         output_at=n * place.rank,
     )
 
 
-def _scatter(size: int, itemsize: int, place: Place) -> Layout:
+def _scatter(size: int, itemsize: int, place: Member) -> Layout:
     n = _block(size, itemsize, place.ranks)
     return Layout(
         n * place.ranks * itemsize,
         n,
-        (Segment(place.rank, 0, n * place.ranks),) if place.is_root else None,
-        (Segment(place.root, n * place.rank, n),),
+        (RankSlice(place.rank, 0, n * place.ranks),) if place.is_root else None,
+        (RankSlice(place.root, n * place.rank, n),),
         output_at=n * place.rank,
         root=place.root,
     )
 
 
-def _all_to_all(size: int, itemsize: int, place: Place) -> Layout:
+def _all_to_all(size: int, itemsize: int, place: Member) -> Layout:
     n = _block(size, itemsize, place.ranks)
     return Layout(
         n * place.ranks * itemsize,
         n,
-        (Segment(place.rank, 0, n * place.ranks),),
-        tuple(Segment(source, n * place.rank, n) for source in range(place.ranks)),
+        (RankSlice(place.rank, 0, n * place.ranks),),
+        tuple(RankSlice(source, n * place.rank, n) for source in range(place.ranks)),
     )
 
 
@@ -182,7 +184,7 @@ def uneven_bytes(total: int, source: int, target: int, ranks: int) -> int:
     return distance * total // (ranks * (ranks - 1) // 2) & ~(ALIGNMENT - 1)
 
 
-def _all_to_all_v(size: int, itemsize: int, place: Place) -> Layout:
+def _all_to_all_v(size: int, itemsize: int, place: Member) -> Layout:
     ranks = place.ranks
     n = _block(size, itemsize, ranks)
     total = n * ranks * itemsize
@@ -191,7 +193,7 @@ def _all_to_all_v(size: int, itemsize: int, place: Place) -> Layout:
     send = tuple(by_distance[(peer - place.rank) % ranks] for peer in range(ranks))
     recv = tuple(by_distance[(place.rank - peer) % ranks] for peer in range(ranks))
     outputs = tuple(
-        Segment(
+        RankSlice(
             source,
             sum(by_distance[(peer - source) % ranks] for peer in range(place.rank)),
             recv[source],
@@ -201,14 +203,14 @@ def _all_to_all_v(size: int, itemsize: int, place: Place) -> Layout:
     return Layout(
         sum(send) * itemsize,
         n,
-        (Segment(place.rank, 0, sum(send)),),
+        (RankSlice(place.rank, 0, sum(send)),),
         outputs,
         send_counts=send,
         recv_counts=recv,
     )
 
 
-def _nothing(_size: int, _itemsize: int, _place: Place) -> Layout:
+def _nothing(_size: int, _itemsize: int, _place: Member) -> Layout:
     return Layout(0, 0, None, None)
 
 
@@ -216,65 +218,65 @@ def _nothing(_size: int, _itemsize: int, _place: Place) -> Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Operands:
     """What a rank has for a call."""
 
     x: Array | None
     out: Array | None
     op: Op | None
     layout: Layout
-    place: Place
+    place: Member
 
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments of a call: positional, and by keyword."""
 
 
-def _with_out(given: Given) -> Arguments:
+def _with_out(given: Operands) -> Arguments:
     return (given.x,), {"out": given.out}
 
 
-def _reduced(given: Given) -> Arguments:
+def _reduced(given: Operands) -> Arguments:
     return (given.x,), {"op": given.op, "out": given.out}
 
 
-def _reduced_in_place(given: Given) -> Arguments:
+def _reduced_in_place(given: Operands) -> Arguments:
     # In place is what these calls do without `out`.
     in_place = given.out is given.x
     return (given.x,), {"op": given.op, "out": None if in_place else given.out}
 
 
-def _reduced_to_root(given: Given) -> Arguments:
+def _reduced_to_root(given: Operands) -> Arguments:
     args, keywords = _reduced_in_place(given)
     return args, {"root": given.layout.root, **keywords}
 
 
-def _to_or_from_root(given: Given) -> Arguments:
+def _to_or_from_root(given: Operands) -> Arguments:
     return (given.x,), {"root": given.layout.root, "out": given.out}
 
 
-def _broadcast_arguments(given: Given) -> Arguments:
+def _broadcast_arguments(given: Operands) -> Arguments:
     return (given.out,), {"root": given.layout.root}
 
 
-def _uneven(given: Given) -> Arguments:
+def _uneven(given: Operands) -> Arguments:
     counts = given.layout.send_counts, given.layout.recv_counts
     return (given.x, *counts), {"out": given.out}
 
 
-def _around(given: Given) -> Arguments:
+def _around(given: Operands) -> Arguments:
     rank, ranks = given.place.rank, given.place.ranks
     return (given.x, (rank + 1) % ranks, given.out, (rank - 1) % ranks), {}
 
 
-def _none(_given: Given) -> Arguments:
+def _none(_given: Operands) -> Arguments:
     return (), {}
 
 
 def bind(
     comm: "Communicator",
     collective: "Benchmark",
-    given: Given,
+    given: Operands,
     how: dict[str, Any],
     copy: Callable[[Any, Any], None] = np.copyto,
 ) -> Call:
@@ -327,8 +329,8 @@ class Benchmark:
     """
 
     name: str
-    arrange: Callable[[int, int, Place], Layout]
-    arguments: Callable[[Given], Arguments]
+    arrange: Callable[[int, int, Member], Layout]
+    arguments: Callable[[Operands], Arguments]
     factor: Callable[[int], float]
     reduces: bool = False
     names_op: bool = False

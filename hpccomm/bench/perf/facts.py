@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import hpccomm
-from hpccomm.bench.perf.side import ON_HOST, DeviceDescription
+from hpccomm.bench.perf.memory_kind import ON_HOST, DeviceDescription
 from hpccomm.results.schema import Config, RankInfo, RunInfo, recorded_environment, recorded_slurm
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def run_info(
     arguments: tuple[str, ...],
     launcher: str,
     *,
-    told: DeviceDescription = ON_HOST,
+    device: DeviceDescription = ON_HOST,
     versions: Mapping[str, str] | None = None,
 ) -> RunInfo:
     """Gather the facts of a run. Collective; every rank gets them.
@@ -43,12 +43,12 @@ def run_info(
         The command line.
     launcher : str
         What started the ranks.
-    told : DeviceDescription
+    device : DeviceDescription
         This rank's device.
     versions : mapping of str to str, optional
         Of what is used besides what every run needs.
     """
-    ranks = comm.all_gather_object((_rank_info(comm, told), told.more))
+    ranks = comm.all_gather_object((_rank_info(comm, device), device.more))
     return RunInfo(
         started=datetime.now().astimezone(),
         user=user(),
@@ -64,7 +64,7 @@ def run_info(
     )
 
 
-def _rank_info(comm: "Communicator", told: DeviceDescription) -> RankInfo:
+def _rank_info(comm: "Communicator", device: DeviceDescription) -> RankInfo:
     return RankInfo(
         rank=comm.rank,
         group=0,
@@ -72,10 +72,10 @@ def _rank_info(comm: "Communicator", told: DeviceDescription) -> RankInfo:
         node=comm.node,
         pid=os.getpid(),
         cores=ranges(os.sched_getaffinity(0)),
-        device=told.device,
-        device_hex=told.device_hex,
-        device_info=told.device_info,
-        driver=told.driver,
+        device=device.device,
+        device_hex=device.device_hex,
+        device_info=device.device_info,
+        driver=device.driver,
     )
 
 

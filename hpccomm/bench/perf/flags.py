@@ -14,10 +14,10 @@ from typing import Any
 from hpccomm import backends
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.bench.perf.memory_kind import AUTO, DEVICE, HOST
 from hpccomm.bench.perf.names import OPS, TYPES
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.readers import ALL, integer, only, size, switch
-from hpccomm.bench.perf.side import AUTO, DEVICE, HOST
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError

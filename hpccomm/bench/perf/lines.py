@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.bench.perf.facts import ranges
-from hpccomm.bench.perf.measure import Case, Measured
+from hpccomm.bench.perf.measure import Measured, PerfCase
 from hpccomm.results.schema import UNCHECKED, Config, Row
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Line:
     type_name: str
     op_name: str
     config: Config
-    case: Case
+    case: PerfCase
     ranks: int
 
     def row(

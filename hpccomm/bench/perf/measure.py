@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.bench.perf.collectives import Benchmark, Call, Given, Layout, Place, Segments, bind
-from hpccomm.bench.perf.side import Array, MemoryKind
-from hpccomm.bench.perf.verification import Data, Mismatch
+from hpccomm.bench.perf.collectives import Benchmark, Call, Layout, Member, Operands, Segments, bind
+from hpccomm.bench.perf.memory_kind import Array, MemoryKind
+from hpccomm.bench.perf.verification import CheckedData, Mismatch
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op
 from hpccomm.results.schema import Config
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PerfCase:
     """What is measured on one line of the table."""
 
     collective: Benchmark
@@ -38,12 +38,12 @@ class Case:
     def arrange(self, rank: int, ranks: int) -> Layout:
         """Return the layout of the case on one rank."""
         return self.collective.arrange(
-            self.size, self.dtype.itemsize, Place(rank, ranks, self.root)
+            self.size, self.dtype.itemsize, Member(rank, ranks, self.root)
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class WrongResult:
     """A wrong result on one rank.
 
     Attributes
@@ -75,7 +75,7 @@ class Measured:
     seconds: float
     issued: float
     samples: NDArray[np.float64]
-    findings: tuple[Finding, ...]
+    findings: tuple[WrongResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,14 @@ class _Check:
     repetition: int | None
 
 
-class Bench:
+class CaseRunner:
     """A communicator with the arrays that cases are measured on.
 
     Parameters
     ----------
     comm : Communicator
         Whose collectives are measured. Every rank makes a bench and calls the same on it.
-    side : MemoryKind
+    memory : MemoryKind
         The arrays, allocated.
     config : Config
         The flags.
@@ -107,35 +107,35 @@ class Bench:
     def __init__(
         self,
         comm: "Communicator",
-        side: MemoryKind,
+        memory: MemoryKind,
         config: Config,
         algorithm: str,
         *,
         samples: bool,
     ) -> None:
         self._comm = comm
-        self._side = side
+        self._memory = memory
         self._samples = samples
         self._config = config
         # Always said, since it comes before HPCCOMM_ALGORITHM: what the table names is what runs.
         self._how = {"algorithm": algorithm}
         self._operations = config.iterations * config.aggregated_iterations
 
-    def warm_up(self, case: Case) -> None:
+    def warm_up(self, case: PerfCase) -> None:
         """Run a case out of place, ``-w`` times, on zeros."""
         layout = case.arrange(self._comm.rank, self._comm.size)
-        self._side.clear(0, self._offset(case) + layout.nbytes)
+        self._memory.clear(0, self._offset(case) + layout.nbytes)
         operation = self._apart(case, layout, 0, 1, 0)
         for _ in range(self._config.warmup_iters):
             operation()
-        self._side.settle()
+        self._memory.settle()
 
-    def measure(self, case: Case, *, in_place: bool, serial: int) -> Measured:
+    def measure(self, case: PerfCase, *, in_place: bool, serial: int) -> Measured:
         """Measure a case and verify it. Collective; blocks.
 
         Parameters
         ----------
-        case : Case
+        case : PerfCase
             What to measure.
         in_place : bool
             Whether input and output are one array.
@@ -143,7 +143,7 @@ class Bench:
             Number of this measurement, the same on all ranks. Another number gives other data.
         """
         layout = case.arrange(self._comm.rank, self._comm.size)
-        data = Data(case.dtype, case.op, self._comm.size, serial, self._side.multiplies)
+        data = CheckedData(case.dtype, case.op, self._comm.size, serial, self._memory.multiplies)
         checks: list[_Check] = []
         if in_place:
             operations = self._all_in_place(case, layout, data, checks)
@@ -152,15 +152,15 @@ class Bench:
         # One operation ahead of the block: whatever is done on first use is then done.
         ahead = self._within(case, layout, 2, 0) if in_place else self._apart(case, layout, 0, 1, 0)
         ahead()
-        self._side.settle()
+        self._memory.settle()
         self._comm.barrier()
-        timed = self._side.time(operations, self._samples)
+        timed = self._memory.time(operations, self._samples)
         if timed.again is not None and in_place and self._config.graph > 1:
             # What was replayed has worked on its own results: it starts from known data once more.
             for slot, check in enumerate(checks):
                 self._prepare(case, layout, data, slot, check.repetition)
             timed.again()
-            self._side.settle()
+            self._memory.settle()
         findings = list(self._compare(checks, data))
         for further in range(1, self._config.validation):
             if case.collective.moves:
@@ -174,7 +174,7 @@ class Bench:
     # --- out of place: slot 0 is input, slot 1 output, slot 2 output of the last repetition --------
 
     def _all_apart(
-        self, case: Case, layout: Layout, data: Data, checks: list[_Check]
+        self, case: PerfCase, layout: Layout, data: CheckedData, checks: list[_Check]
     ) -> list[Call]:
         tiles = self._tiles(layout)
         self._fill_tiles(case, layout, data, tiles)
@@ -185,20 +185,20 @@ class Bench:
             operations[last] = self._apart(case, layout, last % tiles, 2, 0)
             if layout.outputs is not None:
                 out = self._view(case, 2, 0, layout.output_size)
-                self._side.poison(out, data, layout.outputs)
+                self._memory.poison(out, data, layout.outputs)
                 checks.append(_Check(out, layout.outputs, last))
         return operations
 
-    def _fill_tiles(self, case: Case, layout: Layout, data: Data, tiles: int) -> None:
+    def _fill_tiles(self, case: PerfCase, layout: Layout, data: CheckedData, tiles: int) -> None:
         if layout.inputs is None:
             return
         if self._verifies(case):
-            self._side.fill(self._view(case, 0, 0, layout.input_size), data, layout.inputs)
-            self._side.spread(0, self._offset(case), layout.nbytes, tiles)
+            self._memory.fill(self._view(case, 0, 0, layout.input_size), data, layout.inputs)
+            self._memory.spread(0, self._offset(case), layout.nbytes, tiles)
         else:
-            self._side.clear(0, self._offset(case) + tiles * layout.nbytes)
+            self._memory.clear(0, self._offset(case) + tiles * layout.nbytes)
 
-    def _apart(self, case: Case, layout: Layout, x_tile: int, slot: int, out_tile: int) -> Call:
+    def _apart(self, case: PerfCase, layout: Layout, x_tile: int, slot: int, out_tile: int) -> Call:
         """Return the operation from a tile of slot 0 to a tile of `slot`."""
         extent = layout.nbytes // case.dtype.itemsize
         x = out = None
@@ -211,12 +211,12 @@ class Bench:
     # --- in place: slot 0 is for the first repetition, slot 1 for a random one, slot 2 for all others
 
     def _all_in_place(
-        self, case: Case, layout: Layout, data: Data, checks: list[_Check]
+        self, case: PerfCase, layout: Layout, data: CheckedData, checks: list[_Check]
     ) -> list[Call]:
         tiles = self._tiles(layout)
         # Zeros stay zeros under every reduction, so that repetitions on what the one before left
         # neither overflow nor differ from each other.
-        self._side.clear(2, self._offset(case) + tiles * layout.nbytes)
+        self._memory.clear(2, self._offset(case) + tiles * layout.nbytes)
         calls = [self._within(case, layout, 2, tile) for tile in range(tiles)]
         operations = [calls[turn % tiles] for turn in range(self._operations)]
         if self._verifies(case):
@@ -231,14 +231,14 @@ class Bench:
         return operations
 
     def _prepare(
-        self, case: Case, layout: Layout, data: Data, slot: int, turn: int | None
+        self, case: PerfCase, layout: Layout, data: CheckedData, slot: int, turn: int | None
     ) -> _Check | None:
         """Fill a slot for one operation in place; returns what must come out."""
         x, out = self._parts(case, layout, slot, 0)
         if out is not None and layout.outputs is not None and out is not x:
-            self._side.poison(out, data, layout.outputs)
+            self._memory.poison(out, data, layout.outputs)
         if x is not None and layout.inputs is not None:
-            self._side.fill(x, data, layout.inputs)
+            self._memory.fill(x, data, layout.inputs)
         if out is not None and layout.outputs is not None:
             return _Check(out, layout.outputs, turn)
         if x is not None and layout.inputs is not None:
@@ -247,7 +247,7 @@ class Bench:
         return None
 
     def _parts(
-        self, case: Case, layout: Layout, slot: int, tile: int
+        self, case: PerfCase, layout: Layout, slot: int, tile: int
     ) -> tuple[Array | None, Array | None]:
         """Return input and output in a tile of `slot`; one array where they are the same."""
         start = tile * (layout.nbytes // case.dtype.itemsize)
@@ -259,38 +259,40 @@ class Bench:
         same = layout.input_at == layout.output_at and layout.input_size == layout.output_size
         return (x, x) if x is not None and out is not None and same else (x, out)
 
-    def _within(self, case: Case, layout: Layout, slot: int, tile: int) -> Call:
+    def _within(self, case: PerfCase, layout: Layout, slot: int, tile: int) -> Call:
         """Return the operation in place in a tile of `slot`."""
         return self._bind(case, layout, *self._parts(case, layout, slot, tile))
 
     # --- both -------------------------------------------------------------------------------------
 
     def _check_once(
-        self, case: Case, layout: Layout, data: Data, *, in_place: bool
-    ) -> list[Finding]:
+        self, case: PerfCase, layout: Layout, data: CheckedData, *, in_place: bool
+    ) -> list[WrongResult]:
         """Run and verify one more operation, untimed."""
         if in_place:
             check = self._prepare(case, layout, data, 0, None)
             self._within(case, layout, 0, 0)()
-            self._side.settle()
+            self._memory.settle()
             return self._compare([check] if check is not None else [], data)
         self._fill_tiles(case, layout, data, 1)
         checks = []
         if layout.outputs is not None:
             out = self._view(case, 2, 0, layout.output_size)
-            self._side.poison(out, data, layout.outputs)
+            self._memory.poison(out, data, layout.outputs)
             checks.append(_Check(out, layout.outputs, None))
         self._apart(case, layout, 0, 2, 0)()
-        self._side.settle()
+        self._memory.settle()
         return self._compare(checks, data)
 
-    def _compare(self, checks: Sequence[_Check], data: Data) -> list[Finding]:
+    def _compare(self, checks: Sequence[_Check], data: CheckedData) -> list[WrongResult]:
         compared = [
-            (check, self._side.compare(check.array, data, check.expected)) for check in checks
+            (check, self._memory.compare(check.array, data, check.expected)) for check in checks
         ]
-        return [Finding(check.repetition, found) for check, found in compared if found is not None]
+        return [
+            WrongResult(check.repetition, found) for check, found in compared if found is not None
+        ]
 
-    def _verifies(self, case: Case) -> bool:
+    def _verifies(self, case: PerfCase) -> bool:
         return self._config.validation > 0 and case.collective.moves
 
     def _tiles(self, layout: Layout) -> int:
@@ -298,26 +300,28 @@ class Bench:
         if layout.nbytes == 0:
             return 1
         extent = self._config.maximum_bytes
-        if self._side.at_once:
+        if self._memory.at_once:
             extent *= self._config.aggregated_iterations
         return max(1, min(extent // layout.nbytes, self._operations))
 
-    def _offset(self, case: Case) -> int:
+    def _offset(self, case: PerfCase) -> int:
         return self._config.unalign * case.dtype.itemsize
 
-    def _view(self, case: Case, slot: int, start: int, count: int) -> Array:
+    def _view(self, case: PerfCase, slot: int, start: int, count: int) -> Array:
         """Return elements of a slot."""
         first = self._offset(case) + start * case.dtype.itemsize
-        return self._side.view(slot, first, count, case.dtype)
+        return self._memory.view(slot, first, count, case.dtype)
 
-    def _bind(self, case: Case, layout: Layout, x: Array | None, out: Array | None) -> Call:
-        place = Place(self._comm.rank, self._comm.size, case.root)
-        given = Given(x, out, case.op, layout, place)
+    def _bind(self, case: PerfCase, layout: Layout, x: Array | None, out: Array | None) -> Call:
+        place = Member(self._comm.rank, self._comm.size, case.root)
+        given = Operands(x, out, case.op, layout, place)
         how = self._how if case.collective.algorithms else {}
-        return bind(self._comm, case.collective, given, how, self._side.copy)
+        return bind(self._comm, case.collective, given, how, self._memory.copy)
 
 
-def check_algorithm(comm: "Communicator", side: MemoryKind, case: Case, algorithm: str) -> None:
+def check_algorithm(
+    comm: "Communicator", memory: MemoryKind, case: PerfCase, algorithm: str
+) -> None:
     """Raise unless `algorithm` applies to a case. Local.
 
     Raises
@@ -325,9 +329,9 @@ def check_algorithm(comm: "Communicator", side: MemoryKind, case: Case, algorith
     UsageError
         If it does not; the message lists those that do.
     """
-    place = Place(comm.rank, comm.size, case.root)
+    place = Member(comm.rank, comm.size, case.root)
     layout = case.arrange(comm.rank, comm.size)
-    x = None if layout.inputs is None else side.some(layout.input_size, case.dtype)
-    out = None if layout.outputs is None else side.some(layout.output_size, case.dtype)
-    args, keywords = case.collective.arguments(Given(x, out, case.op, layout, place))
+    x = None if layout.inputs is None else memory.some(layout.input_size, case.dtype)
+    out = None if layout.outputs is None else memory.some(layout.output_size, case.dtype)
+    args, keywords = case.collective.arguments(Operands(x, out, case.op, layout, place))
     comm.explain(case.collective.name, *args, **keywords, algorithm=algorithm)

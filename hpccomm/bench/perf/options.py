@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark
+from hpccomm.bench.perf.memory_kind import AUTO
 from hpccomm.bench.perf.names import NO_OP, OPS, TYPES
 from hpccomm.bench.perf.readers import ALL, ALL_ROOTS
-from hpccomm.bench.perf.side import AUTO
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.errors import UsageError
 from hpccomm.reductions import meaningful

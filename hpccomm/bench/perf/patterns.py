@@ -31,7 +31,7 @@ import numpy as np
 
 from hpccomm import dtypes
 from hpccomm.bench.perf.names import PREMUL_FACTOR
-from hpccomm.bench.perf.streams import Array, Span, words
+from hpccomm.bench.perf.streams import Array, ElementRange, words
 from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype
 from hpccomm.reductions import Op, PremulSum, ReduceOp
@@ -66,8 +66,8 @@ _MANTISSA = 1 << 41
 _TURN = 1 << 42
 
 
-Share = Callable[[Span, int, DType], Array]
-Whole = Callable[[Span, DType], Array]
+Share = Callable[[ElementRange, int, DType], Array]
+Whole = Callable[[ElementRange, DType], Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +123,11 @@ def _as(bits: Array, dtype: DType) -> Array:
 
 
 def _group(quotient: Callable[[Array, Array | None], Array], scale: int = 1) -> Scheme:
-    def share(span: Span, rank: int, dtype: DType) -> Array:
+    def share(span: ElementRange, rank: int, dtype: DType) -> Array:
         lower = span.bits(rank, dtype.itemsize) if rank else None
         return _as(quotient(span.bits(rank + 1, dtype.itemsize), lower), dtype)
 
-    def whole(span: Span, dtype: DType) -> Array:
+    def whole(span: ElementRange, dtype: DType) -> Array:
         bits = quotient(span.bits(span.ranks, dtype.itemsize), None)
         return _as(bits * bits.dtype.type(scale) if scale != 1 else bits, dtype)
 
@@ -154,14 +154,14 @@ def _from_key(key: Array, dtype: DType) -> Array:
 
 
 def _owner(mask: Callable[[Array, Array], Array], read: Callable[[Array, DType], Array]) -> Scheme:
-    def share(span: Span, rank: int, dtype: DType) -> Array:
+    def share(span: ElementRange, rank: int, dtype: DType) -> Array:
         result = span.bits(_RESULT, dtype.itemsize)
         own = mask(result, span.bits(rank, dtype.itemsize))
         mine = span.owned_by(rank)
         own[mine] = result[mine]
         return read(own, dtype)
 
-    def whole(span: Span, dtype: DType) -> Array:
+    def whole(span: ElementRange, dtype: DType) -> Array:
         return read(span.bits(_RESULT, dtype.itemsize), dtype)
 
     return Scheme(share, whole)
@@ -175,7 +175,7 @@ def _real_for(precision: int) -> DType:
     return np.dtype(np.float32 if precision <= 24 else np.float64)
 
 
-def _cut(span: Span, rank: int, total: Array, width: int) -> Array:
+def _cut(span: ElementRange, rank: int, total: Array, width: int) -> Array:
     """Return how much of `total` lies below the share of `rank`: an integer, growing with rank."""
     if rank == 0:
         return np.zeros_like(total)
@@ -200,7 +200,7 @@ def _precision(dtype: DType) -> int:
     return min(8 * dtype.itemsize - (dtype.kind == "i"), 53)
 
 
-def _total(span: Span, dtype: DType, precision: int) -> Array:
+def _total(span: ElementRange, dtype: DType, precision: int) -> Array:
     """Draw results: integers of exactly `precision` bits."""
     half = 1 << (precision - 1)
     bits = span.bits(_RESULT, dtype.itemsize)
@@ -211,7 +211,7 @@ def _total(span: Span, dtype: DType, precision: int) -> Array:
     return numbers
 
 
-def _signed(span: Span, magnitude: Array, dtype: DType) -> Array:
+def _signed(span: ElementRange, magnitude: Array, dtype: DType) -> Array:
     """Give each element the sign that all ranks' shares of it have."""
     if dtype.kind == "u":
         return magnitude
@@ -225,13 +225,13 @@ def _signed(span: Span, magnitude: Array, dtype: DType) -> Array:
 def _parts(spare: int, finish: Callable[[Array, int, DType], Array]) -> Scheme:
     """Share out integers that leave `spare` bits of the dtype's precision unused."""
 
-    def share(span: Span, rank: int, dtype: DType) -> Array:
+    def share(span: ElementRange, rank: int, dtype: DType) -> Array:
         total = _total(span, dtype, _precision(dtype) - spare)
         width = dtype.itemsize
         own = _cut(span, rank + 1, total, width) - _cut(span, rank, total, width)
         return _signed(span, own, dtype).astype(dtype)
 
-    def whole(span: Span, dtype: DType) -> Array:
+    def whole(span: ElementRange, dtype: DType) -> Array:
         total = _total(span, dtype, _precision(dtype) - spare)
         return finish(_signed(span, total, dtype), span.ranks, dtype)
 
@@ -262,7 +262,7 @@ def _averaged(total: Array, ranks: int, dtype: DType) -> Array:
 # --- powers of two, exponents cut into shares -----------------------------------------------------
 
 
-def _magnitude(span: Span, lower: int, upper: int, dtype: DType) -> Array:
+def _magnitude(span: ElementRange, lower: int, upper: int, dtype: DType) -> Array:
     """Return the product of the shares of ranks `lower` to `upper`, without signs."""
     real = _real_for(_precision(dtype))
     largest = _LARGEST_EXPONENT[dtype]
@@ -279,13 +279,13 @@ def _magnitude(span: Span, lower: int, upper: int, dtype: DType) -> Array:
     return np.ldexp(mantissa, exponent.astype(np.int32))
 
 
-def _turns(span: Span, lower: int, upper: int) -> Array:
+def _turns(span: ElementRange, lower: int, upper: int) -> Array:
     """Return the quarter turns of the product of the shares of ranks `lower` to `upper`."""
     turns = span.bits(_TURN + upper, 1) - (span.bits(_TURN + lower, 1) if lower else np.uint8(0))
     return turns & np.uint8(3)
 
 
-def _powers(span: Span, lower: int, upper: int, dtype: DType) -> Array:
+def _powers(span: ElementRange, lower: int, upper: int, dtype: DType) -> Array:
     negative = (_turns(span, lower, upper) & np.uint8(1)).astype(bool)
     magnitude = _magnitude(span, lower, upper, dtype)
     np.negative(magnitude, out=magnitude, where=negative)
@@ -295,17 +295,17 @@ def _powers(span: Span, lower: int, upper: int, dtype: DType) -> Array:
 _QUARTERS = np.array([1, 1j, -1, -1j])
 
 
-def _complex_powers(span: Span, lower: int, upper: int, dtype: DType) -> Array:
+def _complex_powers(span: ElementRange, lower: int, upper: int, dtype: DType) -> Array:
     real = np.dtype(f"f{dtype.itemsize // 2}")
     magnitude = _magnitude(span, lower, upper, real)
     return _QUARTERS.astype(dtype)[_turns(span, lower, upper)] * magnitude
 
 
-def _product(powers: Callable[[Span, int, int, DType], Array]) -> Scheme:
-    def share(span: Span, rank: int, dtype: DType) -> Array:
+def _product(powers: Callable[[ElementRange, int, int, DType], Array]) -> Scheme:
+    def share(span: ElementRange, rank: int, dtype: DType) -> Array:
         return powers(span, rank, rank + 1, dtype)
 
-    def whole(span: Span, dtype: DType) -> Array:
+    def whole(span: ElementRange, dtype: DType) -> Array:
         return powers(span, 0, span.ranks, dtype)
 
     return Scheme(share, whole)
@@ -317,15 +317,15 @@ def _product(powers: Callable[[Span, int, int, DType], Array]) -> Scheme:
 def _in_parts(scheme: Scheme) -> Scheme:
     """Treat a complex element as two real ones."""
 
-    def halves(span: Span, dtype: DType) -> tuple[Span, DType]:
+    def halves(span: ElementRange, dtype: DType) -> tuple[ElementRange, DType]:
         real = np.dtype(f"f{dtype.itemsize // 2}")
-        return Span(span.seed, span.ranks, 2 * span.start, 2 * span.count), real
+        return ElementRange(span.seed, span.ranks, 2 * span.start, 2 * span.count), real
 
-    def share(span: Span, rank: int, dtype: DType) -> Array:
+    def share(span: ElementRange, rank: int, dtype: DType) -> Array:
         pairs, real = halves(span, dtype)
         return scheme.share(pairs, rank, real).view(dtype)
 
-    def whole(span: Span, dtype: DType) -> Array:
+    def whole(span: ElementRange, dtype: DType) -> Array:
         return scheme.whole(*halves(span, dtype)).view(dtype)
 
     return Scheme(share, whole)

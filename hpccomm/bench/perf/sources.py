@@ -9,17 +9,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpccomm.bench.perf.device_side import DeviceSide
-from hpccomm.bench.perf.host_side import HostSide
+from hpccomm.bench.perf.device_memory import DeviceMemory
+from hpccomm.bench.perf.host_memory import HostMemory
+from hpccomm.bench.perf.memory_kind import AUTO, DEVICE, HOST, NCCL, MemoryKind
 from hpccomm.bench.perf.options import Options
-from hpccomm.bench.perf.side import AUTO, DEVICE, HOST, NCCL, MemoryKind
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CommSource:
     """Where a communicator comes from.
 
     Attributes
@@ -34,12 +34,12 @@ class Source:
     opened: Callable[[], AbstractContextManager["Communicator"]]
 
 
-def kept(comm: "Communicator", backend: str = AUTO) -> Source:
+def kept(comm: "Communicator", backend: str = AUTO) -> CommSource:
     """Return the source of a communicator that is open, and stays so."""
-    return Source(backend, lambda: nullcontext(comm))
+    return CommSource(backend, lambda: nullcontext(comm))
 
 
-def kind_of_arrays(sources: Sequence[Source], asked: str) -> str:
+def kind_of_arrays(sources: Sequence[CommSource], asked: str) -> str:
     """Return where the arrays of a run lie: `HOST` or `DEVICE`. Collective; blocks.
 
     Unless it is asked for, they are in device memory where a backend is NCCL by name, or is the best
@@ -57,8 +57,8 @@ def kind_of_arrays(sources: Sequence[Source], asked: str) -> str:
     return HOST
 
 
-def side_of(kind: str, comm: "Communicator", options: Options) -> MemoryKind:
-    """Return the side of arrays of a kind over a communicator. Local.
+def memory_of(kind: str, comm: "Communicator", options: Options) -> MemoryKind:
+    """Return the memory of arrays of a kind over a communicator. Local.
 
     Raises
     ------
@@ -66,5 +66,5 @@ def side_of(kind: str, comm: "Communicator", options: Options) -> MemoryKind:
         If the communicator has no way for them.
     """
     if kind == DEVICE:
-        return DeviceSide(comm, options.config, options.timeout)
-    return HostSide(comm, options.config)
+        return DeviceMemory(comm, options.config, options.timeout)
+    return HostMemory(comm, options.config)

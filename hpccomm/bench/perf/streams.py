@@ -52,7 +52,7 @@ def _key(seed: int, stream: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ElementRange:
     """Elements `start` to ``start + count`` of the data that `seed` gives to `ranks` ranks."""
 
     seed: int

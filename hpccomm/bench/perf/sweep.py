@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Self, TextIO
 
 import numpy as np
 
-from hpccomm.bench.perf import facts, lines, memory
-from hpccomm.bench.perf.blocks import Block, Plan, SweepSegment
+from hpccomm.bench.perf import facts, lines, memory_use
+from hpccomm.bench.perf.blocks import PerfTable, SweepSegment, TablePlan
 from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.measure import Bench, Measured
+from hpccomm.bench.perf.measure import CaseRunner, Measured
+from hpccomm.bench.perf.memory_kind import AUTO, HOST, MemoryKind
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.report import Report
 from hpccomm.bench.perf.root import on_root
-from hpccomm.bench.perf.side import AUTO, HOST, MemoryKind
-from hpccomm.bench.perf.sources import Source, kind_of_arrays, side_of
+from hpccomm.bench.perf.sources import CommSource, kind_of_arrays, memory_of
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import Config, RunInfo
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    sources: Sequence[Source],
+    sources: Sequence[CommSource],
     options: Options,
     arguments: tuple[str, ...],
     launcher: str,
@@ -71,46 +71,46 @@ def run(
         kind = HOST  # a barrier is the host's, wherever arrays lie
     if kind == HOST:
         _refuse_device_flags(options)
-    plan = Plan(options)
+    plan = TablePlan(options)
     for number, source in enumerate(sources):
         with source.opened() as comm:
-            side = side_of(kind, comm, options)
-            with side.entered():
-                plan.add(number, comm, side)
+            memory = memory_of(kind, comm, options)
+            with memory.entered():
+                plan.add(number, comm, memory)
     tables, skipped = plan.made()
-    written = _Written(options, out, err, terminal)
-    written.expected_rows = sum(block.expected_rows(options, plan.ranks) for block in tables)
-    with written:
+    report = _SharedReport(options, out, err, terminal)
+    report.expected_rows = sum(block.expected_rows(options, plan.ranks) for block in tables)
+    with report:
         for number, source in enumerate(sources):
             with source.opened() as comm:
-                side = side_of(kind, comm, options)
-                with side.entered():
-                    written.usage.note("Initialization", side.in_use())
-                    _allocate(comm, side, options)
-                    written.usage.note("User-Allocated", side.in_use())
+                memory = memory_of(kind, comm, options)
+                with memory.entered():
+                    report.usage.note("Initialization", memory.in_use())
+                    _allocate(comm, memory, options)
+                    report.usage.note("User-Allocated", memory.in_use())
                     if number == 0:
-                        config, lacking = _found(comm, side, options)
+                        config, lacking = _found(comm, memory, options)
                         info = facts.run_info(
                             comm,
                             config,
                             (*skipped, *lacking),
                             arguments,
                             launcher,
-                            told=side.told(),
+                            device=memory.description(),
                             versions=plan.versions,
                         )
-                        written.open(comm, info)
+                        report.open(comm, info)
                     for block in tables:
                         if block.source == number:
-                            _measure_block(comm, side, block, options, written)
-                    written.usage.note("Collective", side.in_use())
-                    side.release()
+                            _measure_block(comm, memory, block, options, report)
+                    report.usage.note("Collective", memory.in_use())
+                    memory.release()
                     if number == len(sources) - 1:
-                        return written.end(comm, side)
+                        return report.end(comm, memory)
     raise AssertionError  # there is at least one source
 
 
-class _Written:
+class _SharedReport:
     """The report of a run, which rank 0 alone has, and what is counted on the way.
 
     A context manager: leaving it ends the report.
@@ -126,7 +126,7 @@ class _Written:
     """
 
     def __init__(self, options: Options, out: TextIO, err: TextIO, terminal: TextIO | None) -> None:
-        self.usage = memory.Usage()
+        self.usage = memory_use.Usage()
         self.serials = itertools.count(1)
         self.expected_rows = 0
         self._options = options
@@ -153,11 +153,11 @@ class _Written:
         if self._report is not None:
             self._report.progress(doing)
 
-    def end(self, comm: "Communicator", side: MemoryKind) -> int:
+    def end(self, comm: "Communicator", memory: MemoryKind) -> int:
         """End the report; returns the elements that were wrong, on every rank. Collective."""
         if self._options.memory:
             usages = comm.gather_object(self.usage) or []
-            self.write(comm, lambda to: to.show(memory.report(usages, side.usage)))
+            self.write(comm, lambda to: to.show(memory_use.report(usages, memory.usage)))
         report = self._report
         wrong = int(comm.broadcast_object(None if report is None else report.wrong))
         # Closed here, so that a file that cannot be completed is an error on every rank.
@@ -185,25 +185,25 @@ def _refuse_device_flags(options: Options) -> None:
         )
 
 
-def _allocate(comm: "Communicator", side: MemoryKind, options: Options) -> None:
+def _allocate(comm: "Communicator", memory: MemoryKind, options: Options) -> None:
     """Make the arrays, where all ranks find the memory for them. Collective."""
     largest = options.sizes.largest
-    batched = options.config.aggregated_iterations if side.at_once else 1
-    where, available = side.room()
-    needed = memory.needed(batched * largest, options.config.unalign)
-    need = memory.Need(comm.node, where, needed, available)
-    memory.require(comm.all_gather_object(need), largest, batched)
-    side.allocate(batched * largest)
+    batched = options.config.aggregated_iterations if memory.at_once else 1
+    where, available = memory.room()
+    needed = memory_use.needed(batched * largest, options.config.unalign)
+    need = memory_use.Need(comm.node, where, needed, available)
+    memory_use.require(comm.all_gather_object(need), largest, batched)
+    memory.allocate(batched * largest)
 
 
 def _found(
-    comm: "Communicator", side: MemoryKind, options: Options
+    comm: "Communicator", memory: MemoryKind, options: Options
 ) -> tuple[Config, tuple[str, ...]]:
     """Return the settings as they could be followed, and what could not. Collective."""
     config = options.config
-    if not config.local_register or side.name == HOST:
+    if not config.local_register or memory.name == HOST:
         return config, ()
-    some = side.view(0, 0, 1, np.dtype(np.uint8))
+    some = memory.view(0, 0, 1, np.dtype(np.uint8))
     registered = comm.explain("all_reduce", some).registered
     if all(comm.all_gather_object(registered)):
         return config, ()
@@ -213,22 +213,22 @@ def _found(
 
 def _measure_block(
     comm: "Communicator",
-    side: MemoryKind,
-    block: Block,
+    memory: MemoryKind,
+    block: PerfTable,
     options: Options,
-    written: _Written,
+    report: _SharedReport,
 ) -> None:
     """Measure one table, from header to footer."""
     collective = block.collective
-    bench = Bench(comm, side, options.config, block.algorithm, samples=options.samples)
-    written.write(comm, lambda to: to.begin(*block.names))
-    for stretch in block.stretches(options, comm.size):
-        for size in stretch.sizes.warmups(stretch.dtype.itemsize):
-            bench.warm_up(stretch.case(collective, size))
+    bench = CaseRunner(comm, memory, options.config, block.algorithm, samples=options.samples)
+    report.write(comm, lambda to: to.begin(*block.names))
+    for segment in block.segments(options, comm.size):
+        for size in segment.sizes.warmups(segment.dtype.itemsize):
+            bench.warm_up(segment.case(collective, size))
         for _ in _cycles(options.config.run_cycles):
-            for size in stretch.sizes.measured(stretch.dtype.itemsize):
-                _measure_line(comm, block, options, stretch, size, bench, written)
-    written.write(comm, lambda to: to.finish(collective.name))
+            for size in segment.sizes.measured(segment.dtype.itemsize):
+                _measure_line(comm, block, options, segment, size, bench, report)
+    report.write(comm, lambda to: to.finish(collective.name))
 
 
 def _cycles(number: int) -> Iterator[int]:
@@ -238,27 +238,27 @@ def _cycles(number: int) -> Iterator[int]:
 
 def _measure_line(
     comm: "Communicator",
-    block: Block,
+    block: PerfTable,
     options: Options,
-    stretch: SweepSegment,
+    segment: SweepSegment,
     size: int,
-    bench: Bench,
-    written: _Written,
+    bench: CaseRunner,
+    report: _SharedReport,
 ) -> None:
     """Measure one line of a table, and write it down."""
-    case = stretch.case(block.collective, size)
+    case = segment.case(block.collective, size)
     halves: list[list[Measured] | None] = []
     for in_place in (False, True) if block.collective.in_place else (False,):
         place = "in place" if in_place else "out of place"
-        written.progress(
-            f"{case.collective.name} {stretch.type_name} {stretch.op_name} {size} B {place}"
+        report.progress(
+            f"{case.collective.name} {segment.type_name} {segment.op_name} {size} B {place}"
         )
-        measured = bench.measure(case, in_place=in_place, serial=next(written.serials))
+        measured = bench.measure(case, in_place=in_place, serial=next(report.serials))
         halves.append(comm.gather_object(measured))
 
     def add(to: Report) -> None:
         line = lines.Line(
-            *block.names, stretch.type_name, stretch.op_name, options.config, case, comm.size
+            *block.names, segment.type_name, segment.op_name, options.config, case, comm.size
         )
         rows, wrong = [], []
         for in_place, measured in enumerate(halves):
@@ -267,4 +267,4 @@ def _measure_line(
             wrong += line.wrong(measured, in_place=bool(in_place))
         to.add(rows, wrong)
 
-    written.write(comm, add)
+    report.write(comm, add)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.bench.perf import patterns
-from hpccomm.bench.perf.streams import Span
+from hpccomm.bench.perf.streams import ElementRange
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op, ReduceOp
 
@@ -25,7 +25,7 @@ REDUCED = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class RankSlice:
     """A stretch of an array.
 
     Attributes
@@ -44,7 +44,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class CheckedData:
     """What all ranks' arrays hold in one checked operation.
 
     Attributes
@@ -96,14 +96,14 @@ class Mismatch:
     got: str
 
 
-def fill(array: Array, data: Data, segments: Sequence[Segment]) -> None:
+def fill(array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
     """Write `segments` of the data into `array`, one behind the other.
 
     Parameters
     ----------
     array : ndarray, 1-D of data.dtype
         As long as the segments are together.
-    data : Data
+    data : CheckedData
         What the ranks hold.
     segments : sequence of Segment
         Which parts of it.
@@ -112,7 +112,7 @@ def fill(array: Array, data: Data, segments: Sequence[Segment]) -> None:
         array[at : at + block.size] = block
 
 
-def poison(array: Array, data: Data, segments: Sequence[Segment]) -> None:
+def poison(array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
     """Write into `array` what differs from `segments` in every byte (for bool: in every element)."""
     for at, block in blocks(data, segments):
         array[at : at + block.size] = opposite(block)
@@ -126,13 +126,13 @@ def opposite(block: Array) -> Array:
     return other
 
 
-def compare(array: Array, data: Data, segments: Sequence[Segment]) -> Mismatch | None:
+def compare(array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> Mismatch | None:
     """Compare `array` with what `fill` would write. None if nothing differs."""
     return compare_read(lambda at, count: array[at : at + count], data, segments)
 
 
 def compare_read(
-    read: Callable[[int, int], Array], data: Data, segments: Sequence[Segment]
+    read: Callable[[int, int], Array], data: CheckedData, segments: Sequence[RankSlice]
 ) -> Mismatch | None:
     """Compare what is read piece by piece; ``read(at, count)`` gives elements of the array."""
     wrong = 0
@@ -151,7 +151,7 @@ def compare_read(
     return None if first is None else Mismatch(wrong, *first)
 
 
-def blocks(data: Data, segments: Sequence[Segment]) -> Iterator[tuple[int, Array]]:
+def blocks(data: CheckedData, segments: Sequence[RankSlice]) -> Iterator[tuple[int, Array]]:
     """Make the segments in blocks; yields where each block lies in the array, and the block."""
     at = 0
     for segment in segments:
@@ -162,10 +162,10 @@ def blocks(data: Data, segments: Sequence[Segment]) -> Iterator[tuple[int, Array
             at += count
 
 
-def _block(data: Data, source: int, start: int, count: int) -> Array:
+def _block(data: CheckedData, source: int, start: int, count: int) -> Array:
     if data.op is None:
         return patterns.moved(data.seed, source, start, count, data.dtype)
-    span = Span(data.seed, data.ranks, start, count)
+    span = ElementRange(data.seed, data.ranks, start, count)
     scheme = patterns.scheme(data.op, data.dtype)
     if source == REDUCED:
         return scheme.whole(span, data.dtype)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm import dtypes
-from hpccomm.bench.perf import facts, memory
-from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark, Layout, Place
+from hpccomm.bench.perf import facts, memory_use
+from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark, Layout, Member
 from hpccomm.bench.perf.names import NO_OP, NO_TYPE, OPS, TYPES
 from hpccomm.bench.perf.options import Options, meaningless, pairs
 from hpccomm.bench.perf.readers import ALL
@@ -127,7 +127,7 @@ class SimulationRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SimulatedCall:
     """One call on all ranks.
 
     Attributes
@@ -150,7 +150,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SimulatedTable:
     """One table: a collective and an algorithm.
 
     Attributes
@@ -159,17 +159,17 @@ class Table:
         Which.
     algorithm : str
         By name.
-    stretches : tuple of (str, str, int)
+    segments : tuple of (str, str, int)
         Type, reduction and root of its lines, each with all sizes.
     """
 
     collective: Benchmark
     algorithm: str
-    stretches: tuple[tuple[str, str, int], ...]
+    segments: tuple[tuple[str, str, int], ...]
 
-    def cases(self, asked: SimulationRequest) -> Iterator[Case]:
+    def cases(self, asked: SimulationRequest) -> Iterator[SimulatedCall]:
         """Yield its lines' calls."""
-        for type_name, op_name, root in self.stretches:
+        for type_name, op_name, root in self.segments:
             if not self.collective.moves:
                 yield case(self.collective, type_name, op_name, root, 0, asked.network.ranks)
                 continue
@@ -179,17 +179,17 @@ class Table:
     def lines(self, asked: SimulationRequest) -> int:
         """Return how many lines it has."""
         if not self.collective.moves:
-            return len(self.stretches)
+            return len(self.segments)
         sizes = asked.options.sizes
-        return sum(sizes.number(TYPES[type_name].itemsize) for type_name, _, _ in self.stretches)
+        return sum(sizes.number(TYPES[type_name].itemsize) for type_name, _, _ in self.segments)
 
 
 def case(
     collective: Benchmark, type_name: str, op_name: str, root: int, size: int, ranks: int
-) -> Case:
+) -> SimulatedCall:
     """Return the call of one size, as perf makes it."""
     dtype = TYPES.get(type_name, dtypes.BOOL)
-    layout = collective.arrange(size, dtype.itemsize, Place(0, ranks, root))
+    layout = collective.arrange(size, dtype.itemsize, Member(0, ranks, root))
     name = collective.name.removesuffix("_v")
     op = OPS[op_name] if collective.reduces else None
     calls: tuple[Signature, ...]
@@ -213,10 +213,10 @@ def case(
         blocks = name in ("all_gather", "reduce_scatter", "gather", "scatter")
         counts = (layout.count,) * (ranks if blocks else 1)
         calls = (Signature(name, dtype, counts, op=op, root=layout.root),)
-    return Case(collective, type_name, op_name, layout, calls)
+    return SimulatedCall(collective, type_name, op_name, layout, calls)
 
 
-def tables(asked: SimulationRequest) -> tuple[tuple[Table, ...], tuple[str, ...]]:
+def tables(asked: SimulationRequest) -> tuple[tuple[SimulatedTable, ...], tuple[str, ...]]:
     """Return the tables of a run, and what is skipped because it does not exist.
 
     Raises
@@ -226,18 +226,18 @@ def tables(asked: SimulationRequest) -> tuple[tuple[Table, ...], tuple[str, ...]
     """
     options = asked.options
     named = options.algorithms is not None and ALL not in options.algorithms
-    found: list[Table] = []
+    found: list[SimulatedTable] = []
     refused: dict[str, str] = {}
     skipped: dict[str, None] = {}
     if any(SIMULATED[name].reduces for name in options.collectives):
         skipped |= dict.fromkeys(meaningless(options.types, options.ops))
     for name in options.collectives:
         collective = SIMULATED[name]
-        stretches = tuple(_stretches(collective, asked))
+        segments = tuple(_segments(collective, asked))
         for algorithm in _algorithms(collective, asked):
             why = _refusal(collective, algorithm, asked)
             if not why:
-                found.append(Table(collective, algorithm, stretches))
+                found.append(SimulatedTable(collective, algorithm, segments))
                 continue
             refused.setdefault(algorithm, why)
             if named:
@@ -251,10 +251,10 @@ def tables(asked: SimulationRequest) -> tuple[tuple[Table, ...], tuple[str, ...]
     return tuple(found), tuple(skipped)
 
 
-def _check_size(table: Table, asked: SimulationRequest) -> None:
+def _check_size(table: SimulatedTable, asked: SimulationRequest) -> None:
     """Refuse what takes the square of the ranks, where that is too much memory or time."""
     everybody = ("all_reduce", "all_gather", "all_to_all")
-    ranks, left = asked.network.ranks, memory.available()
+    ranks, left = asked.network.ranks, memory_use.available()
     if table.collective.name == "all_to_all_v" and ranks > MOST_UNEVEN_RANKS:
         raise UsageError(
             f"all_to_all_v of {ranks} ranks has {ranks}² counts, which take long to simulate; give at "
@@ -299,7 +299,7 @@ def _refusal(collective: Benchmark, algorithm: str, asked: SimulationRequest) ->
     return ""
 
 
-def _stretches(collective: Benchmark, asked: SimulationRequest) -> Iterator[tuple[str, str, int]]:
+def _segments(collective: Benchmark, asked: SimulationRequest) -> Iterator[tuple[str, str, int]]:
     options = asked.options
     if not collective.moves:
         yield NO_TYPE, NO_OP, -1
@@ -317,7 +317,7 @@ def _stretches(collective: Benchmark, asked: SimulationRequest) -> Iterator[tupl
 
 
 def found(
-    asked: SimulationRequest, table: Table, simulated: Case
+    asked: SimulationRequest, table: SimulatedTable, simulated: SimulatedCall
 ) -> tuple[Row, NDArray[np.float64], Point]:
     """Simulate one call.
 
@@ -365,7 +365,9 @@ def found(
     return row, samples, Point(layout.nbytes, seconds, first, busbw, bottleneck, busy)
 
 
-def _schedule(simulated: Case, algorithm: str, tuning: Tuning, network: Network) -> Schedule:
+def _schedule(
+    simulated: SimulatedCall, algorithm: str, tuning: Tuning, network: Network
+) -> Schedule:
     build = ALGORITHMS[simulated.calls[0].collective][algorithm].build
     if len(simulated.calls) == 1:
         return build(world(network.ranks), simulated.calls[0], tuning)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from hpccomm.bench.perf import facts, memory
+from hpccomm.bench.perf import facts, memory_use
 from hpccomm.bench.perf.root import on_root
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.tune import calls, listing, measuring
@@ -99,8 +99,8 @@ def tune(
     """
     unit = calls.DTYPE.itemsize * (comm.size if set(asked.collectives) & BLOCKWISE else 1)
     largest = -(-asked.sizes.largest // unit) * unit
-    need = memory.Need(comm.node, facts.host(), 4 * largest, memory.available())
-    memory.require(comm.all_gather_object(need), largest)
+    need = memory_use.Need(comm.node, facts.host(), 4 * largest, memory_use.available())
+    memory_use.require(comm.all_gather_object(need), largest)
     arrays = calls.arrays(largest)
     config = Config(
         minimum_bytes=asked.sizes.smallest,

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from hpccomm import settings
 from hpccomm.backends.nccl.facts import version_text
-from hpccomm.bench.perf import facts, memory, timing, verification
-from hpccomm.bench.perf.side import DEVICE, NCCL, Array, DeviceDescription
+from hpccomm.bench.perf import facts, memory_use, timing, verification
+from hpccomm.bench.perf.memory_kind import DEVICE, NCCL, Array, DeviceDescription
 from hpccomm.bench.perf.timing import Call, Timed
-from hpccomm.bench.perf.verification import Data, Mismatch, Segment
+from hpccomm.bench.perf.verification import CheckedData, Mismatch, RankSlice
 from hpccomm.dtypes import DType
 from hpccomm.errors import BackendUnavailable, CollectiveTimeout
 from hpccomm.memory.cuda import library, nvml, streams
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _NO_SAMPLES = np.zeros(0)
 
 
-class DeviceSide:
+class DeviceMemory:
     """CuPy arrays, and calls that return when they are on the stream.
 
     Parameters
@@ -87,7 +87,7 @@ class DeviceSide:
 
     # --- facts ------------------------------------------------------------------------------------
 
-    def told(self) -> DeviceDescription:
+    def description(self) -> DeviceDescription:
         """Return what the header says of this rank's device."""
         device = identify(self._device)
         link = nvml.fastest_link(device.uuid)
@@ -127,14 +127,14 @@ class DeviceSide:
 
     def allocate(self, largest: int) -> None:
         """Make the slots."""
-        size = memory.slot_bytes(largest, self._config.unalign)
-        nbytes = memory.arena_bytes(size)
+        size = memory_use.slot_bytes(largest, self._config.unalign)
+        nbytes = memory_use.arena_bytes(size)
         if self._config.local_register:
             arena: Any = self._comm.empty(nbytes, np.uint8, device=self._device)
         else:
             arena = self._cupy.empty(nbytes, np.uint8)
         self._zero(arena.data.ptr, nbytes)
-        self._slots = memory.cut(arena, arena.data.ptr, size)
+        self._slots = memory_use.cut(arena, arena.data.ptr, size)
 
     def release(self) -> None:
         """Let go of the slots, while the communicator that registered memory belongs to is there."""
@@ -161,17 +161,19 @@ class DeviceSide:
         """Copy an array, on the stream."""
         self._move(out.data.ptr, x.data.ptr, x.nbytes)
 
-    def fill(self, array: Array, data: Data, segments: Sequence[Segment]) -> None:
+    def fill(self, array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
         """Write data, made on the host, into an array."""
         for at, block in verification.blocks(data, segments):
             self._put(array, at, block)
 
-    def poison(self, array: Array, data: Data, segments: Sequence[Segment]) -> None:
+    def poison(self, array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
         """Write something else into an array."""
         for at, block in verification.blocks(data, segments):
             self._put(array, at, verification.opposite(block))
 
-    def compare(self, array: Array, data: Data, segments: Sequence[Segment]) -> Mismatch | None:
+    def compare(
+        self, array: Array, data: CheckedData, segments: Sequence[RankSlice]
+    ) -> Mismatch | None:
         """Compare an array with data on the host: the same comparison as of host arrays."""
 
         def read(at: int, count: int) -> NDArray[Any]:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm.bench.perf import facts, memory, timing, verification
-from hpccomm.bench.perf.side import HOST, ON_HOST, Array, DeviceDescription
+from hpccomm.bench.perf import facts, memory_use, timing, verification
+from hpccomm.bench.perf.memory_kind import HOST, ON_HOST, Array, DeviceDescription
 from hpccomm.bench.perf.timing import Call, Timed
-from hpccomm.bench.perf.verification import Data, Mismatch, Segment
+from hpccomm.bench.perf.verification import CheckedData, Mismatch, RankSlice
 from hpccomm.dtypes import DType
 from hpccomm.results.schema import Config
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 
-class HostSide:
+class HostMemory:
     """NumPy arrays, and calls that return when they are done."""
 
     name = HOST
@@ -42,7 +42,7 @@ class HostSide:
         """Return an array like those that are measured."""
         return np.empty(count, dtype)
 
-    def told(self) -> DeviceDescription:
+    def description(self) -> DeviceDescription:
         """Return what the header says of this rank: nothing besides host memory."""
         return ON_HOST
 
@@ -52,19 +52,19 @@ class HostSide:
 
     def room(self) -> tuple[str, int]:
         """Return this node's name, and the bytes that can be had on it."""
-        return facts.host(), memory.available()
+        return facts.host(), memory_use.available()
 
     def in_use(self) -> int:
         """Return the most memory that this process ever had."""
-        return memory.peak()
+        return memory_use.peak()
 
     def allocate(self, largest: int) -> None:
         """Make the slots."""
         empty = self._comm.empty if self._config.local_register else np.empty
-        size = memory.slot_bytes(largest, self._config.unalign)
-        arena: Array = empty(memory.arena_bytes(size), np.uint8)
+        size = memory_use.slot_bytes(largest, self._config.unalign)
+        arena: Array = empty(memory_use.arena_bytes(size), np.uint8)
         arena[:] = 0
-        self._slots = memory.cut(arena, arena.ctypes.data, size)
+        self._slots = memory_use.cut(arena, arena.ctypes.data, size)
 
     def release(self) -> None:
         """Let go of the slots."""
@@ -87,15 +87,17 @@ class HostSide:
         """Copy an array."""
         np.copyto(out, x)
 
-    def fill(self, array: Array, data: Data, segments: Sequence[Segment]) -> None:
+    def fill(self, array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
         """Write data into an array."""
         verification.fill(array, data, segments)
 
-    def poison(self, array: Array, data: Data, segments: Sequence[Segment]) -> None:
+    def poison(self, array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
         """Write something else into an array."""
         verification.poison(array, data, segments)
 
-    def compare(self, array: Array, data: Data, segments: Sequence[Segment]) -> Mismatch | None:
+    def compare(
+        self, array: Array, data: CheckedData, segments: Sequence[RankSlice]
+    ) -> Mismatch | None:
         """Compare an array with data."""
         return verification.compare(array, data, segments)
 

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from hpccomm.bench.perf.timing import Call, Timed
-from hpccomm.bench.perf.verification import Data, Mismatch, Segment
+from hpccomm.bench.perf.verification import CheckedData, Mismatch, RankSlice
 from hpccomm.dtypes import DType
 from hpccomm.results.schema import DeviceInfo
 
@@ -45,7 +45,7 @@ class MemoryKind(Protocol):
     at_once : bool
         Whether a batch is carried out at once, so that its operations need arrays of their own.
     multiplies : bool
-        Whether averages of floats are sums of what was multiplied before (see `Data`).
+        Whether averages of floats are sums of what was multiplied before (see `CheckedData`).
     """
 
     name: str
@@ -65,7 +65,7 @@ class MemoryKind(Protocol):
         """Return an array like those that are measured; what it holds does not matter."""
         ...
 
-    def told(self) -> DeviceDescription:
+    def description(self) -> DeviceDescription:
         """Return what the header says of this rank. Local."""
         ...
 
@@ -105,15 +105,17 @@ class MemoryKind(Protocol):
         """Copy an array, as a part of what is timed."""
         ...
 
-    def fill(self, array: Array, data: Data, segments: Sequence[Segment]) -> None:
+    def fill(self, array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
         """Write segments of the data into an array."""
         ...
 
-    def poison(self, array: Array, data: Data, segments: Sequence[Segment]) -> None:
+    def poison(self, array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
         """Write into an array what differs from the segments in every byte."""
         ...
 
-    def compare(self, array: Array, data: Data, segments: Sequence[Segment]) -> Mismatch | None:
+    def compare(
+        self, array: Array, data: CheckedData, segments: Sequence[RankSlice]
+    ) -> Mismatch | None:
         """Compare an array with what `fill` would write. None if nothing differs."""
         ...
 
