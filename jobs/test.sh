@@ -4,11 +4,30 @@
 # Makes or reuses the environment of quickstart.sh and installs nothing outside it.
 #
 #   bash jobs/test.sh
+#   bash jobs/test.sh --all                                           every case
 #   HPCCOMM_MPIEXEC=/opt/mpi/bin/mpiexec bash jobs/test.sh            with the site's own MPI
 #
+#   --all    Run every combination of the tests' parameters. Without it, a run takes as few as it needs
+#            for every two values to meet in one of them (tests/chosen.py says how), which takes a third
+#            of the time. Run it before a release, and for a change that many parameters meet in.
+#
 # The other variables that it knows stand at the top of environment.sh. Exit status 0: all passed.
+# build/durations.txt then says where the time went: in stages, and in the slowest tests.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+all=()
+while (($#)); do
+    case $1 in
+    --all) all=(--all) ;;
+    --help | -h)
+        sed -n '2,/^$/ s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+        exit 0
+        ;;
+    *) give_up "$1 is no option of this script." "See --help." ;;
+    esac
+    shift
+done
 
 allow_more_ranks_than_cores
 make_environment test docs dev plot
@@ -18,12 +37,20 @@ export HPCCOMM_MPIEXEC=$mpiexec
 # Under Open MPI every rank believes that it writes to a terminal.
 [[ -t 1 ]] || export NO_COLOR=1
 
-summary=()
-failed=0
+# Notes of the stages: a summary, the seconds of each test, and what is printed later.
+notes=$(mktemp -d)
+# Open MPI's launcher refuses to start where one of the same process id was killed and left its files.
+mkdir "$notes/launcher"
+aside=
+clean_up() {
+    [[ -z $aside ]] || kill "$aside" 2>/dev/null || true
+    rm -rf "$notes"
+}
+trap clean_up EXIT
 
 # stage SECONDS NAME COMMAND...   runs one step, at most so long, and notes how it ended
 stage() {
-    local seconds=$1 name=$2 status=0 outcome started=$SECONDS
+    local seconds=$1 name=$2 status=0 outcome started=$SECONDS took
     shift 2
     printf '\n'
     say "$name"
@@ -33,48 +60,76 @@ stage() {
     124 | 137) outcome="FAILED: stopped after $seconds s" ;;
     *) outcome="FAILED: exit status $status" ;;
     esac
-    [[ $outcome == passed ]] || failed=1
-    summary+=("$(printf '%-28s %s (%d s)' "$name" "$outcome" $((SECONDS - started)))")
+    took=$((SECONDS - started))
+    [[ $outcome == passed ]] || touch "$notes/failed"
+    printf '%-28s %s (%d s)\n' "$name" "$outcome" "$took" >>"$notes/summary"
+    printf '%8.2f  %s\n' "$took" "stage: $name" >>"$notes/seconds"
 }
 
 python=$venv/bin/python
-stage 60 "ruff check" "$python" -m ruff check
-stage 60 "ruff format" "$python" -m ruff format --check
-stage 300 "mypy" "$python" -m mypy
-stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
-# Two at a time, file by file: a file's tests share what they start.
-stage 1100 "tests without MPI" "$python" -m pytest -n 2 --dist loadfile --ignore=tests/mpi \
-    --ignore=tests/cluster --ignore=tests/cuda
-# Open MPI's launcher refuses to start where one of the same process id was killed and left its files.
-launcher_folder=$(mktemp -d)
-trap 'rm -rf "$launcher_folder"' EXIT
+workers=$(nproc)
+((workers <= 16)) || workers=16
+
+# tests SECONDS NAME ARGUMENT...   a stage of tests in as many processes as there are cores
+tests() {
+    local seconds=$1 name=$2
+    shift 2
+    stage "$seconds" "$name" "$python" -m pytest -n "$workers" --dist worksteal "${common[@]}" "$@"
+}
+
+# tests_on RANKS SECONDS NAME ARGUMENT...   a stage of tests of which all ranks of an MPI job run each
+tests_on() {
+    local ranks=$1 seconds=$2 name=$3
+    shift 3
+    stage "$seconds" "$name" env TMPDIR="$notes/launcher" "$mpiexec" -n "$ranks" \
+        "$python" -m pytest --with-mpi -p no:cacheprovider -o faulthandler_timeout=60 "${common[@]}" "$@"
+}
+common=(${all[0]+"${all[@]}"} --seconds "$notes/seconds")
+
+# What needs one core and starts nothing, beside the tests: they go first where both want to run.
+(
+    trap - EXIT
+    trap 'end_running 143' TERM
+    stage 60 "ruff check" nice "$python" -m ruff check
+    stage 60 "ruff format" nice "$python" -m ruff format --check
+    stage 300 "mypy" nice "$python" -m mypy
+    stage 60 "import-linter" nice "$venv/bin/lint-imports" --no-logo
+    stage 300 "docs" nice bash jobs/docs.sh
+    stage 300 "docs' examples" nice bash jobs/docs.sh --examples
+) >"$notes/aside" 2>&1 &
+aside=$!
+
+tests 1500 "tests without MPI" --ignore=tests/mpi --ignore=tests/cluster --ignore=tests/cuda
+wait "$aside" || touch "$notes/failed"
+aside=
+cat "$notes/aside"
 for ranks in 1 2 3 4; do
-    stage 420 "tests with MPI, ranks: $ranks" env TMPDIR="$launcher_folder" "$mpiexec" -n "$ranks" \
-        "$python" -m pytest --with-mpi -p no:cacheprovider -o faulthandler_timeout=60 tests/mpi
+    tests_on "$ranks" 420 "tests with MPI, ranks: $ranks" tests/mpi
 done
 # Device arrays on a stand-in for CuPy, which other tests must not see. Each number of ranks takes
 # other cases of the conformance suite; all of them run with --part 0/1.
-standin=(env TMPDIR="$launcher_folder" PYTHONPATH="$checkout/tests/standin")
-stage 300 "devices, without MPI" "${standin[@]}" "$python" -m pytest -n 2 --dist loadfile tests/cuda
-stage 200 "devices, ranks: 2" "${standin[@]}" "$mpiexec" -n 2 "$python" -m pytest --with-mpi -q \
-    -p no:cacheprovider -o faulthandler_timeout=60 --part 0/8 tests/cuda
-for ranks_part in 1:1/16 4:2/32; do
-    stage 200 "devices, ranks: ${ranks_part%:*}" "${standin[@]}" "$mpiexec" -n "${ranks_part%:*}" \
-        "$python" -m pytest --with-mpi -q -p no:cacheprovider -o faulthandler_timeout=60 \
-        --part "${ranks_part#*:}" tests/cuda/test_conformance.py
-done
-stage 240 "tests on virtual hosts" "$python" -m pytest -rs tests/cluster
-stage 180 "docs" bash jobs/docs.sh
-stage 180 "docs' examples" bash jobs/docs.sh --examples
+export PYTHONPATH=$checkout/tests/standin
+tests 300 "devices, without MPI" tests/cuda
+tests_on 2 200 "devices, ranks: 2" -q --part 0/8 tests/cuda
+tests_on 1 200 "devices, ranks: 1" -q --part 1/16 tests/cuda/test_conformance.py
+tests_on 4 200 "devices, ranks: 4" -q --part 2/32 tests/cuda/test_conformance.py
+unset PYTHONPATH
+stage 240 "tests on virtual hosts" "$python" -m pytest -rs "${common[@]}" tests/cluster
 command -v nvidia-smi >/dev/null ||
-    summary+=("$(printf '%-28s %s' "tests on a GPU" "skipped: this machine has no NVIDIA driver")")
+    printf '%-28s %s\n' "tests on a GPU" "skipped: this machine has no NVIDIA driver" >>"$notes/summary"
+
+mkdir -p build
+sort -rn "$notes/seconds" >build/durations.txt
 
 printf '\n'
+say "the slowest tests, in seconds (build/durations.txt has them all, and the stages)"
+grep -v ' stage: ' build/durations.txt | head -n 15 || true
+printf '\n'
 say "summary (what single tests skipped, and why, stands above in pytest's closing lines)"
-printf '   %s\n' "${summary[@]}"
-if ((failed)); then
+sed 's/^/   /' "$notes/summary"
+printf '   all of it: %d s\n' "$SECONDS"
+if [[ -e $notes/failed ]]; then
     say "FAILED"
-else
-    say "all passed"
+    exit 1
 fi
-exit "$failed"
+say "all passed"

@@ -1,22 +1,65 @@
-"""Fixtures of all tests, and how hypothesis draws its examples."""
+"""Fixtures of all tests, what a run takes of their cases, and how hypothesis draws its examples."""
 
+import itertools
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
+from chosen import chosen_items
 from hypothesis import settings
 
 # The same examples on every rank and in every run; no example is too slow on a busy machine.
-settings.register_profile("hpccomm", derandomize=True, deadline=None)
-settings.load_profile("hpccomm")
+settings.register_profile("all", derandomize=True, deadline=None, max_examples=100)
+settings.register_profile("chosen", settings.get_profile("all"), max_examples=25)
 
 Mpiexec = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run take all cases."""
+    parser.addoption(
+        "--all", action="store_true", help="run every case; without it, some of each product"
+    )
+    parser.addoption("--seconds", metavar="FILE", help="append each test's duration to FILE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set how many examples hypothesis draws."""
+    config.addinivalue_line(
+        "markers", "pairs: without --all, run only cases in which all pairs of values meet"
+    )
+    settings.load_profile("all" if config.getoption("--all") else "chosen")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only a run of all cases takes."""
+    if not config.getoption("--all"):
+        kept = chosen_items(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Note how long each test took: its setup, itself and its teardown."""
+    path = config.getoption("--seconds")
+    if not path:
+        return
+    seconds: Counter[str] = Counter()
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid] += report.duration
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.writelines(f"{took:8.2f}  {name}\n" for name, took in seconds.items())
 
 
 @cache

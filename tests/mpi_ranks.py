@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 GRACE = 5.0
 """Seconds that a rank waits for the others beyond the time limit of a phase."""
 
-PATIENCE = 2.0
+PATIENCE = 1.0
 """Seconds after which a rank that failed and waits in vain shows its failure itself."""
 
 

@@ -1,6 +1,6 @@
 """The calls for which algorithms are proven."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, product
 from typing import Any, NamedTuple
 
@@ -107,11 +107,14 @@ def topologies_of(which: Which, n: int) -> list[Topology | None]:
     return list({topology.node_of: topology for topology in map(arrange, nodes)}.values())
 
 
-def cases(which: Which, n: int) -> Iterator[Case]:
-    """Every root; and counts, segments, channels, placements and being in place in turn."""
-    roots = range(n) if which.collective in ROOTED else ()
-    if which.form == "staged" and n > 8:  # many steps, and roots differ in their number alone
+def cases(which: Which, n: int, *, every_root: bool = True) -> Iterator[Case]:
+    """Every root, or some; and counts, segments, channels, placements and being in place in turn."""
+    roots: Sequence[int] = range(n) if which.collective in ROOTED else ()
+    few = which.form == "staged"  # many steps, and roots differ in their number alone
+    if few and n > 8:
         roots = roots[:: n // 4]
+    elif not every_root and n > 8:
+        roots = [root for root in roots if root in (0, 1, n // 3, n // 2, n - 1)]
     variants = list(
         product(
             sizes_of(which, n),
@@ -129,7 +132,7 @@ def cases(which: Which, n: int) -> Iterator[Case]:
             wanted = 24 if roots else 96
         else:
             wanted = (3 if roots else 12) if n <= 8 else (1 if roots else 4)
-        begin, every = 31 * n + 5 * root, 17 if roots else 3
+        begin, every = 31 * n + 5 * root, 17 if roots and (every_root or few) else 3
         chosen = []
         for i in range(begin, begin + wanted):
             from_these = variants if n <= 16 or i % every == 0 else plain
@@ -148,8 +151,8 @@ def cases(which: Which, n: int) -> Iterator[Case]:
             )
 
 
-def prove_sizes(which: Which, sizes: range) -> None:
+def prove_sizes(which: Which, sizes: Sequence[int], *, every_root: bool) -> None:
     """Prove all `cases`, about 2048 ranks at once."""
-    every = (case for n in sizes for case in cases(which, n))
+    every = (case for n in sizes for case in cases(which, n, every_root=every_root))
     for first in every:
         prove_all([first, *islice(every, max(2048 // first.size, 8) - 1)])

@@ -1,9 +1,6 @@
 """Every algorithm is right for any number of ranks, root and count, and cannot deadlock."""
 
-import multiprocessing
-import os
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,33 +17,26 @@ from hpccomm.schedules.proof import check_same_program, prove_all
 from hpccomm.schedules.schedule import whole
 from hpccomm.topology import arrange
 
-SIZES = [range(1, 17), range(17, 33), range(33, 49), range(49, 65)]
+EVERY_SIZE = [range(1, 17), range(17, 33), range(33, 49), range(49, 65)]
+CHOSEN_SIZES = [range(1, 17), (17, 23, 31, 32, 33), (47, 63, 64)]
+"""All small numbers of ranks, then primes, and those at and beside powers of two."""
 
 
-@pytest.fixture(scope="module")
-def proofs(request: pytest.FixtureRequest) -> Iterator[dict[tuple[Which, range], Future[None]]]:
-    """The proofs that this run asks for, under way on all cores."""
-    context = multiprocessing.get_context("spawn")
-    cores = len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(cores, mp_context=context) as pool:
-        asked = [
-            (item.callspec.params["which"], item.callspec.params["sizes"])
-            for item in request.session.items
-            if isinstance(item, pytest.Function) and item.originalname == "test_proof"
-        ]
-        yield {each: pool.submit(prove_sizes, *each) for each in asked}
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: f"{sizes[0]}-{sizes[-1]}")
-@pytest.mark.parametrize("which", EVERY, ids=str)
-def test_proof(which: Which, sizes: range, proofs: dict[tuple[Which, range], Future[None]]) -> None:
-    proofs[which, sizes].result()
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give the numbers of ranks that are proven by this run."""
+    if "sizes" in metafunc.fixturenames:
+        sizes = EVERY_SIZE if metafunc.config.getoption("--all") else CHOSEN_SIZES
+        metafunc.parametrize("sizes", sizes, ids=lambda each: f"{each[0]}-{each[-1]}")
 
 
 @pytest.mark.parametrize("which", EVERY, ids=str)
-def test_a_ranks_own_program_is_its_part_of_all(which: Which) -> None:
-    for n in (1, 2, 3, 5, 8, 12):
+def test_proof(which: Which, sizes: Sequence[int], pytestconfig: pytest.Config) -> None:
+    prove_sizes(which, sizes, every_root=pytestconfig.getoption("--all"))
+
+
+@pytest.mark.parametrize("which", EVERY, ids=str)
+def test_a_ranks_own_program_is_its_part_of_all(which: Which, pytestconfig: pytest.Config) -> None:
+    for n in (1, 2, 3, 5, 8, 12) if pytestconfig.getoption("--all") else (1, 2, 3, 5, 8):
         every = list(cases(which, n))
         some = every[:: max(len(every) // 3, 1)]
         for case in some:
@@ -72,7 +62,7 @@ def test_narrow_floats_round_once_where_the_order_is_fixed(which: Which) -> None
                 prove_all([narrow, average])
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.sampled_from(EVERY), st.data())
 def test_proof_of_odd_cases(which: Which, data: st.DataObject) -> None:
     heavy = which.collective == "all_to_all" or which.name in ("linear", "pairwise", "shm")

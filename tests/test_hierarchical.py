@@ -1,10 +1,11 @@
 """Any two families make an algorithm in two levels, on nodes of any sizes, by messages and in memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle, product
 
 import numpy as np
 import pytest
+from chosen import pairwise
 
 from hpccomm.contracts.collectives import BLOCKWISE, ROOTED
 from hpccomm.contracts.signature import Signature
@@ -32,10 +33,24 @@ NODES = [
 ]
 
 
-def cases(inner: Family, across: Family) -> Iterator[Case]:
+Composed = tuple[str, str, str, Topology]
+"""The families inside nodes and across them, the collective, the nodes."""
+
+
+def composed_calls(*, everything: bool) -> list[Composed]:
+    """All of them; or so many that any two families and collective meet, and any two with nodes."""
+    every: list[Composed] = list(product(FAMILIES, FAMILIES, COLLECTIVES, NODES))
+    if everything:
+        return every
+    return pairwise(
+        every, lambda each: {"families": each[:2], "collective": each[2], "nodes": each[3].node_of}
+    )
+
+
+def cases(inner: Family, across: Family, calls: Iterable[Composed]) -> Iterator[Case]:
     composed = hierarchical(inner, across)
     variants = cycle(product((False, True), (1, 2, whole)))
-    for collective, topology in product(COLLECTIVES, NODES):
+    for _, _, collective, topology in calls:
         n = topology.size
         uneven = [(3 * rank + 1) % 4 for rank in range(n)]
         counts = (uneven, 2) if collective in BLOCKWISE else (3 * n + 2, 1)
@@ -53,9 +68,17 @@ def cases(inner: Family, across: Family) -> Iterator[Case]:
             )
 
 
+@pytest.fixture(scope="module")
+def composed(pytestconfig: pytest.Config) -> list[Composed]:
+    """The calls that this run proves."""
+    return composed_calls(everything=pytestconfig.getoption("--all"))
+
+
 @pytest.mark.parametrize(("inner", "across"), list(product(FAMILIES, FAMILIES)))
-def test_any_two_families(inner: str, across: str) -> None:
-    prove_all(list(cases(FAMILIES[inner], FAMILIES[across])))
+def test_any_two_families(inner: str, across: str, composed: list[Composed]) -> None:
+    calls = [call for call in composed if call[:2] == (inner, across)]
+    assert {call[2] for call in calls} == set(COLLECTIVES)
+    prove_all(list(cases(FAMILIES[inner], FAMILIES[across], calls)))
 
 
 def direct(collective: str) -> Algorithm:
@@ -105,8 +128,14 @@ def direct_cases(n: int) -> Iterator[Case]:
             )
 
 
-@pytest.mark.parametrize("sizes", [range(1, 9), (12, 13, 16), (31, 33), (64,)], ids=str)
-def test_in_memory_on_any_nodes(sizes: range) -> None:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give the numbers of ranks for which this run proves the form in memory."""
+    if "sizes" in metafunc.fixturenames:
+        larger = [(31, 33), (64,)] if metafunc.config.getoption("--all") else [(33,)]
+        metafunc.parametrize("sizes", [range(1, 9), (12, 13, 16), *larger], ids=str)
+
+
+def test_in_memory_on_any_nodes(sizes: Sequence[int]) -> None:
     for n in sizes:
         prove_all(list(direct_cases(n)))
 

@@ -1,10 +1,12 @@
 """The loopback backend, where ranks are threads, does what every backend must do."""
 
+from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from chosen import conformance_runs
 
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -14,7 +16,12 @@ from hpccomm.testing.conformance.check import raises
 if TYPE_CHECKING:
     import hpccomm
 
+World = tuple[int, int]
+"""A number of ranks, and how many of them a node has."""
+
 SIZES = (1, 2, 3, 4, 5, 8)
+CHOSEN_SIZES = (1, 3, 8)
+"""Those that suffice by default, where two and four ranks run the suite over MPI."""
 SCHEDULED = {"algorithms": range(1, 10), "deterministic": range(1, 9)}
 """Sections to which every number of ranks is another case."""
 FEW = {"shared_memory": (1, 2, 4)}
@@ -25,43 +32,58 @@ PLACEMENTS = ((2, 1), (3, 2), (4, 2), (6, 3), (6, 1), (7, 3), (8, 3), (8, 6))
 """More of them, for what depends on the nodes."""
 TIMEOUT = 60.0
 
-# Starting ranks costs more than most cases do: those of one behaviour share them.
-BEHAVIOURS = {
-    name: tuple(cases)
-    for name, cases in groupby(conformance.cases(), lambda case: case.name.partition("[")[0])
-}
-
 
 def depends_on_nodes(case: conformance.Case) -> bool:
     """Whether ranks do something else in a case when they are placed in another way."""
     return case.name.startswith("deterministic.the") or "hierarchical" in case.name
 
 
-def runs() -> list[tuple[str, int, int]]:
-    """Return behaviours with numbers of ranks, and of ranks a node."""
-    found = []
-    for name, cases in BEHAVIOURS.items():
-        section = name.partition(".")[0]
-        sizes = SCHEDULED.get(section) or FEW.get(section, SIZES)
-        worlds = [(size, size) for size in sizes]
-        worlds.append(SPREAD)
-        if section in SCHEDULED and any(map(depends_on_nodes, cases)):
-            worlds += PLACEMENTS
-        found += [(name, *world) for world in worlds if world[0] >= cases[0].min_size]
-    return found
+def worlds(case: conformance.Case, *, everything: bool) -> Iterator[World]:
+    """Return the ranks on which a case runs, or may be chosen to run."""
+    section = case.name.partition(".")[0]
+    sizes = FEW.get(section, SIZES if everything else CHOSEN_SIZES)
+    for size in SCHEDULED.get(section, sizes):
+        yield size, size
+    yield SPREAD
+    if section in SCHEDULED and depends_on_nodes(case):
+        yield from PLACEMENTS
 
 
-def label(name: str, size: int, per_node: int) -> str:
+def runs(*, everything: bool) -> Iterator[tuple[str, World, tuple[conformance.Case, ...]]]:
+    """Return behaviours with worlds, and the cases of the behaviour that run there."""
+    possible = [
+        (case, world)
+        for case in conformance.cases()
+        for world in worlds(case, everything=everything)
+        if world[0] >= case.min_size
+    ]
+    chosen = [
+        (case.name.partition("[")[0], world, case)
+        for case, world in conformance_runs(possible, everything=everything)
+    ]
+    # Starting ranks costs more than most cases do: those of one behaviour share them.
+    chosen.sort(key=lambda run: run[:2])
+    for (name, world), cases in groupby(chosen, lambda run: run[:2]):
+        yield name, world, tuple(case for _, _, case in cases)
+
+
+def label(name: str, world: World) -> str:
     """Return a test's id."""
+    size, per_node = world
     return f"{name}-{size}" if size == per_node else f"{name}-{size}-by-{per_node}"
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "per_node"), [pytest.param(*run, id=label(*run)) for run in runs()]
-)
-def test_conformance(name: str, size: int, per_node: int) -> None:
-    placed = (size, per_node) in PLACEMENTS
-    cases = [case for case in BEHAVIOURS[name] if not placed or depends_on_nodes(case)]
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give `test_conformance` its runs."""
+    if metafunc.function is test_conformance:
+        each = [
+            pytest.param(world, cases, id=label(name, world))
+            for name, world, cases in runs(everything=metafunc.config.getoption("--all"))
+        ]
+        metafunc.parametrize(("world", "cases"), each)
+
+
+def test_conformance(world: World, cases: tuple[conformance.Case, ...]) -> None:
     if reason := cases[0].missing():
         pytest.skip(reason)
 
@@ -69,6 +91,7 @@ def test_conformance(name: str, size: int, per_node: int) -> None:
         for case in cases:
             case.run(comm)
 
+    size, per_node = world
     run_ranks(size, run, timeout=TIMEOUT, ranks_per_node=per_node)
 
 

@@ -1,5 +1,6 @@
 """What tests/mpi/conftest.py promises, shown with tests that misbehave on purpose."""
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,93 +10,87 @@ import pytest
 CONFTEST = Path(__file__).with_name("mpi") / "conftest.py"
 
 Launch = Callable[..., subprocess.CompletedProcess[str]]
+SOON = 3
+"""Seconds that a phase may take of a test that hangs: more than ranks wait for each other's outcome."""
 
 
 @pytest.fixture
 def launch(tmp_path: Path, mpiexec: Launch) -> Launch:
-    """Run the text of a test file on n ranks, with a time limit of 4 s a phase."""
+    """Run the text of a test file on n ranks, with a time limit of so many seconds a phase."""
     (tmp_path / "conftest.py").write_text(CONFTEST.read_text())
-    (tmp_path / "pytest.ini").write_text(
-        f"[pytest]\npythonpath = {CONFTEST.parent.parent}\n"
-        "faulthandler_timeout = 4\nfaulthandler_exit_on_timeout = true\n"
-    )
 
-    def run(ranks: int, text: str) -> subprocess.CompletedProcess[str]:
+    def run(ranks: int, text: str, limit: int = 30) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "pytest.ini").write_text(
+            f"[pytest]\npythonpath = {CONFTEST.parent.parent}\n"
+            f"faulthandler_timeout = {limit}\nfaulthandler_exit_on_timeout = true\n"
+        )
         (tmp_path / "test_planted.py").write_text(text)
-        options = ["--with-mpi", "-ra", "-p", "no:cacheprovider", "--color=no"]
+        options = ["--with-mpi", "-rA", "-p", "no:cacheprovider", "--color=no"]
         return mpiexec(ranks, "-m", "pytest", *options, cwd=tmp_path)
 
     return run
 
 
-def test_all_ranks_pass_and_one_reports(launch: Launch) -> None:
-    done = launch(3, "def test_it(mpi_comm):\n    assert mpi_comm.allreduce(1) == 3\n")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("1 passed") == 1
+ENDING = """
+import pytest
 
+before = []
 
-def test_failure_on_one_rank_is_a_failure_on_all(launch: Launch) -> None:
-    done = launch(
-        3,
-        """
-failed_before = []
+def test_passes_everywhere(mpi_comm):
+    assert mpi_comm.allreduce(1) == 3
 
 def test_fails_on_the_last_rank(request, mpi_comm):
-    request.addfinalizer(lambda: failed_before.append(True))
+    request.addfinalizer(lambda: before.append(True))
     mpi_comm.Barrier()
-    assert mpi_comm.rank < 2, "planted"
+    assert mpi_comm.rank < 2, "planted in a test"
 
 def test_next_one_meets_all_ranks(mpi_comm):
-    assert mpi_comm.allgather(len(failed_before)) == [1, 1, 1]
-""",
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "1 failed, 1 passed" in done.stdout
-    assert "rank 2: failed" in done.stdout
-    assert "AssertionError: planted" in done.stdout
-
-
-@pytest.mark.parametrize("phase", ["setup", "teardown"])
-def test_failure_of_a_fixture_on_one_rank(launch: Launch, phase: str) -> None:
-    done = launch(
-        2,
-        f"""
-import pytest
+    assert mpi_comm.allgather(len(before)) == [1, 1, 1]
 
 @pytest.fixture
-def fragile(mpi_comm):
-    assert (mpi_comm.rank, "{phase}") != (1, "setup"), "planted"
+def fragile(request, mpi_comm):
+    phase = request.node.name.removeprefix("test_with_")
+    assert (mpi_comm.rank, phase) != (1, "setup"), "planted in setup"
     yield
-    assert (mpi_comm.rank, "{phase}") != (1, "teardown"), "planted"
+    assert (mpi_comm.rank, phase) != (1, "teardown"), "planted in teardown"
 
-def test_with_it(fragile, mpi_comm):
+def test_with_setup(fragile, mpi_comm):
     mpi_comm.Barrier()
-""",
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "1 error" in done.stdout
-    assert "AssertionError: planted" in done.stdout
 
+def test_with_teardown(fragile, mpi_comm):
+    mpi_comm.Barrier()
 
-def test_skip_on_one_rank_is_a_failure(launch: Launch) -> None:
-    done = launch(
-        2,
-        """
-import pytest
-
-def test_skips(mpi_comm):
+def test_skips_on_one(mpi_comm):
     if mpi_comm.rank == 1:
         pytest.skip("planted")
-""",
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "rank 1: skipped" in done.stdout
+
+def test_skips_everywhere():
+    pytest.skip("planted")
+"""
 
 
-def test_skip_on_all_ranks_is_a_skip(launch: Launch) -> None:
-    done = launch(2, "import pytest\n\ndef test_skips():\n    pytest.skip('planted')\n")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 skipped" in done.stdout
+def test_tests_that_end_on_every_rank(launch: Launch) -> None:
+    """One job of all kinds of ends, which rank 0 alone reports."""
+    done = launch(3, ENDING)
+    told = done.stdout + done.stderr
+    assert done.returncode == 1, told
+    assert done.stdout.count("2 failed, 3 passed, 1 skipped, 2 errors") == 1, told
+
+    def section(name: str) -> str:
+        """What is told about a test that failed."""
+        found = re.search(rf"^_+ [^_\n]*{name} _+$(.*?)(?=^(___|===))", done.stdout, re.M | re.S)
+        assert found, told
+        return found[1]
+
+    failed = section("test_fails_on_the_last_rank")
+    assert "rank 2: failed" in failed
+    assert "AssertionError: planted in a test" in failed
+    for phase in ("setup", "teardown"):
+        assert f"AssertionError: planted in {phase}" in section(f"{phase} of test_with_{phase}")
+    assert "rank 1: skipped" in section("test_skips_on_one")
+    for passed in ("test_passes_everywhere", "test_next_one_meets_all_ranks", "test_with_teardown"):
+        assert f"PASSED test_planted.py::{passed}\n" in done.stdout
+    assert re.search(r"SKIPPED \[1\] test_planted.py:\d+: planted", done.stdout), told
 
 
 def test_failure_that_leaves_the_others_waiting(launch: Launch) -> None:
@@ -106,6 +101,7 @@ def test_others_wait_for_ever(mpi_comm):
     assert mpi_comm.rank == 0, "planted"
     mpi_comm.Barrier()
 """,
+        SOON,
     )
     assert done.returncode not in (0, None)
     assert "test_others_wait_for_ever failed here" in done.stderr
@@ -123,6 +119,7 @@ def test_hangs(mpi_comm):
     if mpi_comm.rank == 1:
         time.sleep(1000)
 """,
+        SOON,
     )
     assert done.returncode not in (0, None)
     assert "Timeout" in done.stderr
@@ -139,6 +136,7 @@ def test_fails_and_hangs(request, mpi_comm):
     request.addfinalizer(lambda: time.sleep(1000))
     assert False, "planted"
 """,
+        SOON,
     )
     assert done.returncode not in (0, None)
     assert "Timeout" in done.stderr
