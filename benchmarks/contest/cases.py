@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm import ReduceOp
-from hpccomm.bench.perf.collectives import ALIGNMENT, Benchmark, Layout, Member
 from hpccomm.bench.perf.collectives import COLLECTIVES as MEASURED
+from hpccomm.bench.perf.collectives import Benchmark, benchmark
+from hpccomm.bench.perf.layouts import ALIGNMENT, Layout, Member
 from hpccomm.bench.perf.verification import CheckedData, RankSlice, fill, poison
 
 Array = NDArray[np.float32]
@@ -24,17 +25,9 @@ ROOT = 0
 OVERWRITES = ("all_reduce", "broadcast", "reduce", "scan")
 """Calls that work in place unless they are told not to."""
 
-# It is laid out like an all-reduce but for what comes out, and always told where that goes.
-_SCAN = Benchmark(
-    "scan",
-    MEASURED["all_reduce"].arrange,
-    MEASURED["reduce_scatter"].arguments,
-    lambda _ranks: 1.0,
-    reduces=True,
-)
 COLLECTIVES: dict[str, Benchmark] = {
     name: collective
-    for name, collective in {**MEASURED, "scan": _SCAN}.items()
+    for name, collective in {**MEASURED, "scan": benchmark("scan")}.items()
     if name not in ("barrier", "all_to_all_v")
 }
 """The collectives that have contenders, and the exchange ``send_recv`` round the ranks."""

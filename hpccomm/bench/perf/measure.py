@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.bench.perf.collectives import Benchmark, Call, Layout, Member, Operands, Segments, bind
+from hpccomm.bench.perf.collectives import Benchmark, Call, Operands, bind
+from hpccomm.bench.perf.layouts import Layout, Member, Segments
 from hpccomm.bench.perf.memory_kind import Array, MemoryKind
 from hpccomm.bench.perf.verification import CheckedData, Mismatch
 from hpccomm.dtypes import DType

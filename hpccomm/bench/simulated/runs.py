@@ -1,6 +1,5 @@
 """What ``hpccomm simulate`` simulates: which tables, which calls, and what comes of them."""
 
-import dataclasses
 import math
 import os
 import time
@@ -14,7 +13,8 @@ from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.bench.perf import facts, memory_use
-from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark, Layout, Member
+from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark, benchmark
+from hpccomm.bench.perf.layouts import Layout, Member
 from hpccomm.bench.perf.names import NO_OP, NO_TYPE, OPS, TYPES
 from hpccomm.bench.perf.options import Options, meaningless, pairs
 from hpccomm.bench.perf.readers import ALL
@@ -56,12 +56,7 @@ SIMULATED: dict[str, Benchmark] = {
     name: collective
     for name, collective in COLLECTIVES.items()
     if collective.algorithms or name in ALGORITHMS
-} | {
-    # Not one of nccl-tests': sizes as of an all-reduce, and bandwidth as it is.
-    "scan": dataclasses.replace(
-        COLLECTIVES["all_reduce"], name="scan", factor=COLLECTIVES["broadcast"].factor
-    )
-}
+} | {"scan": benchmark("scan")}
 """Every collective that can be simulated, in the order of ``all``."""
 
 
