@@ -116,6 +116,11 @@ class Copies:
     target: Place
     count: Column
 
+    @property
+    def sources(self) -> tuple[Place]:
+        """The source alone, as a fold has several."""
+        return (self.source,)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Folds:

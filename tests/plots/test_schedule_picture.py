@@ -198,8 +198,14 @@ def build_another_size(group: object, _call: object, _tuning: object) -> Schedul
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (build_half_a_message, "round 0: rank 0 sends to rank 1, which expects nothing"),
-        (build_another_size, "round 0: rank 1 expects 2 elements of rank 0, which sends 1"),
+        (
+            build_half_a_message,
+            "rank 0, channel 0, round 0: sends to rank 1, which receives nothing",
+        ),
+        (
+            build_another_size,
+            "rank 1, channel 0, round 0: expects 2 elements from rank 0, which sends 1",
+        ),
     ],
 )
 def test_a_message_with_one_end_is_named(build: object, words: str) -> None:

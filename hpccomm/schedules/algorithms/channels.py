@@ -41,6 +41,10 @@ def side_by_side(*several: Rounds) -> Rounds:
 
     They must touch different memory. None may have a barrier.
     """
+    return several[0] if len(several) == 1 else _joined(several)
+
+
+def _joined(several: Sequence[Rounds]) -> Rounds:
     for together in zip_longest(*several, fillvalue=Round()):
         yield Round(
             tuple(chain.from_iterable(each.receives for each in together)),

@@ -1,18 +1,18 @@
 """What a picture shows: an algorithm on an example call."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
+from hpccomm.contracts.collectives import BLOCKWISE, ROOTED
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
-from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.algorithms.partition import even
 from hpccomm.schedules.draw.trace import MOST_RANKS, Step, follow
-from hpccomm.schedules.schedule import Schedule, Tuning, whole, world
+from hpccomm.schedules.proof.case import case
+from hpccomm.schedules.schedule import whole
 from hpccomm.topology import Topology, arrange
 
 MOST_ELEMENTS = 1 << 16
@@ -162,25 +162,23 @@ def subject(
             f"{algorithm} {collective} is drawn with blocks of one size, and {elements} elements are "
             f"not {size} of them; give a count that is a multiple of {size}"
         )
-    call = Signature(
-        collective,
-        np.dtype(np.float32),
-        counts,
-        counts if collective == "all_to_all" else (),
-        uniform=uniform,
-        op=ReduceOp.SUM if collective in REDUCTIONS else None,
-        root=-1 if root is None else root,
-    )
     topology = arrange([rank * nodes // size for rank in range(size)])
-    tuning = Tuning(
-        whole if segment is None else _within("segment", segment, 1, whole),
-        _within("channels", channels, 1, size * MOST_ELEMENTS),
-        topology,
+    drawn = case(
+        collective,
+        chosen,
+        size,
+        count=None if collective == "barrier" else counts[0] if len(counts) == 1 else counts,
+        root=0 if root is None else root,
+        segment=whole if segment is None else _within("segment", segment, 1, whole),
+        channels=_within("channels", channels, 1, size * MOST_ELEMENTS),
+        topology=topology,
+        deterministic=deterministic,
+        dtype=np.dtype(np.float32),
     )
-    build = chosen.ordered if deterministic and chosen.ordered is not None else chosen.build
-    schedule: Schedule = build(world(size), call, tuning)
-    steps = follow(schedule, call, size)
-    return Subject(algorithm, collective, call, topology, schedule.segment, deterministic, steps)
+    schedule, steps = follow(replace(drawn, title=f"{algorithm} {collective}"))
+    return Subject(
+        algorithm, collective, drawn.calls[0], topology, schedule.segment, deterministic, steps
+    )
 
 
 def _choose(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
+from hpccomm.contracts.collectives import BLOCKWISE, DESCRIPTIONS, ROOTED
 from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
@@ -26,8 +26,6 @@ from hpccomm.schedules.schedule import (
     world,
 )
 from hpccomm.topology import Topology
-
-_NEVER_IN_PLACE = frozenset(("broadcast", "barrier"))
 
 
 class Unproven(AssertionError):
@@ -207,7 +205,7 @@ def signatures(
     if collective == "all_to_all":
         blocks = np.broadcast_to(blocks, (ranks, ranks))
     uniform = bool((blocks == blocks.flat[0]).all())
-    rooted = collective in ROOTED
+    what, rooted = DESCRIPTIONS[collective], collective in ROOTED
     asked = [in_place] * ranks if isinstance(in_place, bool) else list(in_place)
     made: dict[tuple[bool, tuple[int, ...]], Signature] = {}
     calls = []
@@ -216,7 +214,7 @@ def signatures(
         if collective == "all_to_all":
             sent, received = blocks[rank], blocks[:, rank]
             asked[rank] = asked[rank] and sent.sum() == received.sum()
-        same = bool(asked[rank]) and collective not in _NEVER_IN_PLACE
+        same = bool(asked[rank]) and what.in_place not in ("never", "always")
         same = same and (rank == root or not rooted)
         key = (same, () if uniform or collective != "all_to_all" else (rank,))
         if key not in made:
@@ -226,7 +224,7 @@ def signatures(
                 tuple(sent.tolist()),
                 tuple(received.tolist()),
                 uniform=uniform,
-                op=op if collective in REDUCTIONS else None,
+                op=op if what.reduces else None,
                 root=root if rooted else -1,
                 exclusive=exclusive,
                 in_place=same,
@@ -254,29 +252,26 @@ def expected(case: Case, call: Signature, ranks: Column) -> Expected:
     within = _within(received)
     rank = np.repeat(ranks, received)
     one = np.ones(len(rank), np.int64)
+    if not len(rank):
+        return Expected(one, one, one)
+    what = DESCRIPTIONS[call.collective]
     counts = np.array(call.counts, np.int64)
     starts = np.cumsum(counts) - counts
-    match call.collective:
-        case "all_reduce" | "reduce":
-            return Expected(0 * one, case.size * one, within)
-        case "reduce_scatter":
-            return Expected(0 * one, case.size * one, within + starts[rank])
-        case "scan":
-            number = rank + (0 if call.exclusive else 1)
-            if call.exclusive and call.in_place:  # on rank 0, recv is left as it was
-                number = np.maximum(number, 1)
-            return Expected(0 * one, number, within)
-        case "broadcast":
-            return Expected(call.root * one, one, within)
-        case "scatter":
-            return Expected(call.root * one, one, within + starts[rank])
-        case "all_gather" | "gather":
-            holders = len(rank) // max(int(counts.sum()), 1)
-            owner = np.tile(np.repeat(np.arange(case.size), counts), holders)
-            return Expected(owner, one, np.tile(_within(counts), holders))
-        case "all_to_all":
-            return _exchanged(case, ranks)
-    return Expected(one, one, one)
+    origin = within + starts[rank] if what.receives == "block" else within
+    if what.prefix:
+        number = rank + (0 if call.exclusive else 1)
+        if call.exclusive and call.in_place:  # on rank 0, recv is left as it was
+            number = np.maximum(number, 1)
+        return Expected(0 * one, number, origin)
+    if what.reduces:
+        return Expected(0 * one, case.size * one, origin)
+    if what.root_sends:
+        return Expected(call.root * one, one, origin)
+    if what.sends == "block":
+        holders = len(rank) // max(int(counts.sum()), 1)
+        owner = np.tile(np.repeat(np.arange(case.size), counts), holders)
+        return Expected(owner, one, np.tile(_within(counts), holders))
+    return _exchanged(case, ranks)
 
 
 def _exchanged(case: Case, ranks: Column) -> Expected:

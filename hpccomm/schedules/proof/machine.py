@@ -1,8 +1,8 @@
-"""Runs rounds on the symbolic memory, and refuses what is not certain to be right."""
+"""Runs rounds on the symbolic memory, and raises where something may be wrong."""
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,16 +36,91 @@ from hpccomm.schedules.schedule import (
     Transfers,
 )
 
+AnyTable = Transfers | Copies | Folds
+
 Stream = tuple[int, int, Iterator[Round]]
 """First rank and number of ranks of a case, and rounds of one channel of some of them."""
 
 
-class Machine:
-    """Runs one channel of several cases at once, round by round."""
+class Watch(Protocol):
+    """Sees what a `Machine` moves, after the checks and before it is written."""
 
-    def __init__(self, memory: Memory, channel: int) -> None:
+    def messages(self, source: Column, target: Column, count: Column, cells: Cells) -> None:
+        """See the messages of a round.
+
+        Parameters
+        ----------
+        source, target : Column
+            The ranks of each message.
+        count : Column
+            Its elements.
+        cells : Cells
+            The cells that are read, one message after the other.
+        """
+        ...
+
+    def step(self, table: Copies | Folds, count: Column, sources: Cells, target: Cells) -> None:
+        """See a local step.
+
+        Parameters
+        ----------
+        table : Copies or Folds
+            The step. It has at least one row.
+        count : Column
+            Elements of each row.
+        sources : Cells of shape (sources, rows)
+            The first cell that each row reads from each source.
+        target : Cells
+            The first cell that each row writes.
+        """
+        ...
+
+
+class _Rows(NamedTuple):
+    """The rows of the tables of several cases, one table after the other.
+
+    Attributes
+    ----------
+    verb : str
+        What the rows do.
+    lengths : list of int
+        Rows of each table.
+    first, size : Column
+        Of each row's case: first rank, ranks.
+    rank : Column
+        Numbered through.
+    counts : Column
+        Elements.
+    """
+
+    verb: str
+    lengths: list[int]
+    first: Column
+    size: Column
+    rank: Column
+    counts: Column
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+class Machine:
+    """Runs one channel of several cases at once, round by round.
+
+    Parameters
+    ----------
+    memory : Memory
+        Of all cases.
+    channel : int
+        Which channel.
+    watch : Watch, optional
+        Sees what is moved, of one case.
+    """
+
+    def __init__(self, memory: Memory, channel: int, watch: Watch | None = None) -> None:
         self._memory = memory
         self._checks = Checks(memory, channel)
+        self._watch = watch
         self._ranks = int(memory.offset[-1])
         self._accesses = Accesses() if any(case.reaches for case in memory.cases) else None
         barriers = any(case.calls[0].collective == "barrier" for case in memory.cases)
@@ -56,28 +131,38 @@ class Machine:
         """Run the channel to its end."""
         firsts = [(first, size) for first, size, _ in streams]
         for number, rounds in enumerate(zip_longest(*(rounds for *_, rounds in streams))):
-            self._checks.round = number
-            each = [
-                (first, size, it)
-                for (first, size), it in zip(firsts, rounds, strict=True)
-                if it is not None
-            ]
-            self._exchange(
-                [(first, size, t) for first, size, it in each for t in it.receives],
-                [(first, size, t) for first, size, it in each for t in it.sends],
+            pairs = zip(firsts, rounds, strict=True)
+            self.take(number, [(first, size, it) for (first, size), it in pairs if it is not None])
+        self.end()
+
+    def take(self, number: int, each: Sequence[tuple[int, int, Round]]) -> None:
+        """Run round `number`: of each case the first rank, the number of ranks, and the round."""
+        self._checks.round = number
+        self._exchange(
+            [(first, size, t) for first, size, it in each for t in it.receives],
+            [(first, size, t) for first, size, it in each for t in it.sends],
+        )
+        for step in zip_longest(*(it.local for *_, it in each)):
+            self._carry_out(
+                [
+                    (first, size, table)
+                    for (first, size, _), table in zip(each, step, strict=True)
+                    if table is not None and len(table.rank)
+                ]
             )
-            for step in zip_longest(*(it.local for *_, it in each)):
-                self._carry_out(
-                    [
-                        (first, size, table)
-                        for (first, size, _), table in zip(each, step, strict=True)
-                        if table is not None and len(table.rank)
-                    ]
-                )
-            met = [(f, size, it.barrier) for f, size, it in each if it.barrier is not None]
-            if met:
-                self._meet(met)
-        self._end()
+        met = [(f, size, it.barrier) for f, size, it in each if it.barrier is not None]
+        if met:
+            self._meet(met)
+
+    def _rows(self, tables: Sequence[tuple[int, int, AnyTable]], verb: str) -> _Rows:
+        """Join the rows of tables that have some, after a check of their ranks."""
+        lengths = [len(t.rank) for *_, t in tables]
+        first = np.repeat([first for first, *_ in tables], lengths)
+        size = np.repeat([size for _, size, _ in tables], lengths)
+        rank = np.concatenate([t.rank for *_, t in tables])
+        self._checks.ranks(rank, first, size)
+        count = np.concatenate([t.count for *_, t in tables])
+        return _Rows(verb, lengths, first, size, rank + first, count)
 
     # Messages.
 
@@ -130,6 +215,8 @@ class Machine:
             lambda i: f"sends {self._memory.name(source[i])} while it receives there",
         )
         self._touch(source, target, reader, writer)
+        if self._watch is not None:
+            self._watch.messages(src, dst, expects, source)
         self._memory.state[target] = self._memory.state[source]
 
     def _messages(
@@ -138,25 +225,19 @@ class Machine:
         """Return rank, peer, first cell and count of each message, after checks."""
         tables = [each for each in tables if len(each[2].rank)]
         if not tables:
-            none = np.zeros(0, np.int64)
-            return none, none, none, none
-        rows = [len(t.rank) for *_, t in tables]
-        first = np.repeat([first for first, *_ in tables], rows)
-        size = np.repeat([size for _, size, _ in tables], rows)
-        rank = np.concatenate([t.rank for *_, t in tables])
+            return _NONE, _NONE, _NONE, _NONE
+        rows = self._rows(tables, verb.split()[0])
         peer = np.concatenate([t.peer for *_, t in tables])
         start = np.concatenate([t.start for *_, t in tables])
-        count = np.concatenate([t.count for *_, t in tables])
-        code = np.repeat([CODES[t.buffer] for *_, t in tables], rows)
-        self._checks.ranks(rank, first, size)
-        rank = rank + first
+        code = np.repeat([CODES[t.buffer] for *_, t in tables], rows.lengths)
         self._checks.demand(
-            (peer >= 0) & (peer < size) & (peer + first != rank),
-            rank,
-            lambda i: f"{verb} rank {peer[i]} of {size[i]}",
+            (peer >= 0) & (peer < rows.size) & (peer + rows.first != rows.rank),
+            rows.rank,
+            lambda i: f"{verb} rank {peer[i]} of {rows.size[i]}",
         )
-        self._checks.bounds(rank, rank, code, start, count, verb.split()[0])
-        return rank, peer + first, self._memory.base[code, rank] + start, count
+        self._checks.bounds(rows.rank, rows.rank, code, start, rows.counts, rows.verb)
+        cells = self._memory.base[code, rows.rank] + start
+        return rows.rank, peer + rows.first, cells, rows.counts
 
     # Local steps.
 
@@ -173,20 +254,14 @@ class Machine:
     def _step(
         self, tables: list[tuple[int, int, Copies | Folds]], folded: int, *, final: bool
     ) -> None:
-        lengths = [len(t.rank) for *_, t in tables]
-        first = np.repeat([first for first, *_ in tables], lengths)
-        size = np.repeat([size for _, size, _ in tables], lengths)
-        rank = np.concatenate([t.rank for *_, t in tables])
-        self._checks.ranks(rank, first, size)
-        count = np.concatenate([t.count for *_, t in tables])
-        rows = _Rows("folds" if folded else "copies", lengths, first, size, rank + first, count)
-        sources = zip(
-            *(t.sources if isinstance(t, Folds) else (t.source,) for *_, t in tables), strict=True
-        )
+        rows = self._rows(tables, "folds" if folded else "copies")
+        sources = zip(*(t.sources for *_, t in tables), strict=True)
         out = np.stack([self._places(rows, places) for places in sources])
         into = self._places(rows, [t.target for *_, t in tables])
-        row = np.repeat(np.arange(len(rank)), count)
-        target = spread(into, count)
+        if self._watch is not None:
+            self._watch.step(tables[0][2], rows.counts, out, into)
+        row = np.repeat(np.arange(len(rows.rank)), rows.counts)
+        target = spread(into, rows.counts)
         source: Cells = out[:, row] + (target - into[row])
         actor = rows.rank[row]
         for cells in source:
@@ -233,23 +308,25 @@ class Machine:
             self._checks.folding[actor], actor, "folds in a collective that does not reduce"
         )
 
-        def told(i: int) -> str:
+        def described(i: int) -> str:
             held = " with ".join(self._memory.holding(int(cell)) for cell in source[:, i])
             return f"folds {held}"
 
         flags, number = parts[..., FLAGS], parts[..., NUMBER]
         whole = ~((flags & FINAL) != 0).any(axis=0)
         self._checks.demand(
-            whole, actor, lambda i: f"{told(i)}, of which one passed its final fold"
+            whole, actor, lambda i: f"{described(i)}, of which one passed its final fold"
         )
         same = (parts[..., ORIGIN] == parts[0, :, ORIGIN]).all(axis=0)
-        self._checks.demand(same, actor, lambda i: f"{told(i)}: different elements")
+        self._checks.demand(same, actor, lambda i: f"{described(i)}: different elements")
         bits = parts[..., BITS:]
         so_far = np.bitwise_or.accumulate(bits, axis=0)
         twice = ((so_far[:-1] & bits[1:]) != 0).any(axis=(0, 2))
-        self._checks.demand(~twice, actor, lambda i: f"{told(i)}: a contribution twice")
+        self._checks.demand(~twice, actor, lambda i: f"{described(i)}: a contribution twice")
         once = (number == 1).all(axis=0) | ~self._checks.once[actor]
-        self._checks.demand(once, actor, lambda i: f"{told(i)}: a narrow float is rounded twice")
+        self._checks.demand(
+            once, actor, lambda i: f"{described(i)}: a narrow float is rounded twice"
+        )
         follows = parts[0, :, FIRST] + parts[0, :, NUMBER] + np.arange(len(parts) - 1)[:, None]
         ordered = ((flags[0] & ORDERED) != 0) & (
             (number[1:] == 1) & (parts[1:, :, FIRST] == follows)
@@ -303,7 +380,7 @@ class Machine:
             self._accesses.note(source, reader, self._checks.round, writes=False)
             self._accesses.note(target, writer, self._checks.round, writes=True)
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """Compare what this channel touched with what those before it did."""
         memory = self._memory
         clash = (memory.wrote & (memory.others_wrote | memory.others_read)) | (
@@ -336,28 +413,3 @@ class Machine:
         return self._checks.unproven(
             rank, f"touches {self._memory.name(cell)} with no barrier between: {when}"
         )
-
-
-class _Rows(NamedTuple):
-    """The rows of a local step, of several tables.
-
-    Attributes
-    ----------
-    verb : str
-        What it does.
-    lengths : list of int
-        Rows of each table.
-    first, size : Column
-        Of each row's case: first rank, ranks.
-    rank : Column
-        Numbered through.
-    counts : Column
-        Elements.
-    """
-
-    verb: str
-    lengths: list[int]
-    first: Column
-    size: Column
-    rank: Column
-    counts: Column

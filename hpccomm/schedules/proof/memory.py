@@ -6,12 +6,12 @@ fold of which contributions it is.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.contracts.collectives import REDUCTIONS
+from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.schedules.proof.case import Case, Part, Unproven, expected
 from hpccomm.schedules.schedule import RECV, SCRATCH, SEND, Column
 
@@ -76,15 +76,24 @@ class Memory:
     offset: Column
     base: NDArray[np.int64]
     length: NDArray[np.int64]
-    state: NDArray[np.int64]
-    protected: NDArray[np.bool_]
     owner: NDArray[np.int64]
-    read: NDArray[np.bool_]
-    wrote: NDArray[np.bool_]
-    others_read: NDArray[np.bool_]
-    others_wrote: NDArray[np.bool_]
-    mark: NDArray[np.int64]
-    heard: NDArray[np.int64]
+    state: NDArray[np.int64] = field(init=False)
+    protected: NDArray[np.bool_] = field(init=False)
+    read: NDArray[np.bool_] = field(init=False)
+    wrote: NDArray[np.bool_] = field(init=False)
+    others_read: NDArray[np.bool_] = field(init=False)
+    others_wrote: NDArray[np.bool_] = field(init=False)
+    mark: NDArray[np.int64] = field(init=False)
+    heard: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        cells, words = len(self.owner), -(-int(np.diff(self.offset).max()) // 64)
+        self.state = np.zeros((cells, BITS + words), np.int64)
+        self.protected, self.read, self.wrote, self.others_read, self.others_wrote = (
+            np.zeros(cells, np.bool_) for _ in range(5)
+        )
+        self.mark = np.full(cells, -1)
+        self.heard = one_bit(local_ranks(self.offset), words)
 
     def local(self, rank: int) -> tuple[Case, int]:
         """Return the case of a rank, and its number there."""
@@ -125,8 +134,7 @@ def one_bit(rank: Column, words: int) -> NDArray[np.int64]:
 
 def lay_out(cases: Sequence[Case], parts: Sequence[Sequence[Part]]) -> Memory:
     """Return the memory of `cases` before anything ran."""
-    sizes = [case.size for case in cases]
-    offset = np.cumsum([0, *sizes])
+    offset = np.cumsum([0, *(case.size for case in cases)])
     ranks = int(offset[-1])
     length = np.zeros((3, ranks), np.int64)
     base = np.zeros((3, ranks), np.int64)
@@ -141,55 +149,33 @@ def lay_out(cases: Sequence[Case], parts: Sequence[Sequence[Part]]) -> Memory:
         before = (np.cumsum(counts) - counts)[local % len(counts)]
         if not call.in_place:
             base[CODES[RECV], rank] = send
-        elif call.collective in ("all_gather", "gather"):  # send is the own block of recv
+        elif DESCRIPTIONS[call.collective].sends == "block":  # send is the own block of recv
             base[CODES[SEND], rank] = before
-        elif call.collective in ("reduce_scatter", "scatter"):  # and the other way round
+        elif DESCRIPTIONS[call.collective].receives == "block":  # and the other way round
             base[CODES[RECV], rank] = before
     base[CODES[SCRATCH]] = user
     taken = user + length[CODES[SCRATCH]]
-    starts = np.cumsum(taken) - taken
-    base += starts
-    cells = int(taken.sum())
-    words = -(-max(sizes) // 64)
-    return Memory(
-        cases,
-        offset,
-        base,
-        length,
-        np.zeros((cells, BITS + words), np.int64),
-        np.zeros(cells, np.bool_),
-        np.repeat(np.arange(ranks), taken),
-        np.zeros(cells, np.bool_),
-        np.zeros(cells, np.bool_),
-        np.zeros(cells, np.bool_),
-        np.zeros(cells, np.bool_),
-        np.full(cells, -1),
-        one_bit(local_ranks(offset), words),
-    )
+    base += np.cumsum(taken) - taken
+    return Memory(cases, offset, base, length, np.repeat(np.arange(ranks), taken))
 
 
 def fill(memory: Memory) -> None:
-    """Write what the ranks are given."""
+    """Write the ranks' inputs."""
     local = local_ranks(memory.offset)
-    given = memory.length[CODES[SEND]].copy()
-    first = memory.base[CODES[SEND]].copy()
-    broadcast_roots = []
+    count, first = memory.length[CODES[SEND]].copy(), memory.base[CODES[SEND]].copy()
+    results = memory.length[CODES[RECV]].copy()
     for begins, case in zip(memory.offset.tolist(), memory.cases, strict=False):
-        if case.calls[0].collective == "broadcast":
+        if DESCRIPTIONS[case.calls[0].collective].in_place == "always":  # read at the root alone
             root = begins + case.calls[0].root
-            given[root] = memory.length[CODES[RECV], root]
+            count[root], results[root] = memory.length[CODES[RECV], root], 0
             first[root] = memory.base[CODES[RECV], root]
-            broadcast_roots.append(root)
-    cells = spread(first, given)
-    rank = np.repeat(local, given)
+    cells, rank = spread(first, count), np.repeat(local, count)
     state = memory.state
     state[cells, FIRST] = rank
     state[cells, NUMBER] = 1
-    state[cells, ORIGIN] = spread(np.zeros_like(given), given)
+    state[cells, ORIGIN] = spread(np.zeros_like(count), count)
     state[cells, FLAGS] = WRITTEN | ORDERED
     state[cells, BITS:] = one_bit(rank, state.shape[1] - BITS)
-    results = memory.length[CODES[RECV]].copy()
-    results[broadcast_roots] = 0  # what is broadcast is only read there
     memory.protected[cells] = True
     memory.protected[spread(memory.base[CODES[RECV]], results)] = False
 
@@ -204,9 +190,10 @@ def check_results(memory: Memory, parts: Sequence[Sequence[Part]]) -> None:
     for begins, case, its in zip(memory.offset.tolist(), memory.cases, parts, strict=False):
         for local, call, _ in its:
             want = expected(case, call, local)
-            folded = case.size > 1 and call.collective in REDUCTIONS
+            what = DESCRIPTIONS[call.collective]
+            folded = case.size > 1 and what.reduces
             demanded = WRITTEN
-            demanded |= FINAL if folded and call.collective != "scan" else 0
+            demanded |= FINAL if folded and not what.prefix else 0
             demanded |= ORDERED if folded and case.in_rank_order else 0
             rank = local + begins
             cells = spread(memory.base[CODES[RECV], rank], memory.length[CODES[RECV], rank])

@@ -74,10 +74,9 @@ def _messages(table: Transfers, rank: int) -> Iterator[Row]:
 
 
 def _steps(table: Copies | Folds, rank: int) -> Iterator[Row]:
-    sources = table.sources if isinstance(table, Folds) else (table.source,)
     verb = "copy" if isinstance(table, Copies) else "fold, final" if table.final else "fold"
     for i in _rows(table.rank, rank):
-        places = [_place(place, i) for place in (*sources, table.target)]
+        places = [_place(place, i) for place in (*table.sources, table.target)]
         yield verb, int(table.count[i]), *places
 
 

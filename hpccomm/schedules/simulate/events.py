@@ -326,8 +326,7 @@ class _Cluster:
 
 def _places(step: Copies | Folds) -> list[tuple[Place, bool]]:
     """Return the places of a step, and whether each is read."""
-    sources = step.sources if isinstance(step, Folds) else (step.source,)
-    return [*((source, True) for source in sources), (step.target, False)]
+    return [*((source, True) for source in step.sources), (step.target, False)]
 
 
 def _alike(step: Copies | Folds, other: Copies | Folds) -> bool:
