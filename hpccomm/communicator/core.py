@@ -362,6 +362,8 @@ class Core:
             if demand.recv == "new":
                 result = self._new_like(x, demand, stream, on_device=on_device)
                 b = result if result.__class__ is np.ndarray else view(result, "out")
+                if demand.zeroed:
+                    self._clear(b, x, stream)
             else:
                 result = out
                 assert b is not None
@@ -377,6 +379,14 @@ class Core:
             return empty_like_kind(x, demand.shape, demand.call.dtype)
         assert isinstance(self._devices, Devices)
         return self._devices.new_like(x, demand.shape, demand.call.dtype, stream)
+
+    def _clear(self, new: View, x: Any, stream: object) -> None:
+        """Fill a new array with zeros."""
+        if not isinstance(new, DeviceArray):
+            flat(new).view(np.uint8).fill(0)
+            return
+        assert isinstance(self._devices, Devices)
+        self._devices.clear(new, x, stream)
 
     def _decide(
         self,

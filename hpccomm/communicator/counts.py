@@ -53,15 +53,16 @@ class CountExchange(Core):
     ) -> Lists:
         """Return `outgoing` with `recv_counts`, or with the rows that come for each block."""
         if recv_counts is not None:
-            number = len(outgoing.counts)
-            return outgoing._replace(recv_counts=check_counts("recv_counts", recv_counts, number))
+            whose = "peer" if CALLS[name].peers else "rank"
+            incoming = check_counts("recv_counts", recv_counts, len(outgoing.counts), whose)
+            return outgoing._replace(recv_counts=incoming)
         pretended = outgoing._replace(recv_counts=outgoing.counts)
         self._rehearse(name, x, out, pretended, timeout, algorithm, stream)
         self._refuse_exchange("recv_counts")
         mine = np.array(outgoing.counts, np.int64)
         lists = Lists(peers=outgoing.peers)
-        incoming = self._collective(CALLS[name].name, mine, timeout=timeout, lists=lists)
-        known = outgoing._replace(recv_counts=tuple(incoming.tolist()))
+        arrived = self._collective(CALLS[name].name, mine, timeout=timeout, lists=lists)
+        known = outgoing._replace(recv_counts=tuple(arrived.tolist()))
         self._agree_on_fit(name, x, out, known)
         return known
 

@@ -21,6 +21,7 @@ from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import arrays, streams
 from hpccomm.memory.cuda.arrays import DeviceArray
 from hpccomm.memory.cuda.library import cupy
+from hpccomm.memory.cuda.memory import clear
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.runtime.engine import CallEngine, Label, Operation
 from hpccomm.runtime.lifetime import ExitStep, at_exit, keep
@@ -182,6 +183,10 @@ class Devices:
                 return arrays.empty_like_kind(x, shape, dtype)
         with streams.used_for(x, pointer, self.device):
             return arrays.empty_like_kind(x, shape, dtype)
+
+    def clear(self, array: DeviceArray, x: Any, stream: object) -> None:
+        """Fill a new array that `new_like` made with zeros, on the same stream."""
+        clear(array.pointer, array.nbytes, self._queue(x, stream)[0])
 
     # Issuing.
 

@@ -146,7 +146,7 @@ def terms(
     call: Signature, path: str, algorithm: str, deterministic: bool, async_op: bool
 ) -> dict[str, object]:
     """Return what must be equal on all ranks in a call, as plain data."""
-    counts: tuple[int, ...] = () if call.collective == "all_to_all" else call.counts
+    counts: tuple[int, ...] = () if call.individual else call.counts
     if call.uniform and counts:
         counts = (counts[0],)
     return {

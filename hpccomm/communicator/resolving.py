@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from hpccomm import dtypes, reductions
-from hpccomm.contracts.collectives import Collective
+from hpccomm.contracts.collectives import NOBODY, Collective
 from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch, UsageError
@@ -75,6 +75,8 @@ class Resolved:
         Of the result; a new array is made so.
     written : bool
         Whether x is written.
+    zeroed : bool
+        Whether a new array begins with zeros, since the call does not write all of it.
     """
 
     call: Signature
@@ -82,6 +84,7 @@ class Resolved:
     recv: Role | None
     shape: Shape
     written: bool = False
+    zeroed: bool = False
 
 
 class _Extents(NamedTuple):
@@ -128,7 +131,8 @@ def resolve(collective: Collective, arguments: CallArguments) -> Resolved:
         dtype,
         extents.counts,
         extents.recv_counts,
-        uniform=not lists.counts,
+        lists.peers,
+        uniform=not (lists.counts or collective.peers),
         op=op,
         root=root,
         exclusive=arguments.exclusive,
@@ -139,7 +143,8 @@ def resolve(collective: Collective, arguments: CallArguments) -> Resolved:
     # In place by an `out` that the user gave, what is written is seen from that.
     through_out = collective.in_place == "by default" or collective.sends == "block"
     written = recv == "x" or (in_place and not through_out)
-    return Resolved(call, "x" if sends else None, recv, extents.result, written)
+    send: Role | None = "x" if sends else None
+    return Resolved(call, send, recv, extents.result, written, NOBODY in lists.peers)
 
 
 def _required(arguments: CallArguments, which: str) -> tuple[DType, Shape]:
@@ -180,10 +185,10 @@ def _extents(
         return _Extents((math.prod(shape),), (), shape)
     if arguments.lists.counts:
         return _listed(collective, arguments, name, shape, sends=sends)
-    size = arguments.size
+    size = len(arguments.lists.peers) if collective.peers else arguments.size
     if collective.sends == "block":
         return _Extents((math.prod(shape),) * size, (), (size, *shape))
-    block = _block("x", shape, size) if sends else shape
+    block = _block(collective, shape, size) if sends else shape
     counts = (math.prod(block),) * size
     if collective.receives == "blocks":
         return _Extents(counts, counts, shape)
@@ -194,7 +199,7 @@ def _listed(
     collective: Collective, arguments: CallArguments, name: str, shape: Shape, *, sends: bool
 ) -> _Extents:
     """Return the same for blocks whose rows are listed."""
-    rank, (counts, recv_counts, _) = arguments.rank, arguments.lists
+    rank, (counts, recv_counts, peers) = arguments.rank, arguments.lists
     rest = _rows(name, shape)
     listed = "send_counts" if collective.individual else "counts"
     if collective.sends == "block" or not sends:
@@ -202,15 +207,17 @@ def _listed(
     else:
         _check_rows(name, shape, listed, sum(counts), "in all")
     if collective.individual:
-        _check_own(rank, counts, recv_counts)
+        for block, peer in enumerate(peers if collective.peers else range(len(counts))):
+            if peer == rank:
+                _check_own(rank, block, counts, recv_counts)
         rows = sum(recv_counts)
     else:
         rows = sum(counts) if collective.receives == "blocks" else counts[rank]
     return _Extents(_elements(counts, rest), _elements(recv_counts, rest), (rows, *rest))
 
 
-def check_counts(name: str, counts: object, size: int) -> Shape:
-    """Return `counts` as one number of rows for each rank.
+def check_counts(name: str, counts: object, size: int, whose: str = "rank") -> Shape:
+    """Return `counts` as one number of rows for each of `size` blocks.
 
     Raises
     ------
@@ -221,33 +228,62 @@ def check_counts(name: str, counts: object, size: int) -> Shape:
         numbers = tuple(check_int(name, each) for each in counts)  # type: ignore[attr-defined]
     except (TypeError, UsageError):
         raise UsageError(
-            f"{name} is {counts!r}; give a sequence of {size} numbers of rows, one for each rank"
+            f"{name} is {counts!r}; give a sequence of {size} numbers of rows, one for each {whose}"
         ) from None
     if len(numbers) != size:
-        raise UsageError(f"{name} has {len(numbers)} numbers; give {size}, one for each rank")
-    if min(numbers) < 0:
+        raise UsageError(f"{name} has {len(numbers)} numbers; give {size}, one for each {whose}")
+    if min(numbers, default=0) < 0:
         raise UsageError(f"{name} is {numbers}; numbers of rows are 0 or more")
     return numbers
 
 
-def _check_own(rank: int, counts: Shape, recv_counts: Shape) -> None:
-    if counts[rank] != recv_counts[rank]:
+def check_peers(peers: object, size: int) -> Shape:
+    """Return `peers` as ranks, with `NOBODY` for None.
+
+    Raises
+    ------
+    UsageError
+        If it is no sequence of ranks and None.
+    """
+    try:
+        listed = list(peers)  # type: ignore[call-overload]
+    except TypeError:
         raise UsageError(
-            f"send_counts[{rank}] is {counts[rank]} and recv_counts[{rank}] is {recv_counts[rank]} "
-            f"on rank {rank}; what a rank sends to itself is what it receives from itself"
+            f"peers is {peers!r}; give a sequence of ranks, one for each block, or None for a block "
+            "that is not exchanged"
+        ) from None
+    return tuple(
+        NOBODY if each is None else check_rank(f"peers[{block}]", each, size)
+        for block, each in enumerate(listed)
+    )
+
+
+def _check_own(rank: int, block: int, counts: Shape, recv_counts: Shape) -> None:
+    if counts[block] != recv_counts[block]:
+        raise UsageError(
+            f"send_counts[{block}] is {counts[block]} and recv_counts[{block}] is "
+            f"{recv_counts[block]} on rank {rank}; what a rank sends to itself is what it receives "
+            "from itself"
         )
 
 
-def _block(name: str, shape: Shape, size: int) -> Shape:
-    """Return the shape of one of `size` equal blocks along axis 0."""
+def _block(collective: Collective, shape: Shape, size: int) -> Shape:
+    """Return the shape of one of `size` equal blocks of x along axis 0."""
     if not shape:
-        raise UsageError(f"{name} is 0-d; give an array whose axis 0 is divisible by {size}")
-    if shape[0] % size:
+        raise UsageError(f"x is 0-d; give an array whose axis 0 is divisible by {size}")
+    if size and shape[0] % size == 0:
+        return (shape[0] // size, *shape[1:])
+    if collective.peers and size + shape[0]:
         raise UsageError(
-            f"{name} has shape {shape}; axis 0 must be divisible by the {size} ranks "
-            "(the call whose name ends in _v takes uneven blocks)"
+            f"x has shape {shape}; axis 0 must be divisible by the {size} peers "
+            "(send_counts lists the rows of uneven blocks)"
         )
-    return (shape[0] // size, *shape[1:])
+    if collective.peers:
+        return shape
+    raise UsageError(
+        f"x has shape {shape}; axis 0 must be divisible by the {size} ranks "
+        "(the call whose name ends in _v takes uneven blocks)"
+    )
 
 
 def _rows(name: str, shape: Shape) -> Shape:

@@ -5,10 +5,12 @@ from it: the lengths of arrays, the rules for arguments and for overlap, what th
 and what the proof expects.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
+
+from hpccomm.errors import UsageError
 
 Extent = Literal["nothing", "whole", "block", "blocks"]
 """How much of an array a rank sends or receives: none of it, all of it, its own block, or a block for
@@ -27,6 +29,10 @@ InPlace = Literal["never", "always", "by default", "on request", "own block"]
 Uneven = Literal["counts", "send_counts and recv_counts"]
 """What an uneven call lists: the rows of each rank's block, the same list on all ranks; or, each rank
 for itself, the rows that go to each rank and those that come from it."""
+
+
+NOBODY = -1
+"""Stands for no rank among the peers of a call."""
 
 
 def _one(_ranks: int) -> float:
@@ -65,6 +71,9 @@ class Collective:
     uneven : Uneven or None
         What the call on blocks of different sizes lists (its name ends in ``_v``); None if there is
         no such call.
+    peers : bool
+        Whether the blocks are those of peers that each rank lists, instead of those of all ranks. It
+        has one call, on blocks of one size and of different ones.
     """
 
     name: str
@@ -77,6 +86,7 @@ class Collective:
     reduces: bool = False
     prefix: bool = False
     uneven: Uneven | None = None
+    peers: bool = False
 
     @property
     def rooted(self) -> bool:
@@ -96,7 +106,17 @@ class Collective:
     @property
     def calls(self) -> tuple[str, ...]:
         """Names of the calls: the one on blocks of one size, and the uneven one if there is any."""
-        return (self.name,) if self.uneven is None else (self.name, f"{self.name}_v")
+        only = self.uneven is None or self.peers
+        return (self.name,) if only else (self.name, f"{self.name}_v")
+
+    def uses(self, rank: int, root: int) -> tuple[bool, bool]:
+        """Return whether a rank has an array to send and one to receive into, each of its own."""
+        sends = self.sends != "nothing" and self.in_place != "always"
+        receives = self.receives != "nothing"
+        at_root = rank == root
+        return sends and (at_root or not self.root_sends), receives and (
+            at_root or not self.root_receives
+        )
 
 
 DESCRIPTIONS: Mapping[str, Collective] = MappingProxyType(
@@ -181,3 +201,39 @@ ROOTED = frozenset(each.name for each in DESCRIPTIONS.values() if each.rooted)
 
 BLOCKWISE = frozenset(each.name for each in DESCRIPTIONS.values() if each.blockwise)
 """Those that count the block of each rank; the others count the array, or nothing."""
+
+
+def ring(rank: int, size: int) -> tuple[int, int]:
+    """Return the neighbours of a rank on a ring: the one before it and the one after it."""
+    return (rank - 1) % size, (rank + 1) % size
+
+
+def counterpart(rank: int, block: int, peers: Callable[[int], Sequence[int]]) -> int:
+    """Return the number of the peer's block that a block is exchanged with.
+
+    The k-th time that a rank lists a peer belongs to the k-th time that the peer lists the rank.
+
+    Parameters
+    ----------
+    rank : int
+        The rank.
+    block : int
+        The number of its block; its peer is a rank.
+    peers : callable
+        ``peers(rank)`` gives the peers that a rank lists.
+
+    Raises
+    ------
+    UsageError
+        If the peer lists the rank less often.
+    """
+    mine = tuple(peers(rank))
+    peer = mine[block]
+    before = mine[:block].count(peer)
+    listed = [number for number, other in enumerate(peers(peer)) if other == rank]
+    if before >= len(listed):
+        raise UsageError(
+            f"rank {rank} lists rank {peer} as a peer {mine.count(peer)} times, and rank {peer} lists "
+            f"rank {rank} {len(listed)} times; let both list each other equally often"
+        )
+    return listed[before]

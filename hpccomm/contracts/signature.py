@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.contracts.collectives import DESCRIPTIONS, Collective, Extent
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op
 
@@ -13,34 +14,24 @@ from hpccomm.reductions import Op
 class Signature:
     """What a collective call asks for.
 
-    Each call has at most two flat arrays on a rank, `send` and `recv`:
-
-    =============== ========================== ===========================
-    collective      send                       recv
-    =============== ========================== ===========================
-    all_reduce      the contribution           the result
-    broadcast       (recv)                     x, on every rank
-    reduce          the contribution           the result, at root
-    all_gather      the own block              all blocks, by rank
-    reduce_scatter  the contribution, blocks   the own block of the result
-    all_to_all      a block for each rank      a block from each rank
-    gather          the own block              all blocks, at root
-    scatter         all blocks, at root        the own block
-    scan            the contribution           the result
-    barrier         nothing                    nothing
-    =============== ========================== ===========================
+    Each call has at most two flat arrays on a rank, `send` and `recv`. What they hold is said by the
+    collective's description in `hpccomm.contracts.collectives`: nothing, the whole array, the own block,
+    or a block for (or from) each rank. A broadcast has one array, `recv`, on every rank.
 
     Attributes
     ----------
     collective : str
-        One of `COLLECTIVES`.
+        One of `hpccomm.contracts.collectives.COLLECTIVES`.
     dtype : dtype
         Of all arrays.
     counts : tuple of int
         Elements: one number where every rank has the same (all_reduce, broadcast, reduce, scan:
-        the whole array), else the block of each rank. For all_to_all what this rank sends to each.
+        the whole array), else the block of each rank. Where ranks have numbers of their own
+        (all_to_all), the blocks that this rank sends.
     recv_counts : tuple of int
-        For all_to_all, what this rank receives from each; else empty.
+        Where ranks have numbers of their own, the blocks that this rank receives; else empty.
+    peers : tuple of int
+        Where blocks are those of listed peers, the peer of each, or `NOBODY`; else empty.
     uniform : bool
         Whether all blocks, on all ranks, have one size.
     op : ReduceOp, PremulSum, callable or None
@@ -57,6 +48,7 @@ class Signature:
     dtype: DType
     counts: tuple[int, ...]
     recv_counts: tuple[int, ...] = ()
+    peers: tuple[int, ...] = ()
     uniform: bool = True
     op: Op | None = None
     root: int = -1
@@ -64,9 +56,19 @@ class Signature:
     in_place: bool = False
 
     @property
+    def description(self) -> Collective:
+        """What the collective is."""
+        return DESCRIPTIONS[self.collective]
+
+    @property
     def name(self) -> str:
         """Name of the call."""
-        return self.collective if self.uniform else f"{self.collective}_v"
+        return self.description.calls[0 if self.uniform else -1]
+
+    @property
+    def individual(self) -> bool:
+        """Whether each rank has counts (and peers) of its own, which others do not know."""
+        return self.description.individual and not self.uniform
 
     @property
     def elements(self) -> int:
@@ -79,21 +81,19 @@ class Signature:
         return self.elements * self.dtype.itemsize
 
     def lengths(self, ranks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the elements of `send` and `recv` on each of `ranks`, after the table above."""
-        counts = np.array(self.counts, np.int64)
-        none = np.zeros(len(ranks), np.int64)
-        total = none + counts.sum()
-        own = none + counts[ranks % len(counts)]
-        at_root = np.where(ranks == self.root, total, 0)
-        return {
-            "all_reduce": (total, total),
-            "broadcast": (none, total),
-            "reduce": (total, at_root),
-            "all_gather": (own, total),
-            "reduce_scatter": (total, own),
-            "all_to_all": (total, none + sum(self.recv_counts)),
-            "gather": (own, at_root),
-            "scatter": (at_root, own),
-            "scan": (total, total),
-            "barrier": (none, none),
-        }[self.collective]
+        """Return the elements of `send` and `recv` on each of `ranks`."""
+        what = self.description
+        at_root = ranks == self.root
+        own = np.array(self.counts, np.int64)[ranks % len(self.counts)] if self.counts else 0
+
+        def elements(extent: Extent, total: int, root_only: bool) -> NDArray[np.int64]:
+            count = own if extent == "block" else total
+            held = np.ones(len(ranks), np.int64) if not root_only else at_root.astype(np.int64)
+            return held * (0 if extent == "nothing" else count)
+
+        sends: Extent = "nothing" if what.in_place == "always" else what.sends
+        received = sum(self.recv_counts if what.individual else self.counts)
+        return (
+            elements(sends, sum(self.counts), what.root_sends),
+            elements(what.receives, received, what.root_receives),
+        )

@@ -158,7 +158,7 @@ class AlgorithmRunner:
         itemsize = call.dtype.itemsize
         nbytes = self._segment or pick.segment or DEFAULT_SEGMENT
         segment = max(1, nbytes // itemsize)
-        if call.collective != "all_to_all" or call.uniform:  # else ranks have their own elements
+        if not call.individual:  # else ranks have their own elements
             segment = max(segment, call.elements // MOST_SEGMENTS)
         room = 0 if self._sharing is None else self._sharing.room // itemsize
         channels = pick.channels or DEFAULT_CHANNELS
@@ -186,8 +186,7 @@ def _nbytes(segment: int | None, itemsize: int) -> int | None:
 
 def _fingerprint(call: Signature, algorithm: str, deterministic: bool) -> int:
     """Return a number that differs where calls do that must be equal on all ranks."""
-    # Each rank has its own counts of an uneven all-to-all.
-    counts = () if call.collective == "all_to_all" and not call.uniform else call.counts
+    counts = () if call.individual else call.counts
     op = None if call.op is None else (name_of(call.op), repr(getattr(call.op, "factor", None)))
     asked = (call.collective, str(call.dtype), counts, op, call.root, call.exclusive)
     terms = (*asked, algorithm, deterministic)

@@ -123,7 +123,7 @@ class DeviceSchedules:
         # Scans pass partial results on: in float32 they are rounded once, and not at each hop.
         wide = (
             deterministic
-            and call.collective == "scan"
+            and call.description.prefix
             and is_narrow(call.dtype)
             and isinstance(call.op, ReduceOp | PremulSum)
         )
@@ -133,7 +133,7 @@ class DeviceSchedules:
         build = found.ordered if deterministic and found.ordered is not None else found.build
         itemsize = inner.dtype.itemsize
         segment = max(1, self._segment // itemsize)
-        if call.collective != "all_to_all" or call.uniform:  # else ranks have their own elements
+        if not call.individual:  # else ranks have their own elements
             segment = max(segment, call.elements // MOST_SEGMENTS)
         # Channels would follow one another on a stream: they have nothing to gain.
         tuning = Tuning(segment, 1, self._topology)

@@ -79,7 +79,7 @@ class HostDispatch:
             assert native is not None
             choice = self._choice(call, decision)
             return with_pre_and_post(choice, before, _polled(native), native.run, after)
-        if deterministic and call.collective == "scan" and _rounds_narrow(call):
+        if deterministic and call.description.prefix and _rounds_narrow(call):
             return self._widened(call, decision)
         started = self._own.start(call, inner, decision.pick, deterministic)
         choice = self._choice(call, decision, started)

@@ -138,7 +138,7 @@ class NcclDispatch:
 
     def _library(self, call: Signature, deterministic: bool) -> tuple[Signature, tuple[str, ...]]:
         """Return what NCCL is asked for, and the names under which it does that."""
-        if call.collective == "all_to_all":
+        if call.description.individual:
             # Ranks that are in place must choose as those that are not: they copy first.
             call = replace(call, in_place=False)
         if deterministic:

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from hpccomm.contracts.collectives import BLOCKWISE
+import numpy as np
+
 from hpccomm.contracts.signature import Signature
 
 PART_BYTES = 4 << 20
@@ -43,14 +44,6 @@ class Part(NamedTuple):
     recv: Rows | None
 
 
-def has(call: Signature, rank: int) -> tuple[bool, bool]:
-    """Return whether a rank has a `send` and a `recv` in the call, after the table of `Signature`."""
-    name, root = call.collective, call.root
-    send = name not in ("broadcast", "barrier") and (name != "scatter" or rank == root)
-    recv = name != "barrier" and (name not in ("reduce", "gather") or rank == root)
-    return send, recv
-
-
 def parts(call: Signature, rank: int, size: int, nbytes: int = PART_BYTES) -> tuple[Part, ...]:
     """Return the parts of a call, at least one, in their order. The same number on all ranks.
 
@@ -66,18 +59,16 @@ def parts(call: Signature, rank: int, size: int, nbytes: int = PART_BYTES) -> tu
     nbytes : int
         Bytes of the larger array in a part, about.
     """
-    send, recv = has(call, rank)
+    what = call.description
+    send, recv = what.uses(rank, call.root)
     itemsize = call.dtype.itemsize
-    whole = call.counts[0]
-    blocks = size if call.collective in BLOCKWISE else 1
+    whole = call.counts[0] if call.uniform else 0
+    blocks = size if what.blockwise else 1
     row = nbytes if blocks == 1 else max(nbytes // blocks, ROW_BYTES)
     step = max(1, row // itemsize)
     if not call.uniform or whole <= step:
-        sent, received = _whole(call, rank)
+        sent, received = (Rows(0, int(n[0]) * itemsize) for n in call.lengths(np.array([rank])))
         return (Part(call, sent if send else None, received if recv else None),)
-    # Which of the two has a block for each rank.
-    many_sent = call.collective in ("reduce_scatter", "all_to_all", "scatter")
-    many_received = call.collective in ("all_gather", "all_to_all", "gather")
     cut = []
     for start in range(0, whole, step):
         count = min(step, whole - start)
@@ -85,21 +76,7 @@ def parts(call: Signature, rank: int, size: int, nbytes: int = PART_BYTES) -> tu
         many = one._replace(height=size, pitch=whole * itemsize)
         counts = (count,) * len(call.counts)
         inner = replace(call, counts=counts, recv_counts=counts if call.recv_counts else ())
-        sent, received = many if many_sent else one, many if many_received else one
+        sent = many if what.sends == "blocks" else one
+        received = many if what.receives == "blocks" else one
         cut.append(Part(inner, sent if send else None, received if recv else None))
     return tuple(cut)
-
-
-def _whole(call: Signature, rank: int) -> tuple[Rows, Rows]:
-    """Return all bytes of both arrays of a rank, as if it had both."""
-    itemsize = call.dtype.itemsize
-    total = sum(call.counts) * itemsize
-    own = call.counts[rank % len(call.counts)] * itemsize
-    sent, received = {
-        "all_gather": (own, total),
-        "gather": (own, total),
-        "reduce_scatter": (total, own),
-        "scatter": (total, own),
-        "all_to_all": (total, sum(call.recv_counts) * itemsize),
-    }.get(call.collective, (total, total))
-    return Rows(0, sent), Rows(0, received)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.collectives import NOBODY
 from hpccomm.contracts.device import DeviceRoute, Piece
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Request, Steps, Transport
@@ -73,23 +74,26 @@ class Flow(NamedTuple):
 
     Attributes
     ----------
-    collective : str
-        The call.
     dtype : dtype
         Of the elements.
+    one_array : bool
+        Whether the call has one array for both, as a broadcast.
     fetches : bool
         Whether this rank's contribution is copied to the host.
     returns : bool
         Whether a result is copied back.
     single : bool
         Whether contribution and result have one block: the host's call is in place.
+    keeps : bool
+        Whether some of the result is not written: it is copied to the host first.
     """
 
-    collective: str
     dtype: DType
+    one_array: bool
     fetches: bool
     returns: bool
     single: bool
+    keeps: bool
 
 
 class Slot:
@@ -214,14 +218,16 @@ class StagedDispatch:
         return parts(call, transport.rank, transport.size, self._part_bytes)
 
     def _flow(self, call: Signature, first: Stage) -> Flow:
-        broadcast = call.collective == "broadcast"
+        what = call.description
+        one_array = what.in_place == "always"
         at_root = call.root == self._messages.rank
         return Flow(
-            call.collective,
             call.dtype,
-            fetches=at_root if broadcast else first.send is not None,
-            returns=first.recv is not None and not (broadcast and at_root),
-            single=broadcast or _in_place(call.collective, first.recv),
+            one_array,
+            fetches=at_root if one_array else first.send is not None,
+            returns=first.recv is not None and not (one_array and at_root),
+            single=_in_one_block(call, first.recv),
+            keeps=NOBODY in call.peers,
         )
 
     # Collectives.
@@ -230,19 +236,19 @@ class StagedDispatch:
         self, flow: Flow, stages: Sequence[Stage], send: int, recv: int, stream: int
     ) -> Steps:
         """Fetch a part, communicate it, return it; the next and the last one at the same time."""
-        if flow.collective == "broadcast":
+        if flow.one_array:
             send = recv
         down, up = (stream, stream) if len(stages) == 1 else self._beside(stream)
         slots = self._slots(flow, stages[0], min(SLOTS, len(stages)))
         try:
-            self._fetch(flow, stages[0], slots[0], send, down)
+            self._fetch(flow, stages[0], slots[0], send, recv, down)
             for number, stage in enumerate(stages):
                 slot = slots[number % SLOTS]
                 if number + 1 < len(stages):
                     following = slots[(number + 1) % SLOTS]
                     while not following.free():
                         yield False
-                    self._fetch(flow, stages[number + 1], following, send, down)
+                    self._fetch(flow, stages[number + 1], following, send, recv, down)
                 if flow.fetches:
                     while not ready(slot.fetched):
                         yield False
@@ -284,7 +290,9 @@ class StagedDispatch:
                 for _ in range(number)
             ]
 
-    def _fetch(self, flow: Flow, stage: Stage, slot: Slot, send: int, stream: int) -> None:
+    def _fetch(
+        self, flow: Flow, stage: Stage, slot: Slot, send: int, recv: int, stream: int
+    ) -> None:
         if not flow.fetches:
             return
         rows = stage.recv if flow.single else stage.send
@@ -294,6 +302,8 @@ class StagedDispatch:
         with on_device(self._device):
             if rows.nbytes:
                 copied(send, rows, block.pointer, stream, to_host=True)
+            if flow.keeps and stage.recv is not None and slot.recv is not None:
+                copied(recv, stage.recv, slot.recv.pointer, stream, to_host=True)
             record(slot.fetched, stream)
 
     def _return(self, flow: Flow, stage: Stage, slot: Slot, recv: int, stream: int) -> None:
@@ -402,14 +412,15 @@ def message_name(receives: Sequence[Piece], sends: Sequence[Piece]) -> str:
     return "recv" if receives else "send"
 
 
-def _in_place(collective: str, recv: Rows | None) -> bool:
+def _in_one_block(call: Signature, recv: Rows | None) -> bool:
     """Whether the host's call has one block for contribution and result."""
-    return collective in ("all_reduce", "scan") or (collective == "reduce" and recv is not None)
+    what = call.description
+    return what.sends == what.receives == "whole" and recv is not None
 
 
 def _hosted(part: Part) -> Signature:
-    """Return the call on host memory that a part comes to."""
-    in_place = _in_place(part.call.collective, part.recv)
+    """Return the call on host memory that carries out a part."""
+    in_place = _in_one_block(part.call, part.recv) and part.call.description.in_place != "always"
     return replace(part.call, in_place=in_place)
 
 
@@ -420,7 +431,7 @@ def _arrays(flow: Flow, stage: Stage, slot: Slot) -> tuple[Host, Host]:
     """Return what the host's call sends and receives."""
     recv = _array(slot.recv, stage.recv, flow.dtype)
     if flow.single:
-        return (None if flow.collective == "broadcast" else recv), recv
+        return (None if flow.one_array else recv), recv
     return _array(slot.send, stage.send, flow.dtype), recv
 
 

@@ -69,11 +69,13 @@ class _InTurn:
 def native(comm: Any, call: Signature, reductions: Reductions) -> Native | None:
     """Return MPI's own way to carry out `call`, or None."""
     if call.op is None:
-        return _MAKERS[call.collective](comm, call)
+        maker = _MAKERS.get(call.collective)
+        return None if maker is None else maker(comm, call)
     if not isinstance(call.op, ReduceOp):
         return None
     names = reductions.get((call.op, call.dtype))
-    return None if names is None else _REDUCERS[call.collective](comm, call, *names)
+    reducer = _REDUCERS.get(call.collective)
+    return None if names is None or reducer is None else reducer(comm, call, *names)
 
 
 def _pieces(call: Signature) -> int:

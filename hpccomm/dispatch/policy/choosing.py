@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+from hpccomm.contracts.collectives import COLLECTIVES
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE, Pick, Shape, Table
 from hpccomm.errors import UsageError
@@ -29,20 +30,25 @@ class ByBytes(NamedTuple):
     large: str
 
 
-BY_BYTES: Mapping[str, ByBytes] = MappingProxyType(
-    {
-        "all_reduce": ByBytes("recursive_doubling", "halving_doubling", "ring"),
-        "broadcast": ByBytes("binomial", "binomial", "scatter_all_gather"),
-        "reduce": ByBytes("binomial", "binomial", "halving_doubling"),
-        "all_gather": ByBytes("bruck", "bruck", "ring"),
-        "reduce_scatter": ByBytes("halving_doubling", "halving_doubling", "ring"),
-        "all_to_all": ByBytes("linear", "pairwise", "pairwise"),
-        "gather": ByBytes("linear", "linear", "linear"),
-        "scatter": ByBytes("linear", "linear", "linear"),
-        "scan": ByBytes("binomial", "binomial", "binomial"),
-        "barrier": ByBytes("dissemination", "dissemination", "dissemination"),
-    }
-)
+_CHOSEN = {
+    "all_reduce": ByBytes("recursive_doubling", "halving_doubling", "ring"),
+    "broadcast": ByBytes("binomial", "binomial", "scatter_all_gather"),
+    "reduce": ByBytes("binomial", "binomial", "halving_doubling"),
+    "all_gather": ByBytes("bruck", "bruck", "ring"),
+    "reduce_scatter": ByBytes("halving_doubling", "halving_doubling", "ring"),
+    "all_to_all": ByBytes("linear", "pairwise", "pairwise"),
+    "scan": ByBytes("binomial", "binomial", "binomial"),
+}
+"""For collectives that have several algorithms which send messages, those that are taken."""
+
+
+def _by_bytes(collective: str) -> ByBytes:
+    """Return what is taken for a collective, which is its first algorithm if it has no choice."""
+    first = next(name for name, each in ALGORITHMS[collective].items() if not each.shared)
+    return _CHOSEN.get(collective, ByBytes(first, first, first))
+
+
+BY_BYTES: Mapping[str, ByBytes] = MappingProxyType({name: _by_bytes(name) for name in COLLECTIVES})
 """What is taken of hpccomm's own algorithms where no table tells."""
 
 NAMES = (AUTO, NATIVE, *sorted({name for each in ALGORITHMS.values() for name in each}))
@@ -203,11 +209,11 @@ def own(call: Signature, size: int, *, message: int = 1) -> str:
 
 def _sized(call: Signature) -> bool:
     """Whether the bytes of a call are the same on all ranks."""
-    return call.collective != "all_to_all" or call.uniform
+    return not call.individual
 
 
 def _what(call: Signature) -> str:
-    if call.collective == "barrier":
+    if call.description.sends == "nothing":
         return ""
     if call.op is None:
         return f" of {call.dtype}"

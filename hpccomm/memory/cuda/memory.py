@@ -66,3 +66,9 @@ def copy(source: int, target: int, nbytes: int, stream: int) -> None:
     if nbytes and source != target:
         runtime = cupy().cuda.runtime
         runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToDevice, stream)
+
+
+def clear(target: int, nbytes: int, stream: int) -> None:
+    """Put zeros into device memory on a stream."""
+    if nbytes:
+        cupy().cuda.runtime.memsetAsync(target, 0, nbytes, stream)
