@@ -1,15 +1,18 @@
 """The parameters of a network from measured times, by linear least squares on the prices' terms.
 
-A price is a sum of terms, each a number of messages or bytes times a parameter: linear, once it is
-known which paths are the longest. That is found with the parameters of the last round, until they
-change no more. Each row counts by its relative error: times differ by many powers of ten. No
+A price is linear in the parameters along its critical path: so many messages, each a latency, so many
+bytes, each a port's time. Which path is critical depends on the parameters. So the two are found in
+turn until they change no more: the paths are walked with the parameters of the last round
+(`hpccomm.schedules.cost.rounds`), and the parameters are fitted to them. Where this leads depends on
+where it begins: from several starts it goes by the paths that all of them have seen, and then from the
+best result on by its own. Each row counts by its relative error: times differ by many powers of ten. No
 parameter is negative: C. L. Lawson, R. J. Hanson, "Solving least squares problems", 1974, chapter 23.
 
 What a port takes for each message (`gap`) and what ports share stay as they are described.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,11 +20,16 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import ResultsError
-from hpccomm.schedules.cost.model import Ways, longest, rates, stages
+from hpccomm.schedules.cost.model import linear_price
 from hpccomm.schedules.cost.network import Level, Network
+from hpccomm.schedules.cost.rounds import PARAMETERS
 from hpccomm.schedules.schedule import Tuning
 
 Floats = NDArray[np.float64]
+
+Paths = Callable[[Network], Floats]
+"""Gives the critical path of each measurement on a network: float64 (measurements, 1 + parameters), how
+many there are of each of `PARAMETERS`, and the seconds of what is not fitted."""
 
 ROUNDS = 30
 """After so many rounds the parameters of the best one are taken."""
@@ -32,20 +40,13 @@ APART = 0.03
 SPEEDS = ("inner bandwidth", "across bandwidth", "reduce", "copy")
 """Parameters that are bytes a second; the others are seconds."""
 
-COLUMNS = {
-    "inner latency": 0,
-    "inner bandwidth": 2,
-    "across latency": 3,
-    "across bandwidth": 5,
-    "reduce": 6,
-    "overhead": None,
-    "copy": 7,
-}
-"""Which term of a path each parameter multiplies; where two cannot be told apart, the first is fitted."""
+OVERHEAD = "overhead"
+"""What every call takes, whatever its path."""
 
-_MESSAGES = tuple(name for name in COLUMNS if name.endswith(("latency", "bandwidth")))
+NAMES = (*PARAMETERS[:-1], OVERHEAD, PARAMETERS[-1])
+"""What is fitted; of parameters that cannot be told apart the first is."""
 
-_GAPS = (1, 4)
+_MESSAGES = tuple(name for name in NAMES if name.endswith(("latency", "bandwidth")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Parameter:
     Attributes
     ----------
     name : str
-        One of `COLUMNS`.
+        One of `NAMES`.
     value : float
         Seconds, or bytes a second.
     error : float
@@ -131,10 +132,18 @@ def fit(network: Network, measurements: Sequence[Measurement]) -> Fit:
             f"{len(measurements)} rows to fit parameters to; at least 2 are needed, of own "
             "algorithms: measure several sizes, with --algorithm"
         )
+    seconds = np.array([each.seconds for each in measurements])
     names = _names(network)
-    tried = (_descend(start, network, measurements, names) for start in _starts(network))
-    _, found, told = min(tried, key=lambda each: each[0])
-    columns, weighted = _columns(found, _paths(found, measurements), measurements, names)
+    starts = list(_starts(network))
+    seen = np.array([_walked(start, measurements) for start in starts])
+    rough = (_descend((start, None), network, seconds, names, _longest(seen)) for start in starts)
+    _, near, by = min(rough, key=lambda each: each[0])
+
+    def exact(tried: Network) -> Floats:
+        return _walked(tried, measurements)
+
+    _, found, told = _descend((near, by), network, seconds, names, exact)
+    columns, weighted = _columns(exact(found), seconds, names)
     residuals = columns @ _values(found, names) - weighted
     errors = _errors(columns, residuals, names, told)
     apart = _told_apart(columns, names)
@@ -149,66 +158,76 @@ def _starts(network: Network) -> Iterator[Network]:
     """Yield networks of which one is near enough: which paths are the longest depends on ratios."""
     yield network
     for bandwidth in (1e9, 1e10, 1e11, 1e12):
-        for across_latency in (1e-6, 1e-5):
-            for slower in (1, 10):
-                levels = (
-                    network.inner and replace(network.inner, latency=1e-6, bandwidth=bandwidth),
-                    network.across
-                    and replace(
-                        network.across, latency=across_latency, bandwidth=bandwidth / slower
-                    ),
-                )
-                if network.across is not None or (across_latency, slower) == (1e-6, 1):
-                    yield replace(network, inner=levels[0], across=levels[1])
+        for latency, slower in ((1e-6, 1), (1e-5, 10)) if network.across else ((1e-6, 1),):
+            inner, across = network.inner, network.across
+            yield replace(
+                network,
+                reduce=bandwidth,
+                copy=bandwidth,
+                inner=inner and replace(inner, latency=1e-6, bandwidth=bandwidth),
+                across=across and replace(across, latency=latency, bandwidth=bandwidth / slower),
+            )
+
+
+def _walked(network: Network, measurements: Sequence[Measurement]) -> Floats:
+    """Return the critical paths of measurements on a network, as `Paths` do."""
+    rates = _values(network, list(PARAMETERS))
+    rows = []
+    for each in measurements:
+        seconds, counts = linear_price(network, each.call, each.algorithm, each.tuning)
+        rows.append([*counts, seconds - network.overhead - counts @ rates])
+    return np.array(rows)
+
+
+def _longest(seen: Floats) -> Paths:
+    """Return what gives the longest of the paths that were seen, (starts, measurements, 1 + parameters)."""
+
+    def longest(network: Network) -> Floats:
+        each = seen @ np.append(_values(network, list(PARAMETERS)), 1.0)
+        found: Floats = seen[each.argmax(axis=0), np.arange(seen.shape[1])]
+        return found
+
+    return longest
 
 
 def _descend(
-    start: Network, network: Network, measurements: Sequence[Measurement], names: list[str]
+    start: tuple[Network, list[str] | None],
+    network: Network,
+    seconds: Floats,
+    names: list[str],
+    paths: Paths,
 ) -> tuple[float, Network, list[str]]:
-    """Return the least error that is found from `start`, its network and what it was fitted by."""
-    found, told = start, list[str]()
-    nearest, best = (start, told), math.inf
-    paths = _paths(start, measurements)
+    """Return the least error that is found from `start`, its network and what it was fitted by.
+
+    `start` is a network, and what it was fitted by if it was.
+    """
+    found, told = start
+    nearest, best = (found, told or []), math.inf
     for _ in range(ROUNDS):
-        columns, weighted = _columns(found, paths, measurements, names)
-        if found is not start:
+        columns, weighted = _columns(paths(found), seconds, names)
+        if told is not None:
             error = float(np.linalg.norm(columns @ _values(found, names) - weighted))
             if error >= best * (1 - 1e-9):
                 break
             best, nearest = error, (found, told)
         fitted, told = _fitted(columns, weighted, names, network)
         found = _with(network, dict(zip(names, fitted.tolist(), strict=True)))
-        if any(level.node_bandwidth < math.inf for level in network.levels):
-            paths = _paths(found, measurements)
     return best, *nearest
-
-
-def _paths(network: Network, measurements: Sequence[Measurement]) -> list[list[Ways]]:
-    return [stages(network, each.call, each.algorithm, each.tuning) for each in measurements]
 
 
 def _names(network: Network) -> list[str]:
     """Return the parameters that a network has, those first that are fitted first."""
     levels = {"inner": network.inner, "across": network.across}
-    return [name for name in COLUMNS if levels.get(name.split()[0], network) is not None]
+    return [name for name in NAMES if levels.get(name.split()[0], network) is not None]
 
 
-def _columns(
-    network: Network,
-    paths: list[list[Ways]],
-    measurements: Sequence[Measurement],
-    names: list[str],
-) -> tuple[Floats, Floats]:
+def _columns(paths: Floats, seconds: Floats, names: list[str]) -> tuple[Floats, Floats]:
     """Return what each parameter is multiplied by, and what should come out, by measured time."""
-    parameters = rates(network)
-    terms = np.array([longest(each, parameters) for each in paths])
-    seconds = np.array([each.seconds for each in measurements])
-    gaps = terms[:, _GAPS] @ parameters[list(_GAPS)]
-    columns = np.empty((len(measurements), len(names)))
+    columns = np.ones((len(paths), len(names)))
     for at, name in enumerate(names):
-        term = COLUMNS[name]
-        columns[:, at] = 1.0 if term is None else terms[:, term]
-    return columns / seconds[:, None], 1.0 - gaps / seconds
+        if name != OVERHEAD:
+            columns[:, at] = paths[:, PARAMETERS.index(name)]
+    return columns / seconds[:, None], 1.0 - paths[:, -1] / seconds
 
 
 def _told_apart(columns: Floats, names: list[str]) -> list[str]:
@@ -295,9 +314,11 @@ def _non_negative(matrix: Floats, wanted: Floats) -> Floats:
 
 def _values(network: Network, names: list[str]) -> Floats:
     """Return the parameters in seconds: of a call, of a message, of a byte."""
-    seconds = rates(network)
-    terms = [COLUMNS[name] for name in names]
-    return np.array([network.overhead if term is None else seconds[term] for term in terms])
+    values = {OVERHEAD: network.overhead, "reduce": 1 / network.reduce, "copy": 1 / network.copy}
+    for kind, level in (("inner", network.inner), ("across", network.across)):
+        latency, byte = (0.0, 0.0) if level is None else (level.latency, 1 / level.bandwidth)
+        values |= {f"{kind} latency": latency, f"{kind} bandwidth": byte}
+    return np.array([values[name] for name in names])
 
 
 def _with(network: Network, values: dict[str, float]) -> Network:

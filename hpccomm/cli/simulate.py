@@ -23,10 +23,11 @@ Time a collective on a cluster that need not exist. A description of its network
 costs and what messages share; an algorithm's schedule says who sends what to whom.
 
 The model `events` runs the schedule in virtual time: every rank has its clock, and messages queue in
-front of the ports and links that they share. The model `cost` is a formula: quicker, and it
-estimates contention roughly. One table is printed for each collective and algorithm, as perf prints
-it; then the algorithms side by side, where one overtakes the other, and what bounds each at the
-largest size.
+front of the ports and links that they share. The model `cost` follows the rounds of the schedule: it
+agrees with `events`, and says less. The model `terms` adds up an algorithm's latency, bandwidth and
+reduction: an estimate, at once for any number of ranks. One table is printed for each collective and
+algorithm, as perf prints it; then the algorithms side by side, where one overtakes the other, and
+what bounds each at the largest size.
 """
 
 EXAMPLES = """\
@@ -173,9 +174,9 @@ def _title(cluster: str, ranks: int, case: simulation.SimulatedCall) -> str:
 def _asked(args: argparse.Namespace) -> simulation.SimulationRequest:
     sizes = flags.sizes(args)
     readers.check_segment(args.segment)
-    if args.skew and args.model == simulation.COST:
+    if args.skew and args.model != simulation.EVENTS:
         raise UsageError(
-            f"--skew {args.skew:g}: --model {simulation.COST} has all ranks start at once; "
+            f"--skew {args.skew:g}: --model {args.model} has all ranks start at once; "
             f"leave it out, or give --model {simulation.EVENTS}"
         )
     network = load(args.cluster)

@@ -1,4 +1,4 @@
-"""The closed form against the simulation of the schedule itself, where nothing contends."""
+"""The price by rounds against the simulation of the same schedule."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,6 @@ from cost.calls import call_of
 
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.schedules.cost.formulas import FORMULAS
 from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import Level, Network
 from hpccomm.schedules.cost.network_files import load
@@ -52,14 +51,6 @@ def networks():
 
 
 TOLERANCE = 0.05
-WIDER = {
-    # A neighbour's messages are in each other's way.
-    ("reduce_scatter", "halving_doubling", 3): 0.08,
-    # The root collects while some still exchange.
-    ("reduce", "pairwise", 8): 0.06,
-    # Slices wait for ports where others fold and copy, in turn.
-    **{("scan", "shm", ranks): 0.3 for ranks in (2, 3, 8, 32, 64)},
-}
 
 
 def simulated(net, call, algorithm, tuning):
@@ -74,12 +65,13 @@ def test_price_is_the_simulated_time(collective, algorithm):
         if ALGORITHMS[collective][algorithm].shared and net.nodes > 1:
             continue
         tuning = Tuning(whole, 1, net.topology())
-        tolerance = WIDER.get((collective, algorithm, net.ranks), TOLERANCE)
-        for nbytes in SIZES[:1] if collective == "barrier" else SIZES:
+        # A schedule of many ranks takes long: every other size.
+        sizes = SIZES if net.ranks < 32 else SIZES[::2] if net.nodes > 1 else SIZES[1::2]
+        for nbytes in SIZES[:1] if collective == "barrier" else sizes:
             call = call_of(collective, net.ranks, nbytes)
             found = price(net, call, algorithm, tuning)
             wanted = simulated(net, call, algorithm, tuning)
-            assert found == pytest.approx(wanted, rel=tolerance), (net, nbytes)
+            assert found == pytest.approx(wanted, rel=TOLERANCE), (net, nbytes)
 
 
 PIPELINED = [
@@ -146,9 +138,12 @@ def test_other_roots(collective, algorithm, root):
         assert found == pytest.approx(simulated(net, call, algorithm, tuning), rel=TOLERANCE)
 
 
-def test_every_algorithm_has_a_price():
-    priced = [(collective, name) for collective in FORMULAS for name in FORMULAS[collective]]
-    assert sorted(priced) == sorted(REGISTERED)
+THROUGH_SCRATCH = {
+    ("reduce", "pairwise"),
+    ("reduce", "hierarchical"),
+    ("reduce_scatter", "hierarchical"),
+    ("all_to_all", "bruck"),
+}
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
@@ -156,7 +151,9 @@ def test_one_rank_copies(collective, algorithm):
     alone = network(1, 1, SLOW_FOLDS)
     call = call_of(collective, 1, 1 << 20)
     copied = 0 if collective in ("broadcast", "barrier") else (1 << 20) / alone.copy
-    assert price(alone, call, algorithm, Tuning(whole, 1, alone.topology())) == copied
+    times = 2 if (collective, algorithm) in THROUGH_SCRATCH else 1
+    found = price(alone, call, algorithm, Tuning(whole, 1, alone.topology()))
+    assert found == times * copied
 
 
 def test_nothing_to_move_costs_nothing():

@@ -116,17 +116,28 @@ def test_all_types_reductions_and_roots(capsys):
     )
 
 
-def test_cost_has_no_times_of_single_ranks(capsys):
+@pytest.mark.parametrize("model", ["cost", "terms"])
+def test_a_price_has_no_times_of_single_ranks(model, capsys):
     events = numbers(
         simulated(capsys, "all_reduce", *SMALL, "--algorithm", "ring", "--channels", 1)
     )
     lines = simulated(
-        capsys, "all_reduce", *SMALL, "--algorithm", "ring", "--channels", 1, "--model", "cost"
+        capsys, "all_reduce", *SMALL, "--algorithm", "ring", "--channels", 1, "--model", model
     )
     assert [row[0] for row in numbers(lines)] == [row[0] for row in events]
-    assert "#  model cost" in lines
+    assert f"#  model {model}" in lines
     assert "# all_reduce float sum on lab1g, 8 ranks: time of the last rank in us" in lines
     assert not any("Bottleneck" in line for line in lines)
+
+
+def test_what_takes_minutes_to_walk_through_is_refused(capsys):
+    command = ["simulate", "all_reduce", "--cluster", "ib400x32", "--ranks", "65536"]
+    command += ["--algorithm", "ring", "-b", "1M", "-e", "1M", "--model"]
+    assert main([*command, "cost"]) == 2
+    said = capsys.readouterr().err
+    assert "131070 rounds of 65536 ranks" in said
+    assert "--model terms" in said
+    assert main([*command, "terms"]) == 0
 
 
 def test_ranks_change_the_number_of_nodes_and_the_last_may_be_filled_in_part(capsys):
@@ -245,6 +256,7 @@ def test_a_cluster_of_billions_of_ranks_is_refused(capsys, tmp_path):
         (["all_reduce", *SMALL, "--algorithm", "shm"], "reach each other's memory"),
         (["all_to_all_v", *SMALL, "--algorithm", "bruck"], "blocks of one size"),
         (["all_to_all_v", *SMALL, "--model", "cost"], "differs from rank to rank"),
+        (["all_to_all_v", *SMALL, "--model", "terms"], "differs from rank to rank"),
         (["all_reduce", *SMALL, "--model", "guess"], "--model: invalid choice"),
         (["all_reduce", *SMALL, "--skew", "-1"], "--skew: -1 is out of range; give seconds"),
         (["all_reduce", *SMALL, "--skew", "soon"], "--skew: 'soon' is no time; give seconds"),

@@ -34,6 +34,7 @@ from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.cost.network_files import dump
+from hpccomm.schedules.cost.terms import estimate, has_terms, rounds_of
 from hpccomm.schedules.schedule import Schedule, Tuning, world
 from hpccomm.schedules.simulate import simulate
 from hpccomm.schedules.simulate.merged import merged
@@ -41,13 +42,17 @@ from hpccomm.topology import Topology
 
 EVENTS = "events"
 COST = "cost"
-MODELS = (EVENTS, COST)
+TERMS = "terms"
+MODELS = (EVENTS, COST, TERMS)
 
 BACKEND = "simulated"
 """Backend of the rows."""
 
 MOST_UNEVEN_RANKS = 512
 """Of a call that has counts of its own for each pair of ranks; so many take seconds."""
+
+MOST_STEPS = 1 << 30
+"""Rounds times ranks that are priced one by one; so many take minutes."""
 
 MESSAGE_BYTES = 256
 """Memory for one message of a round, its ways and queues included; measured."""
@@ -255,14 +260,25 @@ def _check_size(table: SimulatedTable, asked: SimulationRequest) -> None:
             f"all_to_all_v of {ranks} ranks has {ranks}² counts, which take long to simulate; give at "
             f"most {MOST_UNEVEN_RANKS} --ranks, or all_to_all, which has blocks of one size"
         )
-    if asked.model != EVENTS or table.algorithm != "linear":
+    if asked.model == TERMS:
         return
-    if table.collective.name in everybody and (need := MESSAGE_BYTES * ranks**2) > left:
+    linear = table.algorithm == "linear" and table.collective.name in everybody
+    if linear and (need := MESSAGE_BYTES * ranks**2) > left:
         raise UsageError(
             f"linear {table.collective.name} sends {ranks}² messages at once, which take about "
             f"{in_words(need)} here, and {in_words(left)} are available; give fewer --ranks, another "
-            f"--algorithm, or --model {COST}"
+            f"--algorithm, or --model {TERMS}"
         )
+    if asked.model == COST and has_terms(table.collective.name, table.algorithm):
+        for case in table.cases(asked):
+            call = case.calls[0]
+            rounds = rounds_of(asked.network, call, table.algorithm, asked.segment)
+            if rounds * ranks > MOST_STEPS:
+                raise UsageError(
+                    f"{call.name} by {table.algorithm} of {in_words(case.layout.nbytes)} has about "
+                    f"{rounds:.0f} rounds of {ranks} ranks, which take many minutes to walk through; "
+                    f"give fewer --ranks, another --algorithm, or --model {TERMS}, which estimates"
+                )
 
 
 def _algorithms(collective: Benchmark, asked: SimulationRequest) -> tuple[str, ...]:
@@ -289,8 +305,10 @@ def _refusal(collective: Benchmark, algorithm: str, asked: SimulationRequest) ->
         )
     if own[algorithm].uniform and collective.name != name:
         return f"it takes blocks of one size, which {collective.name} does not have"
-    if asked.model == COST and collective.name != name:
+    if asked.model != EVENTS and collective.name != name:
         return f"{collective.name} differs from rank to rank; only --model {EVENTS} does that"
+    if asked.model == TERMS and not has_terms(name, algorithm):
+        return f"it has no terms for {name}; give --model {COST}, which takes its schedule"
     return ""
 
 
@@ -326,8 +344,12 @@ def found(
     call = simulated.calls[0]
     tuning = asked.tuning(call.dtype)
     network = asked.network
-    if asked.model == COST:
-        seconds, first = price(network, call, table.algorithm, tuning), math.nan
+    if asked.model != EVENTS:
+        if asked.model == COST:
+            seconds = price(network, call, table.algorithm, tuning)
+        else:
+            seconds = estimate(network, call, table.algorithm, asked.segment)
+        first = math.nan
         samples = np.empty((0, network.ranks))
         bottleneck, busy = "", 0.0
     else:

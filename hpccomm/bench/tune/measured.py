@@ -12,7 +12,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results.reader import Run
 from hpccomm.results.schema import Row
-from hpccomm.schedules.cost.formulas import FORMULAS
+from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network import Level, Network
 from hpccomm.schedules.cost.network_files import load, parse
 from hpccomm.schedules.schedule import Tuning
@@ -89,8 +89,8 @@ def _unusable(row: Row, network: Network) -> str:
     """Say why a row tells nothing of the parameters; empty if it does."""
     if row.algorithm in ("native", "auto"):
         return f"{row.algorithm}: which algorithm ran is not known"
-    if row.algorithm not in FORMULAS.get(row.collective, {}):
-        return f"{row.collective} by {row.algorithm}: has no formula"
+    if row.algorithm not in ALGORITHMS.get(row.collective, {}):
+        return f"{row.collective} by {row.algorithm}: is not one of its own algorithms"
     if row.algorithm == "shm" and network.nodes > 1:
         return "shm on several nodes"
     if row.wrong > 0:

@@ -1,1 +1,1 @@
-"""What an algorithm costs on a described network, in closed form or from its schedule."""
+"""What an algorithm costs on a described network: exactly from its schedule, or by an estimate."""

@@ -1,23 +1,50 @@
-"""The price of a schedule, from its own rounds: for algorithms that have no formula.
+"""The price of a schedule, from its own rounds: what every message, fold and copy waits for.
 
-The rule is that of the formulas: the larger of what the busiest link or rank has to do in all, and of
-the longest path through messages and steps. Each channel moves a clock for every rank on, round by
-round; what is sent, folded and copied is summed up for each link and rank besides.
+Each channel moves a clock for every rank on, round by round, by the rules of
+`hpccomm.schedules.cost.network`. Messages queue in front of links in the order in which their senders
+were ready; links and ranks are shared by all channels. With one channel the price is exact. Of
+several channels, that one goes on whose ranks are the earliest on average, and a whole round of it at
+a time: messages of different channels may then pass a link in another order than one by one.
 
-A link takes a channel's messages round by round. Within a round all have passed it once it was free,
-the first was ready, and each has had its time: those that go first are not told from the last, so
-there is no queue to sort. That is exact where the ranks of a round are alike. It is too much where
-somebody goes on with the first of several messages, and too little where channels, which know nothing of
-each other here, want a link at the same time without filling it. ``docs/cost.rst`` has by how much.
+A price is linear in the network's parameters along its critical path: so many latencies, so many
+bytes through ports, so many bytes folded and copied. `coefficients` carries these numbers beside each
+time, so that the later of two times brings its own along.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.schedules.cost.network import Level, Network
-from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Place, Round, Schedule
+from hpccomm.schedules.cost.network import Network
+from hpccomm.schedules.schedule import (
+    Channel,
+    Column,
+    Copies,
+    Folds,
+    Group,
+    Place,
+    Round,
+    Rounds,
+    Schedule,
+)
+from hpccomm.schedules.simulate.links import Links
 
 Times = NDArray[np.float64]
+"""Rows of seconds, float64 (rows, 1); or with what they are made of, (rows, 1 + parameters)."""
+
+PARAMETERS = (
+    "inner latency",
+    "inner bandwidth",
+    "across latency",
+    "across bandwidth",
+    "reduce",
+    "copy",
+)
+"""What a price is linear in: latencies in seconds, the others as seconds a byte."""
+
+_INNER, _ACROSS, _REDUCE, _COPY = 1, 3, 5, 6
+"""Columns of times: of each level its latencies, and after these its bytes."""
 
 
 def walked(schedule: Schedule, network: Network, itemsize: int) -> float:
@@ -34,132 +61,151 @@ def walked(schedule: Schedule, network: Network, itemsize: int) -> float:
     itemsize : int
         Bytes of an element.
     """
-    cluster = _Cluster(network, itemsize)
-    ends = [0.0]
-    for channel in schedule.channels:
-        clock = np.zeros(network.ranks)
-        cluster.free[:] = 0.0
-        for each in channel():
-            cluster.take(each, clock)
-        ends.append(float(clock.max()))
-    return max(*ends, float(cluster.busy.max(initial=0.0)), float(cluster.worked.max()))
+    return float(_Walk(network, itemsize, 1).end(schedule)[0])
 
 
-class _Cluster:
-    """Links and ranks.
+def coefficients(
+    schedule: Schedule, network: Network, itemsize: int
+) -> tuple[float, NDArray[np.float64]]:
+    """Return the same seconds, and what they are made of along the critical path.
+
+    Returns
+    -------
+    float
+        Seconds.
+    ndarray of float64, shape (parameters,)
+        How many of each of `PARAMETERS`: messages for a latency, else bytes. What is left of the
+        seconds are gaps, and the time of links that ports share.
+    """
+    end = _Walk(network, itemsize, 1 + len(PARAMETERS)).end(schedule)
+    return float(end[0]), end[1:]
+
+
+class _ChannelClock:
+    """A channel under way.
 
     Attributes
     ----------
-    free : ndarray of float64, shape (links,)
-        When each is free again from what the present channel sent.
-    busy : ndarray of float64, shape (links,)
-        Seconds that each has been taken for, by all channels.
-    worked : ndarray of float64, shape (ranks,)
-        Seconds that each has folded and copied, for all channels.
+    clock : Times
+        When each rank has ended what was taken so far.
+    following : Round or None
+        What comes next: messages, or local steps with their barrier; None at the end.
+    ready : float
+        Seconds at which it is ready, on average over its ranks.
     """
 
-    def __init__(self, network: Network, itemsize: int) -> None:
+    def __init__(self, channel: Channel, clock: Times) -> None:
+        self.clock = clock
+        self._acts = _acts(channel())
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Look at what comes next."""
+        self.following = next(self._acts, None)
+        self.ready = 0.0
+        if self.following is not None:
+            sends, local, barrier = self.following[1:]
+            ranks = barrier.rank if barrier is not None else (sends or local)[0].rank
+            self.ready = float(self.clock[ranks, 0].mean())
+
+
+def _acts(rounds: Rounds) -> Iterator[Round]:
+    """Yield the messages of each round, and then its local steps."""
+    for each in rounds:
+        sends = tuple(table for table in each.sends if len(table.rank))
+        local = tuple(step for step in each.local if len(step.rank))
+        if sends:
+            yield Round(sends=sends)
+        if local or each.barrier is not None:
+            yield Round(local=local, barrier=each.barrier)
+
+
+class _Walk:
+    """The links and ranks of a network, and until when each is taken."""
+
+    def __init__(self, network: Network, itemsize: int, width: int) -> None:
         self._network = network
         self._itemsize = itemsize
+        self._links = links = Links(network)
         self._node = network.node(np.arange(network.ranks, dtype=np.int64))
-        self._gap, self._per_byte = np.zeros(0), np.zeros(0)
-        self._inner = self._laid(network.inner, across=False)
-        self._across = self._laid(network.across, across=True)
-        self.free = np.zeros(len(self._gap))
-        self.busy = np.zeros(len(self._gap))
-        self.worked = np.zeros(network.ranks)
+        self._free = np.zeros((len(links.gap), width))
+        self._engine = np.zeros((network.ranks, width))
+        self._gap, self._byte = np.zeros_like(self._free), np.zeros_like(self._free)
+        self._gap[:, 0], self._byte[:, 0] = links.gap, links.per_byte
+        self._latency = np.zeros((3, width))  # within a node, between nodes, to oneself
+        levels = ((network.inner, links.inner, _INNER), (network.across, links.across, _ACROSS))
+        for number, (level, laid, column) in enumerate(levels):
+            if level is None or laid is None:
+                continue
+            self._latency[number, 0] = level.latency
+            if width > 1:
+                self._latency[number, column] = 1
+                self._byte[laid.out, column + 1] = self._byte[laid.into, column + 1] = 1
 
-    def take(self, each: Round, clock: Times) -> None:
-        """Move the clocks on by a round of one channel."""
-        sends = [table for table in each.sends if len(table.rank)]
-        if sends:
-            rank = np.concatenate([table.rank for table in sends])
-            peer = np.concatenate([table.peer for table in sends])
-            count = np.concatenate([table.count for table in sends])
+    def end(self, schedule: Schedule) -> NDArray[np.float64]:
+        """Return when the last rank has ended, a row of `Times`."""
+        channels = [
+            _ChannelClock(channel, np.zeros_like(self._engine)) for channel in schedule.channels
+        ]
+        while under_way := [each for each in channels if each.following is not None]:
+            first = min(under_way, key=lambda each: each.ready)
+            assert first.following is not None
+            self._take(first.following, first.clock)
+            first.go_on()
+        clocks = np.concatenate([np.zeros_like(self._engine), *(each.clock for each in channels)])
+        last: NDArray[np.float64] = clocks[clocks[:, 0].argmax()]
+        return last
+
+    def _take(self, each: Round, clock: Times) -> None:
+        """Move the clocks of a channel on by a round."""
+        if each.sends:
+            rank = _joined([table.rank for table in each.sends])
+            peer = _joined([table.peer for table in each.sends])
+            count = _joined([table.count for table in each.sends])
             passed, there = self._carry(rank, peer, clock[rank], count)
-            np.maximum.at(clock, rank, passed)
-            np.maximum.at(clock, peer, there)
+            _take_latest(clock, rank, passed)
+            _take_latest(clock, peer, there)
         for step in each.local:
             self._work(step, clock)
         if each.barrier is not None:
             self._meet(each.barrier, clock)
 
-    def _laid(self, level: Level | None, *, across: bool) -> list[tuple[Column, bool]]:
-        """Number a level's links: for each rank the one that it sends, or (True) receives through."""
-        found: list[tuple[Column, bool]] = []
-        if level is None:
-            return found
-        local = np.arange(self._network.ranks, dtype=np.int64) % self._network.ranks_per_node
-        port, everybody = self._node * level.ports + local % level.ports, np.zeros_like(local)
-        for number, bandwidth, gap, twice in (
-            (port, level.bandwidth, level.gap, True),
-            (self._node, level.node_bandwidth, 0.0, across),  # passed once within a node
-            (everybody, level.total_bandwidth, 0.0, False),
-        ):
-            if 1 / bandwidth == gap == 0:
-                continue
-            out = self._added(number, bandwidth, gap)
-            found.append((out, False))
-            if twice:
-                half = level.duplex == "half"
-                found.append((out if half else self._added(number, bandwidth, gap), True))
-        return found
-
-    def _added(self, number: Column, bandwidth: float, gap: float) -> Column:
-        """Add links of one kind, of which each rank has that of its `number`."""
-        before, links = len(self._gap), int(number.max()) + 1
-        self._gap = np.append(self._gap, np.full(links, gap))
-        self._per_byte = np.append(self._per_byte, np.full(links, 1 / bandwidth))
-        return before + number
-
     def _carry(
         self, rank: Column, peer: Column, ready: Times, count: Column
     ) -> tuple[Times, Times]:
         """Return when the messages of a round have passed their links, and when they are there."""
-        inside = self._node[rank] == self._node[peer]
-        passed, latency = ready.copy(), np.zeros(len(rank))
-        messages: list[Column] = []
-        links: list[Column] = []
-        for mask, laid, level in (
-            (inside & (rank != peer), self._inner, self._network.inner),
-            (~inside, self._across, self._network.across),
-        ):
-            chosen = np.flatnonzero(mask)
-            if level is not None and len(chosen):
-                latency[chosen] = level.latency
-                for column, receives in laid:
-                    messages.append(chosen)
-                    links.append(column[(peer if receives else rank)[chosen]])
-        if messages:
-            message, link = np.concatenate(messages), np.concatenate(links)
-            nbytes = count[message] * self._itemsize
-            hold = self._gap[link] + nbytes * self._per_byte[link]
-            load = np.bincount(link, hold, minlength=len(self.busy))
-            self.busy += load
-            first = np.full(len(load), np.inf)
-            np.minimum.at(first, link, ready[message])
-            last = np.maximum(first, self.free) + load
-            np.copyto(self.free, last, where=first < np.inf)
-            np.maximum.at(passed, message, np.maximum(ready[message] + hold, last[link]))
-        return passed, passed + latency
+        passed = ready.copy()
+        nbytes = (count * self._itemsize)[:, np.newaxis]
+        for queues in self._links.ways(rank, peer).queues:
+            gap, byte = self._gap[queues.link], self._byte[queues.link]
+            end = self._free[queues.link]
+            for each in queues.in_order(ready[:, 0]):
+                end = _later(ready[each], end) + gap + nbytes[each] * byte
+                _take_latest(passed, each, end)
+            self._free[queues.link] = end
+        kind = np.where(rank == peer, 2, self._node[rank] != self._node[peer])
+        return passed, passed + self._latency[kind]
 
     def _work(self, step: Copies | Folds, clock: Times) -> None:
         """Fold or copy, a rank's rows one after the other; where ranks share memory, reach a peer's."""
         sources = step.sources if isinstance(step, Folds) else (step.source,)
-        network = self._network
-        per_byte = (len(sources) - 1) / network.reduce if len(sources) > 1 else 1 / network.copy
-        took = np.bincount(
-            step.rank, step.count * (per_byte * self._itemsize), minlength=network.ranks
-        )
-        self.worked += took
-        end = clock + took
+        network, folded = self._network, len(sources) - 1
+        rate = np.zeros(clock.shape[1])
+        rate[0] = (folded / network.reduce if folded else 1 / network.copy) * self._itemsize
+        if len(rate) > 1:
+            rate[_REDUCE if folded else _COPY] = (folded or 1) * self._itemsize
+        elements = np.bincount(step.rank, step.count, minlength=network.ranks)
+        working = elements > 0
+        begin = np.where(working[:, np.newaxis], _later(clock, self._engine), clock)
+        end = begin + elements[:, np.newaxis] * rate
         places: list[tuple[Place, bool]] = [(source, True) for source in sources]
         for place, reads in [*places, (step.target, False)]:
             if place.peer is not None:
-                ways = (place.peer, step.rank) if reads else (step.rank, place.peer)
-                _, there = self._carry(*ways, clock[step.rank], step.count)
-                np.maximum.at(end, step.rank, there)
+                ends = (place.peer, step.rank) if reads else (step.rank, place.peer)
+                _, there = self._carry(*ends, begin[step.rank], step.count)
+                _take_latest(end, step.rank, there)
         clock[:] = end
+        self._engine[working] = end[working]
 
     def _meet(self, group: Group, clock: Times) -> None:
         """Let the ranks of each group wait for its last one: dissemination, in log2 steps."""
@@ -167,8 +213,31 @@ class _Cluster:
             members, which = group.rank[np.newaxis], np.zeros(len(group.rank), np.int64)
         else:
             members, which = group.members, group.which
-        node = self._node[members]
-        level = self._network.inner if (node == node[:, :1]).all() else self._network.across
-        latency = 0.0 if level is None else level.latency
+        latest = members[np.arange(len(members)), clock[members, 0].argmax(axis=1)]
         steps = (group.size - 1).bit_length()
-        clock[group.rank] = clock[members].max(axis=1)[which] + steps * latency
+        apart = not self._links.within_node(members)
+        clock[group.rank] = clock[latest][which] + steps * self._latency[int(apart)]
+
+
+def _later(one: Times, other: Times) -> Times:
+    """Return row by row the later of two times; of equal ones the first."""
+    if one.shape[1] == 1:
+        return np.maximum(one, other)
+    return np.where(one[:, :1] >= other[:, :1], one, other)
+
+
+def _take_latest(clock: Times, index: Column, times: Times) -> None:
+    """Move rows `index` of a clock on to `times`; of several for one row, the latest counts."""
+    if clock.shape[1] == 1:
+        np.maximum.at(clock[:, 0], index, times[:, 0])
+        return
+    order = np.lexsort((times[:, 0], index))
+    index = index[order]
+    last = np.append(index[1:] != index[:-1], True)
+    row, latest = index[last], times[order[last]]
+    clock[row] = _later(clock[row], latest)
+
+
+def _joined(columns: list[Column]) -> Column:
+    """Put columns one after the other; one alone stays the same object, which is known again."""
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)

@@ -43,6 +43,11 @@ class Queues:
     gap: Times
     per_byte: Times
 
+    def in_order(self, ready: Times) -> Column:
+        """Return the messages of each queue in the order in which they are `ready`."""
+        order = _order(ready[self.message])
+        return self.message if order is None else np.take_along_axis(self.message, order, axis=0)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ways:
@@ -97,6 +102,10 @@ class Links:
         When each is free again.
     busy : ndarray of float64, shape (links,)
         Seconds that each has been taken for so far.
+    gap, per_byte : ndarray of float64, shape (links,)
+        Seconds that a message takes each for.
+    inner, across : Laid or None
+        The numbers of each level's links.
     """
 
     def __init__(self, network: Network) -> None:
@@ -107,12 +116,12 @@ class Links:
         self._names: list[tuple[int, int, str]] = []  # first link, links of a node, what
         self._gaps: list[Times] = []
         self._inverse: list[Times] = []
-        self._inner = None if network.inner is None else self._laid(network.inner, "inner")
-        self._across = None if network.across is None else self._laid(network.across, "across")
-        self._gap = np.concatenate([*self._gaps, np.empty(0)])
-        self._per_byte = np.concatenate([*self._inverse, np.empty(0)])
-        self.free = np.zeros(len(self._gap))
-        self.busy = np.zeros(len(self._gap))
+        self.inner = None if network.inner is None else self._laid(network.inner, "inner")
+        self.across = None if network.across is None else self._laid(network.across, "across")
+        self.gap = np.concatenate([*self._gaps, np.empty(0)])
+        self.per_byte = np.concatenate([*self._inverse, np.empty(0)])
+        self.free = np.zeros(len(self.gap))
+        self.busy = np.zeros(len(self.gap))
         self._recent: list[Ways] = []
 
     def carry(self, ways: Ways, ready: Times, nbytes: Column) -> Times:
@@ -129,13 +138,8 @@ class Links:
         """
         passed = ready.copy()
         for queues in ways.queues:
-            message, link = queues.message, queues.link
+            message, link = queues.in_order(ready), queues.link
             came, hold = ready[message], queues.gap + nbytes[message] * queues.per_byte
-            order = _order(came)
-            if order is not None:
-                came = np.take_along_axis(came, order, axis=0)
-                hold = np.take_along_axis(hold, order, axis=0)
-                message = np.take_along_axis(message, order, axis=0)
             came[0] = np.maximum(came[0], self.free[link])
             if len(message) == 1:
                 ends = came + hold
@@ -215,7 +219,7 @@ class Links:
         latency = np.zeros(len(rank))
         messages: list[Column] = []
         links: list[Column] = []
-        for laid, mask in ((self._inner, inside & (rank != peer)), (self._across, ~inside)):
+        for laid, mask in ((self.inner, inside & (rank != peer)), (self.across, ~inside)):
             chosen = np.flatnonzero(mask)
             if laid is None or not len(chosen):
                 continue
@@ -238,11 +242,11 @@ class Links:
         if not messages:
             return ()
         message, link = np.concatenate(messages), np.concatenate(links)
-        length = np.bincount(link, minlength=len(self._gap))[link]
+        length = np.bincount(link, minlength=len(self.gap))[link]
         if length.max() > 1:
             # By length, link and message. One key is sorted much quicker than three, and 64 bits
             # hold it for as many messages as memory does.
-            queue = length * len(self._gap) + link
+            queue = length * len(self.gap) + link
             order = np.argsort(queue * (int(message.max()) + 1) + message)
             message, link, length = message[order], link[order], length[order]
         queues = []
@@ -253,7 +257,7 @@ class Links:
             # Queues side by side, so that the first messages of all lie together.
             fronts = np.ascontiguousarray(message[rows].reshape(-1, each).T)
             front = link[rows][::each].copy()
-            queues.append(Queues(front, fronts, self._gap[front], self._per_byte[front]))
+            queues.append(Queues(front, fronts, self.gap[front], self.per_byte[front]))
         return tuple(queues)
 
 

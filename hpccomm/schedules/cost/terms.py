@@ -1,0 +1,400 @@
+"""What an algorithm roughly takes: one line of latency, bandwidth and reduction terms for each.
+
+A line says how many messages follow each other, how many bytes pass a rank's port and how many bytes a
+rank reduces: ``rounds * alpha + sent * beta + reduced * gamma``. It needs no schedule, so that an
+estimate takes microseconds for any number of ranks. It leaves out what `hpccomm.schedules.cost.rounds`
+prices exactly: copies, roots, uneven nodes, messages that queue, and pieces that overlap.
+
+The lines are those of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication
+operations in MPICH", 2005, and E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn, "Collective
+communication: theory, practice, and experience", 2007; of the pipelines J. Watts, R. van de Geijn, "A
+pipelined broadcast for multidimensional meshes", 1995; of the double tree P. Sanders, J. Speck,
+J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; of ``bruck``
+J. Bruck and others, "Efficient algorithms for all-to-all communications in multiport message-passing
+systems", 1997; of ``shm`` J. M. Hashmi and others, "Designing efficient shared address space reduction
+collectives for multi-/many-cores", 2018. The form is that of R. W. Hockney, "The communication
+challenge for MPP", 1994.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.cost.network import Level, Network
+
+
+class Terms(NamedTuple):
+    """What is done one after the other.
+
+    Attributes
+    ----------
+    rounds : float
+        Messages of which each waits for the one before.
+    sent : float
+        Bytes that pass the busiest port.
+    reduced : float
+        Bytes that a rank folds into others.
+    at_once : float
+        Messages that a port takes beside those: nothing waits for their latency.
+    """
+
+    rounds: float
+    sent: float = 0.0
+    reduced: float = 0.0
+    at_once: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How large a call is.
+
+    Attributes
+    ----------
+    n : int
+        Ranks, at least 2.
+    m : float
+        Bytes of the larger array of a rank.
+    segment : float
+        Bytes that are moved at a time.
+    """
+
+    n: int
+    m: float
+    segment: float
+
+    @property
+    def log(self) -> int:
+        """The logarithm of the ranks to the base 2, rounded up."""
+        return (self.n - 1).bit_length()
+
+    @property
+    def depth(self) -> int:
+        """The most messages from the root of a binomial tree to a leaf."""
+        return self.n.bit_length() - 1
+
+    @property
+    def odd(self) -> bool:
+        """Whether the ranks are no power of two, so that some stand aside while others exchange."""
+        return self.n & (self.n - 1) != 0
+
+    @property
+    def others(self) -> float:
+        """Bytes of the blocks of all other ranks."""
+        return self.m * (self.n - 1) / self.n
+
+    def pieces(self, nbytes: float) -> int:
+        """Return in how many segments so many bytes are moved."""
+        return max(1, -int(-nbytes // self.segment))
+
+    def doubled(self, phases: int, sent: float, reduced: float) -> Terms:
+        """Return the terms of exchanges at distances 1, 2, 4, ..., and of ranks that stand aside."""
+        rounds = phases * (self.log - self.odd) + 2 * self.odd
+        aside = self.m if self.odd else 0.0
+        return Terms(
+            rounds * self.pieces(self.m / 2), sent + aside, reduced + aside / 2 * bool(reduced)
+        )
+
+    def tree(self, ways: int, reducing: int) -> Terms:
+        """Return the terms of a binomial tree, up or down or both `ways`."""
+        rounds = ways * self.depth * self.pieces(self.m)
+        return Terms(rounds, ways * self.log * self.m, reducing * self.log * self.m)
+
+    def everyone(self, sent: float, reduced: float = 0.0) -> Terms:
+        """Return the terms of a rank that sends to all others, or hears of all, at once."""
+        return Terms(1, sent, reduced, self.n - 2)
+
+    def around(self, phases: int, reducing: int) -> Terms:
+        """Return the terms of phases in which each rank's block visits all others in turn."""
+        rounds = phases * (self.n - 1) * self.pieces(self.m / self.n)
+        return Terms(rounds, phases * self.others, reducing * self.others)
+
+    def pipelined(self, hops: int, reducing: int = 0, *, following: int = 0) -> Terms:
+        """Return the terms of segments that follow each other along `hops` ranks.
+
+        `reducing` of the hops reduce. Where ranks wait for those that they send to, each of the
+        `following` segments has a latency of its own.
+        """
+        count = self.pieces(self.m)
+        each = self.m / count
+        both = 2 if following else 1  # there and back
+        later = both * (count - 1)
+        reduced = (reducing + (count - 1) * bool(reducing)) * each
+        return Terms(hops + following * (count - 1), (hops + later) * each, reduced)
+
+    def two_trees(self, ways: int, reducing: int) -> Terms:
+        """Return the terms of a double binary tree, whose ranks hand each segment to two others."""
+        count = self.pieces(self.m / 2)
+        each = self.m / 2 / count
+        height = self.log
+        rounds = ways * height + count - 1
+        turns = ways * (height + count - 1)
+        return Terms(rounds, 2 * turns * each, reducing * 2 * (height + count - 1) * each)
+
+    def shared(self, sent: float, reduced: float = 0.0) -> Terms:
+        """Return the terms of ranks that reach each other's memory between two barriers.
+
+        Bytes move once, where a message between processes is copied in and out: half as long.
+        """
+        return Terms(SHARING + 2 * self.log, sent / 2, reduced)
+
+
+SHARING = 12
+"""Messages that take as long as ranks need to agree where each other's arrays are."""
+
+
+class Crossing(NamedTuple):
+    """What of an algorithm goes between nodes, where each has several ranks.
+
+    Attributes
+    ----------
+    rounds, sent : callable
+        ``part(n, per_node)``: which part of the terms.
+    flows : int
+        Ranks of a node that send to other nodes at once; 0 for all.
+    """
+
+    rounds: Callable[[int, int], float]
+    sent: Callable[[int, int], float]
+    flows: int
+
+
+def _links(_n: int, per_node: int) -> float:
+    return 1 / per_node
+
+
+def _all(_n: int, _per_node: int) -> float:
+    return 1.0
+
+
+def _doublings(n: int, per_node: int) -> float:
+    """Of the distances 1, 2, 4, ... those that are not within a node."""
+    across = (-(-n // per_node) - 1).bit_length()
+    return across / (across + (per_node - 1).bit_length())
+
+
+def _ranks(n: int, per_node: int) -> float:
+    """Of all other ranks those on other nodes."""
+    return (n - per_node) / (n - 1)
+
+
+NEIGHBOURS = Crossing(_links, _all, flows=1)
+"""From rank to rank: the slowest link holds all others up."""
+LEADERS = Crossing(_doublings, _doublings, flows=1)
+"""Along a tree, in which one rank of a node speaks with others."""
+TREES = Crossing(_doublings, _all, flows=2)
+"""Along two trees at once, segment by segment: the slowest link holds all others up."""
+EXCHANGES = Crossing(_doublings, _doublings, flows=0)
+"""By pairs at doubled distances, all that there is each time."""
+HALVES = Crossing(_doublings, _ranks, flows=0)
+"""By pairs at doubled distances, the more bytes the longer the distance."""
+SUBTREES = Crossing(_doublings, _ranks, flows=1)
+"""Along a tree, the blocks of whole subtrees, from or to one rank."""
+PAIRS = Crossing(_ranks, _ranks, flows=0)
+"""From each rank to each."""
+ROOT = Crossing(_ranks, _ranks, flows=1)
+"""From or to one rank."""
+
+Line = tuple[Callable[[Extent], Terms], Crossing]
+
+LINES: Mapping[tuple[str, str], Line] = MappingProxyType(
+    {
+        ("all_reduce", "ring"): (lambda e: e.around(2, 1), NEIGHBOURS),
+        ("all_reduce", "recursive_doubling"): (
+            lambda e: e.doubled(1, (e.log - e.odd) * e.m, (e.log - e.odd) * e.m),
+            EXCHANGES,
+        ),
+        ("all_reduce", "halving_doubling"): (
+            lambda e: e.doubled(2, 2 * e.others, e.others),
+            HALVES,
+        ),
+        ("all_reduce", "pairwise"): (lambda e: e.around(2, 1), PAIRS),
+        ("all_reduce", "linear"): (
+            lambda e: e.everyone((e.n - 1) * e.m, (e.n - 1) * e.m),
+            PAIRS,
+        ),
+        ("all_reduce", "tree"): (lambda e: e.two_trees(2, 1), TREES),
+        ("all_reduce", "binomial"): (lambda e: e.tree(2, 1), LEADERS),
+        ("all_reduce", "chain"): (
+            lambda e: e.pipelined(2 * (e.n - 1), e.n - 1, following=1),
+            NEIGHBOURS,
+        ),
+        ("all_reduce", "shm"): (lambda e: e.shared(2 * e.others, e.others), NEIGHBOURS),
+        ("broadcast", "tree"): (lambda e: e.two_trees(1, 0), TREES),
+        ("broadcast", "binomial"): (lambda e: e.tree(1, 0), LEADERS),
+        ("broadcast", "chain"): (lambda e: e.pipelined(e.n - 1), NEIGHBOURS),
+        ("broadcast", "scatter_all_gather"): (
+            lambda e: Terms(e.n - 1, 2 * e.others),
+            NEIGHBOURS,
+        ),
+        ("broadcast", "shm"): (lambda e: e.shared(e.m), NEIGHBOURS),
+        ("reduce", "tree"): (lambda e: e.two_trees(1, 1), TREES),
+        ("reduce", "binomial"): (lambda e: e.tree(1, 1), LEADERS),
+        ("reduce", "chain"): (lambda e: e.pipelined(e.n - 1, e.n - 1), NEIGHBOURS),
+        ("reduce", "halving_doubling"): (lambda e: e.doubled(2, 2 * e.others, e.others), HALVES),
+        ("reduce", "pairwise"): (
+            lambda e: Terms(e.n * e.pieces(e.m / e.n), 2 * e.others, e.others),
+            PAIRS,
+        ),
+        ("reduce", "shm"): (lambda e: e.shared(2 * e.others, e.others), NEIGHBOURS),
+        ("all_gather", "ring"): (lambda e: e.around(1, 0), NEIGHBOURS),
+        ("all_gather", "bruck"): (lambda e: Terms(e.log, e.others), HALVES),
+        ("all_gather", "recursive_doubling"): (
+            lambda e: Terms(e.log + e.odd, e.others + e.odd * e.m),
+            HALVES,
+        ),
+        ("all_gather", "pairwise"): (lambda e: e.around(1, 0), PAIRS),
+        ("all_gather", "linear"): (lambda e: e.everyone(e.others), PAIRS),
+        ("all_gather", "shm"): (lambda e: e.shared(e.others), NEIGHBOURS),
+        ("reduce_scatter", "ring"): (lambda e: e.around(1, 1), NEIGHBOURS),
+        ("reduce_scatter", "halving_doubling"): (
+            lambda e: Terms(e.log + 2 * e.odd, e.others + e.odd * e.m, e.others + e.odd * e.m / 2),
+            HALVES,
+        ),
+        ("reduce_scatter", "pairwise"): (lambda e: e.around(1, 1), PAIRS),
+        ("reduce_scatter", "shm"): (lambda e: e.shared(e.others, e.others), NEIGHBOURS),
+        ("all_to_all", "pairwise"): (lambda e: Terms(e.n // 2, e.others), PAIRS),
+        ("all_to_all", "bruck"): (lambda e: Terms(e.log, e.log * e.m / 2), HALVES),
+        ("all_to_all", "linear"): (lambda e: e.everyone(e.others), PAIRS),
+        ("all_to_all", "hierarchical"): (lambda e: Terms(e.n // 2, e.others), PAIRS),
+        ("all_to_all", "shm"): (lambda e: e.shared(e.others), NEIGHBOURS),
+        ("gather", "linear"): (lambda e: e.everyone(e.others), ROOT),
+        ("gather", "binomial"): (lambda e: Terms(e.depth, e.others), SUBTREES),
+        ("gather", "shm"): (lambda e: e.shared(e.others), NEIGHBOURS),
+        ("scatter", "linear"): (lambda e: e.everyone(e.others), ROOT),
+        ("scatter", "binomial"): (lambda e: Terms(e.depth, e.others), SUBTREES),
+        ("scatter", "shm"): (lambda e: e.shared(e.others), NEIGHBOURS),
+        ("scan", "linear"): (lambda e: e.pipelined(e.n - 1, e.n - 1), NEIGHBOURS),
+        ("scan", "binomial"): (lambda e: e.tree(1, 1), EXCHANGES),
+        ("scan", "pairwise"): (lambda e: e.around(2, 1), PAIRS),
+        ("scan", "shm"): (lambda e: e.shared(5 * e.others, e.others), NEIGHBOURS),
+        ("barrier", "dissemination"): (lambda e: Terms(e.log), EXCHANGES),
+        ("barrier", "binomial"): (lambda e: Terms(2 * e.depth), LEADERS),
+    }
+)
+"""For a collective and an algorithm its terms where all ranks are alike, and what crosses nodes."""
+
+Composed = tuple[tuple[tuple[str, str], ...], tuple[str, str]]
+
+COMPOSED: Mapping[tuple[str, str], Composed] = MappingProxyType(
+    {
+        ("all_reduce", "hierarchical"): (
+            (("reduce_scatter", "ring"), ("all_gather", "ring")),
+            ("all_reduce", "halving_doubling"),
+        ),
+        ("broadcast", "hierarchical"): ((("broadcast", "chain"),), ("broadcast", "tree")),
+        ("reduce", "hierarchical"): (
+            (("reduce_scatter", "ring"), ("gather", "linear")),
+            ("reduce", "tree"),
+        ),
+        ("all_gather", "hierarchical"): ((("all_gather", "ring"),), ("all_gather", "ring")),
+        ("reduce_scatter", "hierarchical"): (
+            (("reduce_scatter", "ring"),),
+            ("reduce_scatter", "ring"),
+        ),
+        ("barrier", "hierarchical"): (
+            (("gather", "linear"), ("scatter", "linear")),
+            ("barrier", "dissemination"),
+        ),
+    }
+)
+"""What ``hierarchical`` does: the lines among the ranks of a node with the whole array, and that across
+the nodes, where each of a node's ranks takes its share (A. R. Mamidala and others, "MPI collectives on
+modern multicore clusters: performance optimizations and communication characteristics", 2008)."""
+
+
+def has_terms(collective: str, algorithm: str) -> bool:
+    """Tell whether there is an estimate for an algorithm."""
+    return (collective, algorithm) in LINES or (collective, algorithm) in COMPOSED
+
+
+def estimate(network: Network, call: Signature, algorithm: str, segment: int) -> float:
+    """Return about how many seconds a call takes. Local; takes microseconds.
+
+    Parameters
+    ----------
+    network : Network
+        Its ranks, and what connects them.
+    call : Signature
+        What is asked for.
+    algorithm : str
+        The name of one of the collective's own algorithms.
+    segment : int
+        Bytes that it moves at a time.
+
+    Raises
+    ------
+    KeyError
+        If the algorithm has no terms.
+    """
+    parts = _parts(network, call, algorithm, segment)
+    return network.overhead + sum(_seconds(*part) for part in parts)
+
+
+def rounds_of(network: Network, call: Signature, algorithm: str, segment: int) -> float:
+    """Return about how many messages follow each other in a call; parameters as of `estimate`."""
+    parts = _parts(network, call, algorithm, segment)
+    return sum(build(extent).rounds for _, (build, _), extent in parts)
+
+
+def _parts(
+    network: Network, call: Signature, algorithm: str, segment: int
+) -> list[tuple[Network, Line, Extent]]:
+    """Return what an algorithm does one after the other: a line, and where it does that."""
+    n, per_node = network.ranks, min(network.ranks_per_node, network.ranks)
+    if n == 1 or (not call.elements and call.collective != "barrier"):
+        return []  # nothing is sent
+    key, m = (call.collective, algorithm), float(call.nbytes)
+    if key in LINES:
+        return [(network, LINES[key], Extent(n, m, segment))]
+    within, across = COMPOSED[key]
+    found = []
+    if per_node > 1:
+        node, extent = replace(network, ranks=per_node), Extent(per_node, m, segment)
+        found = [(node, LINES[each], extent) for each in within]
+    level = network.across
+    if level is not None and network.nodes > 1:
+        shared = 1 / _byte(level, per_node, network.nodes)
+        between = replace(
+            network,
+            ranks=network.nodes,
+            ranks_per_node=1,
+            across=Level(level.latency, shared, 1, gap=level.gap),
+        )
+        found.append((between, LINES[across], Extent(network.nodes, m / per_node, segment)))
+    return found
+
+
+def _seconds(network: Network, line: Line, extent: Extent) -> float:
+    """Return the seconds of a line, without the call's overhead."""
+    build, crossing = line
+    terms = build(extent)
+    n, per_node = network.ranks, min(network.ranks_per_node, network.ranks)
+    if network.nodes == 1:
+        rounds, sent = 0.0, 0.0
+    elif per_node == 1:
+        rounds, sent = 1.0, 1.0
+    else:
+        rounds, sent = crossing.rounds(n, per_node), crossing.sent(n, per_node)
+    seconds = terms.reduced / network.reduce
+    for level, messages, part, flows in (
+        (network.inner, 1 - rounds, 1 - sent, per_node),
+        (network.across, rounds, sent, min(crossing.flows or per_node, per_node)),
+    ):
+        if level is not None and (messages or part):
+            seconds += messages * terms.rounds * (level.latency + level.gap)
+            crowd = -(-flows // level.ports)
+            seconds += messages * terms.at_once * level.gap * crowd
+            seconds += part * terms.sent * _byte(level, flows, network.nodes)
+    return seconds
+
+
+def _byte(level: Level, flows: int, nodes: int) -> float:
+    """Return the seconds a byte of each where so many ranks of every node send at once."""
+    times = 2 if level.duplex == "half" else 1
+    return max(
+        times * -(-flows // level.ports) / level.bandwidth,
+        times * flows / level.node_bandwidth,
+        nodes * flows / level.total_bandwidth,
+    )
