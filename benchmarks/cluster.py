@@ -20,47 +20,19 @@ all ranks of the node behind one link that sends and receives at the same time.
 """
 
 import argparse
-import re
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
 import hpccomm
-from contest import command, contenders
+from contest import command, contenders, links
 from contest.contenders import GLOO
 
 if TYPE_CHECKING:
     from contest.cases import Case
     from contest.results import Result
-
-THROUGH_A_LINK: dict[str, Callable[[int, int], float]] = {
-    "all_reduce": lambda nodes, _: 2 * (nodes - 1) / nodes,
-    "reduce_scatter": lambda nodes, _: (nodes - 1) / nodes,
-    "all_gather": lambda nodes, _: (nodes - 1) / nodes,
-    "broadcast": lambda _, __: 1.0,
-    "reduce": lambda _, __: 1.0,
-    "all_to_all": lambda nodes, on_node: on_node * (nodes - 1) / nodes,
-    "gather": lambda nodes, _: (nodes - 1) / nodes,
-    "scatter": lambda nodes, _: (nodes - 1) / nodes,
-    "send_recv": lambda _, __: 1.0,
-    "scan": lambda _, __: 1.0,
-}
-"""Of each collective, the part of its bytes that must go through the busiest link in one direction:
-``(nodes, ranks on each node)``. Sums are made inside a node before they are sent on; in an
-all-to-all every rank has its own data for every other."""
-
-_BITS = {"k": 1e3, "m": 1e6, "g": 1e9}
-
-
-def link(given: str) -> float:
-    """Read the rate of a link, as ``tc`` spells it, in bytes a second."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg])bit", given.strip().lower())
-    if match is None or not float(match[1]):
-        raise argparse.ArgumentTypeError(f"{given!r} is no rate; give one such as 1gbit")
-    return float(match[1]) * _BITS[match[2]] / 8
 
 
 def main() -> int:
@@ -76,7 +48,7 @@ def main() -> int:
         rounds=7,
     )
     parser.add_argument(
-        "--link", type=link, required=True, metavar="RATE", help="of each node, such as 1gbit"
+        "--link", type=links.rate, required=True, metavar="RATE", help="of each node, such as 1gbit"
     )
     parser.add_argument(
         "--interface", default="eth0", metavar="NAME", help="network of Gloo (default eth0)"
@@ -92,11 +64,10 @@ def main() -> int:
             if name == GLOO:
                 entered += command.gloo_where_it_is(stack, bare, given.interface, skipped)
             else:
-                entered.append(command.ours(name, comm))
+                entered.append(contenders.ours(name, comm, stack))
 
         def limit(case: "Case", _results: "dict[str, Result]") -> float:
-            part = THROUGH_A_LINK[case.collective.name](comm.num_nodes, on_node)
-            return float(part * case.nbytes / given.link)
+            return links.least_seconds(case, comm.num_nodes, on_node, given.link)
 
         what = f"that of a link of {given.link * 8 / 1e9:g} Gbit/s a node"
         return command.Contest(comm, bare, entered, limit, what, given, skipped).run()

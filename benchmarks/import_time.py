@@ -4,13 +4,22 @@ Run it as it is::
 
     python benchmarks/import_time.py
 
-The two take turns in fresh interpreters; the best of each counts.
+The statements take turns in fresh interpreters; the best of each counts. A figure is the time with
+hpccomm over that of ``import numpy`` alone.
 """
 
 import argparse
 import subprocess
 import sys
-import time
+
+from contest import figures
+from contest.figures import Figure
+
+STATEMENTS = {
+    "import": "import numpy, hpccomm",
+    "new_comm": "import numpy, hpccomm; hpccomm.new_comm",
+}
+"""By the figure: what a fresh interpreter does. Looking ``new_comm`` up loads mpi4py and the rest."""
 
 
 def seconds(statement: str) -> float:
@@ -25,22 +34,19 @@ def seconds(statement: str) -> float:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    figures.add_arguments(parser, "import")
     parser.add_argument("--turns", type=int, default=5)
-    turns: int = parser.parse_args().turns
-    begin = time.perf_counter()
-    pairs = [
-        (
-            seconds("import numpy"),
-            seconds("import numpy, hpccomm"),
-            seconds("import numpy, hpccomm; hpccomm.new_comm"),
+    request = parser.parse_args()
+    statements = ["import numpy", *(STATEMENTS[name] for name in request.figures)]
+    turns = [[seconds(statement) for statement in statements] for _ in range(request.turns)]
+    numpy, *others = (min(column) for column in zip(*turns, strict=True))
+    measured = {
+        name: Figure(
+            other / numpy, f"{(other - numpy) * 1e3:.1f} ms beyond NumPy's {numpy * 1e3:.1f} ms"
         )
-        for _ in range(turns)
-    ]
-    numpy, hpccomm, used = (min(column) * 1e3 for column in zip(*pairs, strict=True))
-    print(f"# best of {turns}, milliseconds ({time.perf_counter() - begin:.1f} s in all)")
-    print(f"  import numpy                        {numpy:8.1f}")
-    print(f"  import hpccomm beyond it            {hpccomm - numpy:8.1f}")
-    print(f"  with new_comm looked up, beyond it  {used - numpy:8.1f}")
+        for name, other in zip(request.figures, others, strict=True)
+    }
+    figures.show(measured, request.json)
 
 
 if __name__ == "__main__":

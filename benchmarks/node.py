@@ -59,12 +59,8 @@ def main() -> int:
                 entered += command.gloo_where_it_is(stack, bare, "lo", skipped)
             elif name == COPY:
                 entered.append(contenders.copy())
-            elif name in command.SETTINGS:
-                options = hpccomm.CommOptions(shared_memory=name)
-                forced = stack.enter_context(hpccomm.new_comm(options=options))
-                entered.append(contenders.hpccomm(name, forced, "shm", name))
             else:
-                entered.append(command.ours(name, comm))
+                entered.append(contenders.ours(name, comm, stack))
         return command.Contest(comm, bare, entered, memcpy, "memcpy", given, skipped).run()
 
 

@@ -1,6 +1,9 @@
 """Tables of the documentation that are made from the code, so that no fact stands twice."""
 
+import json
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -15,6 +18,15 @@ from hpccomm.dtypes import REDUCIBLE
 from hpccomm.reductions import ReduceOp, meaningful
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.settings import VARIABLES
+
+HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent / "benchmarks"))
+
+from contest.promises import FILE as PROMISES  # noqa: E402
+from contest.promises import promises  # noqa: E402
+
+MEASURED = HERE / "measured" / "promises.json"
+"""A run of ``jobs/bench.sh`` on a machine that had nothing else to do."""
 
 Line = Sequence[str]
 
@@ -92,6 +104,27 @@ def cases() -> Iterator[Line]:
         yield f"``{name}``", meaning
 
 
+def promised() -> Iterator[Line]:
+    """Promises of speed, and what the stored run measured: see benchmarks/promises.toml."""
+    run = json.loads(MEASURED.read_text("utf-8")) if MEASURED.is_file() else {"promises": []}
+    found = {(one["group"], one["figure"]): one for one in run["promises"]}
+    yield "measurement", "figure", "promise", "measured", "verdict"
+    for promise in promises(PROMISES):
+        one = found.get((promise.group.name, promise.figure), {})
+        tries = one.get("tries", ())
+        value = f"{tries[-1]['value']:.3g} {promise.group.unit}" if tries else ""
+        bound = f"at {promise.kind} {promise.bound:g} {promise.group.unit}"
+        kept = "" if not tries else "kept" if promise.kept(tries[-1]["value"]) else "**short**"
+        yield promise.group.name, promise.figure, bound, value, kept
+
+
+def measurements() -> Iterator[Line]:
+    """What each group of promises measures."""
+    yield "measurement", "figures", "peer"
+    for group in dict.fromkeys(promise.group for promise in promises(PROMISES)):
+        yield group.name, group.what, group.peer
+
+
 def verbs() -> Iterator[Line]:
     """Verbs of the command line."""
     yield "command", "does"
@@ -111,6 +144,8 @@ TABLES = {
         factors,
         types,
         cases,
+        promised,
+        measurements,
         verbs,
     )
 }
@@ -127,7 +162,8 @@ class Table(SphinxDirective):
         for line in TABLES[self.arguments[0]]():
             first, *others = line
             text += f"   * - {first}\n" + "".join(f"     - {cell}\n" for cell in others)
-        self.env.note_dependency(__file__)
+        for source in (__file__, PROMISES, MEASURED):
+            self.env.note_dependency(str(source))
         return self.parse_text_to_nodes(text)
 
 

@@ -1,6 +1,10 @@
 """The benchmarks run, check what their contenders do, and write what they say."""
 
-import importlib
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +14,21 @@ from conftest import Mpiexec
 from hpccomm.results import reader
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
+sys.path.insert(0, str(FOLDER))
+
+from contest import cases, promises  # noqa: E402
+from contest.wanted import wanted  # noqa: E402
+
+PROMISED = list(promises.promises(promises.FILE))
 COLLECTIVES = (
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
     *("all_to_all", "gather", "scatter", "send_recv", "scan"),
 )
+
+
+def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, FOLDER / "bench.py", *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True)
 
 
 def test_one_node(mpiexec: Mpiexec, tmp_path: Path) -> None:
@@ -60,22 +75,104 @@ def test_several_nodes(mpiexec: Mpiexec) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["overhead.py", "--calls", "3", "--blocks", "2"],
-        ["overlap.py", "--mebibytes", "1", "--sleep", "0.01", "--turns", "1"],
-        ["import_time.py", "--turns", "1"],
+        ["overlap.py", "--mebibytes", "1", "--sleep", "0.01", "--turns", "1", "all_reduce wait"],
+        ["import_time.py", "--turns", "1", "import", "new_comm"],
+        ["simulator.py", "all_reduce ring 16 1M"],
     ],
     ids=lambda command: command[0],
 )
-def test_the_others(mpiexec: Mpiexec, command: list[str]) -> None:
-    done = mpiexec(1 if command[0] == "import_time.py" else 2, FOLDER / command[0], *command[1:])
+def test_the_others(mpiexec: Mpiexec, tmp_path: Path, command: list[str]) -> None:
+    program, *arguments = command
+    file = tmp_path / "figures.json"
+    ranks = 2 if program == "overlap.py" else 1
+    done = mpiexec(ranks, FOLDER / program, *arguments, "--json", file)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(done.stdout.splitlines()) >= 3
+    figures = json.loads(file.read_text())
+    assert set(figures) <= set(arguments)
+    assert len(done.stdout.splitlines()) == len(figures) > 0
+    assert all(figure["value"] > 0 for figure in figures.values())
+
+
+def test_single_cases(mpiexec: Mpiexec, tmp_path: Path) -> None:
+    names = [one.figure for one in PROMISED if one.group.name == "call"]
+    names += ["reduce 1K auto out-of-place speed", "all_reduce 1K registered memcpy"]
+    names += ["broadcast 1K chain link", "all_reduce 1K staging speed"]
+    file = tmp_path / "figures.json"
+    few = ["--calls", "3", "--rounds", "2", "--link", "1gbit", "--json", file]
+    done = mpiexec(2, FOLDER / "side_by_side.py", *few, *names)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WRONG" not in done.stdout
+    figures = json.loads(file.read_text())
+    assert set(figures) == set(names)
+    assert all(figure["value"] > 0 for figure in figures.values())
+
+
+def test_each_promise_can_be_measured() -> None:
+    collectives = {one.figure.split()[0] for one in PROMISED if one.group.name == "call"}
+    assert collectives == set(cases.SHAPES)
+    assert len({one.name for one in PROMISED}) == len(PROMISED)
+    for one in PROMISED:
+        assert (FOLDER / one.group.program).is_file()
+        if one.group.program == "side_by_side.py":
+            case = wanted(one.figure)
+            assert case.collective in cases.SHAPES
+            assert (one.kind == "most") == (case.measure in ("time", "memcpy"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "kept", "worse"),
+    [
+        ("most", 1.9, True, False),
+        ("most", 2.3, False, True),
+        ("most", math.nan, False, True),
+        ("least", 2.1, True, False),
+        ("least", 1.7, False, True),
+        ("least", math.nan, False, True),
+    ],
+)
+def test_what_keeps_a_promise(kind: str, value: float, kept: bool, worse: bool) -> None:
+    promise = replace(PROMISED[0], kind=kind, bound=2.0)
+    assert promise.kept(value) == kept
+    assert promise.worse(value, 2.0, tolerance=0.1) == worse
+
+
+@pytest.mark.parametrize(
+    ("bound", "status", "verdict"), [(1000, 0, "kept"), (0, 1, "SHORT")], ids=["kept", "short"]
+)
+def test_a_promise_falls_short_twice(
+    tmp_path: Path, bound: float, status: int, verdict: str
+) -> None:
+    """The other checkout is this one, so that both figures are there."""
+    facts = "what = 'it'\nprogram = 'import_time.py'\noptions = ['--turns', '1']"
+    (tmp_path / "promises.toml").write_text(
+        f"[x]\n{facts}\npeer = 'NumPy'\nunit = 'times'\n[x.most]\nimport = {bound}\n"
+    )
+    done = bench(
+        *("--promises", tmp_path / "promises.toml", "--output", tmp_path / "run.json"),
+        *("--against", FOLDER.parent),
+    )
+    assert done.returncode == status or verdict == "kept", done.stdout + done.stderr
+    run = json.loads((tmp_path / "run.json").read_text())
+    (one,) = run["promises"]
+    if status:
+        assert one["verdict"] == verdict
+        assert len(one["tries"]) == 2
+        assert "1 fell short; each is measured once more" in done.stdout
+        assert "short: x: import" in done.stdout
+    assert len(one["against"]) == len(one["tries"]) >= 1
+    assert one["bound"] == bound
+
+
+def test_what_bench_refuses(tmp_path: Path) -> None:
+    assert "no promise has nonsense in its name" in bench("nonsense").stderr
+    assert "has no folder hpccomm" in bench("import", "--against", tmp_path).stderr
+    done = bench("--list", "overlap")
+    assert done.returncode == 0
+    assert done.stdout.count("\n") == 1
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch, collective: str) -> None:
-    monkeypatch.syspath_prepend(FOLDER)
-    cases = importlib.import_module("contest.cases")
+def test_what_is_wrong_is_found(collective: str) -> None:
     case = cases.Case(collective, 256, 0, 4, apart=False)
     arrays = case.arrays(lambda count: np.zeros(count, np.float32))
     case.prepare(arrays)

@@ -1,36 +1,86 @@
 """One call of a collective on one rank: its arrays, what goes in, what must come out.
 
-The data are those of ``hpccomm perf``: sums are exact in any order, so that results are compared for
+Only public names of hpccomm are used here, so that one checkout's benchmarks can measure another's
+package. Data are small integers, so that sums are exact in any order and results are compared for
 equality.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm import ReduceOp
-from hpccomm.bench.perf.collectives import COLLECTIVES as MEASURED
-from hpccomm.bench.perf.collectives import Benchmark, benchmark
-from hpccomm.bench.perf.layouts import ALIGNMENT, Layout, Member
-from hpccomm.bench.perf.verification import CheckedData, RankSlice, fill, poison
-
 Array = NDArray[np.float32]
 Allocate = Callable[[int], Array]
-"""Gives an array of so many elements, whose contents do not matter."""
+"""Returns an array of so many elements, whose contents do not matter."""
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Arguments of a call: positional, and by keyword."""
 
 DTYPE = np.dtype(np.float32)
 ROOT = 0
+ALIGNMENT = 4
+"""Elements of which a block is a multiple, as nccl-tests' blocks are."""
 OVERWRITES = ("all_reduce", "broadcast", "reduce", "scan")
-"""Calls that work in place unless they are told not to."""
+"""Calls that are made in place unless an output of its own is wanted."""
 
-COLLECTIVES: dict[str, Benchmark] = {
-    name: collective
-    for name, collective in {**MEASURED, "scan": benchmark("scan")}.items()
-    if name not in ("barrier", "all_to_all_v")
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a collective takes and gives.
+
+    Attributes
+    ----------
+    x, out : str
+        What each rank has: ``"whole"`` (an array of the case's size), ``"block"`` (one rank's part of
+        it), ``"root"`` (the whole array, on the root alone) or ``"none"``.
+    reduces : bool
+        Whether it sums.
+    blocks : bool
+        Whether its array consists of one block for each rank.
+    factor : callable
+        ``factor(ranks)`` is bus bandwidth over algorithm bandwidth (nccl-tests, PERFORMANCE.md).
+    """
+
+    x: str
+    out: str
+    reduces: bool = False
+    blocks: bool = True
+    factor: Callable[[int], float] = lambda ranks: (ranks - 1) / ranks
+
+    @property
+    def rooted(self) -> bool:
+        """Whether a call names a root."""
+        return "root" in (self.x, self.out)
+
+
+def _one(_ranks: int) -> float:
+    return 1.0
+
+
+SHAPES = {
+    "all_reduce": Shape("whole", "whole", True, False, lambda ranks: 2 * (ranks - 1) / ranks),
+    "reduce_scatter": Shape("whole", "block", reduces=True),
+    "all_gather": Shape("block", "whole"),
+    "broadcast": Shape("root", "whole", blocks=False, factor=_one),
+    "reduce": Shape("whole", "root", reduces=True, blocks=False, factor=_one),
+    "all_to_all": Shape("whole", "whole"),
+    "gather": Shape("block", "root"),
+    "scatter": Shape("root", "block"),
+    "send_recv": Shape("whole", "whole", blocks=False, factor=_one),
+    "scan": Shape("whole", "whole", reduces=True, blocks=False, factor=_one),
+    "all_gather_v": Shape("block", "whole"),
+    "reduce_scatter_v": Shape("whole", "block", reduces=True),
+    "all_to_all_v": Shape("whole", "whole"),
+    "gather_v": Shape("block", "root"),
+    "scatter_v": Shape("root", "block"),
+    "barrier": Shape("none", "none", blocks=False, factor=_one),
 }
-"""The collectives that have contenders, and the exchange ``send_recv`` round the ranks."""
+"""Every collective that has contenders. ``send_recv`` is an exchange round the ranks."""
+
+COLLECTIVES = tuple(name for name in SHAPES if not name.endswith("_v") and name != "barrier")
+"""Those that are measured by default over sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +107,7 @@ class Case:
     Parameters
     ----------
     collective : str
-        One of `COLLECTIVES`.
+        One of `SHAPES`.
     nbytes : int
         Size after nccl-tests: of the larger of what a rank sends and receives in full. Where that
         leaves nothing for the blocks of the ranks, they get the smallest that there is.
@@ -69,71 +119,92 @@ class Case:
 
     Attributes
     ----------
-    collective : Benchmark
-        How it is called.
-    layout : Layout
-        How much goes in and out.
-    place : Member
-        The rank, the ranks, and the root.
+    shape : Shape
+        What the collective takes and gives.
+    elements, block : int
+        Of the whole array, and of one rank's part of it.
     in_place : bool
         Whether input and output are one array.
     """
 
     def __init__(self, collective: str, nbytes: int, rank: int, ranks: int, *, apart: bool) -> None:
-        self.collective = COLLECTIVES[collective]
-        self.place = Member(rank, ranks, ROOT)
+        self.collective, self.rank, self.ranks = collective, rank, ranks
+        self.shape = SHAPES[collective]
         self.in_place = collective in OVERWRITES and not (apart and collective != "broadcast")
-        self.layout: Layout = self.collective.arrange(nbytes, DTYPE.itemsize, self.place)
-        if self.layout.nbytes == 0:
-            self.layout = self.collective.arrange(ALIGNMENT * ranks, DTYPE.itemsize, self.place)
-        self._data = CheckedData(DTYPE, self.op, ranks, seed=1)
+        self.elements = 0 if self.shape.x == "none" else nbytes // DTYPE.itemsize
+        if self.shape.blocks:
+            aligned = self.elements // (ranks * ALIGNMENT) * ALIGNMENT
+            self.elements = max(aligned, ALIGNMENT) * ranks
+        self.block = self.elements // ranks
         self._arrays: dict[Allocate, Arrays] = {}
-        self._inputs = self._made(self.layout.inputs)
-        self._expected = self._made(self.layout.outputs)
-        if collective == "scan":
-            self._expected = self._sum_to(rank)
-
-    @property
-    def op(self) -> ReduceOp | None:
-        """The reduction, where there is one."""
-        return ReduceOp.SUM if self.collective.reduces else None
+        self._input = self._part(self.shape.x, self._contribution(rank))
+        self._expected = self._part(self.shape.out, self._result())
 
     @property
     def nbytes(self) -> int:
         """The size that was meant, rounded to what the collective can do."""
-        return self.layout.nbytes
+        return self.elements * DTYPE.itemsize
+
+    @property
+    def count(self) -> int:
+        """The count that nccl-tests prints: a block's where there are blocks."""
+        return self.block if self.shape.blocks else self.elements
+
+    @property
+    def root(self) -> int:
+        """The root, or -1."""
+        return ROOT if self.shape.rooted else -1
+
+    @property
+    def own(self) -> slice:
+        """The block of the whole array that is this rank's."""
+        return slice(self.rank * self.block, (self.rank + 1) * self.block)
 
     def arrays(self, allocate: Allocate) -> Arrays:
         """Return arrays for the call; contenders with the same kind of memory share them."""
-        found = self._arrays.get(allocate)
-        if found is None:
-            found = self._arrays[allocate] = self._allocated(allocate)
-        return found
+        if allocate not in self._arrays:
+            x, out = (
+                None if part is None else allocate(part.size)
+                for part in (self._input, self._expected)
+            )
+            if self.in_place:
+                both = out if x is None else x
+                x, out = (None if part is None else both for part in (x, out))
+            self._arrays[allocate] = Arrays(x, out)
+        return self._arrays[allocate]
 
-    def _allocated(self, allocate: Allocate) -> Arrays:
-        inside, outside = self.layout.inputs is not None, self.layout.outputs is not None
-        if self.in_place:
-            both = allocate(self.layout.input_size or self.layout.output_size)
-            return Arrays(both if inside else None, both if outside else None)
-        return Arrays(
-            allocate(self.layout.input_size) if inside else None,
-            allocate(self.layout.output_size) if outside else None,
-        )
+    def arguments(self, arrays: Arrays) -> Arguments:
+        """Return what hpccomm's call is made with."""
+        counts = (self.block,) * self.ranks
+        root = {"root": ROOT} if self.shape.rooted else {}
+        name = self.collective
+        # Calls in place get no output, but for a scan, which makes one unless it gets one.
+        out = {} if self.in_place and name != "scan" else {"out": arrays.out}
+        if name == "barrier":
+            return (), {}
+        if name == "broadcast":
+            return (arrays.out,), root
+        if name == "send_recv":
+            after, before = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
+            return (arrays.x, after, arrays.out, before), {}
+        if name == "all_to_all_v":
+            return (arrays.x, counts, counts), out
+        if name.endswith("_v"):
+            return (arrays.x,), {"counts": counts, **root, **out}
+        return (arrays.x,), {**root, **out}
 
     def prepare(self, arrays: Arrays) -> None:
         """Put in what goes in; what comes out is then wrong everywhere."""
-        if arrays.out is not None and self.layout.outputs is not None:
-            poison(arrays.out, self._data, self.layout.outputs)
-        if arrays.x is not None and self._inputs is not None:
-            np.copyto(arrays.x, self._inputs)
+        if arrays.out is not None:
+            arrays.out.fill(np.nan)
+        if arrays.x is not None and self._input is not None:
+            np.copyto(arrays.x, self._input)
 
     def wrong(self, arrays: Arrays) -> int:
         """Return how many elements differ from what must come out on this rank."""
         if arrays.out is None or self._expected is None:
             return 0
-        # By their bits: data that is moved may be not a number.
-        differ = arrays.out.view(np.uint32) != self._expected.view(np.uint32)
-        return int(np.count_nonzero(differ))
+        return int(np.count_nonzero(arrays.out != self._expected))
 
     def rest(self) -> None:
         """Put in what stays as it is however often calls are made, so that no sum overflows."""
@@ -142,18 +213,32 @@ class Case:
                 for array in arrays.each():
                     array.fill(0)
 
-    def _made(self, segments: tuple[RankSlice, ...] | None) -> Array | None:
-        if segments is None:
-            return None
-        array = np.empty(sum(segment.count for segment in segments), DTYPE)
-        fill(array, self._data, segments)
-        return array
+    def _contribution(self, rank: int) -> Array:
+        """Return the whole array of a rank; where ranks have blocks, they send their part of it."""
+        period = ((np.arange(61) + 31 * rank) % 61 + 1).astype(DTYPE)
+        return np.resize(period, self.elements)
 
-    def _sum_to(self, rank: int) -> Array:
-        """Return the sum of the contributions up to that of `rank`."""
-        total = np.zeros(self.layout.input_size, DTYPE)
-        share = np.empty_like(total)
-        for source in range(rank + 1):
-            fill(share, self._data, (RankSlice(source, 0, share.size),))
-            total += share
-        return total
+    def _part(self, which: str, whole: Array) -> Array | None:
+        """Return what this rank has of an array."""
+        if which == "none" or (which == "root" and self.rank != ROOT):
+            return None
+        return whole[self.own] if which == "block" else whole
+
+    def _result(self) -> Array:
+        """Return the whole array that comes out, of which this rank may get a part."""
+        name = self.collective.removesuffix("_v")
+        if self.shape.reduces:
+            last = self.rank if name == "scan" else self.ranks - 1
+            total = self._contribution(0)
+            for rank in range(1, last + 1):
+                total += self._contribution(rank)
+            return total
+        if name in ("broadcast", "scatter"):
+            return self._contribution(ROOT)
+        if name == "send_recv":
+            return self._contribution((self.rank - 1) % self.ranks)
+        result = np.empty(self.elements, DTYPE)
+        for rank in range(self.ranks):
+            place = slice(rank * self.block, (rank + 1) * self.block)
+            result[place] = self._contribution(rank)[self.own if name == "all_to_all" else place]
+        return result

@@ -2,20 +2,20 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contest import contenders as known
 from contest import picture, record, results, tables
 from contest.cases import COLLECTIVES, Case
-from contest.contenders import AUTO, COPY, GLOO, PLAN, REGISTERED, Contender, Entry
+from contest.contenders import COPY, GLOO, PLAN, REGISTERED, SETTINGS, Contender
 from contest.gloo import gloo
-from contest.results import Line, Result
-from contest.rounds import compete
+from contest.machine import machine
+from contest.race import Limit, race
+from contest.results import Line
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.perf import facts, readers
 from hpccomm.dispatch import policy
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
     from hpccomm import Communicator
     from hpccomm.results.schema import RunInfo
-
-SETTINGS = ("pages", "staging")
-"""How plain arrays are reached on shared memory, by the names of `CommOptions.shared_memory`."""
-
-Limit = Callable[[Case, dict[str, Result]], float]
-"""Gives the seconds that a case takes at least, knowing what was measured."""
 
 
 def add_arguments(
@@ -95,16 +89,6 @@ def _contenders(given: str) -> tuple[str, ...]:
                 f"{name!r} is no contender; give some of {', '.join(ways)}"
             )
     return names
-
-
-def ours(name: str, comm: "Communicator") -> Contender:
-    """Return hpccomm as the contender of that name: a way to call it, or one of its algorithms."""
-    if name == PLAN:
-        return known.planned(name, comm)
-    if name == REGISTERED:
-        algorithm = "shm" if comm.num_nodes == 1 else AUTO
-        return known.hpccomm(name, comm, algorithm, REGISTERED)
-    return known.hpccomm(name, comm, name)
 
 
 def gloo_where_it_is(
@@ -205,7 +189,7 @@ class Contest:
             "library": f"{library} {'.'.join(map(str, version))} through mpi4py",
             "ranks": f"{comm.size} rank{'s' * (comm.size > 1)} on "
             f"{comm.num_nodes} node{'s' * (comm.num_nodes > 1)}",
-            "machine": tables.machine(),
+            "machine": machine(),
             "date": f"{datetime.now().astimezone():%Y-%m-%d}",
             "with": ", ".join([*(f"{n} {v}" for n, v in facts.versions().items()), *gloos]),
             "figures": f"medians of {self.arguments.rounds} rounds, slowest rank; the limit is "
@@ -216,39 +200,10 @@ class Contest:
 
     def _measure(self, collective: str, nbytes: int) -> Line:
         """Check and measure every contender on one case. Collective."""
-        comm = self.comm
-        case = Case(collective, nbytes, comm.rank, comm.size, apart=self.arguments.out_of_place)
-        entries: dict[str, tuple[Contender, Entry]] = {}
-        for one in self.contenders:
-            entry = one.enter(case)
-            if entry is not None:
-                entries[one.name] = one, entry
-        wrong = {name: self._checked(case, entry) for name, (_, entry) in entries.items()}
-        case.rest()
-        calls = [entry.call for _, entry in entries.values()]
-        times = compete(calls, self.bare, self.arguments.rounds)
-        measured = {
-            name: Result(one, taken, wrong[name], entry.took)
-            for (name, (one, entry)), taken in zip(entries.items(), times, strict=True)
-        }
-        return Line(
-            collective,
-            case.in_place,
-            case.nbytes,
-            case.layout.count,
-            case.layout.root,
-            case.collective.reduces,
-            case.collective.factor(comm.size),
-            measured,
-            self.limit(case, measured),
-        )
-
-    def _checked(self, case: Case, entry: Entry) -> int:
-        """Make one call, and return the elements that it left wrong on all ranks."""
-        case.prepare(entry.arrays)
-        self.bare.Barrier()  # nobody's array may be reached before it is prepared
-        entry.call()
-        return int(self.bare.allreduce(case.wrong(entry.arrays)))
+        rank, ranks, apart = self.comm.rank, self.comm.size, self.arguments.out_of_place
+        case = Case(collective, nbytes, rank, ranks, apart=apart)
+        rounds = self.arguments.rounds
+        return race(case, self.contenders, self.bare, rounds, limit=self.limit)
 
     def _draw(self, done: Sequence[Sequence[Line]]) -> None:
         """Write the page and the picture that were asked for. On rank 0."""

@@ -1,6 +1,7 @@
 """Who makes a call: hpccomm in its ways, the MPI library through mpi4py, a copy of the array."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -8,10 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from mpi4py import MPI
 
-from contest.cases import DTYPE, Allocate, Array, Arrays, Case
+from contest.cases import DTYPE, ROOT, Allocate, Array, Arrays, Case
 from contest.rounds import Call
-from hpccomm.bench.perf.collectives import Operands, bind
-from hpccomm.errors import UsageError
+from hpccomm import CommOptions, UsageError, new_comm
 
 if TYPE_CHECKING:
     from hpccomm import Communicator
@@ -22,6 +22,8 @@ COPY = "memcpy"
 GLOO = "gloo"
 PLAN = "plan"
 REGISTERED = "registered"
+SETTINGS = ("pages", "staging")
+"""How plain arrays are reached on shared memory, by the names of `CommOptions.shared_memory`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +99,16 @@ def hpccomm(name: str, comm: "Communicator", algorithm: str, memory: str = "plai
 
     def enter(case: Case) -> Entry | None:
         arrays = case.arrays(allocate)
-        given = Operands(arrays.x, arrays.out, case.op, case.layout, case.place)
-        if not case.collective.algorithms:
-            if algorithm != AUTO:
-                return None
-            return Entry(bind(comm, case.collective, given, {}), arrays)
-        how = {"algorithm": algorithm}
-        args, keywords = case.collective.arguments(given)
+        call = getattr(comm, case.collective)
+        args, keywords = case.arguments(arrays)
+        if case.collective == "send_recv":  # takes no algorithm
+            return Entry(partial(call, *args), arrays) if algorithm == AUTO else None
+        how = {**keywords, "algorithm": algorithm}
         try:
-            choice = comm.explain(case.collective.name, *args, **keywords, **how)
+            choice = comm.explain(case.collective, *args, **how)
         except UsageError:  # the collective has no such algorithm
             return None
-        return Entry(bind(comm, case.collective, given, how), arrays, choice.algorithm)
+        return Entry(partial(call, *args, **how), arrays, choice.algorithm)
 
     return Contender(name, comm.backends["host"] or "", f"{algorithm}, {memory}", enter, ours=True)
 
@@ -117,16 +117,29 @@ def planned(heading: str, comm: "Communicator") -> Contender:
     """Return hpccomm's plans as a contender: each call is decided once, and then only made."""
 
     def enter(case: Case) -> Entry | None:
-        if not case.collective.algorithms:
+        if case.collective == "send_recv":  # is not planned
             return None
         arrays = case.arrays(plain)
-        given = Operands(arrays.x, arrays.out, case.op, case.layout, case.place)
-        args, keywords = case.collective.arguments(given)
-        name = case.collective.name
-        choice = comm.explain(name, *args, **keywords)
-        return Entry(comm.plan(name, *args, **keywords), arrays, choice.algorithm)
+        args, keywords = case.arguments(arrays)
+        choice = comm.explain(case.collective, *args, **keywords)
+        return Entry(comm.plan(case.collective, *args, **keywords), arrays, choice.algorithm)
 
     return Contender(heading, comm.backends["host"] or "", "auto, plan", enter, ours=True)
+
+
+def ours(name: str, comm: "Communicator", stack: ExitStack) -> Contender:
+    """Return hpccomm as the contender of that name: a way to call it, or one of its algorithms.
+
+    `stack` closes what the contender needs beside `comm`. Collective.
+    """
+    if name == PLAN:
+        return planned(name, comm)
+    if name == REGISTERED:
+        return hpccomm(name, comm, "shm" if comm.num_nodes == 1 else AUTO, REGISTERED)
+    if name in SETTINGS:
+        forced = stack.enter_context(new_comm(options=CommOptions(shared_memory=name)))
+        return hpccomm(name, forced, "shm", name)
+    return hpccomm(name, comm, name)
 
 
 def library(bare: MPI.Intracomm) -> Contender:
@@ -134,19 +147,25 @@ def library(bare: MPI.Intracomm) -> Contender:
 
     def enter(case: Case) -> Entry:
         arrays = case.arrays(plain)
-        x, out, root = arrays.x, arrays.out, case.place.root
-        rank, ranks = case.place.rank, case.place.ranks
+        x, out, rank, ranks = arrays.x, arrays.out, case.rank, case.ranks
         sent = MPI.IN_PLACE if x is not None and x is out else x
+        counts = [case.block] * ranks
         calls: dict[str, Call] = {
             "all_reduce": partial(bare.Allreduce, sent, out),
-            "broadcast": partial(bare.Bcast, out, root),
-            "reduce": partial(bare.Reduce, sent, out, root=root),
+            "broadcast": partial(bare.Bcast, out, ROOT),
+            "reduce": partial(bare.Reduce, sent, out, root=ROOT),
             "all_gather": partial(bare.Allgather, sent, out),
+            "all_gather_v": partial(bare.Allgatherv, sent, [out, counts]),
             "reduce_scatter": partial(bare.Reduce_scatter_block, sent, out),
+            "reduce_scatter_v": partial(bare.Reduce_scatter, sent, out, counts),
             "all_to_all": partial(bare.Alltoall, sent, out),
-            "gather": partial(bare.Gather, sent, out, root=root),
-            "scatter": partial(bare.Scatter, sent, out, root=root),
+            "all_to_all_v": partial(bare.Alltoallv, [sent, counts], [out, counts]),
+            "gather": partial(bare.Gather, sent, out, root=ROOT),
+            "gather_v": partial(bare.Gatherv, sent, [out, counts], root=ROOT),
+            "scatter": partial(bare.Scatter, sent, out, root=ROOT),
+            "scatter_v": partial(bare.Scatterv, [sent, counts], out, root=ROOT),
             "scan": partial(bare.Scan, sent, out),
+            "barrier": bare.Barrier,
             "send_recv": partial(
                 bare.Sendrecv,
                 x,
@@ -155,7 +174,7 @@ def library(bare: MPI.Intracomm) -> Contender:
                 source=(rank - 1) % ranks,
             ),
         }
-        return Entry(calls[case.collective.name], arrays)
+        return Entry(calls[case.collective], arrays)
 
     return Contender(LIBRARY, "mpi4py", "native", enter)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from contest.cases import Case
+from contest.cases import ROOT, Case
 from contest.contenders import GLOO, Contender, Entry, plain
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _enter(torch: Any, group: Any) -> Callable[[Case], Entry | None]:
 
 def _call(group: Any, case: Case, x: Any, out: Any) -> Callable[[], object] | None:
     """Return Gloo's call on tensors that share the memory of `x` and `out`."""
-    rank, ranks, root = case.place.rank, case.place.ranks, case.place.root
+    rank, ranks, root = case.rank, case.ranks, ROOT
 
     def blocks(tensor: Any) -> Any:
         return None if tensor is None else list(tensor.chunk(ranks))
@@ -115,4 +115,4 @@ def _call(group: Any, case: Case, x: Any, out: Any) -> Callable[[], object] | No
         "scatter": lambda: group.scatter(out, sent, root),
         "send_recv": exchange,
     }
-    return calls.get(case.collective.name)
+    return calls.get(case.collective)

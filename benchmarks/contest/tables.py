@@ -1,9 +1,7 @@
 """A run as text for a terminal, and as reStructuredText for a page."""
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 from contest.contenders import AUTO, COPY, Contender
 from contest.results import Line, Result
@@ -13,16 +11,6 @@ NOTHING = "-"
 
 Column = tuple[str, ...]
 """A heading, and what stands below it, line by line."""
-
-
-def machine() -> str:
-    """Return this machine in words: processor, cores, kernel."""
-    model = "unknown processor"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    return f"{model}, {os.cpu_count()} cores, {os.uname().sysname} {os.uname().release}"
 
 
 def text(lines: Sequence[Line], contenders: Sequence[Contender]) -> str:

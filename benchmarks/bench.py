@@ -1,0 +1,288 @@
+"""Whether hpccomm keeps what its documentation promises of its speed. ``jobs/bench.sh`` starts it.
+
+Measures every figure of ``benchmarks/promises.toml`` beside its peer, in turns on one machine, and prints
+a line for each: whether the promise is kept, the figure, the bound, and the times behind it. A figure that
+falls short is measured once more, and counts if it falls short again.
+
+With ``--against DIR`` the hpccomm of another checkout is measured by the same commands right after this
+one's. A figure that is worse by more than a tenth, twice in a row, falls short as well.
+
+The run is stored as JSON under ``results/bench/``, or where ``--output`` says. Exit status: 0; 1 if a
+promise fell short twice in a row; 2 if something could not be measured.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from importlib.metadata import version
+from itertools import groupby
+from pathlib import Path
+
+from contest import figures
+from contest.figures import Figure
+from contest.machine import machine
+from contest.promises import FILE, Group, Promise, promises, selected
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+TOLERANCE = 0.1
+"""By which a figure may be worse than that of another checkout: as much as launches differ."""
+PATIENCE = 240.0
+"""Seconds after which a command is stopped."""
+UNAVAILABLE = 77
+"""Exit status of a script that a machine does not allow."""
+
+
+class CannotMeasure(Exception):
+    """A command did not give its figures."""
+
+
+class Unavailable(CannotMeasure):
+    """A command needs what this machine does not allow."""
+
+
+@dataclass(slots=True)
+class Line:
+    """What was found out about one promise: a figure for each try, and that of the other checkout."""
+
+    promise: Promise
+    tries: list[Figure] = field(default_factory=list)
+    others: list[Figure] = field(default_factory=list)
+    skipped: str = ""
+
+    @property
+    def short(self) -> bool:
+        """Whether the last try broke the promise, or was worse than the other checkout."""
+        return bool(self.tries) and (self.broken or self.worse)
+
+    @property
+    def broken(self) -> bool:
+        """Whether the last try broke the promise."""
+        return not self.promise.kept(self.tries[-1].value)
+
+    @property
+    def worse(self) -> bool:
+        """Whether the last try was worse than that of the other checkout."""
+        if not self.others:
+            return False
+        return self.promise.worse(self.tries[-1].value, self.others[-1].value, TOLERANCE)
+
+    @property
+    def verdict(self) -> str:
+        """One word."""
+        if not self.tries:
+            return "skipped"
+        if not self.short:
+            return "kept"
+        return "SHORT" if self.broken else "WORSE"
+
+    def text(self) -> str:
+        """Return the line that is printed."""
+        one = self.promise
+        if not self.tries:
+            return f"{self.verdict:8}{one.name:52} {self.skipped}"
+        measured, unit = self.tries[-1], one.group.unit
+        bound = f"(at {one.kind} {one.bound:g})"
+        text = (
+            f"{self.verdict:8}{one.name:52}{measured.value:9.3f} {unit} {bound:16} {measured.says}"
+        )
+        if self.others:
+            other = self.others[-1]
+            text += f"\n{'':8}{'  against':52}{other.value:9.3f} {unit} {'':16} {other.says}"
+        return text
+
+    def record(self) -> dict[str, object]:
+        """Return what is stored."""
+        one = self.promise
+        return {
+            "group": one.group.name,
+            "figure": one.figure,
+            "kind": one.kind,
+            "bound": one.bound,
+            "unit": one.group.unit,
+            "verdict": self.verdict,
+            "tries": [asdict(figure) for figure in self.tries],
+            "against": [asdict(figure) for figure in self.others],
+            "skipped": self.skipped,
+        }
+
+
+def measured(group: Group, names: Sequence[str], checkout: Path) -> dict[str, Figure]:
+    """Run the command of a group with the hpccomm of a checkout; return its figures by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "figures.json"
+        command = [
+            *_launcher(group),
+            *("env", f"PYTHONPATH={checkout}", sys.executable),
+            *(str(CHECKOUT / "benchmarks" / group.program), *group.options),
+            *("--json", str(file), *names),
+        ]
+        environment = {"OMPI_MCA_osc": "^ucx", **os.environ, "HPCCOMM_VENV": sys.prefix}
+        try:
+            done = subprocess.run(
+                command,
+                cwd=CHECKOUT,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+            )
+        except subprocess.TimeoutExpired:
+            raise CannotMeasure(f"was stopped after {PATIENCE:g} s") from None
+        if done.returncode == UNAVAILABLE:
+            raise Unavailable(done.stderr.strip().splitlines()[0])
+        if done.returncode:
+            raise CannotMeasure(f"exit status {done.returncode}: {done.stderr.strip()[-2000:]}")
+        return figures.read(file)
+
+
+def _launcher(group: Group) -> list[str]:
+    """Return what the command of a group is started by."""
+    if group.cluster is not None:
+        nodes, ranks = map(str, group.cluster)
+        script = str(CHECKOUT / "jobs" / "virtual_cluster.sh")
+        places = ["--nodes", nodes, "--ranks-per-node", ranks, "--link", "1gbit", "--"]
+        return ["bash", script, *places]
+    if group.ranks is None:
+        return []
+    beside = Path(sys.executable).parent / "mpiexec"
+    return [os.environ.get("HPCCOMM_MPIEXEC", str(beside)), "-n", str(group.ranks)]
+
+
+def measure(lines: Sequence[Line], against: Path | None) -> bool:
+    """Measure promises group by group and print them; return whether all could be measured."""
+    complete = True
+    for group, members in _by_group(lines):
+        names = [line.promise.figure for line in members]
+        for checkout in [CHECKOUT] if against is None else [CHECKOUT, against]:
+            try:
+                found = measured(group, names, checkout)
+            except Unavailable as error:
+                _skip(members, str(error))
+                break
+            except CannotMeasure as error:
+                complete = False
+                print(f"{group.name}: {error}", file=sys.stderr, flush=True)
+                _skip(members, "could not be measured, as said above")
+                break
+            for line in members:
+                tries = line.tries if checkout is CHECKOUT else line.others
+                tries.append(found[line.promise.figure])
+        for line in members:
+            print(line.text(), flush=True)
+    return complete
+
+
+def _skip(lines: Sequence[Line], why: str) -> None:
+    for line in lines:
+        line.skipped = why
+
+
+def _by_group(lines: Sequence[Line]) -> Iterable[tuple[Group, list[Line]]]:
+    for group, members in groupby(lines, key=lambda line: line.promise.group):
+        yield group, list(members)
+
+
+def facts(against: Path | None) -> dict[str, object]:
+    """Return what the run is made with."""
+    checkouts = [CHECKOUT] if against is None else [CHECKOUT, against]
+    packages = ("hpccomm", "numpy", "mpi4py")
+    return {
+        "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
+        "machine": machine(),
+        "load": os.getloadavg()[0],
+        "commits": [_commit(checkout) for checkout in checkouts],
+        "python": sys.version.split()[0],
+        "packages": {name: version(name) for name in packages},
+    }
+
+
+def _commit(checkout: Path) -> str:
+    """Return the commit of a checkout, with a plus sign where files differ; nothing without git."""
+    git = ["git", "-C", str(checkout)]
+    try:
+        head = subprocess.run(
+            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+        )
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head.stdout.strip()[:12] + "+" * bool(changed.stdout.strip())
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="bench.sh"
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="a part of the names of promises (default: all)"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print the promises and measure nothing"
+    )
+    parser.add_argument("--against", type=Path, metavar="DIR", help="a checkout to compare with")
+    parser.add_argument(
+        "--promises", type=Path, default=FILE, metavar="FILE.toml", help="other promises than ours"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE.json", help="where the run is stored")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure, print and store; return the exit status."""
+    request = parse()
+    lines = [Line(promise) for promise in selected(list(promises(request.promises)), request.names)]
+    if not lines:
+        print(
+            f"no promise has {' or '.join(request.names)} in its name; see --list", file=sys.stderr
+        )
+        return 2
+    if request.list:
+        for line in lines:
+            one = line.promise
+            print(f"{one.name:52} at {one.kind} {one.bound:g} {one.group.unit}")
+        return 0
+    against = None if request.against is None else request.against.resolve()
+    if against is not None and not (against / "hpccomm").is_dir():
+        print(f"{against} has no folder hpccomm; give a checkout's root", file=sys.stderr)
+        return 2
+    begin = time.perf_counter()
+    said = facts(against)
+    print("".join(f"# {name}: {value}\n" for name, value in said.items()), flush=True)
+    complete = measure(lines, against)
+    again = [line for line in lines if line.short]
+    if again:
+        print(f"\n# {len(again)} fell short; each is measured once more\n", flush=True)
+        complete &= measure(again, against)
+    short = [line.promise.name for line in lines if line.short]
+    skipped = sum(not line.tries for line in lines)
+    seconds = time.perf_counter() - begin
+    kept = len(lines) - len(short) - skipped
+    print(
+        f"\n# {kept} kept, {len(short)} short twice in a row, {skipped} skipped, in {seconds:.0f} s"
+    )
+    for name in short:
+        print(f"#   short: {name}")
+    output = request.output
+    if output is None:
+        output = (
+            CHECKOUT / "results" / "bench" / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}.json"
+        )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    run = {**said, "seconds": round(seconds), "promises": [line.record() for line in lines]}
+    output.write_text(json.dumps(run, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"# stored in {output}")
+    return 1 if short else 0 if complete else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
