@@ -25,6 +25,8 @@ sys.path.append(str(HERE.parent / "benchmarks"))
 from contest.promises import FILE as PROMISES  # noqa: E402
 from contest.promises import promises  # noqa: E402
 
+sys.path.pop()  # else words such as `auto` would name the programs of that folder
+
 MEASURED = HERE / "measured" / "promises.json"
 """A run of ``jobs/bench.sh`` on a machine that had nothing else to do."""
 
@@ -79,7 +81,8 @@ def neutral_flags() -> Iterator[Line]:
     for heading, group in FLAGS.items():
         if "only at their defaults" in heading:
             for flag in group:
-                yield f"``{flag.short}``, ``--{flag.name}``", f"``{flag.default}``", flag.help
+                names = ", ".join(f"``{name}``" for name in flag.names)
+                yield names, f"``{flag.default}``", flag.help
 
 
 def factors() -> Iterator[Line]:

@@ -15,7 +15,7 @@ class Signature:
     """What a collective call asks for.
 
     Each call has at most two flat arrays on a rank, `send` and `recv`. What they hold is said by the
-    collective's description in `hpccomm.contracts.collectives`: nothing, the whole array, the own block,
+    collective's description in ``hpccomm.contracts.collectives``: nothing, the whole array, the own block,
     or a block for (or from) each rank. A broadcast has one array, `recv`, on every rank.
 
     Attributes
