@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
-from hpccomm.schedules.proof import Case, case, prove_all
+from hpccomm.schedules.proof import ProofCase, case, prove_all
 from hpccomm.schedules.proof.arguments import Form
 from hpccomm.schedules.schedule import whole
 from hpccomm.topology import Topology, arrange
@@ -28,7 +28,7 @@ class Which(NamedTuple):
     def algorithm(self) -> Algorithm:
         return ALGORITHMS[self.collective][self.name]
 
-    def case(self, ranks: int, **asked: Any) -> Case:
+    def case(self, ranks: int, **asked: Any) -> ProofCase:
         """Make a case; of a barrier without the count that the others have."""
         if self.collective == "barrier":
             asked.pop("count", None)
@@ -107,7 +107,7 @@ def topologies_of(which: Which, n: int) -> list[Topology | None]:
     return list({topology.node_of: topology for topology in map(arrange, nodes)}.values())
 
 
-def cases(which: Which, n: int, *, every_root: bool = True) -> Iterator[Case]:
+def cases(which: Which, n: int, *, every_root: bool = True) -> Iterator[ProofCase]:
     """Every root, or some; and counts, segments, channels, placements and being in place in turn."""
     roots: Sequence[int] = range(n) if which.collective in ROOTED else ()
     few = which.form == "staged"  # many steps, and roots differ in their number alone

@@ -10,7 +10,7 @@ import pytest
 from proofs import EVERY, Which
 
 from hpccomm.contracts.collectives import BLOCKWISE
-from hpccomm.schedules.proof import Case
+from hpccomm.schedules.proof import ProofCase
 from hpccomm.schedules.schedule import whole
 from hpccomm.topology import arrange
 
@@ -37,7 +37,7 @@ class Cost(NamedTuple):
     elements: np.ndarray
 
 
-def cost_of(case: Case) -> Cost:
+def cost_of(case: ProofCase) -> Cost:
     (part,) = case.parts()
     messages, elements = np.zeros((2, case.size), np.int64)
     rounds = path = 0

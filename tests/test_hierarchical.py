@@ -15,7 +15,7 @@ from hpccomm.schedules.algorithms.families import Family
 from hpccomm.schedules.algorithms.hierarchical import DEFAULT, hierarchical
 from hpccomm.schedules.algorithms.hierarchical_direct import DEFAULT_DIRECT
 from hpccomm.schedules.algorithms.levels import placement
-from hpccomm.schedules.proof import Case, case, prove_all
+from hpccomm.schedules.proof import ProofCase, case, prove_all
 from hpccomm.schedules.schedule import Tuning, whole, world
 from hpccomm.topology import Topology, arrange
 
@@ -47,7 +47,7 @@ def composed_calls(*, everything: bool) -> list[Composed]:
     )
 
 
-def cases(inner: Family, across: Family, calls: Iterable[Composed]) -> Iterator[Case]:
+def cases(inner: Family, across: Family, calls: Iterable[Composed]) -> Iterator[ProofCase]:
     composed = hierarchical(inner, across)
     variants = cycle(product((False, True), (1, 2, whole)))
     for _, _, collective, topology in calls:
@@ -107,7 +107,7 @@ def counts_of(collective: str, n: int) -> list[object]:
     return [3 * n + 2, 1]
 
 
-def direct_cases(n: int) -> Iterator[Case]:
+def direct_cases(n: int) -> Iterator[ProofCase]:
     some = [rank % 2 == 0 for rank in range(n)]
     variants = cycle(product((False, True, some), (2, whole), (2, 1, 3)))
     for collective, topology in product(MOVING, placements(n)):

@@ -10,7 +10,7 @@ import pytest
 from proofs import EVERY, Which
 
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
-from hpccomm.schedules.proof import Case, Unproven, prove_all
+from hpccomm.schedules.proof import ProofCase, Unproven, prove_all
 from hpccomm.schedules.schedule import (
     SEND,
     Channel,
@@ -35,7 +35,7 @@ Fault = Callable[[Rounds, Which], Iterator[Rounds]]
 """Gives a channel's rounds with the fault, for each place where it can be."""
 
 
-def asked(which: Which) -> Case:
+def asked(which: Which) -> ProofCase:
     # All slices and pieces of them are alike, so that no round moves only what is there anyhow.
     count: Any = 24
     if which.collective in BLOCKWISE:
@@ -45,14 +45,14 @@ def asked(which: Which) -> Case:
     return which.case(N, count=count, root=2, segment=2, topology=topology)
 
 
-def opened(right: Case) -> tuple[list[Rounds], Callable[[Sequence[Rounds]], Case]]:
+def opened(right: ProofCase) -> tuple[list[Rounds], Callable[[Sequence[Rounds]], ProofCase]]:
     """The rounds of each channel, and what makes a case of others."""
     (part,) = right.parts()
 
     def channel(rounds: Rounds) -> Channel:
         return lambda: iter(rounds)
 
-    def closed(channels: Sequence[Rounds]) -> Case:
+    def closed(channels: Sequence[Rounds]) -> ProofCase:
         changed = replace(part.schedule, channels=tuple(map(channel, channels)))
         return replace(right, build=lambda *_: changed)
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Blocks, Listed
-from hpccomm.schedules.algorithms.phases import Phase, Piece, copied, in_pieces
+from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, copied, in_pieces
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -62,7 +62,7 @@ def binomial(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
     return (None if relative == 0 else (relative - bit + root) % size), children
 
 
-class _Tree:
+class _BinomialTree:
     """The same tree for each row of a group: who is whose child at which distance.
 
     Attributes
@@ -94,8 +94,8 @@ class _Tree:
         return self._group.peer((self._group.at + distance) % self._group.size)
 
 
-def _broadcast_rounds(piece: Piece) -> Rounds:
-    tree, rank = _Tree(piece.group, piece.root), piece.group.rank
+def _broadcast_rounds(piece: PhasePiece) -> Rounds:
+    tree, rank = _BinomialTree(piece.group, piece.root), piece.group.rank
     moved = piece.target, piece.start, piece.count
     for bit in reversed(tree.bits):
         yield Round(
@@ -104,9 +104,9 @@ def _broadcast_rounds(piece: Piece) -> Rounds:
         )
 
 
-def _reduce_rounds(piece: Piece) -> Rounds:
+def _reduce_rounds(piece: PhasePiece) -> Rounds:
     group, start, count, slot = piece.group, piece.start, piece.count, piece.slot
-    tree, rank = _Tree(group, piece.root), group.rank
+    tree, rank = _BinomialTree(group, piece.root), group.rank
     own, into = Place(piece.source, start), Place(piece.target, start)
     landing, partial = Place(SCRATCH, slot), Place(SCRATCH, slot + count)
     is_root = tree.relative == 0
@@ -145,7 +145,7 @@ def _reduce_rounds(piece: Piece) -> Rounds:
         )
 
 
-def _all_reduce_rounds(piece: Piece) -> Rounds:
+def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
     piece = replace(piece, root=0)
     yield from _reduce_rounds(piece)
     yield from _broadcast_rounds(piece)
@@ -209,7 +209,7 @@ class _Subtrees:
 
 def gather_scratch(group: Group, root: Column | int, blocks: Blocks) -> int:
     """Return the elements of scratch that `gather_rounds` and `scatter_rounds` take: a subtree's."""
-    tree, subtrees = _Tree(group, root), _Subtrees(group, root, blocks)
+    tree, subtrees = _BinomialTree(group, root), _Subtrees(group, root, blocks)
     first = root + tree.relative
     stop = np.minimum(first + (tree.relative & -tree.relative), root + group.size)
     count = subtrees.before(stop) - subtrees.before(first)
@@ -224,7 +224,7 @@ def gather_rounds(
     `blocks` lie one after the other. Ranks between collect those of their subtree in scratch, from
     `slot` on.
     """
-    tree, subtrees, rank = _Tree(group, root), _Subtrees(group, root, blocks), group.rank
+    tree, subtrees, rank = _BinomialTree(group, root), _Subtrees(group, root, blocks), group.rank
     start, count = blocks.at(group.at)
     is_root, is_leaf = tree.relative == 0, ~tree.is_parent(1)
     first = root + tree.relative
@@ -257,7 +257,7 @@ def scatter_rounds(
     group: Group, root: Column | int, blocks: Blocks, slot: int, source: str, target: Place
 ) -> Rounds:
     """Deal the blocks of the root's buffer `source`, to `target` on each rank: `gather` backwards."""
-    tree, subtrees, rank = _Tree(group, root), _Subtrees(group, root, blocks), group.rank
+    tree, subtrees, rank = _BinomialTree(group, root), _Subtrees(group, root, blocks), group.rank
     start, count = blocks.at(group.at)
     is_root, is_leaf = tree.relative == 0, ~tree.is_parent(1)
     first = root + tree.relative
@@ -288,7 +288,7 @@ def scatter_rounds(
 
 def barrier_rounds(group: Group) -> Rounds:
     """Tell the first position that all are there, and then all that it knows."""
-    tree, rank = _Tree(group, 0), group.rank
+    tree, rank = _BinomialTree(group, 0), group.rank
     for bit in tree.bits:
         yield Round(
             receives=(signals(rank, tree.peer(bit), tree.is_parent(bit)),),

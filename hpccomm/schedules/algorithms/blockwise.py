@@ -16,9 +16,9 @@ import numpy as np
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.channels import in_channels, side_by_side
 from hpccomm.schedules.algorithms.families import Family
-from hpccomm.schedules.algorithms.levels import First, Levels, Tabled
+from hpccomm.schedules.algorithms.levels import FirstBlocks, Levels, TableBlocks
 from hpccomm.schedules.algorithms.partition import Blocks, Listed, clipped
-from hpccomm.schedules.algorithms.phases import Piece
+from hpccomm.schedules.algorithms.phases import PhasePiece
 from hpccomm.schedules.algorithms.power_of_two import span
 from hpccomm.schedules.schedule import (
     RECV,
@@ -71,20 +71,22 @@ class Lap:
             self.count[which, owners.at],
         )
 
-    def piece(self, levels: Levels, owner: int, node: int, slot: int, segment: int) -> Piece:
+    def piece(self, levels: Levels, owner: int, node: int, slot: int, segment: int) -> PhasePiece:
         """Return the block of an owner of a node as a piece across the nodes, with its root there."""
         start, count = int(self.start[owner, node]), int(self.count[owner, node])
-        return Piece(levels.owners_at(owner), start, count, slot, segment, root=node)
+        return PhasePiece(levels.owners_at(owner), start, count, slot, segment, root=node)
 
-    def across(self, levels: Levels) -> Tabled:
+    def across(self, levels: Levels) -> TableBlocks:
         """Return the blocks of each owner's group, by node."""
         which = levels.slices.which
         assert which is not None
-        return Tabled(self.start, self.count, which, self.largest)
+        return TableBlocks(self.start, self.count, which, self.largest)
 
-    def of_node(self, node: int) -> First:
+    def of_node(self, node: int) -> FirstBlocks:
         """Return the blocks of a node, by owner."""
-        return First(Tabled(self.start.T, self.count.T, node, self.largest), len(self.rank))
+        return FirstBlocks(
+            TableBlocks(self.start.T, self.count.T, node, self.largest), len(self.rank)
+        )
 
 
 def laps(levels: Levels, blocks: Blocks) -> list[Lap]:
@@ -131,7 +133,7 @@ def all_gather_rounds(
         first, last = np.array([0]), np.array([len(levels.place.node)])
         (start,), (count,) = span(blocks, first, last)
         yield from levels.each_node(
-            lambda node: inner.broadcast(Piece(node, int(start), int(count), 0, segment))
+            lambda node: inner.broadcast(PhasePiece(node, int(start), int(count), 0, segment))
         )
         return
     gather = scattering.all_gather
@@ -222,7 +224,7 @@ def reduce_scatter(
             if levels.largest > 1 or final:
                 yield from levels.each_node(
                     lambda node: inner.reduce(
-                        Piece(node, 0, total, work, segment, target=SCRATCH, final=final)
+                        PhasePiece(node, 0, total, work, segment, target=SCRATCH, final=final)
                     )
                 )
             lying = all_laps

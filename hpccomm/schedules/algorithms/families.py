@@ -15,7 +15,7 @@ from hpccomm.schedules.algorithms import (
     scatter_all_gather,
     tree,
 )
-from hpccomm.schedules.algorithms.phases import Phase, Piece, Scattering
+from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, Scattering
 from hpccomm.schedules.schedule import Column, Rounds
 
 
@@ -124,7 +124,7 @@ def halves_evenly(size: int, count: Column | int) -> bool:
     return size & (size - 1) == 0 or int(np.max(count, initial=0)) < SHORT * size
 
 
-def _balanced_rounds(piece: Piece) -> Rounds:
+def _balanced_rounds(piece: PhasePiece) -> Rounds:
     """Halve and double, or go round a ring."""
     evenly = halves_evenly(piece.group.size, piece.count)
     return halving_doubling.ALL_REDUCE(piece) if evenly else ring.ALL_REDUCE(piece)

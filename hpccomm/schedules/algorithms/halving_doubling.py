@@ -24,8 +24,8 @@ import numpy as np
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed
-from hpccomm.schedules.algorithms.phases import Phase, Piece, copied, in_pieces
-from hpccomm.schedules.algorithms.power_of_two import Core, Spans, span
+from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, copied, in_pieces
+from hpccomm.schedules.algorithms.power_of_two import ActiveRanks, Spans, span
 from hpccomm.schedules.algorithms.recursive_doubling import spread_rounds
 from hpccomm.schedules.schedule import (
     RECV,
@@ -47,7 +47,7 @@ from hpccomm.schedules.schedule import (
 
 def halving_rounds(
     group: Group,
-    core: Core,
+    core: ActiveRanks,
     blocks: Blocks,
     work: Place,
     slot: Column | int,
@@ -61,7 +61,7 @@ def halving_rounds(
     ----------
     group : Group
         All ranks, more than one.
-    core : Core
+    core : ActiveRanks
         Those who speak.
     blocks : Blocks
         By number, one after the other.
@@ -133,7 +133,7 @@ def reduce_scatter_rounds(
     if n == 1:
         yield Round(local=(copies(rank, Place(source, start), target, count),))
         return
-    core = Core(group)
+    core = ActiveRanks(group)
     begin, total = span(blocks, 0 * at, 0 * at + n)
     spans = Spans(blocks, core)
     work = Place(SCRATCH, slot)
@@ -154,12 +154,12 @@ def _all_reduce_scratch(size: int, count: int, _segment: int) -> int:
     return 0 if size == 1 else Even(0, count, 2).largest
 
 
-def _all_reduce_rounds(piece: Piece) -> Rounds:
+def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
     group = piece.group
     if group.size == 1:
         yield copied(piece)
         return
-    core = Core(group)
+    core = ActiveRanks(group)
     blocks, result = Even(piece.start, piece.count, core.size), Place(RECV, piece.start)
     yield from halving_rounds(
         group, core, blocks, result, piece.slot, final=piece.final, source=piece.source
@@ -167,13 +167,13 @@ def _all_reduce_rounds(piece: Piece) -> Rounds:
     yield from spread_rounds(group, core, blocks)
 
 
-def _reduce_rounds(piece: Piece) -> Rounds:
+def _reduce_rounds(piece: PhasePiece) -> Rounds:
     group, root, start, count, slot = piece.group, piece.root, piece.start, piece.count, piece.slot
     rank, is_root, target = group.rank, group.at == root, piece.target
     if group.size == 1:
         yield copied(piece)
         return
-    core = Core(group, root)
+    core = ActiveRanks(group, root)
     blocks = Even(start, count, core.size)
     work = Place(SCRATCH, slot)
     yield from halving_rounds(

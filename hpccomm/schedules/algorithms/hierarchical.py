@@ -47,7 +47,7 @@ from hpccomm.schedules.algorithms.families import BALANCED, RING, Family
 from hpccomm.schedules.algorithms.levels import Levels
 from hpccomm.schedules.algorithms.linear import gather_rounds, with_others
 from hpccomm.schedules.algorithms.partition import Blocks, Range, ranges
-from hpccomm.schedules.algorithms.phases import AllGather, Piece, all_gather_in_pieces
+from hpccomm.schedules.algorithms.phases import AllGather, PhasePiece, all_gather_in_pieces
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -103,7 +103,9 @@ class Hierarchical:
         source = RECV if levels.largest > 1 else SEND
 
         def across(slices: Group, start: Column, count: int) -> Rounds:
-            return self.across.all_reduce(Piece(slices, start, count, slot, segment, source=source))
+            return self.across.all_reduce(
+                PhasePiece(slices, start, count, slot, segment, source=source)
+            )
 
         return levels.each_slice(levels.cut(piece), across) if levels.num_nodes > 1 else iter(())
 
@@ -158,7 +160,7 @@ class Hierarchical:
         def across(part: Group, start: Column, count: int) -> Rounds:
             begin = start if at is None else at
             return self.across.reduce(
-                Piece(part, begin, count, slot, segment, home, source=SCRATCH, target=SCRATCH)
+                PhasePiece(part, begin, count, slot, segment, home, source=SCRATCH, target=SCRATCH)
             )
 
         return levels.each_slice(slices, across)
@@ -179,7 +181,9 @@ class Hierarchical:
             slices = levels.cut(piece)
 
             def at_home(node: Group) -> Rounds:
-                return self.inner.broadcast(Piece(node, piece.start, piece.count, 0, segment, at))
+                return self.inner.broadcast(
+                    PhasePiece(node, piece.start, piece.count, 0, segment, at)
+                )
 
             if levels.num_nodes > 1:
                 yield from levels.each_node(
@@ -197,7 +201,7 @@ class Hierarchical:
         """Hand the slices of `RECV` on the node `home` to the owners on all nodes."""
 
         def across(part: Group, start: Column, count: int) -> Rounds:
-            return self.across.broadcast(Piece(part, start, count, 0, segment, home))
+            return self.across.broadcast(PhasePiece(part, start, count, 0, segment, home))
 
         return levels.each_slice(slices, across)
 
@@ -271,7 +275,7 @@ class Hierarchical:
         if levels.owners == 1 or scattering is None:
 
             def reduce(node: Group) -> Rounds:
-                whole_piece = Piece(node, piece.start, piece.count, slot, segment)
+                whole_piece = PhasePiece(node, piece.start, piece.count, slot, segment)
                 return self.inner.reduce(replace(whole_piece, target=buffer, final=final))
 
             return levels.each_node(reduce)
@@ -297,7 +301,7 @@ class Hierarchical:
         if levels.owners == 1 or scattering is None:
 
             def broadcast(node: Group) -> Rounds:
-                return self.inner.broadcast(Piece(node, piece.start, piece.count, 0, segment))
+                return self.inner.broadcast(PhasePiece(node, piece.start, piece.count, 0, segment))
 
             return levels.each_node(broadcast, but=but)
         slices = levels.cut(piece)

@@ -85,7 +85,7 @@ def placement(topology: Topology) -> Placement:
     return Placement(node, local, sizes, ranks, first)
 
 
-class First:
+class FirstBlocks:
     """Of a group's positions, the first `owners` have the `blocks`; the others have none."""
 
     def __init__(self, blocks: Blocks, owners: int) -> None:
@@ -99,7 +99,7 @@ class First:
         return start, np.where(position < self._owners, count, 0)
 
 
-class Tabled:
+class TableBlocks:
     """Blocks that lie anywhere.
 
     Parameters

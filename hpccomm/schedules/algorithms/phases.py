@@ -2,7 +2,7 @@
 
 A phase does one thing with a range of the array, in one group of ranks: it folds it, hands it on, or
 both. An algorithm of one level runs a phase on the ranks of the call. A hierarchical one composes
-phases within nodes and across them. All phases take the same argument, a `Piece`, so that any two can
+phases within nodes and across them. All phases take the same argument, a `PhasePiece`, so that any two can
 be composed.
 """
 
@@ -30,7 +30,7 @@ from hpccomm.schedules.schedule import (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class PhasePiece:
     """A range of the array, and what a phase does with it.
 
     `start`, `count` and `root` may be columns: then each row has its own range, and the rows of a
@@ -79,20 +79,20 @@ class Phase:
     Attributes
     ----------
     rounds : callable
-        Makes the rounds for a `Piece`.
+        Makes the rounds for a `PhasePiece`.
     scratch : callable
         How much scratch they take.
     """
 
-    rounds: Callable[[Piece], Rounds]
+    rounds: Callable[[PhasePiece], Rounds]
     scratch: Scratch = lambda _size, _count, _segment: 0
 
-    def __call__(self, piece: Piece) -> Rounds:
+    def __call__(self, piece: PhasePiece) -> Rounds:
         """Return the rounds for a piece."""
         return self.rounds(piece)
 
 
-def copied(piece: Piece) -> Round:
+def copied(piece: PhasePiece) -> Round:
     """Return the round in which a rank that is alone copies the source to the target."""
     source, target = Place(piece.source, piece.start), Place(piece.target, piece.start)
     return Round(local=(copies(piece.group.rank, source, target, piece.count),))
@@ -114,7 +114,7 @@ def in_pieces(phase: Phase, segments: Callable[[int], int] = lambda _size: 1) ->
 
         def run(piece: Range, slot: int) -> Rounds:
             return phase(
-                Piece(group, piece.start, piece.count, slot, tuning.segment, root=call.root)
+                PhasePiece(group, piece.start, piece.count, slot, tuning.segment, root=call.root)
             )
 
         scratch = phase.scratch(group.size, pieces[0].count, tuning.segment)
@@ -181,7 +181,7 @@ class Scattering:
     def all_reduce(self) -> Phase:
         """Return the phase that scatters the folded blocks and gathers them again."""
 
-        def rounds(piece: Piece) -> Rounds:
+        def rounds(piece: PhasePiece) -> Rounds:
             group = piece.group
             blocks = Even(piece.start, piece.count, group.size)
             own = Place(RECV, blocks.at(group.at)[0])
@@ -205,7 +205,7 @@ class Scattering:
             largest = Even(0, count, size).largest
             return self.scratch(size, largest) + largest
 
-        def rounds(piece: Piece) -> Rounds:
+        def rounds(piece: PhasePiece) -> Rounds:
             group, slot = piece.group, piece.slot
             blocks = Even(piece.start, piece.count, group.size)
             own = Place(SCRATCH, slot + self.scratch(group.size, blocks.largest))

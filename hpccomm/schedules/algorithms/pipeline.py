@@ -17,7 +17,7 @@ import numpy as np
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.channels import in_channels, side_by_side
 from hpccomm.schedules.algorithms.partition import Range, ranges
-from hpccomm.schedules.algorithms.phases import Phase, Piece
+from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
 from hpccomm.schedules.schedule import (
     SCRATCH,
     Build,
@@ -80,7 +80,7 @@ class Segments:
         self.number = -(-longest // self.length)
 
 
-class Stage:
+class SegmentRows:
     """Rows of a group that take one segment a round, each from its own round on.
 
     Parameters
@@ -129,12 +129,12 @@ class Stage:
         return rows, start, np.minimum(self._end[rows] - start, self._segments.length)
 
 
-class Messages:
+class SegmentTransfers:
     """What the rows of a stage send to, or receive from, one peer each.
 
     Parameters
     ----------
-    stage : Stage
+    stage : SegmentRows
         The rows.
     peer : Column
         For each row of the group; what it holds for other rows does not matter.
@@ -145,7 +145,7 @@ class Messages:
     """
 
     def __init__(
-        self, stage: Stage, peer: Column, buffer: str, start: Column | int | None = None
+        self, stage: SegmentRows, peer: Column, buffer: str, start: Column | int | None = None
     ) -> None:
         self._stage = stage
         self._peer = stage.of(peer)
@@ -193,19 +193,21 @@ def up(
     partial = slot + len(tree.children) * segments.length
 
     sending = tree.height - tree.depth
-    leaves = Stage(group, segments, sending, ~is_root & (fan_out == 0))
-    inner = Stage(group, segments, sending, ~is_root & (fan_out > 0))
+    leaves = SegmentRows(group, segments, sending, ~is_root & (fan_out == 0))
+    inner = SegmentRows(group, segments, sending, ~is_root & (fan_out > 0))
     sends = [
-        Messages(leaves, parent, source),
-        Messages(inner, parent, SCRATCH, partial),
+        SegmentTransfers(leaves, parent, source),
+        SegmentTransfers(inner, parent, SCRATCH, partial),
     ]
     receives = []
     steps = []
     for children in range(1, len(tree.children) + 1):
         for root in (False, True):
-            stage = Stage(group, segments, sending - 1, (fan_out == children) & (is_root == root))
+            stage = SegmentRows(
+                group, segments, sending - 1, (fan_out == children) & (is_root == root)
+            )
             receives += [
-                Messages(stage, _peers(group, child), SCRATCH, start)
+                SegmentTransfers(stage, _peers(group, child), SCRATCH, start)
                 for child, start in zip(tree.children[:children], landing, strict=False)
             ]
             steps.append(
@@ -233,7 +235,7 @@ class _Folding:
     The target is at `partial`, one segment after the other, or each at its own place.
     """
 
-    stage: Stage
+    stage: SegmentRows
     landing: tuple[int, ...]
     source: str
     target: str
@@ -264,10 +266,12 @@ def down(group: Group, tree: Tree, segments: Segments, buffer: str) -> Rounds:
     """Hand the root's `buffer` down the tree."""
     if tree.height == 0:
         return
-    takers = Stage(group, segments, tree.depth - 1, tree.depth > 0)
-    receives = Messages(takers, _peers(group, tree.parent), buffer)
+    takers = SegmentRows(group, segments, tree.depth - 1, tree.depth > 0)
+    receives = SegmentTransfers(takers, _peers(group, tree.parent), buffer)
     sends = [
-        Messages(Stage(group, segments, tree.depth, child >= 0), _peers(group, child), buffer)
+        SegmentTransfers(
+            SegmentRows(group, segments, tree.depth, child >= 0), _peers(group, child), buffer
+        )
         for child in tree.children
     ]
     for turn in range(segments.number + tree.height - 1):
@@ -315,7 +319,7 @@ class Pipeline:
     def reduce(self) -> Phase:
         """Return the phase that folds up the trees, into the target at the root."""
 
-        def rounds(piece: Piece) -> Rounds:
+        def rounds(piece: PhasePiece) -> Rounds:
             return side_by_side(*self._up(piece, self.to_root(piece.group, piece.root)))
 
         return Phase(rounds, self._scratch)
@@ -323,7 +327,7 @@ class Pipeline:
     def broadcast(self) -> Phase:
         """Return the phase that hands the root's target down the trees."""
 
-        def rounds(piece: Piece) -> Rounds:
+        def rounds(piece: PhasePiece) -> Rounds:
             trees = self.from_root(piece.group, piece.root)
             parts = self._cut(piece.start, piece.count, piece.segment)
             return side_by_side(
@@ -338,7 +342,7 @@ class Pipeline:
     def all_reduce(self) -> Phase:
         """Return the phase that folds up the trees, and hands the result down behind that."""
 
-        def rounds(piece: Piece) -> Rounds:
+        def rounds(piece: PhasePiece) -> Rounds:
             trees = self.to_root(piece.group, self.last(piece.group.size))
             parts = self._cut(piece.start, piece.count, piece.segment)
             return side_by_side(
@@ -357,7 +361,7 @@ class Pipeline:
         all_reduce, broadcast, reduce = (in_streams(phase, self.parts) for phase in phases)
         return all_reduce, broadcast, reduce
 
-    def _up(self, piece: Piece, trees: tuple[Tree, ...]) -> list[Rounds]:
+    def _up(self, piece: PhasePiece, trees: tuple[Tree, ...]) -> list[Rounds]:
         parts = self._cut(piece.start, piece.count, piece.segment)
         width = (self.children + 1) * parts[0].length
         return [
@@ -401,7 +405,7 @@ def in_streams(phase: Phase, parts: int = 1) -> Build:
     def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
         def run(share: Range, slot: int) -> Rounds:
             return phase(
-                Piece(group, share.start, share.count, slot, tuning.segment, root=call.root)
+                PhasePiece(group, share.start, share.count, slot, tuning.segment, root=call.root)
             )
 
         def scratch(count: int) -> int:

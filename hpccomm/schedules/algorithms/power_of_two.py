@@ -13,7 +13,7 @@ from hpccomm.schedules.algorithms.partition import Blocks
 from hpccomm.schedules.schedule import Column, Group
 
 
-class Core:
+class ActiveRanks:
     """The ranks of a group that speak, and how they are numbered.
 
     With k ranks too many, the first 2k positions form pairs, of which the first speaks.
@@ -72,7 +72,7 @@ class Spans:
     The blocks must lie one after the other.
     """
 
-    def __init__(self, blocks: Blocks, core: Core) -> None:
+    def __init__(self, blocks: Blocks, core: ActiveRanks) -> None:
         self._blocks = blocks
         self._core = core
         self.largest = blocks.largest * (2 if core.extra else 1)

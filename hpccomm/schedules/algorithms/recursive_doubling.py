@@ -21,13 +21,13 @@ goes there and the result comes back.
 from hpccomm.schedules.algorithms.partition import Blocks
 from hpccomm.schedules.algorithms.phases import (
     Phase,
-    Piece,
+    PhasePiece,
     all_gather_in_pieces,
     copied,
     in_pieces,
     uncut,
 )
-from hpccomm.schedules.algorithms.power_of_two import Core, Spans, span
+from hpccomm.schedules.algorithms.power_of_two import ActiveRanks, Spans, span
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -41,14 +41,14 @@ from hpccomm.schedules.schedule import (
 )
 
 
-def _all_reduce_rounds(piece: Piece) -> Rounds:
+def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
     group, start, count, slot = piece.group, piece.start, piece.count, piece.slot
     rank, source = group.rank, piece.source
     own, theirs, result = Place(source, start), Place(SCRATCH, slot), Place(RECV, start)
     if group.size == 1:
         yield copied(piece)
         return
-    core = Core(group)
+    core = ActiveRanks(group)
     # What has been folded so far, and whose it is: at first the own contribution.
     so_far = [(own, core.active)]
     if core.extra:
@@ -85,7 +85,7 @@ def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
 
     The blocks must lie one after the other.
     """
-    core = Core(group)
+    core = ActiveRanks(group)
     if core.extra:
         own = blocks.at(group.at)
         theirs = blocks.at((group.at + 1) % group.size)
@@ -96,14 +96,14 @@ def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
     yield from spread_rounds(group, core, Spans(blocks, core))
 
 
-def spread_rounds(group: Group, core: Core, blocks: Blocks) -> Rounds:
+def spread_rounds(group: Group, core: ActiveRanks, blocks: Blocks) -> Rounds:
     """Exchange the blocks of those who speak, then hand all of them to those who do not.
 
     Parameters
     ----------
     group : Group
         All ranks.
-    core : Core
+    core : ActiveRanks
         Those who speak.
     blocks : Blocks
         By number, one after the other; each has its own in `RECV`.

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.channels import in_channels
 from hpccomm.schedules.algorithms.partition import Even, Range, ranges
-from hpccomm.schedules.algorithms.pipeline import Messages, Segments, Stage, streams
+from hpccomm.schedules.algorithms.pipeline import SegmentRows, Segments, SegmentTransfers, streams
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -64,14 +64,16 @@ def _linear_rounds(group: Group, segments: Segments, slot: int, *, exclusive: bo
     n, at = group.size, group.at
     right, left = group.peer((at + 1) % n), group.peer((at - 1) % n)
     landing, passed = slot, slot + segments.length
-    heads = Stage(group, segments, at, at == 0)
-    receivers = Stage(group, segments, at - 1, at > 0)
-    passing = Stage(group, segments, at - 1, (at > 0) & (at < n - 1))
-    senders = Stage(group, segments, at, (at > 0) & (at < n - 1))
-    receives = Messages(receivers, left, SCRATCH, landing)
-    first = Messages(Stage(group, segments, at, (at == 0) & (n > 1)), right, SEND)
+    heads = SegmentRows(group, segments, at, at == 0)
+    receivers = SegmentRows(group, segments, at - 1, at > 0)
+    passing = SegmentRows(group, segments, at - 1, (at > 0) & (at < n - 1))
+    senders = SegmentRows(group, segments, at, (at > 0) & (at < n - 1))
+    receives = SegmentTransfers(receivers, left, SCRATCH, landing)
+    first = SegmentTransfers(SegmentRows(group, segments, at, (at == 0) & (n > 1)), right, SEND)
     others = (
-        Messages(senders, right, SCRATCH, passed) if exclusive else Messages(senders, right, RECV)
+        SegmentTransfers(senders, right, SCRATCH, passed)
+        if exclusive
+        else SegmentTransfers(senders, right, RECV)
     )
 
     def local(turn: int) -> Iterator[Copies | Folds]:

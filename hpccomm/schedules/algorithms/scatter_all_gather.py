@@ -16,7 +16,7 @@ import numpy as np
 
 from hpccomm.schedules.algorithms import ring
 from hpccomm.schedules.algorithms.partition import Blocks, Even
-from hpccomm.schedules.algorithms.phases import Phase, Piece, in_pieces, one_a_rank
+from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, in_pieces, one_a_rank
 from hpccomm.schedules.algorithms.power_of_two import span
 from hpccomm.schedules.schedule import Column, Group, Round, Rounds, transfers
 
@@ -68,7 +68,7 @@ def scatter_rounds(group: Group, root: Column | int, blocks: Blocks, buffer: str
         distance //= 2
 
 
-def _broadcast_rounds(piece: Piece) -> Rounds:
+def _broadcast_rounds(piece: PhasePiece) -> Rounds:
     group, root = piece.group, piece.root
     blocks = Even(piece.start, piece.count, group.size)
     yield from scatter_rounds(group, root, blocks, piece.target)

@@ -176,7 +176,7 @@ class _Walk:
         """Return when the messages of a round have passed their links, and when they are there."""
         passed = ready.copy()
         nbytes = (count * self._itemsize)[:, np.newaxis]
-        for queues in self._links.ways(rank, peer).queues:
+        for queues in self._links.routes(rank, peer).queues:
             gap, byte = self._gap[queues.link], self._byte[queues.link]
             end = self._free[queues.link]
             for each in queues.in_order(ready[:, 0]):

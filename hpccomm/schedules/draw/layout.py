@@ -8,7 +8,7 @@ import numpy as np
 
 from hpccomm.schedules.draw.subject import Subject
 from hpccomm.schedules.draw.text import contributed, members, routes, runs, spans
-from hpccomm.schedules.draw.trace import Data, Move, Step
+from hpccomm.schedules.draw.trace import Data, DrawnStep, Move
 
 Colour = tuple[float, float, float]
 
@@ -68,12 +68,12 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Row:
+class RoundLayout:
     """A round.
 
     Attributes
     ----------
-    step : Step
+    step : DrawnStep
         What happens.
     labels : dict
         For each rank that sends, its labels, and of each the moves that begin there.
@@ -83,13 +83,13 @@ class Row:
         Inches, of all.
     """
 
-    step: Step
+    step: DrawnStep
     labels: dict[int, list[tuple[Label, list[Move]]]]
     stack: float
     height: float
 
 
-def row(step: Step, subject: Subject) -> Row:
+def row(step: DrawnStep, subject: Subject) -> RoundLayout:
     """Lay out a round."""
     by_rank: dict[int, dict[Label, list[Move]]] = defaultdict(lambda: defaultdict(list))
     for move in step.moves:
@@ -110,7 +110,7 @@ def row(step: Step, subject: Subject) -> Row:
         height += 2 * MARK
     if step.meeting:
         height += MEETING
-    return Row(step, labels, stack, height)
+    return RoundLayout(step, labels, stack, height)
 
 
 def label(data: Data, subject: Subject) -> Label:
@@ -152,7 +152,7 @@ def shade(place: float) -> Colour:
     return red, green, blue
 
 
-def pitch(rows: Sequence[Row]) -> float:
+def pitch(rows: Sequence[RoundLayout]) -> float:
     """Return the inches between ranks: what the widest label takes."""
     widths = [each.width for row in rows for kept in row.labels.values() for each, _ in kept]
     return min(max(max(widths, default=0.0) + 0.14, 0.42), 1.4)

@@ -14,13 +14,13 @@ from hpccomm.schedules.draw.layout import (
     TYPE,
     Colour,
     Label,
-    Row,
+    RoundLayout,
     label,
     pitch,
     row,
 )
 from hpccomm.schedules.draw.subject import Subject
-from hpccomm.schedules.draw.trace import Move, Step
+from hpccomm.schedules.draw.trace import DrawnStep, Move
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,7 +111,7 @@ class _Panel:
     top: float
     tall: float
 
-    def draw(self, rows: Sequence[Row]) -> None:
+    def draw(self, rows: Sequence[RoundLayout]) -> None:
         """Draw the ranks and all rounds."""
         first, last = self.top + RANKS, self.top + RANKS + self.tall
         if self.subject.topology.num_nodes > 1:
@@ -148,7 +148,7 @@ class _Panel:
                 self.axes.fill_between([left, right], self.top, bottom, color=NODE, lw=0, zorder=0)
             self._text((left + right) / 2, self.top - 0.06, f"node {node}", size=8, colour=INK)
 
-    def _step(self, each: Row, y: float) -> None:
+    def _step(self, each: RoundLayout, y: float) -> None:
         bottom = y + each.height
         if each.step.meeting:
             bottom -= MEETING
@@ -175,7 +175,7 @@ class _Panel:
             same[which] += 1
             self._arrow(move, starts[id(move)], (self.at[move.target] + aside, end), name)
 
-    def _labels(self, each: Row, top: float) -> dict[int, Start]:
+    def _labels(self, each: RoundLayout, top: float) -> dict[int, Start]:
         """Write the labels; return where each move begins, by its identity."""
         starts: dict[int, Start] = {}
         for rank, kept in each.labels.items():
@@ -236,7 +236,7 @@ class _Panel:
         arrow.set_gid(name)
         self.axes.add_patch(arrow)
 
-    def _marks(self, step: Step, y: float) -> set[int]:
+    def _marks(self, step: DrawnStep, y: float) -> set[int]:
         """Draw what ranks do with their memory; return the ranks."""
         kinds: dict[int, list[str]] = defaultdict(list)
         for mark in step.marks:

@@ -10,7 +10,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.algorithms.partition import even
-from hpccomm.schedules.draw.trace import MOST_RANKS, Step, follow
+from hpccomm.schedules.draw.trace import MOST_RANKS, DrawnStep, follow
 from hpccomm.schedules.proof.case import case
 from hpccomm.schedules.schedule import whole
 from hpccomm.topology import Topology, arrange
@@ -45,7 +45,7 @@ class Subject:
     topology: Topology
     segment: int | None
     ordered: bool
-    channels: tuple[tuple[Step, ...], ...]
+    channels: tuple[tuple[DrawnStep, ...], ...]
 
     @property
     def size(self) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from hpccomm.schedules.draw.subject import Subject
-from hpccomm.schedules.draw.trace import Data, Step
+from hpccomm.schedules.draw.trace import Data, DrawnStep
 from hpccomm.schedules.schedule import Column
 
 SIGNS = {"copy": "copies", "fold": "folds", "final": "completes"}
@@ -28,7 +28,7 @@ def lines(subject: Subject) -> Iterator[str]:
             yield f"{where}: {'; '.join(_said(step, subject))}"
 
 
-def _said(step: Step, subject: Subject) -> Iterator[str]:
+def _said(step: DrawnStep, subject: Subject) -> Iterator[str]:
     moves = []
     for move in step.moves:
         arrow = "→" if move.how == "message" else "⇢"

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms.partition import offsets
-from hpccomm.schedules.proof.case import Case, Unproven
-from hpccomm.schedules.proof.machine import Machine
-from hpccomm.schedules.proof.memory import BITS, FIRST, ORIGIN, Cells, Memory, fill, lay_out
+from hpccomm.schedules.proof.case import ProofCase, Unproven
+from hpccomm.schedules.proof.machine import SymbolicMachine
+from hpccomm.schedules.proof.memory import BITS, FIRST, ORIGIN, Cells, SymbolicMemory, fill, lay_out
 from hpccomm.schedules.proof.sharing import arrivals
 from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Round, Schedule
 
@@ -85,7 +85,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class DrawnStep:
     """What is shown at once: a round of a channel, or a part of it.
 
     Where a rank's local steps first read its peers' memory and then write it, these are two parts.
@@ -113,11 +113,11 @@ class _Trace:
 
     Parameters
     ----------
-    memory : Memory
+    memory : SymbolicMemory
         Of the case.
     """
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: SymbolicMemory) -> None:
         self._memory = memory
         self._begins = _begins(memory.cases[0])
         self._messages: list[Move] = []
@@ -151,7 +151,7 @@ class _Trace:
                 moves.append(Move(rank, whose[-1], Data(read[0].elements, folded), "write"))
         self._steps.append(([Mark(rank, what) for rank in table.rank.tolist()], moves))
 
-    def shown(self, number: int, barrier: Group | None) -> Iterator[Step]:
+    def shown(self, number: int, barrier: Group | None) -> Iterator[DrawnStep]:
         """Give what is shown of the round that was seen, and forget it."""
         moves, marks = self._messages, dict[Mark, None]()
         for its, found in self._steps:
@@ -173,12 +173,12 @@ class _Trace:
         return Data(elements, state[:, BITS].astype(np.uint64))
 
 
-def follow(case: Case) -> tuple[Schedule, tuple[tuple[Step, ...], ...]]:
+def follow(case: ProofCase) -> tuple[Schedule, tuple[tuple[DrawnStep, ...], ...]]:
     """Return a schedule and the steps of each channel; rounds in which no rank does anything have none.
 
     Parameters
     ----------
-    case : Case
+    case : ProofCase
         An equal call of at most `MOST_RANKS` ranks, not in place, and what carries it out.
 
     Raises
@@ -202,8 +202,8 @@ def follow(case: Case) -> tuple[Schedule, tuple[tuple[Step, ...], ...]]:
     channels = []
     moves = moved = 0
     for which, channel in enumerate(part.schedule.channels):
-        machine = Machine(memory, which, trace)
-        steps: list[Step] = []
+        machine = SymbolicMachine(memory, which, trace)
+        steps: list[DrawnStep] = []
         for number, each in enumerate(channel()):
             rows, elements = _extent(each)
             moves += rows
@@ -230,7 +230,7 @@ def _extent(each: Round) -> tuple[int, int]:
     return rows, elements
 
 
-def _begins(case: Case) -> Column:
+def _begins(case: ProofCase) -> Column:
     """Return which element of the collective's array each rank's contribution begins with."""
     call, size = case.calls[0], case.size
     what = DESCRIPTIONS[call.collective]
@@ -246,6 +246,6 @@ def _step(
     moves: Iterable[Move],
     marks: Iterable[Mark],
     meeting: tuple[tuple[int, ...], ...] = (),
-) -> Step:
+) -> DrawnStep:
     by_ranks = sorted(moves, key=lambda move: (move.source, move.target))
-    return Step(number, tuple(by_ranks), tuple(marks), meeting)
+    return DrawnStep(number, tuple(by_ranks), tuple(marks), meeting)

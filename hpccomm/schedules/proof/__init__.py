@@ -42,8 +42,8 @@ from hpccomm.dtypes import DType
 from hpccomm.reductions import Op, ReduceOp
 from hpccomm.schedules.algorithms import Algorithm
 from hpccomm.schedules.proof.arguments import Counts, Form
-from hpccomm.schedules.proof.case import Case, Unproven, case, signatures
-from hpccomm.schedules.proof.machine import Machine
+from hpccomm.schedules.proof.case import ProofCase, Unproven, case, signatures
+from hpccomm.schedules.proof.machine import SymbolicMachine
 from hpccomm.schedules.proof.memory import (
     check_barriers,
     check_results,
@@ -54,7 +54,15 @@ from hpccomm.schedules.proof.views import check_same_program
 from hpccomm.schedules.schedule import Build, whole
 from hpccomm.topology import Topology
 
-__all__ = ["Case", "Unproven", "case", "check_same_program", "prove", "prove_all", "signatures"]
+__all__ = [
+    "ProofCase",
+    "Unproven",
+    "case",
+    "check_same_program",
+    "prove",
+    "prove_all",
+    "signatures",
+]
 
 
 def prove(
@@ -157,7 +165,7 @@ def prove(
     prove_all([given])
 
 
-def prove_all(cases: Sequence[Case]) -> None:
+def prove_all(cases: Sequence[ProofCase]) -> None:
     """Prove several cases at once, which takes less time than one after the other.
 
     Parameters
@@ -182,6 +190,6 @@ def prove_all(cases: Sequence[Case]) -> None:
             for part in its
             if channel < len(part.schedule.channels)
         ]
-        Machine(memory, channel).run(streams)
+        SymbolicMachine(memory, channel).run(streams)
     check_results(memory, parts)
     check_barriers(memory)

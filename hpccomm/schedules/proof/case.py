@@ -32,7 +32,7 @@ class Unproven(AssertionError):
     """What a schedule does wrong, where and when."""
 
 
-class Part(NamedTuple):
+class RankSchedule(NamedTuple):
     """Ranks of a case that have equal calls, and their schedule."""
 
     ranks: Column
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Case:
+class ProofCase:
     """One collective call of all ranks, and the schedules that are to carry it out.
 
     Attributes
@@ -75,9 +75,11 @@ class Case:
         """Number of ranks."""
         return len(self.calls)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[RankSchedule]:
         """Build a schedule for all ranks with equal calls, or for each rank if `solo`."""
-        return [Part(ranks, call, self.schedule(ranks, call)) for ranks, call in self._alike()]
+        return [
+            RankSchedule(ranks, call, self.schedule(ranks, call)) for ranks, call in self._alike()
+        ]
 
     def schedule(self, ranks: Column, call: Signature) -> Schedule:
         """Build the schedule of `ranks`, whose call is `call`.
@@ -130,7 +132,7 @@ def case(
     solo: bool = False,
     form: Form = "build",
     room: int = 1 << 21,
-) -> Case:
+) -> ProofCase:
     """Return what `hpccomm.testing.prove` proves; the parameters are described there.
 
     Raises
@@ -171,7 +173,7 @@ def case(
     told = "".join(f", {key}={value}" for key, value in described.items() if value)
     title = f"{name} {collective}, {ranks} ranks{told}"
     in_order = deterministic or (form == "staged" and known.shared)
-    return Case(title, build, calls, tuning, in_order, _reached(known, form), solo)
+    return ProofCase(title, build, calls, tuning, in_order, _reached(known, form), solo)
 
 
 def _reached(algorithm: Algorithm, form: Form) -> frozenset[str]:
@@ -246,7 +248,7 @@ class Expected:
     origin: NDArray[np.int64]
 
 
-def expected(case: Case, call: Signature, ranks: Column) -> Expected:
+def expected(case: ProofCase, call: Signature, ranks: Column) -> Expected:
     """Return what `recv` must hold on `ranks`, whose call is `call`."""
     received = call.lengths(ranks)[1]
     within = _within(received)
@@ -274,7 +276,7 @@ def expected(case: Case, call: Signature, ranks: Column) -> Expected:
     return _exchanged(case, ranks)
 
 
-def _exchanged(case: Case, ranks: Column) -> Expected:
+def _exchanged(case: ProofCase, ranks: Column) -> Expected:
     sent = np.array([call.counts for call in case.calls], np.int64)
     starts = np.cumsum(sent, axis=1) - sent
     # A row for each receiver, a column for each sender.

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import numpy as np
 
 from hpccomm import dtypes
-from hpccomm.schedules.proof.case import Case, Unproven
-from hpccomm.schedules.proof.memory import FLAGS, NAMES, Cells, Memory
+from hpccomm.schedules.proof.case import ProofCase, Unproven
+from hpccomm.schedules.proof.memory import FLAGS, NAMES, Cells, SymbolicMemory
 from hpccomm.schedules.schedule import Column, Mask, Place
 
 
-def _nodes(case: Case) -> Column:
+def _nodes(case: ProofCase) -> Column:
     """Return the node of each rank; one where no topology is given."""
     topology = case.tuning.topology
     return np.array(topology.node_of if topology else [0] * case.size)
@@ -30,7 +30,7 @@ class Checks:
         Whether an element may be rounded only once.
     """
 
-    def __init__(self, memory: Memory, channel: int) -> None:
+    def __init__(self, memory: SymbolicMemory, channel: int) -> None:
         self._memory = memory
         self.channel = channel
         self.round = 0

@@ -20,7 +20,7 @@ from hpccomm.schedules.proof.memory import (
     ORIGIN,
     WRITTEN,
     Cells,
-    Memory,
+    SymbolicMemory,
     local_ranks,
     one_bit,
     spread,
@@ -43,7 +43,7 @@ Stream = tuple[int, int, Iterator[Round]]
 
 
 class Watch(Protocol):
-    """Sees what a `Machine` moves, after the checks and before it is written."""
+    """Sees what a `SymbolicMachine` moves, after the checks and before it is written."""
 
     def messages(self, source: Column, target: Column, count: Column, cells: Cells) -> None:
         """See the messages of a round.
@@ -104,12 +104,12 @@ class _Rows(NamedTuple):
 _NONE = np.zeros(0, np.int64)
 
 
-class Machine:
+class SymbolicMachine:
     """Runs one channel of several cases at once, round by round.
 
     Parameters
     ----------
-    memory : Memory
+    memory : SymbolicMemory
         Of all cases.
     channel : int
         Which channel.
@@ -117,7 +117,7 @@ class Machine:
         Sees what is moved, of one case.
     """
 
-    def __init__(self, memory: Memory, channel: int, watch: Watch | None = None) -> None:
+    def __init__(self, memory: SymbolicMemory, channel: int, watch: Watch | None = None) -> None:
         self._memory = memory
         self._checks = Checks(memory, channel)
         self._watch = watch

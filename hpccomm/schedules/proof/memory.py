@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import DESCRIPTIONS
-from hpccomm.schedules.proof.case import Case, Part, Unproven, expected
+from hpccomm.schedules.proof.case import ProofCase, RankSchedule, Unproven, expected
 from hpccomm.schedules.schedule import RECV, SCRATCH, SEND, Column
 
 Cells = NDArray[np.int64]
@@ -43,7 +43,7 @@ def spread(first: Column, count: Column) -> Cells:
 
 
 @dataclass(slots=True, eq=False)
-class Memory:
+class SymbolicMemory:
     """The buffers of the ranks of several cases, which are numbered through.
 
     Attributes
@@ -72,7 +72,7 @@ class Memory:
         A bit for each rank of the same case that is known to have begun.
     """
 
-    cases: Sequence[Case]
+    cases: Sequence[ProofCase]
     offset: Column
     base: NDArray[np.int64]
     length: NDArray[np.int64]
@@ -95,7 +95,7 @@ class Memory:
         self.mark = np.full(cells, -1)
         self.heard = one_bit(local_ranks(self.offset), words)
 
-    def local(self, rank: int) -> tuple[Case, int]:
+    def local(self, rank: int) -> tuple[ProofCase, int]:
         """Return the case of a rank, and its number there."""
         which = int(np.searchsorted(self.offset, rank, side="right")) - 1
         return self.cases[which], rank - int(self.offset[which])
@@ -132,7 +132,7 @@ def one_bit(rank: Column, words: int) -> NDArray[np.int64]:
     return bits
 
 
-def lay_out(cases: Sequence[Case], parts: Sequence[Sequence[Part]]) -> Memory:
+def lay_out(cases: Sequence[ProofCase], parts: Sequence[Sequence[RankSchedule]]) -> SymbolicMemory:
     """Return the memory of `cases` before anything ran."""
     offset = np.cumsum([0, *(case.size for case in cases)])
     ranks = int(offset[-1])
@@ -156,10 +156,10 @@ def lay_out(cases: Sequence[Case], parts: Sequence[Sequence[Part]]) -> Memory:
     base[CODES[SCRATCH]] = user
     taken = user + length[CODES[SCRATCH]]
     base += np.cumsum(taken) - taken
-    return Memory(cases, offset, base, length, np.repeat(np.arange(ranks), taken))
+    return SymbolicMemory(cases, offset, base, length, np.repeat(np.arange(ranks), taken))
 
 
-def fill(memory: Memory) -> None:
+def fill(memory: SymbolicMemory) -> None:
     """Write the ranks' inputs."""
     local = local_ranks(memory.offset)
     count, first = memory.length[CODES[SEND]].copy(), memory.base[CODES[SEND]].copy()
@@ -180,7 +180,7 @@ def fill(memory: Memory) -> None:
     memory.protected[spread(memory.base[CODES[RECV]], results)] = False
 
 
-def check_results(memory: Memory, parts: Sequence[Sequence[Part]]) -> None:
+def check_results(memory: SymbolicMemory, parts: Sequence[Sequence[RankSchedule]]) -> None:
     """Raise `Unproven` unless each element of a result is what the calls ask for."""
     words = memory.state.shape[1] - BITS
     # Row k has the bits of the ranks below k.
@@ -228,7 +228,7 @@ def check_results(memory: Memory, parts: Sequence[Sequence[Part]]) -> None:
     raise Unproven(f"{case.title}: {problem}")
 
 
-def check_barriers(memory: Memory) -> None:
+def check_barriers(memory: SymbolicMemory) -> None:
     """Raise `Unproven` where a rank may leave a barrier that another has not come to."""
     words = memory.state.shape[1] - BITS
     for first, case in zip(memory.offset.tolist(), memory.cases, strict=False):

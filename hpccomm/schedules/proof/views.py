@@ -5,7 +5,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from hpccomm.schedules.proof.case import Case, Unproven
+from hpccomm.schedules.proof.case import ProofCase, Unproven
 from hpccomm.schedules.schedule import (
     Column,
     Copies,
@@ -20,7 +20,7 @@ Row = tuple[object, ...]
 """What a rank does in one row of a table."""
 
 
-def check_same_program(case: Case) -> None:
+def check_same_program(case: ProofCase) -> None:
     """Raise `hpccomm.testing.Unproven` unless both ways to ask for a rank's program give the same.
 
     One build for all ranks with equal calls, which is what `hpccomm.testing.prove` proves, and one
@@ -29,7 +29,7 @@ def check_same_program(case: Case) -> None:
 
     Parameters
     ----------
-    case : Case
+    case : ProofCase
         As `case` makes it; whether it is `solo` makes no difference.
     """
     for part in case.parts():

@@ -23,8 +23,8 @@ import numpy as np
 from hpccomm.errors import UsageError
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Place, Rounds, Schedule
-from hpccomm.schedules.simulate.links import Links, Times, Ways
-from hpccomm.schedules.simulate.repeats import Part, Repeats, rows
+from hpccomm.schedules.simulate.links import LinkRoutes, Links, Times
+from hpccomm.schedules.simulate.repeats import ClockSlice, Repeats, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def simulate(
             f"starts has shape {begin.shape}; {network.name} has {network.ranks} ranks: "
             "give one time for each"
         )
-    cluster = _Cluster(network, itemsize)
+    cluster = _Resources(network, itemsize)
     channels = [
         _Channel(number, cluster.acts(channel()), begin + network.overhead)
         for number, channel in enumerate(schedule.channels)
@@ -165,7 +165,7 @@ class _Channel:
             self.ready, self.latest = float(times.mean()), float(times.max())
 
 
-class _Cluster:
+class _Resources:
     """What the channels share: links and engines."""
 
     def __init__(self, network: Network, itemsize: int) -> None:
@@ -175,7 +175,7 @@ class _Cluster:
         self._engine = np.zeros(network.ranks)
         self._worked = np.zeros(network.ranks)
         # What was taken last of the same channels: it may come again.
-        self._sent: dict[tuple[int, ...], tuple[Ways, Column, Repeats | None]] = {}
+        self._sent: dict[tuple[int, ...], tuple[LinkRoutes, Column, Repeats | None]] = {}
         self._done: dict[int, tuple[_Steps, Repeats | None]] = {}
 
     def acts(self, rounds: Rounds) -> Iterator[_Act]:
@@ -199,7 +199,7 @@ class _Cluster:
             for channel in channels
             if isinstance(channel.following, _Messages)
         ]
-        ways = self._links.ways(
+        routes = self._links.routes(
             _joined([messages.rank for _, messages in together]),
             _joined([messages.peer for _, messages in together]),
         )
@@ -207,8 +207,8 @@ class _Cluster:
 
         def work_out() -> None:
             ready = np.concatenate([channel.clock[each.rank] for channel, each in together])
-            passed = self._links.carry(ways, ready, nbytes)
-            there = passed + ways.latency
+            passed = self._links.carry(routes, ready, nbytes)
+            there = passed + routes.latency
             begin = 0
             for channel, each in together:
                 own = slice(begin, begin + len(each.rank))
@@ -219,25 +219,27 @@ class _Cluster:
         key = tuple(channel.number for channel, _ in together)
         last = self._sent.get(key)
         repeats = None
-        if last is not None and ways is last[0] and np.array_equal(nbytes, last[1]):
-            repeats = last[2] or self._repeats(together, ways)
+        if last is not None and routes is last[0] and np.array_equal(nbytes, last[1]):
+            repeats = last[2] or self._repeats(together, routes)
             repeats.take(work_out)
         else:
             work_out()
-        self._sent[key] = ways, nbytes, repeats
+        self._sent[key] = routes, nbytes, repeats
 
-    def _repeats(self, together: Sequence[tuple[_Channel, _Messages]], ways: Ways) -> Repeats:
+    def _repeats(
+        self, together: Sequence[tuple[_Channel, _Messages]], routes: LinkRoutes
+    ) -> Repeats:
         links = np.zeros_like(self._links.free, np.bool_)
-        for queues in ways.queues:
+        for queues in routes.queues:
             links[queues.link] = True
         passed = rows(links)
-        clocks = [Part(self._links.free, passed)]
+        clocks = [ClockSlice(self._links.free, passed)]
         for channel, each in together:
             ranks = np.zeros_like(channel.clock, np.bool_)
             ranks[each.rank] = True
             ranks[each.peer] = True
-            clocks.append(Part(channel.clock, rows(ranks)))
-        return Repeats(clocks, [Part(self._links.busy, passed)])
+            clocks.append(ClockSlice(channel.clock, rows(ranks)))
+        return Repeats(clocks, [ClockSlice(self._links.busy, passed)])
 
     def work(self, channel: _Channel) -> None:
         """Take the steps that come next in a channel."""
@@ -259,8 +261,8 @@ class _Cluster:
                 for step in steps.steps:
                     ranks[step.rank] = True
                 index = rows(ranks)
-                clocks = [Part(clock, index), Part(self._engine, index)]
-                repeats = Repeats(clocks, [Part(self._worked, index)])
+                clocks = [ClockSlice(clock, index), ClockSlice(self._engine, index)]
+                repeats = Repeats(clocks, [ClockSlice(self._worked, index)])
             repeats.take(work_out)
         else:
             work_out()
@@ -305,9 +307,9 @@ class _Cluster:
         reads: bool,
     ) -> None:
         """Read or write a peer's memory from `begin` on; make `end` no earlier than that is done."""
-        ways = self._links.ways(peer, rank) if reads else self._links.ways(rank, peer)
-        passed = self._links.carry(ways, begin[rank], count * self._itemsize)
-        np.maximum.at(end, rank, passed + ways.latency)
+        routes = self._links.routes(peer, rank) if reads else self._links.routes(rank, peer)
+        passed = self._links.carry(routes, begin[rank], count * self._itemsize)
+        np.maximum.at(end, rank, passed + routes.latency)
 
     def _meet(self, group: Group, clock: Times) -> None:
         """Let the ranks of each group wait for its last one: dissemination, in log2 steps."""

@@ -17,7 +17,7 @@ from hpccomm.schedules.schedule import Column
 Times = NDArray[np.float64]
 
 RECENT = 16
-"""Tables of senders and receivers whose ways are remembered: rounds repeat them."""
+"""Tables of senders and receivers whose routes are remembered: rounds repeat them."""
 
 
 TICK = 1e-15
@@ -50,7 +50,7 @@ class Queues:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ways:
+class LinkRoutes:
     """What a table of messages passes.
 
     Attributes
@@ -70,7 +70,7 @@ class Ways:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Laid:
+class LevelLinks:
     """The numbers of a level's links.
 
     Attributes
@@ -122,14 +122,14 @@ class Links:
         self.per_byte = np.concatenate([*self._inverse, np.empty(0)])
         self.free = np.zeros(len(self.gap))
         self.busy = np.zeros(len(self.gap))
-        self._recent: list[Ways] = []
+        self._recent: list[LinkRoutes] = []
 
-    def carry(self, ways: Ways, ready: Times, nbytes: Column) -> Times:
+    def carry(self, routes: LinkRoutes, ready: Times, nbytes: Column) -> Times:
         """Send messages; return when each has passed all its links.
 
         Parameters
         ----------
-        ways : Ways
+        routes : LinkRoutes
             What they pass.
         ready : ndarray of float64
             When each sender was ready.
@@ -137,7 +137,7 @@ class Links:
             Of each.
         """
         passed = ready.copy()
-        for queues in ways.queues:
+        for queues in routes.queues:
             message, link = queues.in_order(ready), queues.link
             came, hold = ready[message], queues.gap + nbytes[message] * queues.per_byte
             came[0] = np.maximum(came[0], self.free[link])
@@ -152,7 +152,7 @@ class Links:
             np.maximum.at(passed, message.ravel(), ends.ravel())
         return passed
 
-    def ways(self, rank: Column, peer: Column) -> Ways:
+    def routes(self, rank: Column, peer: Column) -> LinkRoutes:
         """Return what messages from each of `rank` to each of `peer` pass."""
         for number, known in enumerate(self._recent):
             same = (rank is known.rank and peer is known.peer) or (
@@ -178,7 +178,7 @@ class Links:
         node, port = divmod(link - first, of_a_node)
         return f"{what} of node {node}" if of_a_node == 1 else f"{what} {port} of node {node}"
 
-    def _laid(self, level: Level, name: str) -> Laid:
+    def _laid(self, level: Level, name: str) -> LevelLinks:
         """Number the links of a level."""
         half = level.duplex == "half"
         both = "" if half else " out"
@@ -203,7 +203,7 @@ class Links:
         if np.isfinite(level.total_bandwidth):
             first = self._added(f"what all {name} ports share", 0, level.total_bandwidth, 0.0)
             total = np.full_like(self._node, first)
-        return Laid(level.latency, out, into, shared_out, shared_into, total)
+        return LevelLinks(level.latency, out, into, shared_out, shared_into, total)
 
     def _added(self, what: str, of_a_node: int, bandwidth: float, gap: float) -> int:
         """Add links of one kind; 0 of a node is one for all. Returns the first one's number."""
@@ -214,7 +214,7 @@ class Links:
         self._inverse.append(np.full(number, 1 / bandwidth))
         return first
 
-    def _found(self, rank: Column, peer: Column) -> Ways:
+    def _found(self, rank: Column, peer: Column) -> LinkRoutes:
         inside = self._node[rank] == self._node[peer]
         latency = np.zeros(len(rank))
         messages: list[Column] = []
@@ -235,7 +235,7 @@ class Links:
                 if column is not None:
                     messages.append(chosen)
                     links.append(column[end])
-        return Ways(rank, peer, latency, self._queues(messages, links))
+        return LinkRoutes(rank, peer, latency, self._queues(messages, links))
 
     def _queues(self, messages: list[Column], links: list[Column]) -> tuple[Queues, ...]:
         """Sort what messages pass into queues."""

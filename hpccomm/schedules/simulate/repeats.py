@@ -18,7 +18,7 @@ ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class ClockSlice:
     """Some elements of one array of clocks, or of seconds that something has been busy for."""
 
     array: Times
@@ -36,7 +36,7 @@ def rows(mask: Mask) -> Column | slice:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Taken:
+class _WorkedOut:
     """A round that was worked out: what it looked at, before and after, and what it added."""
 
     before: tuple[Times, ...]
@@ -55,10 +55,10 @@ class Repeats:
         What it adds to.
     """
 
-    def __init__(self, clocks: Sequence[Part], totals: Sequence[Part]) -> None:
+    def __init__(self, clocks: Sequence[ClockSlice], totals: Sequence[ClockSlice]) -> None:
         self._clocks = clocks
         self._totals = totals
-        self._taken: _Taken | None = None
+        self._taken: _WorkedOut | None = None
 
     def take(self, work_out: Callable[[], None]) -> None:
         """Take the round once more; `work_out` does it where the clocks do not tell its result."""
@@ -67,7 +67,7 @@ class Repeats:
         if self._taken is None or shift is None:
             sums = tuple(part.now() for part in self._totals)
             work_out()
-            self._taken = _Taken(
+            self._taken = _WorkedOut(
                 now,
                 tuple(part.now() for part in self._clocks),
                 tuple(part.now() - old for part, old in zip(self._totals, sums, strict=True)),
