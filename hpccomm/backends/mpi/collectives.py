@@ -1,12 +1,14 @@
-"""The MPI library's own collectives, each decided once for calls that ask for the same.
+"""The MPI library's own collectives.
 
-Where polling is as fast as the library's blocking call, the call is polled, so that a deadline can
-raise: then there is a `start` and no `run`. Measured with Open MPI on two ranks, the blocking calls
-of all_reduce, reduce, reduce_scatter and all_gather are up to five times as fast as polling their
-non-blocking twins; the others are alike but for half a microsecond.
+Each call is bound once to what calls of its kind have in common. Where polling is as fast as the
+library's blocking call, the call is polled, so that a deadline can raise: then there is a `start` and
+no `run`. Measured with Open MPI on two ranks, the blocking calls of all_reduce, reduce,
+reduce_scatter and all_gather are up to five times as fast as polling their non-blocking twins. The
+others differ by half a microsecond.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,20 +21,23 @@ from hpccomm.contracts.transport import Request
 from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.algorithms.partition import offsets
 
-Maker = Callable[[Any, Signature], Native | None]
-Reducer = Callable[[Any, Signature, MPI.Datatype, MPI.Op], Native | None]
+Arguments = Callable[[Any, Any], tuple[Any, ...]]
+"""``arguments(send, recv)`` gives the arguments of mpi4py's method."""
+
+Layout = tuple[Any, MPI.Datatype]
+"""What follows a buffer where it is described to MPI: a count, or counts and offsets; the datatype."""
 
 
 class _Request:
-    """A non-blocking collective, which keeps its memory."""
+    """A non-blocking collective, which keeps its arguments and so its memory."""
 
-    __slots__ = ("_after", "_keep", "_request")
+    __slots__ = ("_after", "_arguments", "_request")
 
     def __init__(
-        self, request: Any, *keep: object, after: Callable[[], None] | None = None
+        self, request: Any, arguments: tuple[Any, ...], after: Callable[[], None] | None
     ) -> None:
         self._request = request
-        self._keep = keep
+        self._arguments = arguments
         self._after = after
 
     def __call__(self) -> bool:
@@ -67,95 +72,92 @@ class _InTurn:
 
 
 def native(comm: Any, call: Signature, reductions: Reductions) -> Native | None:
-    """Return MPI's own way to carry out `call`, or None."""
+    """Return MPI's own way to carry out `call`, or None if it has none."""
     if call.op is None:
-        maker = _MAKERS.get(call.collective)
-        return None if maker is None else maker(comm, call)
-    if not isinstance(call.op, ReduceOp):
-        return None
-    names = reductions.get((call.op, call.dtype))
-    reducer = _REDUCERS.get(call.collective)
-    return None if names is None or reducer is None else reducer(comm, call, *names)
+        return _movement(comm, call)
+    names = reductions.get((call.op, call.dtype)) if isinstance(call.op, ReduceOp) else None
+    return None if names is None else _reduction(comm, call, *names)
 
 
-def _pieces(call: Signature) -> int:
-    """Into how many pieces the array of a reduction is cut."""
-    return max(1, -(-call.nbytes // PIECE_BYTES))
+def _bound(
+    comm: Any, method: str, arguments: Arguments, *, blocking: bool = False, copied: bool = False
+) -> Native:
+    """Bind one of mpi4py's methods, and its non-blocking twin.
+
+    Parameters
+    ----------
+    comm : MPI communicator
+        Whose method it is.
+    method : str
+        Name of the blocking method.
+    arguments : callable
+        Gives the arguments, the same for both.
+    blocking : bool
+        Whether the blocking method is offered as well.
+    copied : bool
+        Whether the result lands in the target of the arguments, apart from `recv`, and is copied.
+    """
+    begin, run = getattr(comm, f"I{method.lower()}"), getattr(comm, method)
+
+    def start(send: Any, recv: Any) -> Request:
+        given = arguments(send, recv)
+        after = partial(np.copyto, recv, given[1][0]) if copied else None
+        return _Request(begin(*given), given, after)
+
+    def blocks(send: Any, recv: Any) -> None:
+        given = arguments(send, recv)
+        run(*given)
+        if copied:
+            np.copyto(recv, given[1][0])
+
+    return Native(start, blocks if blocking else None)
 
 
-def _piece(buffer: Buffer, index: int, call: Signature) -> Buffer:
-    step = PIECE_BYTES // call.dtype.itemsize
-    return None if buffer is None else buffer[index * step : (index + 1) * step]
+# Reductions.
 
 
-def _cut(call: Signature, whole: Native) -> Native:
-    """Carry out a call on a large array piece by piece."""
-    total = _pieces(call)
-    if total == 1:
-        return whole
+def _reduction(comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op) -> Native | None:
+    """Bind a reduction by MPI's names of dtype and operation."""
+    in_place, root = call.in_place, call.root
 
-    def start(send: Buffer, recv: Buffer) -> Request:
-        return _InTurn(total, lambda i: whole.start(_piece(send, i, call), _piece(recv, i, call)))
+    def to_all(send: Any, recv: Any) -> tuple[Any, ...]:
+        source = MPI.IN_PLACE if in_place else [send, send.size, datatype]
+        return source, [recv, recv.size, datatype], op
 
-    if whole.run is None:
-        return Native(start)
-    blocking = whole.run
+    def to_root(send: Any, recv: Any) -> tuple[Any, ...]:
+        source = MPI.IN_PLACE if in_place else [send, send.size, datatype]
+        return source, [recv, recv.size, datatype], op, root
 
-    def run(send: Buffer, recv: Buffer) -> None:
-        for index in range(total):
-            blocking(_piece(send, index, call), _piece(recv, index, call))
+    def from_other(send: Any, _recv: Any) -> tuple[Any, ...]:
+        return [send, send.size, datatype], None, op, root
 
-    return Native(start, run)
+    match call.collective:
+        case "all_reduce":
+            whole = _bound(comm, "Allreduce", to_all, blocking=True)
+            if in_place:
+                whole = Native(whole.start, _all_reduce_in_place(comm, datatype, op))
+        case "reduce":
+            arguments = to_root if comm.rank == root else from_other
+            whole = _bound(comm, "Reduce", arguments, blocking=True)
+        case "scan":
+            whole = _bound(comm, "Exscan" if call.exclusive else "Scan", to_all)
+        case "reduce_scatter":
+            return _reduce_scatter(comm, call, datatype, op)
+        case _:
+            return None
+    return _cut(call, whole)
 
 
-def _all_reduce(comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op) -> Native | None:
-    blocking, nonblocking, in_place = comm.Allreduce, comm.Iallreduce, MPI.IN_PLACE
+def _all_reduce_in_place(
+    comm: Any, datatype: MPI.Datatype, op: MPI.Op
+) -> Callable[[Any, Any], None]:
+    """Return the commonest call of all by the shortest way."""
+    blocking, in_place = comm.Allreduce, MPI.IN_PLACE
 
-    def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
-        return [send, send.size, datatype], [recv, recv.size, datatype], op
-
-    def run(send: Any, recv: Any) -> None:
-        blocking(*arguments(send, recv))
-
-    # The commonest call of all is spared what it does not need.
-    def run_in_place(_send: Any, recv: Any) -> None:
+    def run(_send: Any, recv: Any) -> None:
         blocking(in_place, [recv, recv.size, datatype], op)
 
-    def start(send: Any, recv: Any) -> Request:
-        source, target, _ = arguments(send, recv)
-        request = nonblocking(in_place if call.in_place else source, target, op)
-        return _Request(request, send, recv)
-
-    return _cut(call, Native(start, run_in_place if call.in_place else run))
-
-
-def _reduce(comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op) -> Native | None:
-    root = call.root
-
-    def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
-        source = [send, send.size, datatype]
-        if comm.rank != root:
-            return source, None, op, root
-        target = [recv, recv.size, datatype]
-        return (MPI.IN_PLACE if call.in_place else source), target, op, root
-
-    return _cut(
-        call,
-        Native(
-            lambda send, recv: _Request(comm.Ireduce(*arguments(send, recv)), send, recv),
-            lambda send, recv: comm.Reduce(*arguments(send, recv)),
-        ),
-    )
-
-
-def _scan(comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op) -> Native | None:
-    nonblocking = comm.Iexscan if call.exclusive else comm.Iscan
-
-    def start(send: Any, recv: Any) -> Request:
-        source = MPI.IN_PLACE if call.in_place else [send, send.size, datatype]
-        return _Request(nonblocking(source, [recv, recv.size, datatype], op), send, recv)
-
-    return _cut(call, Native(start))
+    return run
 
 
 def _reduce_scatter(
@@ -163,153 +165,98 @@ def _reduce_scatter(
 ) -> Native | None:
     if sum(call.counts) > INT_MAX:
         return None
-    own = call.counts[comm.rank]
-    # MPI's own in place puts the result elsewhere; here it goes by way of a block apart. So does an
-    # empty one, which may begin where `send` does: MPICH takes that for aliasing.
+    own, counts = call.counts[comm.rank], list(call.counts)
+    # MPI's own in place puts the result elsewhere, so it goes through a block apart. So does an empty
+    # block, which may begin where `send` does: MPICH takes that for aliasing.
     apart = call.in_place or not own
 
-    def spec(buffer: Any) -> list[Any]:
-        return [buffer, buffer.size, datatype]
-
-    def begin(block_call: Any, each_call: Any, send: Any, target: Any) -> Any:
+    def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
+        target = [np.empty(own, call.dtype) if apart else recv, own, datatype]
         if call.uniform:
             # To mpi4py both counts are that of a block here.
-            return block_call([send, own, datatype], spec(target), op)
-        return each_call(spec(send), spec(target), list(call.counts), op)
+            return [send, own, datatype], target, op
+        return [send, send.size, datatype], target, counts, op
 
-    def run(send: Any, recv: Any) -> None:
-        target = np.empty(own, call.dtype) if apart else recv
-        begin(comm.Reduce_scatter_block, comm.Reduce_scatter, send, target)
-        if call.in_place:
-            recv[:] = target
-
-    def start(send: Any, recv: Any) -> Request:
-        target = np.empty(own, call.dtype) if apart else recv
-        request = begin(comm.Ireduce_scatter_block, comm.Ireduce_scatter, send, target)
-
-        def land() -> None:
-            recv[:] = target
-
-        return _Request(request, send, target, recv, after=land if call.in_place else None)
-
-    return Native(start, run)
+    method = "Reduce_scatter_block" if call.uniform else "Reduce_scatter"
+    return _bound(comm, method, arguments, blocking=True, copied=call.in_place)
 
 
-def _broadcast(comm: Any, call: Signature) -> Native:
-    count, datatype = block(call.nbytes)
-    return Native(
-        lambda _send, recv: _Request(comm.Ibcast([recv, count, datatype], call.root), recv)
-    )
+def _cut(call: Signature, whole: Native) -> Native:
+    """Carry out a call on a large array piece by piece."""
+    total = max(1, -(-call.nbytes // PIECE_BYTES))
+    if total == 1:
+        return whole
+    step = PIECE_BYTES // call.dtype.itemsize
+
+    def piece(buffer: Buffer, index: int) -> Buffer:
+        return None if buffer is None else buffer[index * step : (index + 1) * step]
+
+    def start(send: Buffer, recv: Buffer) -> Request:
+        return _InTurn(total, lambda index: whole.start(piece(send, index), piece(recv, index)))
+
+    def run(send: Buffer, recv: Buffer) -> None:
+        for index in range(total):
+            whole.run(piece(send, index), piece(recv, index))  # type: ignore[misc]  # it is there
+
+    return Native(start, None if whole.run is None else run)
 
 
-def _fits(call: Signature) -> bool:
-    """Whether every offset of an uneven call, in bytes, is one that MPI's interface holds."""
-    return call.nbytes <= INT_MAX
+# Collectives that move data.
 
 
-def _each(call: Signature) -> tuple[int, Any]:
-    """Return count and datatype of one block of a uniform call."""
-    nbytes = call.counts[0] * call.dtype.itemsize
-    return (nbytes, MPI.BYTE) if call.nbytes <= INT_MAX else one(nbytes)
+def _movement(comm: Any, call: Signature) -> Native | None:
+    """Bind a collective that does not reduce."""
+    at_root, root, in_place = comm.rank == call.root, call.root, call.in_place
+    match call.collective:
+        case "barrier":
+            return _bound(comm, "Barrier", lambda _send, _recv: ())
+        case "broadcast":
+            count, datatype = block(call.nbytes)
+            return _bound(comm, "Bcast", lambda _send, recv: ([recv, count, datatype], root))
+        case "all_gather" | "all_to_all" | "gather" | "scatter":
+            layouts = _layouts(call, comm.rank)
+        case _:
+            return None
+    if layouts is None:
+        return None
+    own, every = layouts
+
+    def all_gather(send: Any, recv: Any) -> tuple[Any, ...]:
+        return MPI.IN_PLACE if in_place else [send, *own], [recv, *every]
+
+    def all_to_all(send: Any, recv: Any) -> tuple[Any, ...]:
+        return [send.copy() if in_place else send, *every], [recv, *every]
+
+    def gather(send: Any, recv: Any) -> tuple[Any, ...]:
+        source = MPI.IN_PLACE if in_place else [send, *own]
+        return source, [recv, *every] if at_root else None, root
+
+    def scatter(send: Any, recv: Any) -> tuple[Any, ...]:
+        target = MPI.IN_PLACE if in_place else [recv, *own]
+        return [send, *every] if at_root else None, target, root
+
+    uneven = "" if call.uniform else "v"
+    match call.collective:
+        case "all_gather":
+            return _bound(comm, f"Allgather{uneven}", all_gather, blocking=True)
+        case "gather":
+            return _bound(comm, f"Gather{uneven}", gather)
+        case "scatter":
+            return _bound(comm, f"Scatter{uneven}", scatter)
+    # MPI's offsets hold 2 GiB, and a rank does not know whether its peers stay below.
+    return _bound(comm, "Alltoall", all_to_all) if call.uniform else None
 
 
-def _uneven(buffer: Any, counts: tuple[int, ...], itemsize: int) -> list[Any]:
-    nbytes = [count * itemsize for count in counts]
-    return [buffer, (nbytes, list(offsets(nbytes))), MPI.BYTE]
+def _layouts(call: Signature, rank: int) -> tuple[Layout, Layout] | None:
+    """Return the layouts of this rank's own block and of the blocks of all ranks.
 
-
-def _all_gather(comm: Any, call: Signature) -> Native | None:
+    None where MPI's interface cannot hold every offset of an uneven call, in bytes.
+    """
     if call.uniform:
-        count, datatype = _each(call)
-
-        def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
-            source = MPI.IN_PLACE if call.in_place else [send, count, datatype]
-            return source, [recv, count, datatype]
-
-        blocking, nonblocking = comm.Allgather, comm.Iallgather
-    elif _fits(call):
-        own = call.counts[comm.rank] * call.dtype.itemsize
-
-        def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
-            source = MPI.IN_PLACE if call.in_place else [send, own, MPI.BYTE]
-            return source, _uneven(recv, call.counts, call.dtype.itemsize)
-
-        blocking, nonblocking = comm.Allgatherv, comm.Iallgatherv
-    else:
+        nbytes = call.counts[0] * call.dtype.itemsize
+        each = (nbytes, MPI.BYTE) if call.nbytes <= INT_MAX else one(nbytes)
+        return each, each
+    if call.nbytes > INT_MAX:
         return None
-    return Native(
-        lambda send, recv: _Request(nonblocking(*arguments(send, recv)), send, recv),
-        lambda send, recv: blocking(*arguments(send, recv)),
-    )
-
-
-def _all_to_all(comm: Any, call: Signature) -> Native | None:
-    if not call.uniform:
-        # MPI's offsets hold 2 GiB, and a rank does not know whether its peers stay below.
-        return None
-    count, datatype = _each(call)
-
-    def start(send: Any, recv: Any) -> Request:
-        source = send.copy() if call.in_place else send
-        request = comm.Ialltoall([source, count, datatype], [recv, count, datatype])
-        return _Request(request, source, recv)
-
-    return Native(start)
-
-
-def _gather(comm: Any, call: Signature) -> Native | None:
-    if not call.uniform and not _fits(call):
-        return None
-    root, itemsize = call.root, call.dtype.itemsize
-
-    def start(send: Any, recv: Any) -> Request:
-        if call.uniform:
-            count, datatype = _each(call)
-            source = MPI.IN_PLACE if call.in_place else [send, count, datatype]
-            target = [recv, count, datatype] if comm.rank == root else None
-            return _Request(comm.Igather(source, target, root), send, recv)
-        nbytes = call.counts[comm.rank] * itemsize
-        source = MPI.IN_PLACE if call.in_place else [send, nbytes, MPI.BYTE]
-        target = _uneven(recv, call.counts, itemsize) if comm.rank == root else None
-        return _Request(comm.Igatherv(source, target, root), send, recv, target)
-
-    return Native(start)
-
-
-def _scatter(comm: Any, call: Signature) -> Native | None:
-    if not call.uniform and not _fits(call):
-        return None
-    root, itemsize = call.root, call.dtype.itemsize
-
-    def start(send: Any, recv: Any) -> Request:
-        if call.uniform:
-            count, datatype = _each(call)
-            source = [send, count, datatype] if comm.rank == root else None
-            target = MPI.IN_PLACE if call.in_place else [recv, count, datatype]
-            return _Request(comm.Iscatter(source, target, root), send, recv)
-        nbytes = call.counts[comm.rank] * itemsize
-        source = _uneven(send, call.counts, itemsize) if comm.rank == root else None
-        target = MPI.IN_PLACE if call.in_place else [recv, nbytes, MPI.BYTE]
-        return _Request(comm.Iscatterv(source, target, root), send, recv, source)
-
-    return Native(start)
-
-
-def _barrier(comm: Any, _call: Signature) -> Native:
-    return Native(lambda _send, _recv: _Request(comm.Ibarrier()))
-
-
-_MAKERS: dict[str, Maker] = {
-    "broadcast": _broadcast,
-    "all_gather": _all_gather,
-    "all_to_all": _all_to_all,
-    "gather": _gather,
-    "scatter": _scatter,
-    "barrier": _barrier,
-}
-_REDUCERS: dict[str, Reducer] = {
-    "all_reduce": _all_reduce,
-    "reduce": _reduce,
-    "reduce_scatter": _reduce_scatter,
-    "scan": _scan,
-}
+    sizes = [count * call.dtype.itemsize for count in call.counts]
+    return (sizes[rank], MPI.BYTE), ((sizes, list(offsets(sizes))), MPI.BYTE)
