@@ -10,7 +10,7 @@ import logging
 import operator
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 
 import numpy as np
@@ -82,32 +82,10 @@ class CommOptions:
     hints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
-        check_bool("options.self_check", self.self_check)
-        check_bool("options.high_priority_stream", self.high_priority_stream)
-        if self.cuda_aware is not None:
-            check_bool("options.cuda_aware", self.cuda_aware)
-        if self.slow_call is not None:
-            check_seconds("options.slow_call", self.slow_call)
-        if self.algorithm is not None and not isinstance(self.algorithm, str):
-            raise UsageError(f"options.algorithm is {self.algorithm!r}; give a name or None")
-        if self.segment is not None:
-            check_bytes("options.segment", self.segment)
-        if self.tuning_file is not None and not isinstance(self.tuning_file, str):
-            raise UsageError(
-                f"options.tuning_file is {self.tuning_file!r}; give the name of a file, or None"
-            )
-        if self.shared_memory is not None and self.shared_memory not in SHARED_MEMORY:
-            raise UsageError(
-                f"options.shared_memory is {self.shared_memory!r}; "
-                f"give one of {', '.join(map(repr, SHARED_MEMORY))}, or None"
-            )
-        if self.shared_memory_room is not None:
-            check_bytes("options.shared_memory_room", self.shared_memory_room)
-        if not isinstance(self.hints, Mapping):
-            raise UsageError(f"options.hints is {self.hints!r}; give a mapping of str to str")
-        for key, value in self.hints.items():
-            if not isinstance(key, str) or not isinstance(value, str):
-                raise UsageError(f"options.hints: {key!r}: {value!r} is not a pair of strings")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None or each.default is not None:
+                _CHECKS[each.name](f"options.{each.name}", value)
 
 
 def check_seconds(name: str, value: object) -> float:
@@ -177,6 +155,45 @@ def check_name(value: object) -> None:
         raise UsageError(f"name is {value!r}; give a string or None")
 
 
+def _check_algorithm(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise UsageError(f"{name} is {value!r}; give a name or None")
+
+
+def _check_file(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise UsageError(f"{name} is {value!r}; give the name of a file, or None")
+
+
+def _check_shared_memory(name: str, value: object) -> None:
+    if value not in SHARED_MEMORY:
+        known = ", ".join(map(repr, SHARED_MEMORY))
+        raise UsageError(f"{name} is {value!r}; give one of {known}, or None")
+
+
+def _check_hints(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} is {value!r}; give a mapping of str to str")
+    for key, text in value.items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise UsageError(f"{name}: {key!r}: {text!r} is not a pair of strings")
+
+
+_CHECKS: Mapping[str, Callable[[str, object], object]] = {
+    "self_check": check_bool,
+    "slow_call": check_seconds,
+    "algorithm": _check_algorithm,
+    "segment": check_bytes,
+    "tuning_file": _check_file,
+    "shared_memory": _check_shared_memory,
+    "shared_memory_room": check_bytes,
+    "high_priority_stream": check_bool,
+    "cuda_aware": check_bool,
+    "hints": _check_hints,
+}
+"""How each of `CommOptions` is checked. None passes where it is the default."""
+
+
 def _seconds(text: str) -> float:
     value = float(text)
     if not value > 0:
@@ -191,7 +208,7 @@ def _at_least_one(text: str) -> int:
     return value
 
 
-def _way(text: str) -> str:
+def _one_of_shared_memory(text: str) -> str:
     if text not in SHARED_MEMORY:
         raise ValueError(text)
     return text
@@ -245,7 +262,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         "HPCCOMM_SHARED_MEMORY",
-        _way,
+        _one_of_shared_memory,
         "auto",
         f"{', '.join(SHARED_MEMORY[:-1])} or {SHARED_MEMORY[-1]}",
         "how the ranks of a node reach each other's plain arrays",
@@ -327,18 +344,9 @@ class Settings:
 
     def agreed(self) -> dict[str, object]:
         """Return those that must be equal on all ranks, as plain data."""
-        return {
-            "backend": self.backend,
-            "timeout": self.timeout,
-            "algorithm": self.algorithm,
-            "segment": self.segment,
-            "tuning_file": self.tuning_file,
-            "shared_memory": self.shared_memory,
-            "shared_memory_room": self.shared_memory_room,
-            "cuda_aware": self.cuda_aware,
-            "self_check": self.self_check,
-            "hints": dict(sorted(self.hints.items())),
-        }
+        agreed = {each.name: getattr(self, each.name) for each in fields(self)}
+        del agreed["slow_call"], agreed["high_priority_stream"]
+        return agreed | {"hints": dict(sorted(self.hints.items()))}
 
 
 def merge(backend: str, timeout: float | None, options: CommOptions | None) -> Settings:
@@ -358,39 +366,29 @@ def merge(backend: str, timeout: float | None, options: CommOptions | None) -> S
     if not isinstance(backend, str) or not backend:
         raise UsageError(f"backend is {backend!r}; give a backend's name, such as 'auto'")
     read("HPCCOMM_DEBUG")  # refused here, before ranks meet, if it does not fit
-    chosen = backend if backend != "auto" else str(read("HPCCOMM_BACKEND"))
-    segment = options.segment if options.segment is not None else read("HPCCOMM_SEGMENT")
+    segment = _first(options.segment, "HPCCOMM_SEGMENT")
+    cuda_aware = _first(options.cuda_aware, "HPCCOMM_CUDA_AWARE")
     return Settings(
-        backend=chosen,
-        timeout=check_seconds(
-            "timeout", timeout if timeout is not None else read("HPCCOMM_TIMEOUT")
-        ),
-        slow_call=check_seconds(
-            "slow_call",
-            options.slow_call if options.slow_call is not None else read("HPCCOMM_SLOW_CALL"),
-        ),
-        algorithm=options.algorithm or str(read("HPCCOMM_ALGORITHM")),
-        segment=segment if segment is None else check_bytes("segment", segment),
-        tuning_file=str(read("HPCCOMM_TUNING_FILE"))
-        if options.tuning_file is None
-        else options.tuning_file,
-        shared_memory=options.shared_memory or str(read("HPCCOMM_SHARED_MEMORY")),
+        backend=backend if backend != "auto" else str(read("HPCCOMM_BACKEND")),
+        timeout=check_seconds("timeout", _first(timeout, "HPCCOMM_TIMEOUT")),
+        slow_call=check_seconds("slow_call", _first(options.slow_call, "HPCCOMM_SLOW_CALL")),
+        algorithm=str(options.algorithm or read("HPCCOMM_ALGORITHM")),
+        segment=None if segment is None else check_bytes("segment", segment),
+        tuning_file=str(_first(options.tuning_file, "HPCCOMM_TUNING_FILE")),
+        shared_memory=str(_first(options.shared_memory, "HPCCOMM_SHARED_MEMORY")),
         shared_memory_room=check_bytes(
-            "shared_memory_room",
-            options.shared_memory_room
-            if options.shared_memory_room is not None
-            else read("HPCCOMM_SHARED_MEMORY_ROOM"),
+            "shared_memory_room", _first(options.shared_memory_room, "HPCCOMM_SHARED_MEMORY_ROOM")
         ),
         high_priority_stream=bool(options.high_priority_stream),
-        cuda_aware=_cuda_aware(options),
+        cuda_aware=None if cuda_aware is None else bool(cuda_aware),
         self_check=options.self_check,
         hints=options.hints,
     )
 
 
-def _cuda_aware(options: CommOptions) -> bool | None:
-    asked = read("HPCCOMM_CUDA_AWARE") if options.cuda_aware is None else options.cuda_aware
-    return None if asked is None else bool(asked)
+def _first(value: object, variable: str) -> object:
+    """Return a keyword's or option's value, or that of the variable if it is None."""
+    return read(variable) if value is None else value
 
 
 def warn_of_unknown(environ: Mapping[str, str] | None = None) -> list[str]:
