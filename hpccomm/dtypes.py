@@ -8,6 +8,7 @@ import numpy as np
 DType = np.dtype[Any]
 
 BOOL = np.dtype(np.bool_)
+FLOAT32 = np.dtype(np.float32)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT8_E4M3FN = np.dtype(ml_dtypes.float8_e4m3fn)
 FLOAT8_E5M2 = np.dtype(ml_dtypes.float8_e5m2)
@@ -16,7 +17,7 @@ SIGNED: tuple[DType, ...] = tuple(np.dtype(f"i{size}") for size in (1, 2, 4, 8))
 UNSIGNED: tuple[DType, ...] = tuple(np.dtype(f"u{size}") for size in (1, 2, 4, 8))
 NARROW: tuple[DType, ...] = (np.dtype(np.float16), BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2)
 """Floats that are accumulated in float32."""
-WIDE: tuple[DType, ...] = (np.dtype(np.float32), np.dtype(np.float64))
+WIDE: tuple[DType, ...] = (FLOAT32, np.dtype(np.float64))
 COMPLEX: tuple[DType, ...] = (np.dtype(np.complex64), np.dtype(np.complex128))
 
 REDUCIBLE: tuple[DType, ...] = (BOOL, *SIGNED, *UNSIGNED, *NARROW, *WIDE, *COMPLEX)

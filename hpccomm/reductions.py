@@ -138,6 +138,15 @@ def meaningful(op: Op, dtype: DType) -> bool:
     return True
 
 
+def accumulator(op: Op, dtype: DType) -> DType:
+    """Return the dtype in which contributions are folded: float32 for narrow floats.
+
+    A user's function folds in the dtype itself.
+    """
+    wide = isinstance(op, ReduceOp | PremulSum) and dtypes.is_narrow(dtype)
+    return dtypes.FLOAT32 if wide else dtype
+
+
 def check(op: object, dtype: DType) -> None:
     """Raise unless `op` is a reduction that means something on `dtype`.
 
@@ -336,7 +345,7 @@ class Folder:
     def __init__(self, op: Op, dtype: DType, average_over: int = 0) -> None:
         self._combine = _combine(op)
         named = isinstance(op, ReduceOp | PremulSum)
-        self._wide = DType(np.float32) if named and dtypes.is_narrow(dtype) else dtype
+        self._wide = accumulator(op, dtype)
         # Whether nothing is to be rounded in between.
         self._exact = self._wide == dtype
         self._average = Average(self._wide, average_over) if average_over else None

@@ -1,13 +1,13 @@
 """What a collective call asks for, without its memory."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import DESCRIPTIONS, Collective, Extent
 from hpccomm.dtypes import DType
-from hpccomm.reductions import Op
+from hpccomm.reductions import Op, PremulSum, ReduceOp, accumulator
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,18 @@ class Signature:
     def nbytes(self) -> int:
         """Bytes of the larger array."""
         return self.elements * self.dtype.itemsize
+
+    @property
+    def accumulator(self) -> DType:
+        """Dtype in which contributions are folded; that of the arrays where nothing is reduced."""
+        return self.dtype if self.op is None else accumulator(self.op, self.dtype)
+
+    @property
+    def summed(self) -> "Signature":
+        """The call that is left once contributions are multiplied by their factor beforehand."""
+        if isinstance(self.op, PremulSum):
+            return replace(self, op=ReduceOp.SUM, in_place=False)
+        return self
 
     def lengths(self, ranks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the elements of `send` and `recv` on each of `ranks`."""

@@ -10,7 +10,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.execution.enqueued import DeviceProgram
 from hpccomm.dispatch.execution.program import compiled
-from hpccomm.dtypes import DType, is_narrow
+from hpccomm.dtypes import FLOAT32, DType
 from hpccomm.memory.cuda import folding
 from hpccomm.memory.cuda.folding import DeviceFolder
 from hpccomm.memory.cuda.memory import Scratch, copy
@@ -25,7 +25,6 @@ DEFAULT_SEGMENT = 4 << 20
 MOST_SEGMENTS = 1 << 10
 """An array is cut into about so many at most: their number is the length of a program."""
 
-_FLOAT = np.dtype(np.float32)
 _BYTES = np.dtype(np.uint8)
 
 
@@ -119,16 +118,11 @@ class DeviceSchedules:
         UsageError
             If the reduction is a user's function that does not take CuPy arrays.
         """
-        inner = self.summed(call)
+        inner = call.summed
         # Scans pass partial results on: in float32 they are rounded once, and not at each hop.
-        wide = (
-            deterministic
-            and call.description.prefix
-            and is_narrow(call.dtype)
-            and isinstance(call.op, ReduceOp | PremulSum)
-        )
+        wide = deterministic and call.description.prefix and call.accumulator != call.dtype
         if wide:
-            inner = replace(inner, dtype=_FLOAT, in_place=False)
+            inner = replace(inner, dtype=call.accumulator, in_place=False)
         found = ALGORITHMS[call.collective][algorithm]
         build = found.ordered if deterministic and found.ordered is not None else found.build
         itemsize = inner.dtype.itemsize
@@ -148,12 +142,6 @@ class DeviceSchedules:
         return Planned(
             program, self._beginning(call, wide), None if cut is None else cut * itemsize
         )
-
-    def summed(self, call: Signature) -> Signature:
-        """Return the call that is left once contributions are multiplied beforehand."""
-        if isinstance(call.op, PremulSum):
-            return replace(call, op=ReduceOp.SUM, in_place=False)
-        return call
 
     def scaled(self, call: Signature) -> Begin:
         """Return what multiplies the contributions of a call by its factor, into scratch."""
@@ -197,7 +185,7 @@ class DeviceSchedules:
                 send = product
             result = recv
             if wide:
-                kept += [scratch.empty(count, _FLOAT) for count in (sent, received)]
+                kept += [scratch.empty(count, FLOAT32) for count in (sent, received)]
                 given, result = (each.data.ptr for each in kept[-2:])
                 folding.to_float32(send, given, sent, dtype=dtype, device=device, scratch=scratch)
                 send = given

@@ -1,6 +1,7 @@
 """The way of arrays in host memory."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +14,11 @@ from hpccomm.dispatch.algorithms import AlgorithmRunner, Started
 from hpccomm.dispatch.execution import ScratchBuffer
 from hpccomm.dispatch.route import After, Before, Route, with_pre_and_post
 from hpccomm.dispatch.sharing import memory_way, sharing
-from hpccomm.dtypes import DType, is_narrow
 from hpccomm.reductions import Average, PremulSum, ReduceOp, identity, premultiply, try_out
 from hpccomm.settings import Settings
+
+if TYPE_CHECKING:
+    from hpccomm.dtypes import DType
 
 
 class HostDispatch:
@@ -48,7 +51,7 @@ class HostDispatch:
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
-        native = self._backend.native(_carried_out(call)) is not None
+        native = self._backend.native(call.summed) is not None
         return policy.applicable(
             call, native=native, shared=self._shared, deterministic=deterministic
         )
@@ -65,7 +68,7 @@ class HostDispatch:
         if call.op is not None:
             try_out(call.op, call.dtype)
         backend = self._backend
-        inner = _carried_out(call)
+        inner = call.summed
         native = backend.native(inner)
         decision = self.policy.decide(
             call,
@@ -79,7 +82,7 @@ class HostDispatch:
             assert native is not None
             choice = self._choice(call, decision)
             return with_pre_and_post(choice, before, _polled(native), native.run, after)
-        if deterministic and call.description.prefix and _rounds_narrow(call):
+        if deterministic and call.description.prefix and call.accumulator != call.dtype:
             return self._widened(call, decision)
         started = self._own.start(call, inner, decision.pick, deterministic)
         choice = self._choice(call, decision, started)
@@ -112,7 +115,7 @@ class HostDispatch:
 
     def _widened(self, call: Signature, decision: policy.Decision) -> Route:
         """Scan narrow floats in float32, so that they are rounded once and not at each hop."""
-        wide = replace(_carried_out(call), dtype=np.dtype(np.float32), in_place=False)
+        wide = replace(call.summed, dtype=call.accumulator, in_place=False)
         started = self._own.start(call, wide, decision.pick, True)
 
         def start_wide(send: Buffer, recv: Buffer) -> Steps:
@@ -157,10 +160,6 @@ class HostDispatch:
         return None
 
 
-def _rounds_narrow(call: Signature) -> bool:
-    return is_narrow(call.dtype) and isinstance(call.op, ReduceOp | PremulSum)
-
-
 def _polled(native: Native) -> Start:
     def start(send: Buffer, recv: Buffer) -> Steps:
         # Small calls come here: a single request needs no list of those that are left.
@@ -169,10 +168,3 @@ def _polled(native: Native) -> Start:
             yield False
 
     return start
-
-
-def _carried_out(call: Signature) -> Signature:
-    """Return the call that is left once contributions are multiplied beforehand."""
-    if isinstance(call.op, PremulSum):
-        return replace(call, op=ReduceOp.SUM, in_place=False)
-    return call

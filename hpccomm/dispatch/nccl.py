@@ -145,7 +145,7 @@ class NcclDispatch:
             return call, ()
         names = self._devices.algorithms(call)
         if not names and isinstance(call.op, PremulSum):
-            call = self._schedules.summed(call)
+            call = call.summed
             names = self._devices.algorithms(call)
         return call, names
 

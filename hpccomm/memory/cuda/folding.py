@@ -6,20 +6,20 @@ be rounded: so float32 and float64 come to the same bits as on the host.
 Everything here is put on CuPy's current stream, and nothing blocks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpccomm import dtypes
-from hpccomm.dtypes import DType
+from hpccomm.dtypes import FLOAT32, DType
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.arrays import wrapped
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.memory import Scratch
 from hpccomm.memory.cuda.narrow import carrier, narrow, widen
 from hpccomm.memory.cuda.streams import capturing, make_stream, on_device
-from hpccomm.reductions import Op, PremulSum, ReduceOp, name_of, samples, writes
+from hpccomm.reductions import Op, PremulSum, ReduceOp, accumulator, name_of, samples, writes
 
 BLOCK = 1 << 22
 """Elements that are folded at a time where that takes scratch, of which there is so much at most."""
@@ -34,8 +34,6 @@ _UFUNC: dict[ReduceOp, str] = {
     ReduceOp.BOR: "bitwise_or",
     ReduceOp.BXOR: "bitwise_xor",
 }
-
-_FLOAT = np.dtype(np.float32)
 
 Combine = Callable[[Any, Any, Any], object]
 """``combine(a, b, out)``."""
@@ -70,7 +68,7 @@ class DeviceFolder:
     ) -> None:
         named = isinstance(op, ReduceOp | PremulSum)
         self._dtype = dtype
-        self._wide = _FLOAT if named and dtypes.is_narrow(dtype) else dtype
+        self._wide = accumulator(op, dtype)
         self._seen = carrier(dtype) if named else dtype
         self._combine = _named(op) if isinstance(op, ReduceOp | PremulSum) else _users(op)
         if not named:
@@ -96,9 +94,7 @@ class DeviceFolder:
         average = self._average_over if final else 0
         itemsize = self._dtype.itemsize
         whole = self._wide == self._dtype and not (average and dtypes.is_integer(self._dtype))
-        step = count if whole else BLOCK
-        for start in range(0, count, max(step, 1)):
-            some = min(step, count - start)
+        for start, some in _blocks(count, count if whole else BLOCK):
             # One array for one place: of two, CuPy takes the second for another that overlaps.
             at = {
                 pointer: wrapped(pointer + start * itemsize, some, self._seen, self._device)
@@ -128,14 +124,14 @@ class DeviceFolder:
     def _widened(self, sources: list[Any], out: Any, average: int) -> None:
         """Fold in float32, and round once."""
         empty = self._scratch.empty
-        total = empty(out.size, _FLOAT)
+        total = empty(out.size, FLOAT32)
         widen(sources[0], self._dtype, total, empty)
-        other = empty(out.size, _FLOAT) if len(sources) > 1 else None
+        other = empty(out.size, FLOAT32) if len(sources) > 1 else None
         for source in sources[1:]:
             widen(source, self._dtype, other, empty)
             self._combine(total, other, total)
         if average:
-            _divide(total, average, _FLOAT, self._device, self._scratch)
+            _divide(total, average, FLOAT32, self._device, self._scratch)
         narrow(total, out, self._dtype, empty)
 
 
@@ -160,9 +156,9 @@ def premultiply(
         module.multiply(data, dtype.type(op.factor), out=out)
         return
     factor = np.float32(op.factor.real)
-    for start in range(0, count, BLOCK):
-        some, offset = min(BLOCK, count - start), start * dtype.itemsize
-        wide = scratch.empty(some, _FLOAT)
+    for start, some in _blocks(count):
+        offset = start * dtype.itemsize
+        wide = scratch.empty(some, FLOAT32)
         widen(_elements(source + offset, some, dtype, device), dtype, wide, scratch.empty)
         module.multiply(wide, factor, out=wide)
         narrow(wide, _elements(target + offset, some, dtype, device), dtype, scratch.empty)
@@ -172,22 +168,25 @@ def to_float32(
     source: int, target: int, count: int, *, dtype: DType, device: int, scratch: Scratch
 ) -> None:
     """Write elements of a narrow float at `source` as float32 to `target`, apart from it."""
-    for start in range(0, count, BLOCK):
-        some = min(BLOCK, count - start)
-        wide = wrapped(target + start * _FLOAT.itemsize, some, _FLOAT, device)
-        narrow_ones = _elements(source + start * dtype.itemsize, some, dtype, device)
-        widen(narrow_ones, dtype, wide, scratch.empty)
+    for start, some in _blocks(count):
+        wide = wrapped(target + start * FLOAT32.itemsize, some, FLOAT32, device)
+        elements = _elements(source + start * dtype.itemsize, some, dtype, device)
+        widen(elements, dtype, wide, scratch.empty)
 
 
 def from_float32(
     source: int, target: int, count: int, *, dtype: DType, device: int, scratch: Scratch
 ) -> None:
     """Round float32 at `source`, which is overwritten, to elements of a narrow float at `target`."""
-    for start in range(0, count, BLOCK):
-        some = min(BLOCK, count - start)
-        wide = wrapped(source + start * _FLOAT.itemsize, some, _FLOAT, device)
-        narrow_ones = _elements(target + start * dtype.itemsize, some, dtype, device)
-        narrow(wide, narrow_ones, dtype, scratch.empty)
+    for start, some in _blocks(count):
+        wide = wrapped(source + start * FLOAT32.itemsize, some, FLOAT32, device)
+        elements = _elements(target + start * dtype.itemsize, some, dtype, device)
+        narrow(wide, elements, dtype, scratch.empty)
+
+
+def _blocks(count: int, step: int = BLOCK) -> Iterator[tuple[int, int]]:
+    """Return the start and the length of each block of at most `step` elements."""
+    return ((start, min(step, count - start)) for start in range(0, count, max(step, 1)))
 
 
 def fill(target: int, count: int, value: Any, dtype: DType, device: int) -> None:

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from hpccomm import dtypes
-from hpccomm.dtypes import DType
+from hpccomm.dtypes import FLOAT32, DType
 from hpccomm.memory.cuda.library import cupy
 
 Empty = Callable[[int, DType], Any]
 """``empty(count, dtype)`` gives scratch on the current stream."""
 
 _BITS = np.dtype(np.uint32)
-_FLOAT = np.dtype(np.float32)
 _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 _INFINITY = np.uint32(0x7F80_0000)
 _LAST = np.uint32(31)
@@ -158,7 +157,7 @@ def _subnormal(magnitude: Any, result: Any, rest: Any, small: Any, known: Format
     # float32's exponent of the smallest subnormal's 1, plus as many as its fraction has bits.
     anchor = np.uint32((known.rebias + 1 + known.dropped) << 23)
     smallest_normal = np.uint32((known.rebias + 1) << 23)
-    module.add(magnitude.view(_FLOAT), anchor.view(_FLOAT), out=rest.view(_FLOAT))
+    module.add(magnitude.view(FLOAT32), anchor.view(FLOAT32), out=rest.view(FLOAT32))
     module.subtract(rest, anchor, out=rest)
     module.subtract(rest, result, out=rest)
     module.subtract(magnitude, smallest_normal, out=small)
