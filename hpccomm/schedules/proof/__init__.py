@@ -41,7 +41,7 @@ from collections.abc import Sequence
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op, ReduceOp
 from hpccomm.schedules.algorithms import Algorithm
-from hpccomm.schedules.proof.arguments import Counts, Form
+from hpccomm.schedules.proof.arguments import Counts, Form, Peers
 from hpccomm.schedules.proof.case import ProofCase, Unproven, case, signatures
 from hpccomm.schedules.proof.machine import SymbolicMachine
 from hpccomm.schedules.proof.memory import (
@@ -80,6 +80,7 @@ def prove(
     deterministic: bool = False,
     dtype: DType | None = None,
     op: Op = ReduceOp.SUM,
+    peers: Peers | None = None,
     solo: bool = False,
     form: Form = "build",
     room: int = 1 << 21,
@@ -98,8 +99,8 @@ def prove(
     count : int, sequence of int or sequence of sequences of int
         Elements; by default ``2 * ranks + 1``, and none for a barrier. With 0 there is nothing to
         prove but that ranks meet. For all_reduce, broadcast, reduce and scan: of the array. For the others: of every
-        rank's block, or a sequence with that of each rank; for all_to_all also a sequence for each
-        rank with what it sends to each.
+        rank's block, or a sequence with that of each rank; where ranks have counts of their own also a
+        sequence for each rank with what it sends to each (or to each of its peers).
     root : int
         The root, where the collective has one.
     segment : int
@@ -119,6 +120,9 @@ def prove(
         By default int64.
     op : ReduceOp, PremulSum or callable
         Of a reduction.
+    peers : sequence of sequences of int or None, optional
+        Where blocks are those of listed peers: the peers of each rank, None for a block that is not
+        exchanged. By default the ranks are a ring.
     solo : bool
         Ask for each rank's program alone, as an executor does, instead of for all at once. Both
         must be right, and the same: see `hpccomm.schedules.proof.check_same_program`.
@@ -158,6 +162,7 @@ def prove(
         deterministic=deterministic,
         dtype=dtype,
         op=op,
+        peers=peers,
         solo=solo,
         form=form,
         room=room,

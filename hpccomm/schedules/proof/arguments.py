@@ -1,12 +1,13 @@
 """What may be asked to be proven: arguments checked before anything is built."""
 
 import difflib
+import operator
 from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
-from hpccomm.contracts.collectives import BLOCKWISE, COLLECTIVES, ROOTED
+from hpccomm.contracts.collectives import COLLECTIVES, DESCRIPTIONS, NOBODY, ROOTED, ring
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.schedule import Build
@@ -15,8 +16,11 @@ from hpccomm.topology import Topology
 
 Counts = int | Sequence[int] | Sequence[Sequence[int]]
 """Elements: of the whole array; where the collective is one of `BLOCKWISE`, of every block, or of
-each rank's block; for all_to_all also a row for each rank, what it sends to each."""
+each rank's block; where ranks have counts of their own, also a row for each rank, what it sends to
+each."""
 
+Peers = Sequence[Sequence[int | None]]
+"""For each rank, the peers with which it exchanges blocks; None for a block that nobody gets."""
 
 Form = Literal["build", "direct", "staged"]
 """Which of an algorithm's schedules."""
@@ -31,6 +35,7 @@ def check(
     topology: Topology | None,
     in_place: bool | Sequence[bool],
     room: int,
+    peers: Peers | None,
 ) -> None:
     """Raise `UsageError` unless these arguments of `hpccomm.testing.prove` fit together."""
     if collective not in COLLECTIVES:
@@ -43,6 +48,9 @@ def check(
             raise UsageError(f"{name} is {value}; give an integer of at least 1")
     if collective in ROOTED and not 0 <= check_int("root", root) < ranks:
         raise UsageError(f"root is {root} of {ranks} ranks; give one from 0 to {ranks - 1}")
+    if peers is not None and not DESCRIPTIONS[collective].peers:
+        raise UsageError(f"peers is given, and {collective} has none; leave it out")
+    peers_of(ranks, peers)
     if topology is not None and topology.size != ranks:
         raise UsageError(
             f"topology is one of {topology.size} ranks, and ranks is {ranks}; give one of {ranks}"
@@ -101,7 +109,28 @@ def form_of(title: str, algorithm: Algorithm, form: Form, *, deterministic: bool
     return algorithm.ordered
 
 
-def elements(collective: str, ranks: int, count: Counts | None) -> Counts:
+def peers_of(ranks: int, peers: Peers | None) -> list[tuple[int, ...]]:
+    """Return the peers of each rank, or those on a ring where none are given.
+
+    Raises
+    ------
+    UsageError
+        If they are not for so many ranks, or are no ranks.
+    """
+    if peers is None:
+        return [ring(rank, ranks) for rank in range(ranks)]
+    if len(peers) != ranks:
+        raise UsageError(f"peers has {len(peers)} lists for {ranks} ranks; give one for each")
+    listed = [tuple(NOBODY if each is None else each for each in mine) for mine in peers]
+    for rank, mine in enumerate(listed):
+        if not all(each in range(NOBODY, ranks) for each in mine):
+            raise UsageError(
+                f"peers of rank {rank} are {list(peers[rank])}; give ranks from 0 to {ranks - 1}, or None"
+            )
+    return listed
+
+
+def elements(collective: str, ranks: int, count: Counts | None, peers: Peers | None) -> Counts:
     """Return `count`, or where it is None enough that blocks and cuts come out uneven.
 
     Raises
@@ -109,24 +138,41 @@ def elements(collective: str, ranks: int, count: Counts | None) -> Counts:
     UsageError
         If it holds anything but integers of at least 0, or not as many as fit.
     """
-    if collective == "barrier":
+    what = DESCRIPTIONS[collective]
+    if what.sends == "nothing":
         if count is not None and count != 0:
-            raise UsageError(f"count is {count!r}, and a barrier moves no elements; leave it out")
+            raise UsageError(
+                f"count is {count!r}, and a {collective} moves no elements; leave it out"
+            )
         return 0
     if count is None:
         return 2 * ranks + 1
     fits = "an integer of at least 0"
     shapes: list[tuple[int, ...]] = [()]
-    if collective in BLOCKWISE:
+    if what.blockwise:
         shapes.append((ranks,))
         fits += f", or {ranks} of them, one for each rank's block"
-    if collective == "all_to_all":
-        shapes.append((ranks, ranks))
+    rows = [ranks] * ranks
+    if what.peers:
+        rows = [len(mine) for mine in peers_of(ranks, peers)]
+        fits += f", or {ranks} rows, what each rank sends to each of its peers"
+    elif what.individual:
         fits += f", or {ranks} rows of {ranks}, what each rank sends to each"
+    if what.individual and _is_table(count, rows):
+        return count
     try:
-        given = np.array(count)
+        array = np.array(count)
     except ValueError:  # rows of different lengths
-        given = np.array(None)
-    if given.dtype.kind not in "iu" or given.shape not in shapes or given.min() < 0:
+        array = np.array(None)
+    if array.dtype.kind not in "iu" or array.shape not in shapes or array.min() < 0:
         raise UsageError(f"count is {count!r}, for {collective} of {ranks} ranks; give {fits}")
     return count
+
+
+def _is_table(count: object, rows: Sequence[int]) -> bool:
+    """Whether `count` has a row of integers of at least 0 for each of `rows`, of that length."""
+    try:
+        lists = [[operator.index(each) for each in row] for row in count]  # type: ignore[attr-defined]
+    except TypeError:
+        return False
+    return [len(row) for row in lists] == list(rows) and all(n >= 0 for row in lists for n in row)

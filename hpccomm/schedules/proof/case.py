@@ -1,19 +1,28 @@
 """What is to be proven: a schedule for each rank's call, and what the calls ask for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.contracts.collectives import BLOCKWISE, DESCRIPTIONS, ROOTED
+from hpccomm.contracts.collectives import DESCRIPTIONS, NOBODY, ROOTED, Collective, counterpart
 from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.reductions import Op, ReduceOp
 from hpccomm.schedules.algorithms import Algorithm
-from hpccomm.schedules.proof.arguments import Counts, Form, check, chosen, elements, form_of
+from hpccomm.schedules.proof.arguments import (
+    Counts,
+    Form,
+    Peers,
+    check,
+    chosen,
+    elements,
+    form_of,
+    peers_of,
+)
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -129,6 +138,7 @@ def case(
     deterministic: bool = False,
     dtype: DType | None = None,
     op: Op = ReduceOp.SUM,
+    peers: Peers | None = None,
     solo: bool = False,
     form: Form = "build",
     room: int = 1 << 21,
@@ -140,12 +150,12 @@ def case(
     UsageError
         As `hpccomm.testing.prove` does, before anything is built.
     """
-    check(collective, ranks, root, segment, channels, topology, in_place, room)
+    check(collective, ranks, root, segment, channels, topology, in_place, room, peers)
     known = chosen(collective, algorithm)
     given = algorithm
     name = given if isinstance(given, str) else getattr(given, "__name__", "an algorithm")
     build = form_of(f"{name} {collective}", known, form, deterministic=deterministic)
-    count = elements(collective, ranks, count)
+    count = elements(collective, ranks, count, peers)
     calls = signatures(
         collective,
         ranks,
@@ -155,6 +165,7 @@ def case(
         exclusive=exclusive,
         dtype=np.dtype(np.int64) if dtype is None else dtype,
         op=op,
+        peers=peers,
     )
     tuning = Tuning(segment, channels, topology, room)
     described = {
@@ -165,6 +176,7 @@ def case(
         "in_place": in_place,
         "exclusive": exclusive,
         "deterministic": deterministic,
+        "peers": peers,
         "solo": solo,
         "form": form if form != "build" else "",
         "room": room if form == "staged" else 0,
@@ -193,46 +205,87 @@ def signatures(
     exclusive: bool = False,
     dtype: DType,
     op: Op = ReduceOp.SUM,
+    peers: Peers | None = None,
 ) -> tuple[Signature, ...]:
     """Return the call of each rank; the parameters are those of `hpccomm.testing.prove`.
 
-    In place is meant where it means something: at the root, where only it has both arrays; for
-    all_to_all, where both have one size.
+    In place is meant where it means something: at the root, where only it has both arrays; where ranks
+    have counts of their own, if both arrays have one size.
     """
-    blocks = np.array(count, np.int64)
-    if collective not in BLOCKWISE:
-        blocks = blocks.reshape(1)
-    elif blocks.ndim < 2:
-        blocks = np.broadcast_to(blocks, ranks)
-    if collective == "all_to_all":
-        blocks = np.broadcast_to(blocks, (ranks, ranks))
-    uniform = bool((blocks == blocks.flat[0]).all())
-    what, rooted = DESCRIPTIONS[collective], collective in ROOTED
-    asked = [in_place] * ranks if isinstance(in_place, bool) else list(in_place)
-    made: dict[tuple[bool, tuple[int, ...]], Signature] = {}
+    what = DESCRIPTIONS[collective]
+    wanted = [in_place] * ranks if isinstance(in_place, bool) else list(in_place)
+    made: dict[tuple[bool, Lists], Signature] = {}
     calls = []
-    for rank in range(ranks):
-        sent, received = blocks, np.empty(0, np.int64)
-        if collective == "all_to_all":
-            sent, received = blocks[rank], blocks[:, rank]
-            asked[rank] = asked[rank] and sent.sum() == received.sum()
-        same = bool(asked[rank]) and what.in_place not in ("never", "always")
-        same = same and (rank == root or not rooted)
-        key = (same, () if uniform or collective != "all_to_all" else (rank,))
+    for rank, lists in enumerate(_lists(what, ranks, count, peers)):
+        same = wanted[rank] and what.in_place not in ("never", "always")
+        same = same and (rank == root or not what.rooted)
+        same = same and (not what.individual or sum(lists.sent) == sum(lists.received))
+        key = bool(same), lists
         if key not in made:
             made[key] = Signature(
                 collective,
                 dtype,
-                tuple(sent.tolist()),
-                tuple(received.tolist()),
-                uniform=uniform,
+                lists.sent,
+                lists.received,
+                lists.peers,
+                uniform=lists.uniform,
                 op=op if what.reduces else None,
-                root=root if rooted else -1,
+                root=root if what.rooted else -1,
                 exclusive=exclusive,
-                in_place=same,
+                in_place=bool(same),
             )
         calls.append(made[key])
     return tuple(calls)
+
+
+class Lists(NamedTuple):
+    """What the call of one rank counts and lists, as `Signature` has it."""
+
+    sent: tuple[int, ...]
+    received: tuple[int, ...] = ()
+    peers: tuple[int, ...] = ()
+    uniform: bool = True
+
+
+def _lists(what: Collective, ranks: int, count: Counts, peers: Peers | None) -> Iterator[Lists]:
+    """Give the lists of each rank."""
+    if what.peers:
+        yield from _with_peers(peers_of(ranks, peers), count)
+        return
+    blocks = np.array(count, np.int64)
+    if not what.blockwise:
+        blocks = blocks.reshape(1)
+    elif blocks.ndim < 2:
+        blocks = np.broadcast_to(blocks, ranks)
+    uniform = bool((blocks == blocks.flat[0]).all())
+    if not what.individual:
+        yield from [Lists(tuple(blocks.tolist()), uniform=uniform)] * ranks
+        return
+    blocks = np.broadcast_to(blocks, (ranks, ranks))
+    if uniform:
+        row = tuple(blocks[0].tolist())
+        yield from [Lists(row, row)] * ranks
+        return
+    for sent, received in zip(blocks.tolist(), blocks.T.tolist(), strict=True):
+        yield Lists(tuple(sent), tuple(received), uniform=False)
+
+
+def _with_peers(peers: Sequence[tuple[int, ...]], count: Counts) -> Iterator[Lists]:
+    """Give the lists of ranks that exchange blocks with listed peers."""
+    rows: Sequence[int | Sequence[int]]
+    rows = count if isinstance(count, Sequence) else [count] * len(peers)
+    sent = [
+        tuple(row) if isinstance(row, Sequence) else (row,) * len(mine)
+        for row, mine in zip(rows, peers, strict=True)
+    ]
+    for rank, mine in enumerate(peers):
+        received = tuple(
+            sent[rank][block]
+            if peer == NOBODY
+            else sent[peer][counterpart(rank, block, peers.__getitem__)]
+            for block, peer in enumerate(mine)
+        )
+        yield Lists(sent[rank], received, mine, uniform=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -269,6 +322,8 @@ def expected(case: ProofCase, call: Signature, ranks: Column) -> Expected:
         return Expected(0 * one, case.size * one, origin)
     if what.root_sends:
         return Expected(call.root * one, one, origin)
+    if what.peers:
+        return _from_peers(case, call, ranks)
     if what.sends == "block":
         holders = len(rank) // max(int(counts.sum()), 1)
         owner = np.tile(np.repeat(np.arange(case.size), counts), holders)
@@ -284,6 +339,21 @@ def _exchanged(case: ProofCase, ranks: Column) -> Expected:
     sender = np.repeat(np.tile(np.arange(case.size), len(ranks)), blocks)
     origin = np.repeat(starts.T[ranks].ravel(), blocks) + _within(blocks)
     return Expected(sender, np.ones(len(sender), np.int64), origin)
+
+
+def _from_peers(case: Case, call: Signature, ranks: Column) -> Expected:
+    columns: list[tuple[int, int, int]] = []
+    for rank in ranks.tolist():
+        start = 0
+        for block, (peer, count) in enumerate(zip(call.peers, call.recv_counts, strict=True)):
+            if peer == NOBODY:  # recv is left as it was; in place that is the contribution
+                first = rank, int(call.in_place), start
+            else:
+                other = counterpart(rank, block, lambda each: case.calls[each].peers)
+                first = peer, 1, sum(case.calls[peer].counts[:other])
+            columns += [(first[0], first[1], first[2] + within) for within in range(count)]
+            start += count
+    return Expected(*np.array(columns, np.int64).T)
 
 
 def _within(counts: Column) -> NDArray[np.int64]:

@@ -123,7 +123,7 @@ class SymbolicMachine:
         self._watch = watch
         self._ranks = int(memory.offset[-1])
         self._accesses = Accesses() if any(case.reaches for case in memory.cases) else None
-        barriers = any(case.calls[0].collective == "barrier" for case in memory.cases)
+        barriers = any(case.calls[0].description.sends == "nothing" for case in memory.cases)
         words = memory.heard.shape[1]
         self._heard = one_bit(local_ranks(memory.offset), words) if barriers else None
 

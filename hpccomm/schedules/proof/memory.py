@@ -146,7 +146,7 @@ def lay_out(cases: Sequence[ProofCase], parts: Sequence[Sequence[RankSchedule]])
         length[:, rank] = send, recv, np.full(len(local), schedule.scratch)
         user[rank] = np.maximum(send, recv) if call.in_place else send + recv
         counts = np.array(call.counts, np.int64)
-        before = (np.cumsum(counts) - counts)[local % len(counts)]
+        before = (np.cumsum(counts) - counts)[local % len(counts)] if len(counts) else 0
         if not call.in_place:
             base[CODES[RECV], rank] = send
         elif DESCRIPTIONS[call.collective].sends == "block":  # send is the own block of recv
@@ -232,7 +232,7 @@ def check_barriers(memory: SymbolicMemory) -> None:
     """Raise `Unproven` where a rank may leave a barrier that another has not come to."""
     words = memory.state.shape[1] - BITS
     for first, case in zip(memory.offset.tolist(), memory.cases, strict=False):
-        if case.calls[0].collective != "barrier":
+        if DESCRIPTIONS[case.calls[0].collective].sends != "nothing":
             continue
         everyone = np.bitwise_or.reduce(one_bit(np.arange(case.size), words))
         deaf = (memory.heard[first : first + case.size] != everyone).any(axis=1)
