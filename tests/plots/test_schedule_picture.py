@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from hpccomm.errors import ConfigurationError, UsageError
-from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, Build
 from hpccomm.schedules.draw.drawing import rendered
 from hpccomm.schedules.draw.schedule import draw
 from hpccomm.schedules.draw.subject import Subject, subject
 from hpccomm.schedules.draw.text import contributed, lines, members, runs, spans
+from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.schedule import (
     RECV,
     SEND,
@@ -25,6 +26,7 @@ from hpccomm.schedules.schedule import (
     whole,
     world,
 )
+from hpccomm.schedules.simulate.merged import merged
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -49,10 +51,20 @@ def example(collective: str, name: str, ranks: int = 5) -> Subject:
     )
 
 
+def scheduled(shown: Subject, build: Build, tuning: Tuning) -> Schedule:
+    """The schedule of all ranks, whose calls may differ."""
+    if not shown.call.individual:
+        return build(world(shown.size), shown.call, tuning)
+    count, dtype = shown.call.counts[0], shown.call.dtype
+    calls = signatures(shown.collective, shown.size, count, dtype=dtype)
+    alone = [world(shown.size, np.array([rank])) for rank in range(shown.size)]
+    return merged([build(group, call, tuning) for group, call in zip(alone, calls, strict=True)])
+
+
 def said(shown: Subject, segment: int, channels: int) -> Counter[tuple[str, int, int, int, int]]:
     """What the schedule's tables say: how, channel, round, from whom, to whom."""
     build = ALGORITHMS[shown.collective][shown.algorithm].build
-    schedule = build(world(shown.size), shown.call, Tuning(segment, channels, shown.topology))
+    schedule = scheduled(shown, build, Tuning(segment, channels, shown.topology))
     found: Counter[tuple[str, int, int, int, int]] = Counter()
     for channel, make in enumerate(schedule.channels):
         for number, each in enumerate(make()):

@@ -117,7 +117,7 @@ def label(data: Data, subject: Subject) -> Label:
     """Return what is said of a message, in few letters."""
     if not len(data.elements):
         return Label("", "", INK)
-    if subject.collective == "all_to_all":
+    if subject.call.description.individual:
         return _blocks(routes(data, subject), subject.size)
     found = runs(data.elements)
     text = " ".join(str(a) if b == a + 1 else f"{a}:{b}" for a, b in found)
@@ -133,7 +133,7 @@ def label(data: Data, subject: Subject) -> Label:
 
 
 def _blocks(blocks: Sequence[tuple[int, int]], size: int) -> Label:
-    """Return what is said of blocks of an all_to_all: from whom, for whom."""
+    """Return what is said of blocks that ranks exchange: from whom, for whom."""
     colour = shade(blocks[0][0] / max(size - 1, 1))
     if len(blocks) == 1:
         return Label("→".join(map(str, blocks[0])), "", colour)

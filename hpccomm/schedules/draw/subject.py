@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpccomm.contracts.collectives import BLOCKWISE, ROOTED
+from hpccomm.contracts.collectives import DESCRIPTIONS, ROOTED, ring
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
@@ -57,8 +57,8 @@ class Subject:
         """What is drawn."""
         call = self.call
         root = f", root {call.root}" if call.root >= 0 else ""
-        if call.collective == "barrier":
-            return f"{self.algorithm} barrier: {self.size} ranks"
+        if call.description.sends == "nothing":
+            return f"{self.algorithm} {self.collective}: {self.size} ranks"
         cut = f", segments of {self.segment}" if self.segment else ""
         order = ", in rank order" if self.ordered else ""
         return (
@@ -140,12 +140,15 @@ def subject(
     )
     size = _within("ranks", ranks, 1, MOST_RANKS)
     _within("nodes", nodes, 1, size)
-    elements = _within("count", size if count is None else count, 0, MOST_ELEMENTS)
-    if count is not None and collective == "barrier":
-        raise UsageError("barrier moves no elements; leave count out")
-    if root is not None and collective not in ROOTED:
+    what = DESCRIPTIONS[collective]
+    blocks = len(ring(0, size)) if what.peers else size if what.blockwise else 1
+    fits = blocks if what.peers else size
+    elements = _within("count", fits if count is None else count, 0, MOST_ELEMENTS)
+    if count is not None and what.sends == "nothing":
+        raise UsageError(f"{collective} moves no elements; leave count out")
+    if root is not None and not what.rooted:
         raise UsageError(f"{collective} has no root; leave it out")
-    if collective in ROOTED:
+    if what.rooted:
         root = _within("root", 0 if root is None else root, 0, size - 1)
     if deterministic and chosen.ordered is None:
         raise UsageError(
@@ -155,19 +158,19 @@ def subject(
         raise UsageError(
             f"{algorithm} takes ranks that share memory, and {nodes} nodes do not; give 1 node"
         )
-    counts = _counts(collective, elements, size)
+    counts = (0,) if what.sends == "nothing" else even(elements, blocks)
     uniform = len(set(counts)) <= 1
-    if not uniform and (chosen.uniform or collective == "all_to_all"):
+    if not uniform and (chosen.uniform or what.individual):
         raise UsageError(
             f"{algorithm} {collective} is drawn with blocks of one size, and {elements} elements are "
-            f"not {size} of them; give a count that is a multiple of {size}"
+            f"not {blocks} of them; give a count that is a multiple of {blocks}"
         )
     topology = arrange([rank * nodes // size for rank in range(size)])
     drawn = case(
         collective,
         chosen,
         size,
-        count=None if collective == "barrier" else counts[0] if len(counts) == 1 else counts,
+        count=counts[0] if uniform else counts,
         root=0 if root is None else root,
         segment=whole if segment is None else _within("segment", segment, 1, whole),
         channels=_within("channels", channels, 1, size * MOST_ELEMENTS),
@@ -204,12 +207,6 @@ def _choose(
             f"{', '.join(known[collective])}"
         )
     return collective, known[collective][algorithm]
-
-
-def _counts(collective: str, elements: int, size: int) -> tuple[int, ...]:
-    if collective == "barrier":
-        return (0,)
-    return even(elements, size) if collective in BLOCKWISE else (elements,)
 
 
 def _within(name: str, value: int, least: int, most: int) -> int:

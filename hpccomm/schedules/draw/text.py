@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from hpccomm.contracts.collectives import ring
 from hpccomm.schedules.draw.subject import Subject
 from hpccomm.schedules.draw.trace import Data, DrawnStep
 from hpccomm.schedules.schedule import Column
@@ -50,19 +51,22 @@ def _said(step: DrawnStep, subject: Subject) -> Iterator[str]:
 
 
 def slices(data: Data, subject: Subject) -> str:
-    """Return which elements these are, such as ``[4:8]``; of all_to_all whose block for whom."""
-    if subject.collective == "all_to_all":
+    """Return which elements these are, such as ``[4:8]``; or whose block for whom."""
+    if subject.call.description.individual:
         return " ".join(f"[{source}→{target}]" for source, target in routes(data, subject))
     return " ".join(f"[{first}:{last}]" for first, last in runs(data.elements))
 
 
 def routes(data: Data, subject: Subject) -> list[tuple[int, int]]:
-    """Return sender and receiver of each block of an all_to_all, in the order of the data."""
-    total = subject.call.elements
-    block = total // subject.size
+    """Return sender and receiver of each block that ranks exchange, in the order of the data."""
+    call, size = subject.call, subject.size
+    total = call.elements
+    block = total // len(call.counts)
     found = dict.fromkeys(
         (element // total, element % total // block) for element in data.elements.tolist()
     )
+    if call.description.peers:
+        return [(sender, ring(sender, size)[number]) for sender, number in found]
     return list(found)
 
 

@@ -17,6 +17,7 @@ from hpccomm.schedules.proof.machine import SymbolicMachine
 from hpccomm.schedules.proof.memory import BITS, FIRST, ORIGIN, Cells, SymbolicMemory, fill, lay_out
 from hpccomm.schedules.proof.sharing import arrivals
 from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Round, Schedule
+from hpccomm.schedules.simulate.merged import merged
 
 MOST_RANKS = 64
 """Contributions are bits of a number. No picture of more ranks could be read either."""
@@ -37,8 +38,8 @@ class Data:
     Attributes
     ----------
     elements : ndarray of int64
-        Which element of the collective's array each is: of all_to_all, which has an array a rank,
-        those of rank r begin at r times the length.
+        Which element of the collective's array each is: where each rank has its own array
+        (all_to_all), those of rank r begin at r times the length.
     contributions : ndarray of uint64
         Whose contributions each holds: bit r for rank r.
     """
@@ -192,8 +193,9 @@ def follow(case: ProofCase) -> tuple[Schedule, tuple[tuple[DrawnStep, ...], ...]
         f"{size} ranks make more than {MOST_MOVES} moves and local steps, or these read more than "
         f"{MOST_MOVED} elements; give a larger --segment, a smaller --count or fewer --ranks"
     )
-    (part,) = parts = case.parts()
-    if size * part.schedule.scratch > MOST_MOVED:
+    parts = case.parts()
+    schedule = parts[0].schedule if len(parts) == 1 else merged([part.schedule for part in parts])
+    if size * schedule.scratch > MOST_MOVED:
         raise too_much
     memory = lay_out([case], [parts])
     fill(memory)
@@ -201,7 +203,7 @@ def follow(case: ProofCase) -> tuple[Schedule, tuple[tuple[DrawnStep, ...], ...]
     # Channels touch no memory that another one writes: one after the other gives the same.
     channels = []
     moves = moved = 0
-    for which, channel in enumerate(part.schedule.channels):
+    for which, channel in enumerate(schedule.channels):
         machine = SymbolicMachine(memory, which, trace)
         steps: list[DrawnStep] = []
         for number, each in enumerate(channel()):
@@ -216,7 +218,7 @@ def follow(case: ProofCase) -> tuple[Schedule, tuple[tuple[DrawnStep, ...], ...]
                 raise UsageError(f"{problem}; prove the schedule first") from problem
             steps += trace.shown(number, each.barrier)
         channels.append(tuple(steps))
-    return part.schedule, tuple(channels)
+    return schedule, tuple(channels)
 
 
 def _extent(each: Round) -> tuple[int, int]:
@@ -236,7 +238,7 @@ def _begins(case: ProofCase) -> Column:
     what = DESCRIPTIONS[call.collective]
     if what.sends == "block":
         return np.array(offsets(call.counts), np.int64)
-    if what.sends == what.receives == "blocks":
+    if what.individual:
         return sum(call.counts) * np.arange(size, dtype=np.int64)
     return np.zeros(size, np.int64)
 

@@ -341,7 +341,7 @@ def _exchanged(case: ProofCase, ranks: Column) -> Expected:
     return Expected(sender, np.ones(len(sender), np.int64), origin)
 
 
-def _from_peers(case: Case, call: Signature, ranks: Column) -> Expected:
+def _from_peers(case: ProofCase, call: Signature, ranks: Column) -> Expected:
     columns: list[tuple[int, int, int]] = []
     for rank in ranks.tolist():
         start = 0
