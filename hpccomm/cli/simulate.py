@@ -5,11 +5,13 @@ import math
 import sys
 
 from hpccomm.bench.perf import flags, readers
+from hpccomm.bench.perf.flags import Flag
 from hpccomm.bench.perf.lines import MAXIMUM
 from hpccomm.bench.perf.options import Options
-from hpccomm.bench.perf.report import Report, terminal
-from hpccomm.bench.simulated import comparison, picture
-from hpccomm.bench.simulated import runs as simulation
+from hpccomm.bench.perf.report import terminal
+from hpccomm.bench.simulated import comparison, picture, runs
+from hpccomm.bench.simulated.request import EVENTS, MODELS, SimulationRequest
+from hpccomm.bench.simulated.tables import SIMULATED, tables
 from hpccomm.cli import output
 from hpccomm.cli.show import path
 from hpccomm.errors import UsageError
@@ -44,6 +46,52 @@ MOST_RANKS = 1 << 20
 _SECONDS = "seconds, 0 or more, such as 1e-4"
 
 
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; give {_SECONDS}") from None
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is out of range; give {_SECONDS}")
+    return value
+
+
+_FLAGS = (
+    Flag(
+        "--cluster NAME|FILE",
+        str,
+        f"one of {', '.join(ready())}, or a TOML file that describes one",
+        required=True,
+    ),
+    Flag(
+        "--ranks N",
+        readers.integer(1),
+        "ranks, on as many nodes as they need (default: those of the description)",
+    ),
+    Flag(
+        "--algorithm NAME[,NAME...]",
+        readers.listed,
+        f"one table for each of these, or {readers.ALL} that the collective has (default: those that "
+        "auto takes for small and for large arrays)",
+    ),
+    Flag(
+        f"--model {{{','.join(MODELS)}}} {EVENTS}",
+        readers.one_of(MODELS, "model"),
+        "what to time with",
+    ),
+    Flag(
+        f"--segment SIZE {DEFAULT_SEGMENT >> 10}K",
+        readers.size,
+        "bytes of a segment, in which arrays are moved",
+    ),
+    Flag("--channels N 2", readers.integer(1), "segments that may be under way at the same time"),
+    Flag("--skew SECONDS 0", _seconds, "time within which the ranks enter a call, each at random"),
+    Flag("--seed N 0", readers.integer(0), "seed of these random times"),
+    Flag("--output FILE.h5", path, "add the run to this results file"),
+    Flag("--plot FILE", path, "draw time and bus bandwidth against size, FILE.svg or FILE.png"),
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = DESCRIPTION
@@ -51,80 +99,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "collectives",
         metavar="COLLECTIVE[,COLLECTIVE...]",
-        type=_collectives,
-        help=f"{readers.ALL}, or some of {', '.join(simulation.SIMULATED)}",
+        type=readers.some_of(SIMULATED, "cannot be simulated"),
+        help=f"{readers.ALL}, or some of {', '.join(SIMULATED)}",
     )
-    own = parser.add_argument_group("the simulation")
-    own.add_argument(
-        "--cluster",
-        metavar="NAME|FILE",
-        required=True,
-        help=f"one of {', '.join(ready())}, or a TOML file that describes one",
-    )
-    own.add_argument(
-        "--ranks",
-        metavar="N",
-        type=readers.integer(1),
-        help="ranks, on as many nodes as they need (default: those of the description)",
-    )
-    own.add_argument(
-        "--algorithm",
-        metavar="NAME[,NAME...]",
-        type=readers.listed,
-        help=f"one table for each of these; {readers.ALL} is every one that there is (default: "
-        "those that auto takes for small and for large arrays)",
-    )
-    own.add_argument(
-        "--model",
-        choices=simulation.MODELS,
-        default=simulation.EVENTS,
-        help=f"what to time with (default {simulation.EVENTS})",
-    )
-    own.add_argument(
-        "--segment",
-        metavar="SIZE",
-        type=readers.size,
-        default=DEFAULT_SEGMENT,
-        help=f"bytes that are moved at a time (default {DEFAULT_SEGMENT >> 10}K)",
-    )
-    own.add_argument(
-        "--channels",
-        metavar="N",
-        type=readers.integer(1),
-        default=2,
-        help="pieces of an array that may be under way at the same time (default 2)",
-    )
-    own.add_argument(
-        "--skew",
-        metavar="SECONDS",
-        type=_seconds,
-        default=0.0,
-        help="ranks enter a call at random within this time (default 0)",
-    )
-    own.add_argument(
-        "--seed",
-        metavar="N",
-        type=readers.integer(0),
-        default=0,
-        help="by which these times are drawn (default 0)",
-    )
-    own.add_argument(
-        "--output", metavar="FILE.h5", type=path, help="add the run to this results file"
-    )
-    own.add_argument(
-        "--plot",
-        metavar="FILE",
-        type=path,
-        help="draw time and bus bandwidth against size, FILE.svg or FILE.png",
-    )
+    flags.add_flags(parser, "the simulation", _FLAGS)
     for heading in ("sizes", "operations"):
         flags.add_flags(parser, heading, flags.FLAGS[heading])
 
 
 def run(args: argparse.Namespace) -> int:
     """Simulate; return the exit status."""
-    asked = _asked(args)
-    tables, skipped = simulation.tables(asked)
+    request = _request(args)
+    simulated, skipped = tables(request)
     if args.plot is not None:
         # Before the work.
         drawing.check_place(args.plot)
@@ -133,25 +119,13 @@ def run(args: argparse.Namespace) -> int:
                 f"--output and --plot are both {args.plot}, and one would overwrite the other; give "
                 "two paths"
             )
-        if not any(table.collective.moves for table in tables):
+        if not any(table.collective.moves for table in simulated):
             raise UsageError(
                 "--plot draws times against sizes, and a barrier has none; leave it out"
             )
         drawing.new_figure(1.0, 1.0)
-    groups: dict[str, dict[str, list[comparison.Point]]] = {}
-    info = simulation.run_info(asked, skipped, ("hpccomm", *sys.argv[1:]))
-    lines = sum(table.lines(asked) for table in tables)
-    with Report(info, asked.options, lines, sys.stdout, sys.stderr, terminal()) as report:
-        for table in tables:
-            name = table.collective.name
-            report.begin(name, simulation.BACKEND, table.algorithm)
-            for case in table.cases(asked):
-                report.progress(f"{table.algorithm} {name} {case.layout.nbytes} B")
-                row, samples, point = simulation.found(asked, table, case)
-                report.add([(row, samples)], ())
-                title = _title(asked.network.name, asked.network.ranks, case)
-                groups.setdefault(title, {}).setdefault(table.algorithm, []).append(point)
-            report.finish(name)
+    command = ("hpccomm", *sys.argv[1:])
+    groups = runs.run(request, simulated, skipped, command, sys.stdout, sys.stderr, terminal())
     for title, curves in groups.items():
         output.write(comparison.text(title, curves))
     if args.plot is not None:
@@ -160,24 +134,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _title(cluster: str, ranks: int, case: simulation.SimulatedCall) -> str:
-    words = [case.collective.name]
-    if case.collective.moves:
-        words.append(case.type_name)
-    if case.collective.reduces:
-        words.append(case.op_name)
-    if case.layout.root >= 0:
-        words.append(f"root {case.layout.root}")
-    return f"{' '.join(words)} on {cluster}, {ranks} ranks"
-
-
-def _asked(args: argparse.Namespace) -> simulation.SimulationRequest:
+def _request(args: argparse.Namespace) -> SimulationRequest:
     sizes = flags.sizes(args)
     readers.check_segment(args.segment)
-    if args.skew and args.model != simulation.EVENTS:
+    if args.skew and args.model != EVENTS:
         raise UsageError(
             f"--skew {args.skew:g}: --model {args.model} has all ranks start at once; "
-            f"leave it out, or give --model {simulation.EVENTS}"
+            f"leave it out, or give --model {EVENTS}"
         )
     network = load(args.cluster)
     if args.ranks is not None:
@@ -199,40 +162,15 @@ def _asked(args: argparse.Namespace) -> simulation.SimulationRequest:
     )
     options = Options(
         collectives=args.collectives,
-        backends=(simulation.BACKEND,),
+        backends=(runs.BACKEND,),
         algorithms=args.algorithm,
         types=args.types,
         ops=args.ops,
         root=args.root,
         sizes=sizes,
         config=config,
-        timeout=0,
-        memory=False,
-        json=None,
-        csv=None,
         output=args.output,
     )
-    return simulation.SimulationRequest(
+    return SimulationRequest(
         options, network, args.model, args.segment, args.channels, args.skew, args.seed
     )
-
-
-def _collectives(text: str) -> tuple[str, ...]:
-    known = tuple(simulation.SIMULATED)
-    names = known if text == readers.ALL else readers.listed(text)
-    for name in names:
-        if name not in known:
-            raise argparse.ArgumentTypeError(
-                f"{name!r} cannot be simulated; give {readers.ALL} or some of {', '.join(known)}"
-            )
-    return names
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; give {_SECONDS}") from None
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; give {_SECONDS}")
-    return value

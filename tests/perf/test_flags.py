@@ -157,23 +157,25 @@ def test_types_go_by_the_names_of_nccl_tests_and_of_numpy():
 
 def test_pairs_that_mean_nothing_are_left_out_and_listed():
     options = read("-d", "all", "-o", "all")
-    pairs = options.pairs("all_reduce")
+    pairs = options.pairs(COLLECTIVES["all_reduce"])
     assert ("bool", "avg") not in pairs
     assert ("int8", "band") in pairs
     assert len(pairs) + len(options.skipped()) == 17 * 9
     assert "max on complex64" in options.skipped()
-    assert options.pairs("all_gather")[0] == ("int8", "none")
-    assert len(options.pairs("send_recv")) == 17  # named sum, as in nccl-tests, and measured once
+    assert options.pairs(COLLECTIVES["all_gather"])[0] == ("int8", "none")
+    assert (
+        len(options.pairs(COLLECTIVES["send_recv"])) == 17
+    )  # named sum, as in nccl-tests, and measured once
     assert read().skipped() == ()
 
 
 def test_roots():
-    assert read().roots("all_reduce", 4) == (-1,)
-    assert read("-r", "3").roots("reduce", 4) == (3,)
-    assert read("-r", "all").roots("broadcast", 3) == (0, 1, 2)
+    assert read().roots(COLLECTIVES["all_reduce"], 4) == (-1,)
+    assert read("-r", "3").roots(COLLECTIVES["reduce"], 4) == (3,)
+    assert read("-r", "all").roots(COLLECTIVES["broadcast"], 3) == (0, 1, 2)
     assert read("-r", "-1") == read("-r", "all")  # nccl-tests' name for it
     with pytest.raises(UsageError, match=r"-r/--root 4: there are 4 ranks; give 0 to 3, or all"):
-        read("-r", "4").roots("gather", 4)
+        read("-r", "4").roots(COLLECTIVES["gather"], 4)
 
 
 @given(

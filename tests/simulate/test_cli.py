@@ -10,7 +10,7 @@ import h5py
 import pytest
 
 from hpccomm.bench.simulated.comparison import Crossover, Point, crossovers, in_words, text
-from hpccomm.bench.simulated.runs import SIMULATED
+from hpccomm.bench.simulated.tables import SIMULATED
 from hpccomm.cli.main import main
 from hpccomm.results import reader
 from hpccomm.schedules.cost.network_files import load, parse
@@ -257,7 +257,10 @@ def test_a_cluster_of_billions_of_ranks_is_refused(capsys, tmp_path):
         (["all_to_all_v", *SMALL, "--algorithm", "bruck"], "blocks of one size"),
         (["all_to_all_v", *SMALL, "--model", "cost"], "differs from rank to rank"),
         (["all_to_all_v", *SMALL, "--model", "terms"], "differs from rank to rank"),
-        (["all_reduce", *SMALL, "--model", "guess"], "--model: invalid choice"),
+        (
+            ["all_reduce", *SMALL, "--model", "guess"],
+            "'guess' is no model; give one of events, cost, terms",
+        ),
         (["all_reduce", *SMALL, "--skew", "-1"], "--skew: -1 is out of range; give seconds"),
         (["all_reduce", *SMALL, "--skew", "soon"], "--skew: 'soon' is no time; give seconds"),
         (["all_reduce", *SMALL, "--skew", "1", "--model", "cost"], "all ranks start at once"),

@@ -4,45 +4,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hpccomm import settings
-from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark
-from hpccomm.bench.perf.measure import PerfCase, check_algorithm
+from hpccomm.bench.perf.cases import PerfCase, SweepSegment, segments
+from hpccomm.bench.perf.collectives import Benchmark
+from hpccomm.bench.perf.measure import check_algorithm
 from hpccomm.bench.perf.memory_kind import DEVICE, NCCL, MemoryKind
-from hpccomm.bench.perf.names import NO_OP, NO_TYPE, OPS, TYPES
-from hpccomm.bench.perf.options import Options
+from hpccomm.bench.perf.options import Options, Pair
 from hpccomm.bench.perf.readers import ALL
-from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import AUTO
-from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
-
-Pair = tuple[str, str]
-"""Names of a type and a reduction."""
-
-
-@dataclass(frozen=True, slots=True)
-class SweepSegment:
-    """The lines of a table with the same type, reduction and root."""
-
-    type_name: str
-    op_name: str
-    root: int
-    sizes: Sizes
-
-    @property
-    def dtype(self) -> DType:
-        """The type; of a barrier, which has none, any."""
-        return TYPES.get(self.type_name, np.dtype(np.uint8))
-
-    def case(self, collective: Benchmark, size: int) -> PerfCase:
-        """Return the case of one size."""
-        return PerfCase(collective, self.dtype, OPS.get(self.op_name), self.root, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +50,12 @@ class PerfTable:
 
     def segments(self, options: Options, ranks: int) -> Iterator[SweepSegment]:
         """Yield the lines, type by type, reduction by reduction, root by root."""
-        if not self.collective.moves:
-            yield SweepSegment(NO_TYPE, NO_OP, -1, Sizes(0, 0, 2, 0))
-            return
-        for type_name, op_name in self.pairs:
-            for root in options.roots(self.collective.name, ranks):
-                yield SweepSegment(type_name, op_name, root, options.sizes)
+        return segments(self.collective, options, self.pairs, ranks)
 
     def expected_rows(self, options: Options, ranks: int) -> int:
         """Return how many rows there will be; those of one cycle, if there is no end to them."""
-        halves = 2 if self.collective.in_place else 1
-        return sum(
-            halves * segment.sizes.number(segment.dtype.itemsize)
-            for segment in self.segments(options, ranks)
-        ) * max(1, options.config.run_cycles)
+        lines = sum(segment.lines for segment in self.segments(options, ranks))
+        return (1 + self.collective.in_place) * lines * max(1, options.config.run_cycles)
 
 
 class TablePlan:
@@ -138,10 +104,9 @@ class TablePlan:
             self._unrecorded.append(f"{why}; leave it out, or give --backend {NCCL}")
             self._skipped[f"graphs over {memory.backend()}"] = None
             return
-        for name in self._options.collectives:
-            collective = COLLECTIVES[name]
+        for collective in self._options.collectives:
             if memory.name == DEVICE and not collective.moves:
-                self._leave_out(name)
+                self._leave_out(collective.name)
                 continue
             for algorithm, pairs in self._algorithms(comm, memory, collective):
                 block = PerfTable(number, memory.backend(), collective, algorithm, pairs)
@@ -159,7 +124,7 @@ class TablePlan:
         self, comm: "Communicator", memory: MemoryKind, collective: Benchmark
     ) -> Iterator[tuple[str, tuple[Pair, ...]]]:
         """Yield the algorithms of a collective, and the pairs that each applies to."""
-        asked, pairs = self._options.algorithms, self._options.pairs(collective.name)
+        asked, pairs = self._options.algorithms, self._options.pairs(collective)
         if asked is None or not collective.algorithms:
             yield _by_default(comm, memory, collective, pairs), pairs
             return
@@ -174,8 +139,9 @@ class TablePlan:
             elif every:
                 continue  # what does not apply at all is no part of all
             for pair, why in fails.items():
-                self._refused.setdefault(algorithm, f"{_spelled(collective.name, pair)}: {why}")
-                part = _spelled(collective.name, pair) if fit else collective.name
+                case = PerfCase(collective, *pair, -1, 0)
+                self._refused.setdefault(algorithm, f"{case}: {why}")
+                part = case if fit else collective.name
                 self._skipped[f"{algorithm} on {part}"] = None
 
     def made(self) -> tuple[tuple[PerfTable, ...], tuple[str, ...]]:
@@ -191,8 +157,8 @@ class TablePlan:
         asked = self._options.algorithms or ()
         for algorithm in asked:
             if algorithm not in self._used and ALL not in asked:
-                nothing = f"{', '.join(self._options.collectives)} takes no algorithm"
-                why = self._refused.get(algorithm, nothing)
+                names = ", ".join(collective.name for collective in self._options.collectives)
+                why = self._refused.get(algorithm, f"{names} takes no algorithm")
                 raise UsageError(f"--algorithm {algorithm}: {why}")
         return tuple(self._tables.values()), tuple(self._skipped)
 
@@ -213,8 +179,7 @@ def _failures(
         return fails
     for type_name, op_name in pairs:
         try:
-            case = PerfCase(collective, TYPES[type_name], OPS.get(op_name), 0, 0)
-            check_algorithm(comm, memory, case, algorithm)
+            check_algorithm(comm, memory, PerfCase(collective, type_name, op_name, 0, 0), algorithm)
         except UsageError as error:
             fails[type_name, op_name] = str(error)
     return fails
@@ -232,8 +197,3 @@ def _by_default(
         return AUTO
     applies = collective.algorithms and not _failures(comm, memory, collective, pairs, variable)
     return variable if applies else AUTO
-
-
-def _spelled(name: str, pair: Pair) -> str:
-    type_name, op_name = pair
-    return f"{name} {type_name}" + (f" {op_name}" if COLLECTIVES[name].reduces else "")

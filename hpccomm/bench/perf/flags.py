@@ -26,25 +26,28 @@ from hpccomm.results.schema import Config
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One of nccl-tests' flags.
+    """A flag of the command line.
 
     Attributes
     ----------
     usage : str
-        Letter, name, form of the value, and nccl-tests' default if there is one, separated by blanks:
-        ``-b --minbytes SIZE 32M``.
+        Letter if there is one, name, form of the value, and the default if there is one, separated by
+        blanks: ``-b --minbytes SIZE 32M``.
     read : callable
         Reads the value from text; raises ``ArgumentTypeError``.
     meaning : str
         A phrase for the help.
     field : str
         The field of `Config` or `Options` that takes the value; by default it has the flag's name.
+    required : bool
+        Whether it must be given.
     """
 
     usage: str
     read: Callable[[str], Any]
     meaning: str
     field: str = ""
+    required: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -212,7 +215,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "collectives",
         metavar="COLLECTIVE[,COLLECTIVE...]",
-        type=readers.collectives,
+        type=readers.some_of(COLLECTIVES, "is no collective"),
         help=f"{ALL}, or some of {', '.join(COLLECTIVES)}",
     )
     for heading, flags in {"hpccomm's own flags": OWN, **FLAGS}.items():
@@ -229,6 +232,7 @@ def add_flags(parser: argparse.ArgumentParser, heading: str, flags: Sequence[Fla
             metavar=flag.metavar,
             type=flag.read,
             default=flag.default,
+            required=flag.required,
             help=flag.help,
         )
 
@@ -270,12 +274,8 @@ def options(args: argparse.Namespace) -> Options:
     values = vars(args) | {"step_factor": swept.factor, "step_bytes": swept.step, "sizes": swept}
     config = Config(**_fields(Config, values))
     result = Options(**_fields(Options, values | {"config": config}))
-    for name in result.collectives:
-        if not result.pairs(name):
-            raise UsageError(
-                f"-o/--op {result.ops[0]} means nothing on -d/--datatype {result.types[0]}; "
-                f"give another of them, or {ALL}"
-            )
+    for collective in result.collectives:
+        result.pairs(collective)  # raises if there are none
     if result.arrays == HOST:
         for flag in result.device_flags():
             raise UsageError(f"{flag}, and --arrays is {HOST}; leave one of them out")

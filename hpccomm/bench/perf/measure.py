@@ -14,33 +14,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.bench.perf.collectives import Benchmark, Call, Operands, bind
+from hpccomm.bench.perf.cases import PerfCase
+from hpccomm.bench.perf.collectives import Call, Operands, bind
 from hpccomm.bench.perf.layouts import Layout, Member, Segments
 from hpccomm.bench.perf.memory_kind import Array, MemoryKind
 from hpccomm.bench.perf.verification import CheckedData, Mismatch
-from hpccomm.dtypes import DType
-from hpccomm.reductions import Op
 from hpccomm.results.schema import Config
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
-
-
-@dataclass(frozen=True, slots=True)
-class PerfCase:
-    """What is measured on one line of the table."""
-
-    collective: Benchmark
-    dtype: DType
-    op: Op | None
-    root: int
-    size: int
-
-    def arrange(self, rank: int, ranks: int) -> Layout:
-        """Return the layout of the case on one rank."""
-        return self.collective.arrange(
-            self.size, self.dtype.itemsize, Member(rank, ranks, self.root)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +51,14 @@ class Measured:
         Of one operation: until it was done, and until its call returned.
     samples : ndarray of float64
         Seconds of one operation in each repetition; empty where they were not taken.
-    findings : tuple of Finding
+    wrong : tuple of Finding
         Wrong results.
     """
 
     seconds: float
     issued: float
     samples: NDArray[np.float64]
-    findings: tuple[WrongResult, ...]
+    wrong: tuple[WrongResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +144,14 @@ class CaseRunner:
                 self._prepare(case, layout, data, slot, check.repetition)
             timed.again()
             self._memory.settle()
-        findings = list(self._compare(checks, data))
+        wrong = list(self._compare(checks, data))
         for further in range(1, self._config.validation):
             if case.collective.moves:
                 more = replace(data, seed=data.seed + (further << 32))
-                findings += self._check_once(case, layout, more, in_place=in_place)
+                wrong += self._check_once(case, layout, more, in_place=in_place)
         each = self._config.aggregated_iterations
         return Measured(
-            timed.seconds / each, timed.issued / each, timed.samples / each, tuple(findings)
+            timed.seconds / each, timed.issued / each, timed.samples / each, tuple(wrong)
         )
 
     # --- out of place: slot 0 is input, slot 1 output, slot 2 output of the last repetition --------

@@ -1,10 +1,9 @@
 """The options of a run of perf."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark
+from hpccomm.bench.perf.collectives import Benchmark
 from hpccomm.bench.perf.memory_kind import AUTO
 from hpccomm.bench.perf.names import NO_OP, OPS, TYPES
 from hpccomm.bench.perf.readers import ALL, ALL_ROOTS
@@ -13,30 +12,8 @@ from hpccomm.errors import UsageError
 from hpccomm.reductions import meaningful
 from hpccomm.results.schema import Config
 
-
-def pairs(
-    collective: Benchmark, types: Sequence[str], ops: Sequence[str]
-) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of type and reduction that mean something for a collective."""
-    if not collective.reduces:
-        op_name = ops[0] if collective.names_op else NO_OP
-        return tuple((type_name, op_name) for type_name in types)
-    return tuple(
-        (type_name, op_name)
-        for type_name in types
-        for op_name in ops
-        if meaningful(OPS[op_name], TYPES[type_name])
-    )
-
-
-def meaningless(types: Sequence[str], ops: Sequence[str]) -> tuple[str, ...]:
-    """Return the pairs of type and reduction that mean nothing, as ``"avg on bool"``."""
-    return tuple(
-        f"{op_name} on {type_name}"
-        for type_name in types
-        for op_name in ops
-        if not meaningful(OPS[op_name], TYPES[type_name])
-    )
+Pair = tuple[str, str]
+"""Names of a type and a reduction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +22,8 @@ class Options:
 
     Attributes
     ----------
-    collectives, backends : tuple of str
+    collectives : tuple of Benchmark
+    backends : tuple of str
         Each combination is one table.
     algorithms : tuple of str or None
         For each, one table; None if the flag was not given.
@@ -67,7 +45,7 @@ class Options:
         Memory of the arrays: ``auto``, ``host`` or ``device``.
     """
 
-    collectives: tuple[str, ...]
+    collectives: tuple[Benchmark, ...]
     backends: tuple[str, ...]
     algorithms: tuple[str, ...] | None
     types: tuple[str, ...]
@@ -75,16 +53,36 @@ class Options:
     root: int
     sizes: Sizes
     config: Config
-    timeout: int
-    memory: bool
-    json: Path | None
-    csv: Path | None
-    output: Path | None
+    timeout: int = 0
+    memory: bool = False
+    json: Path | None = None
+    csv: Path | None = None
+    output: Path | None = None
     arrays: str = AUTO
 
-    def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
-        """Return the pairs of type and reduction that mean something for a collective."""
-        return pairs(COLLECTIVES[name], self.types, self.ops)
+    def pairs(self, collective: Benchmark) -> tuple[Pair, ...]:
+        """Return the pairs of type and reduction that mean something for a collective.
+
+        Raises
+        ------
+        UsageError
+            If there are none.
+        """
+        if not collective.reduces:
+            op_name = self.ops[0] if collective.names_op else NO_OP
+            return tuple((type_name, op_name) for type_name in self.types)
+        result = tuple(
+            (type_name, op_name)
+            for type_name in self.types
+            for op_name in self.ops
+            if meaningful(OPS[op_name], TYPES[type_name])
+        )
+        if not result:
+            raise UsageError(
+                f"-o/--op {self.ops[0]} means nothing on -d/--datatype {self.types[0]}; "
+                f"give another of them, or {ALL}"
+            )
+        return result
 
     @property
     def samples(self) -> bool:
@@ -105,11 +103,16 @@ class Options:
 
     def skipped(self) -> tuple[str, ...]:
         """Return the pairs that mean nothing, as ``"avg on bool"``; empty if nothing is reduced."""
-        if not any(COLLECTIVES[name].reduces for name in self.collectives):
+        if not any(collective.reduces for collective in self.collectives):
             return ()
-        return meaningless(self.types, self.ops)
+        return tuple(
+            f"{op_name} on {type_name}"
+            for type_name in self.types
+            for op_name in self.ops
+            if not meaningful(OPS[op_name], TYPES[type_name])
+        )
 
-    def roots(self, name: str, ranks: int) -> tuple[int, ...]:
+    def roots(self, collective: Benchmark, ranks: int) -> tuple[int, ...]:
         """Return the roots to measure a collective with; -1 where it has none.
 
         Raises
@@ -117,7 +120,7 @@ class Options:
         UsageError
             If there is no such rank.
         """
-        if not COLLECTIVES[name].rooted:
+        if not collective.rooted:
             return (-1,)
         if self.root == ALL_ROOTS:
             return tuple(range(ranks))

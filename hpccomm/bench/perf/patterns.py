@@ -24,9 +24,12 @@ floats under PROD                          powers of two, exponents cut into sha
 The idea is that of NCCL's verifiable reductions, with other formulas.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from hpccomm import dtypes
@@ -39,26 +42,25 @@ from hpccomm.reductions import Op, PremulSum, ReduceOp
 BLOCK = 1 << 14
 """Elements made at a time: the temporaries of a block stay in cache."""
 
-_PRECISION: dict[DType, int] = {
-    dtypes.FLOAT8_E5M2: 3,
-    dtypes.FLOAT8_E4M3FN: 4,
-    dtypes.BFLOAT16: 8,
-    np.dtype(np.float16): 11,
-    np.dtype(np.float32): 24,
-    np.dtype(np.float64): 53,
-}
-"""Bits of a float's significand: integers of so many bits are exact."""
 
-_LARGEST_EXPONENT: dict[DType, int] = {
-    dtypes.FLOAT8_E5M2: 14,
-    dtypes.FLOAT8_E4M3FN: 7,
-    dtypes.BFLOAT16: 126,
-    np.dtype(np.float16): 14,
-    np.dtype(np.float32): 126,
-    np.dtype(np.float64): 1022,
-}
-"""Exponents that are used in products: one below a float's largest, since float8_e4m3fn has no
-finite number with the largest exponent and a full significand."""
+def _significand(dtype: DType) -> int:
+    """Return the bits of a float's significand: integers of so many bits are exact."""
+    return int(_format(dtype).nmant) + 1
+
+
+def _largest_exponent(dtype: DType) -> int:
+    """Return the largest exponent that is used in products.
+
+    It is one below a float's largest, since float8_e4m3fn has no finite number with the largest
+    exponent and a full significand.
+    """
+    return int(_format(dtype).maxexp) - 2
+
+
+@functools.lru_cache
+def _format(dtype: DType) -> Any:
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+
 
 # Streams above any rank's.
 _RESULT = 1 << 40
@@ -143,7 +145,7 @@ def _from_key(key: Array, dtype: DType) -> Array:
     Floats are the integers from ``-2**precision`` to ``2**precision - 1``.
     """
     if dtypes.is_float(dtype):
-        precision = _PRECISION[dtype]
+        precision = _significand(dtype)
         low = key & key.dtype.type((2 << precision) - 1)
         real = _real_for(precision)
         numbers: Array = low.astype(real) - real.type(1 << precision)
@@ -196,7 +198,7 @@ def _cut(span: ElementRange, rank: int, total: Array, width: int) -> Array:
 def _precision(dtype: DType) -> int:
     """Return for how many bits every integer of that many bits is exact in `dtype`."""
     if dtypes.is_float(dtype):
-        return _PRECISION[dtype]
+        return _significand(dtype)
     return min(8 * dtype.itemsize - (dtype.kind == "i"), 53)
 
 
@@ -265,12 +267,12 @@ def _averaged(total: Array, ranks: int, dtype: DType) -> Array:
 def _magnitude(span: ElementRange, lower: int, upper: int, dtype: DType) -> Array:
     """Return the product of the shares of ranks `lower` to `upper`, without signs."""
     real = _real_for(_precision(dtype))
-    largest = _LARGEST_EXPONENT[dtype]
+    largest = _largest_exponent(dtype)
     width = dtype.itemsize
     drawn = span.fraction(_RESULT, width, real) * real.type(largest + 1)
     total = np.minimum(np.floor(drawn), real.type(largest))
     exponent = _cut(span, upper, total, width) - _cut(span, lower, total, width)
-    bits = _PRECISION[dtype] - 1
+    bits = _significand(dtype) - 1
     mantissa = np.ones(span.count, real)
     owned = slice(None) if upper - lower == span.ranks else span.owned_by(lower)
     drawn = span.bits(_MANTISSA, width)[owned]

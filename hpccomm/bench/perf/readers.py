@@ -2,11 +2,11 @@
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 
-from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.bench.perf.collectives import Benchmark
 from hpccomm.errors import UsageError
 
 ALL = "all"
@@ -142,13 +142,16 @@ def listed(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def collectives(text: str) -> tuple[str, ...]:
-    """Read names of collectives, or ``all``."""
-    if text == ALL:
-        return tuple(COLLECTIVES)
-    for name in listed(text):
-        if name not in COLLECTIVES:
-            raise argparse.ArgumentTypeError(
-                f"{name!r} is no collective; give {ALL} or some of {', '.join(COLLECTIVES)}"
-            )
-    return listed(text)
+def some_of(table: Mapping[str, Benchmark], refusal: str) -> Callable[[str], tuple[Benchmark, ...]]:
+    """Return a reader of names of collectives, or ``all``; `refusal` says why another is refused."""
+
+    def read(text: str) -> tuple[Benchmark, ...]:
+        names = tuple(table) if text == ALL else listed(text)
+        for name in names:
+            if name not in table:
+                raise argparse.ArgumentTypeError(
+                    f"{name!r} {refusal}; give {ALL} or some of {', '.join(table)}"
+                )
+        return tuple(table[name] for name in names)
+
+    return read

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 import numpy as np
 
 from hpccomm.bench.perf import facts, lines, memory_use
-from hpccomm.bench.perf.blocks import PerfTable, SweepSegment, TablePlan
-from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.bench.perf.blocks import PerfTable, TablePlan
 from hpccomm.bench.perf.measure import CaseRunner, Measured
 from hpccomm.bench.perf.memory_kind import AUTO, HOST, MemoryKind
 from hpccomm.bench.perf.options import Options
@@ -67,7 +66,7 @@ def run(
         On every rank, if rank 0 cannot write a file, before anything is measured or later.
     """
     kind = kind_of_arrays(sources, options.arrays)
-    if options.arrays == AUTO and not any(COLLECTIVES[name].moves for name in options.collectives):
+    if options.arrays == AUTO and not any(each.moves for each in options.collectives):
         kind = HOST  # a barrier is the host's, wherever arrays lie
     if kind == HOST:
         _refuse_device_flags(options)
@@ -223,11 +222,12 @@ def _measure_block(
     bench = CaseRunner(comm, memory, options.config, block.algorithm, samples=options.samples)
     report.write(comm, lambda to: to.begin(*block.names))
     for segment in block.segments(options, comm.size):
-        for size in segment.sizes.warmups(segment.dtype.itemsize):
-            bench.warm_up(segment.case(collective, size))
+        for case in segment.warmups():
+            bench.warm_up(case)
         for _ in _cycles(options.config.run_cycles):
-            for size in segment.sizes.measured(segment.dtype.itemsize):
-                _measure_line(comm, block, options, segment, size, bench, report)
+            for case in segment.cases():
+                line = lines.Line(block.names, case, options.config, comm.size)
+                _measure_line(comm, line, bench, report)
     report.write(comm, lambda to: to.finish(collective.name))
 
 
@@ -237,29 +237,20 @@ def _cycles(number: int) -> Iterator[int]:
 
 
 def _measure_line(
-    comm: "Communicator",
-    block: PerfTable,
-    options: Options,
-    segment: SweepSegment,
-    size: int,
-    bench: CaseRunner,
-    report: _SharedReport,
+    comm: "Communicator", line: lines.Line, bench: CaseRunner, report: _SharedReport
 ) -> None:
     """Measure one line of a table, and write it down."""
-    case = segment.case(block.collective, size)
+    case = line.case
     halves: list[list[Measured] | None] = []
-    for in_place in (False, True) if block.collective.in_place else (False,):
+    for in_place in (False, True) if case.collective.in_place else (False,):
         place = "in place" if in_place else "out of place"
         report.progress(
-            f"{case.collective.name} {segment.type_name} {segment.op_name} {size} B {place}"
+            f"{case.collective.name} {case.type_name} {case.op_name} {case.size} B {place}"
         )
         measured = bench.measure(case, in_place=in_place, serial=next(report.serials))
         halves.append(comm.gather_object(measured))
 
     def add(to: Report) -> None:
-        line = lines.Line(
-            *block.names, segment.type_name, segment.op_name, options.config, case, comm.size
-        )
         rows, wrong = [], []
         for in_place, measured in enumerate(halves):
             assert measured is not None

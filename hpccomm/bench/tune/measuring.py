@@ -1,22 +1,21 @@
 """Measuring this machine for a table: each collective, over sizes, by every algorithm that applies."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from hpccomm.bench.perf.collectives import COLLECTIVES as PERFORMED
 from hpccomm.bench.perf.names import NO_OP, NO_TYPE
+from hpccomm.bench.rows import row
 from hpccomm.bench.tune import building, timing
 from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, arguments, even, how
 from hpccomm.bench.tune.timing import Seconds
 from hpccomm.communicator import Communicator
-from hpccomm.contracts.collectives import REDUCTIONS
+from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.dispatch.policy import BY_BYTES, NATIVE, Pick, Rows
 from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE
 from hpccomm.errors import UsageError
-from hpccomm.results.schema import UNCHECKED, Row
+from hpccomm.results.schema import Row
 from hpccomm.schedules.algorithms import ALGORITHMS
 
 HOPELESS = 1.6
@@ -209,27 +208,21 @@ def stored(
     comm: Communicator, collective: str, finding: Finding, *, deterministic: bool
 ) -> Iterator[tuple[Row, Seconds]]:
     """Yield the rows of a results file for what was measured at one size."""
-    known = PERFORMED.get(collective)
+    what = DESCRIPTIONS[collective]
     for pick, samples in finding.samples.items():
-        seconds = timing.typical(samples)
-        algbw = finding.nbytes / 1e9 / seconds
+        algorithm = spelled(pick) + (" ordered" if deterministic else "")
         yield (
-            Row(
-                collective=collective,
-                backend=comm.backends["host"] or "",
-                algorithm=spelled(pick) + (" ordered" if deterministic else ""),
-                dtype=NO_TYPE if collective == "barrier" else "float",
-                op="sum" if collective in REDUCTIONS else NO_OP,
-                root=ROOT if known is not None and known.rooted else -1,
-                bytes=finding.nbytes,
+            row(
+                (collective, comm.backends["host"] or "", algorithm),
+                NO_TYPE if collective == "barrier" else "float",
+                "sum" if what.reduces else NO_OP,
+                root=ROOT if what.rooted else -1,
+                nbytes=finding.nbytes,
                 count=finding.nbytes // DTYPE.itemsize,
                 in_place=collective in ("all_reduce", "broadcast", "reduce", "scan"),
-                time=seconds * 1e6,
-                algbw=algbw,
-                busbw=algbw * (known.factor(comm.size) if known is not None else 1.0),
-                wrong=UNCHECKED,
+                seconds=timing.typical(samples),
+                factor=what.bus_factor(comm.size),
                 iterations=len(samples),
-                finished=time.time(),
             ),
             samples,
         )

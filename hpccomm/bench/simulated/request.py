@@ -1,0 +1,81 @@
+"""What to simulate: the calls, the network, and how to time them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm import dtypes
+from hpccomm.bench.perf.options import Options
+from hpccomm.schedules.cost.network import Network
+from hpccomm.schedules.cost.network_files import dump
+from hpccomm.schedules.schedule import Tuning
+from hpccomm.topology import Topology
+
+EVENTS = "events"
+COST = "cost"
+TERMS = "terms"
+MODELS = (EVENTS, COST, TERMS)
+"""What a call can be timed with."""
+
+
+@dataclass(frozen=True)
+class SimulationRequest:
+    """What to simulate.
+
+    Attributes
+    ----------
+    options : Options
+        As of perf; `algorithms` is None for those that ``auto`` takes.
+    network : Network
+        With as many ranks as the simulation has.
+    model : str
+        One of `MODELS`.
+    segment : int
+        Bytes of a segment.
+    channels : int
+        Rounds that may be under way at the same time.
+    skew : float
+        Seconds within which ranks enter a call.
+    seed : int
+        Of the times at which they enter.
+    """
+
+    options: Options
+    network: Network
+    model: str
+    segment: int
+    channels: int
+    skew: float
+    seed: int
+
+    @cached_property
+    def starts(self) -> NDArray[np.float64]:
+        """When each rank enters a call: the same for every call, so that they compare."""
+        drawn = np.random.default_rng(self.seed).random(self.network.ranks)
+        times: NDArray[np.float64] = drawn * self.skew
+        return times
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The simulation, as a results file describes it."""
+        network = self.network
+        return {
+            "cluster": f"{network.name}: {network.ranks} ranks, {network.ranks_per_node} a node, "
+            f"{network.nodes} nodes",
+            "model": self.model,
+            "network": dump(network),
+            "channels": str(self.channels),
+            "segment": f"{self.segment} B",
+            "skew": f"{self.skew:g} s, seed {self.seed}",
+        }
+
+    def tuning(self, dtype: dtypes.DType) -> Tuning:
+        """Return the parameters of an algorithm."""
+        elements = max(1, self.segment // dtype.itemsize)
+        return Tuning(elements, self.channels, self._topology)
+
+    @cached_property
+    def _topology(self) -> Topology:
+        return self.network.topology()

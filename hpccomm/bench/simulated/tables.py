@@ -1,0 +1,204 @@
+"""Which tables a simulation prints, and the calls that it simulates for each line."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpccomm.bench.perf import memory_use
+from hpccomm.bench.perf.cases import PerfCase, SweepSegment, segments
+from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark, benchmark
+from hpccomm.bench.perf.layouts import Layout
+from hpccomm.bench.perf.readers import ALL
+from hpccomm.bench.simulated.comparison import in_words
+from hpccomm.bench.simulated.request import COST, EVENTS, TERMS, SimulationRequest
+from hpccomm.contracts.signature import Signature
+from hpccomm.dispatch.policy import BY_BYTES
+from hpccomm.errors import UsageError
+from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.cost.terms import has_terms, rounds_of
+
+MOST_UNEVEN_RANKS = 512
+"""Of a call that has counts of its own for each pair of ranks; more take long."""
+
+MOST_STEPS = 1 << 30
+"""Rounds times ranks that are priced one by one; more take minutes."""
+
+MESSAGE_BYTES = 256
+"""Memory for one message of a round, its ways and queues included; measured."""
+
+SIMULATED: dict[str, Benchmark] = {
+    name: collective for name, collective in COLLECTIVES.items() if collective.algorithms
+} | {"scan": benchmark("scan")}
+"""Every collective that can be simulated, in the order of ``all``."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedCall:
+    """One call on all ranks.
+
+    Attributes
+    ----------
+    case : PerfCase
+        The line of the table.
+    layout : Layout
+        Of rank 0.
+    signatures : tuple of Signature
+        One for all ranks, or one for each where they differ.
+    """
+
+    case: PerfCase
+    layout: Layout
+    signatures: tuple[Signature, ...]
+
+
+def call(case: PerfCase, ranks: int) -> SimulatedCall:
+    """Return the call of a case, as perf makes it."""
+    layout, what = case.arrange(0, ranks), case.collective.what
+    signatures: tuple[Signature, ...]
+    if layout.send_counts:
+        # What a rank sends depends on the distance alone.
+        sent = np.array(layout.send_counts)
+        back = sent[-np.arange(ranks)]
+        signatures = tuple(
+            Signature(
+                what.name,
+                case.dtype,
+                tuple(np.roll(sent, rank).tolist()),
+                tuple(np.roll(back, rank).tolist()),
+                uniform=False,
+            )
+            for rank in range(ranks)
+        )
+    else:
+        counts = (layout.count,) * (ranks if what.blockwise else 1)
+        back_counts = counts if what.individual else ()
+        signatures = (
+            Signature(what.name, case.dtype, counts, back_counts, op=case.op, root=layout.root),
+        )
+    return SimulatedCall(case, layout, signatures)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedTable:
+    """One table: a collective and an algorithm.
+
+    Attributes
+    ----------
+    collective : Benchmark
+        The collective.
+    algorithm : str
+        By name.
+    segments : tuple of SweepSegment
+        Its lines.
+    """
+
+    collective: Benchmark
+    algorithm: str
+    segments: tuple[SweepSegment, ...]
+
+    def calls(self, request: SimulationRequest) -> Iterator[SimulatedCall]:
+        """Yield the calls of its lines."""
+        for segment in self.segments:
+            for case in segment.cases():
+                yield call(case, request.network.ranks)
+
+    @property
+    def lines(self) -> int:
+        """How many lines it has."""
+        return sum(segment.lines for segment in self.segments)
+
+
+def tables(request: SimulationRequest) -> tuple[tuple[SimulatedTable, ...], tuple[str, ...]]:
+    """Return the tables of a run, and what is skipped because it does not exist.
+
+    Raises
+    ------
+    UsageError
+        If an algorithm applies to none of the calls, or there is no such root.
+    """
+    options = request.options
+    named = options.algorithms is not None and ALL not in options.algorithms
+    made: list[SimulatedTable] = []
+    refused: dict[str, str] = {}
+    skipped: dict[str, None] = dict.fromkeys(options.skipped())
+    for collective in options.collectives:
+        pairs = options.pairs(collective)
+        lines = tuple(segments(collective, options, pairs, request.network.ranks))
+        for algorithm in _algorithms(collective, request):
+            why = _refusal(collective, algorithm, request)
+            if not why:
+                made.append(SimulatedTable(collective, algorithm, lines))
+                continue
+            refused.setdefault(algorithm, why)
+            if named:
+                skipped[f"{algorithm} on {collective.name}"] = None
+    used = {table.algorithm for table in made}
+    for algorithm, why in refused.items():
+        if algorithm not in used and (named or not made):
+            raise UsageError(f"--algorithm {algorithm}: {why}")
+    for table in made:
+        _check_size(table, request)
+    return tuple(made), tuple(skipped)
+
+
+def _check_size(table: SimulatedTable, request: SimulationRequest) -> None:
+    """Refuse what takes the square of the ranks, where that is too much memory or time."""
+    everybody = ("all_reduce", "all_gather", "all_to_all")
+    ranks, left = request.network.ranks, memory_use.available()
+    if table.collective.name == "all_to_all_v" and ranks > MOST_UNEVEN_RANKS:
+        raise UsageError(
+            f"all_to_all_v of {ranks} ranks has {ranks}² counts, which take long to simulate; give at "
+            f"most {MOST_UNEVEN_RANKS} --ranks, or all_to_all, which has blocks of one size"
+        )
+    if request.model == TERMS:
+        return
+    linear = table.algorithm == "linear" and table.collective.name in everybody
+    if linear and (need := MESSAGE_BYTES * ranks**2) > left:
+        raise UsageError(
+            f"linear {table.collective.name} sends {ranks}² messages at once, which take about "
+            f"{in_words(need)} here, and {in_words(left)} are available; give fewer --ranks, another "
+            f"--algorithm, or --model {TERMS}"
+        )
+    if request.model == COST and has_terms(table.collective.name, table.algorithm):
+        for each in table.calls(request):
+            rounds = rounds_of(
+                request.network, each.signatures[0], table.algorithm, request.segment
+            )
+            if rounds * ranks > MOST_STEPS:
+                raise UsageError(
+                    f"{each.signatures[0].name} by {table.algorithm} of {in_words(each.layout.nbytes)} has about "
+                    f"{rounds:.0f} rounds of {ranks} ranks, which take many minutes to walk through; "
+                    f"give fewer --ranks, another --algorithm, or --model {TERMS}, which estimates"
+                )
+
+
+def _algorithms(collective: Benchmark, request: SimulationRequest) -> tuple[str, ...]:
+    """Return the algorithms to simulate; some may not apply."""
+    name = collective.what.name
+    named = request.options.algorithms
+    if named is None:
+        return tuple(dict.fromkeys(BY_BYTES[name]))
+    if ALL in named:
+        return tuple(ALGORITHMS[name])
+    return named
+
+
+def _refusal(collective: Benchmark, algorithm: str, request: SimulationRequest) -> str:
+    """Return why an algorithm cannot be simulated; empty if it can."""
+    name = collective.what.name
+    own = ALGORITHMS[name]
+    if algorithm not in own:
+        return f"{collective.name} has none of that name; give {ALL} or some of {', '.join(own)}"
+    if own[algorithm].shared and request.network.nodes > 1:
+        return (
+            f"its ranks reach each other's memory, and these are on {request.network.nodes} nodes; "
+            f"give --ranks {request.network.ranks_per_node} or fewer"
+        )
+    if own[algorithm].uniform and collective.name != name:
+        return f"it takes blocks of one size, which {collective.name} does not have"
+    if request.model != EVENTS and collective.name != name:
+        return f"{collective.name} differs from rank to rank; only --model {EVENTS} does that"
+    if request.model == TERMS and not has_terms(name, algorithm):
+        return f"it has no terms for {name}; give --model {COST}, which takes its schedule"
+    return ""
