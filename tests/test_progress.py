@@ -10,7 +10,7 @@ import pytest
 
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
-from hpccomm.runtime.progress import Engine, Lane, Task
+from hpccomm.runtime.progress import ProgressEngine, Task, TaskQueue
 from hpccomm.runtime.waiting import Gate
 
 SHORT = 0.05
@@ -58,19 +58,19 @@ def never() -> Steps:
 
 
 @pytest.fixture(params=[True, False], ids=["thread", "no thread"])
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    made = Engine(threaded=request.param)
+def engine(request: pytest.FixtureRequest) -> Iterator[ProgressEngine]:
+    made = ProgressEngine(threaded=request.param)
     yield made
     made.stop()
 
 
-def finish(engine: Engine, *tasks: Task) -> None:
+def finish(engine: ProgressEngine, *tasks: Task) -> None:
     for task in tasks:
         engine.wait(task, SOON, expired)
 
 
-def test_a_lane_keeps_its_order(engine: Engine) -> None:
-    log, lane = Log(), Lane()
+def test_a_lane_keeps_its_order(engine: ProgressEngine) -> None:
+    log, lane = Log(), TaskQueue()
     tasks = [log.task(str(i), turns(10 - i)) for i in range(10)]
     for task in tasks:
         engine.submit(lane, task)
@@ -80,14 +80,14 @@ def test_a_lane_keeps_its_order(engine: Engine) -> None:
     assert all(task.over and task.error is None for task in tasks)
 
 
-def test_lanes_go_on_together(engine: Engine) -> None:
+def test_lanes_go_on_together(engine: ProgressEngine) -> None:
     log, event = Log(), threading.Event()
     blocked, behind = log.task("blocked", until(event)), log.task("behind", turns(1))
     free = log.task("free", turns(3))
-    lane = Lane()
+    lane = TaskQueue()
     engine.submit(lane, blocked)
     engine.submit(lane, behind)
-    engine.submit(Lane(), free)
+    engine.submit(TaskQueue(), free)
     finish(engine, free)
     assert log.begun == ["blocked", "free"]
     event.set()
@@ -95,7 +95,7 @@ def test_lanes_go_on_together(engine: Engine) -> None:
     assert [name for name, _ in log.ended] == ["free", "blocked", "behind"]
 
 
-def test_an_error_ends_its_task_alone(engine: Engine) -> None:
+def test_an_error_ends_its_task_alone(engine: ProgressEngine) -> None:
     def failing() -> Steps:
         yield False
         raise ZeroDivisionError
@@ -103,7 +103,7 @@ def test_an_error_ends_its_task_alone(engine: Engine) -> None:
     def refused() -> Steps:
         raise KeyError
 
-    log, lane = Log(), Lane()
+    log, lane = Log(), TaskQueue()
     tasks = [log.task("a", failing), log.task("b", refused), log.task("c", turns(2))]
     for task in tasks:
         engine.submit(lane, task)
@@ -113,29 +113,29 @@ def test_an_error_ends_its_task_alone(engine: Engine) -> None:
     assert tasks[2].error is None
 
 
-def test_an_error_of_the_listener_ends_the_task_too(engine: Engine) -> None:
+def test_an_error_of_the_listener_ends_the_task_too(engine: ProgressEngine) -> None:
     def listener(error: BaseException | None, elapsed: float) -> None:
         raise ZeroDivisionError
 
     task = Task(turns(1), Gate(), math.inf, expired, listener)
-    engine.submit(Lane(), task)
+    engine.submit(TaskQueue(), task)
     finish(engine, task)
     assert isinstance(task.error, ZeroDivisionError)
 
 
-def test_a_task_s_own_deadline(engine: Engine) -> None:
+def test_a_task_s_own_deadline(engine: ProgressEngine) -> None:
     log = Log()
     task = log.task("late", never, timeout=SHORT)
-    engine.submit(Lane(), task)
+    engine.submit(TaskQueue(), task)
     finish(engine, task)
     assert isinstance(task.error, CollectiveTimeout)
     assert log.ended == [("late", task.error)]
 
 
-def test_the_deadline_of_a_wait_leaves_the_task(engine: Engine) -> None:
+def test_the_deadline_of_a_wait_leaves_the_task(engine: ProgressEngine) -> None:
     event = threading.Event()
     task = Log().task("slow", until(event))
-    engine.submit(Lane(), task)
+    engine.submit(TaskQueue(), task)
     with pytest.raises(CollectiveTimeout):
         engine.wait(task, SHORT, expired)
     assert not task.over
@@ -144,8 +144,8 @@ def test_the_deadline_of_a_wait_leaves_the_task(engine: Engine) -> None:
     assert task.error is None
 
 
-def test_a_shut_gate_ends_all_its_tasks(engine: Engine) -> None:
-    log, lane = Log(), Lane()
+def test_a_shut_gate_ends_all_its_tasks(engine: ProgressEngine) -> None:
+    log, lane = Log(), TaskQueue()
     tasks = [log.task(str(i), never) for i in range(3)]
     for task in tasks:
         engine.submit(lane, task)
@@ -155,17 +155,17 @@ def test_a_shut_gate_ends_all_its_tasks(engine: Engine) -> None:
 
 
 def test_a_thread_moves_tasks_on_while_nobody_waits() -> None:
-    engine, done = Engine(threaded=True), threading.Event()
+    engine, done = ProgressEngine(threaded=True), threading.Event()
     task = Task(turns(500), Gate(), math.inf, expired, lambda *_: done.set())
-    engine.submit(Lane(), task)
+    engine.submit(TaskQueue(), task)
     assert done.wait(SOON)
     engine.stop()
 
 
 def test_without_a_thread_only_turns_move_tasks_on() -> None:
-    engine, log = Engine(threaded=False), Log()
+    engine, log = ProgressEngine(threaded=False), Log()
     task = log.task("patient", turns(2))
-    engine.submit(Lane(), task)
+    engine.submit(TaskQueue(), task)
     time.sleep(SHORT)
     assert log.begun == []
     while not task.over:
@@ -173,7 +173,7 @@ def test_without_a_thread_only_turns_move_tasks_on() -> None:
     assert log.ended == [("patient", None)]
 
 
-def test_many_waiters(engine: Engine) -> None:
+def test_many_waiters(engine: ProgressEngine) -> None:
     log, event = Log(), threading.Event()
     tasks = [log.task(str(i), until(event)) for i in range(8)]
     for task in tasks:
@@ -190,16 +190,16 @@ def test_many_waiters(engine: Engine) -> None:
 
 
 def test_stop_ends_the_thread_and_leaves_the_rest_to_waiters() -> None:
-    engine, event = Engine(threaded=True), threading.Event()
+    engine, event = ProgressEngine(threaded=True), threading.Event()
     task = Log().task("left", until(event))
-    engine.submit(Lane(), task)
+    engine.submit(TaskQueue(), task)
     engine.stop()
     engine.stop()
     assert not any(thread.name == "hpccomm" and thread is engine._thread for thread in _alive())
     event.set()
     finish(engine, task)
     late = Log().task("late", turns(1))
-    engine.submit(Lane(), late)
+    engine.submit(TaskQueue(), late)
     finish(engine, late)
 
 

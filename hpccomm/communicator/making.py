@@ -6,14 +6,13 @@ import numpy as np
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.communicator import Communicator
-from hpccomm.communicator.devices import Devices
-from hpccomm.communicator.opening import open_devices
+from hpccomm.communicator.engine import Core, Engine
+from hpccomm.communicator.lanes import DeviceLane, HostLane, Lanes, RefusingLane
+from hpccomm.communicator.opening import open_device_lane
 from hpccomm.contracts.backend import Backend
-from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import HostDispatch
-from hpccomm.dispatch.policy import AUTO, Tables
+from hpccomm.dispatch.policy import Tables
 from hpccomm.errors import CommunicationError
-from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.settings import Settings
 
@@ -23,7 +22,7 @@ def make(
     name: str,
     settings: Settings,
     device: int | None,
-    parent: Devices | str | None = None,
+    parent: DeviceLane | RefusingLane | None = None,
     left_out: tuple[int, ...] = (),
     *,
     tables: Tables,
@@ -40,9 +39,8 @@ def make(
         What it goes by.
     device : int or None
         CUDA device of this rank.
-    parent : Devices, str or None
-        The device side of the communicator that it is made of, or why that has none; None where it is
-        made of none.
+    parent : DeviceLane, RefusingLane or None
+        The lane of device arrays of the communicator that it is made of; None where it is made of none.
     left_out : tuple of int
         Ranks that the parent is shrunk by.
     tables : policy.Tables
@@ -74,7 +72,7 @@ def _over(
     device: int | None,
     tables: Tables,
     node_comm: Communicator | None,
-    parent: Devices | str | None,
+    parent: DeviceLane | RefusingLane | None,
     left_out: tuple[int, ...],
     *,
     tell: bool = True,
@@ -82,70 +80,32 @@ def _over(
     if settings.shared_memory == "off":  # calls, messages and `empty` find none to use
         backend.collectives.shared = backend.messages.shared = None
     control = Control(backend.collectives, calls.drive)
-    path = HostDispatch(backend, settings, tables)
-    devices = open_devices(
-        backend, calls, control, settings, path, device, parent, left_out, tell=tell
+    host = HostLane(calls, HostDispatch(backend, settings, tables), backend)
+    on_device = open_device_lane(
+        backend, calls, control, settings, host.dispatch, device, parent, left_out, tell=tell
     )
-    comm = Communicator(
-        backend,
-        calls,
-        control,
-        settings,
-        device,
-        node_comm,
-        path,
-        devices,
-        partial(make, tables=tables),
-    )
+    lanes = Lanes(host, on_device)
+    core = Core(backend, calls, control, settings, lanes, device)
+    comm = Communicator(Engine(core, node_comm, partial(make, tables=tables)))
     if settings.self_check:
-        _check(backend, calls, path)
-        if isinstance(devices, Devices):
-            _check_devices(backend, calls, control, devices)
+        _check(core)
     return comm
 
 
-def _check(backend: Backend, calls: CallEngine, path: HostDispatch) -> None:
+def _check(core: Core) -> None:
     """Reduce a few numbers on each way that there is, and look at the results."""
+    backend, name = core.backend, core.calls.name
     expected = np.arange(4.0) * backend.size + sum(range(backend.size))
-    call = Signature("all_reduce", expected.dtype, (4,), op=ReduceOp.SUM, in_place=True)
-    # The library's, messages, and memory that is shared: of one node, or within several.
-    ways = {
-        AUTO,
-        "recursive_doubling",
-        "shm" if backend.topology.num_nodes == 1 else "hierarchical",
-    }
-    for algorithm in sorted(ways & {AUTO, *path.applicable(call, False)}):
-        x = np.arange(4.0) + backend.rank
-        way = path.decide(call, algorithm, False)
-        if way.run is None:
-            calls.drive("self-check", way.start(x, x))
-        else:
-            with calls.beside_watchdog("self-check"):
-                way.run(x, x)
-        if not np.array_equal(x, expected):
-            raise CommunicationError(
-                f"self-check of communicator {calls.name!r}: {way.choice.algorithm} all_reduce "
-                f"over {backend.name} gave {x.tolist()} and {expected.tolist()} is right; "
-                "this MPI installation does not compute correctly between these ranks",
-                communicator=calls.name,
-                rank=backend.rank,
-                operation="self-check",
-            )
-
-
-def _check_devices(backend: Backend, calls: CallEngine, control: Control, devices: Devices) -> None:
-    """Reduce a few numbers on the way of device arrays, and look at the result."""
-    expected = np.arange(4.0) * backend.size + sum(range(backend.size))
-    given = np.arange(4.0) + backend.rank
-    call = Signature("all_reduce", expected.dtype, (4,), op=ReduceOp.SUM, in_place=True)
-    way = devices.path.decide(call, AUTO, False)
-    got = devices.tried(way, given, control)
-    if not np.array_equal(got, expected):
-        raise CommunicationError(
-            f"self-check of communicator {calls.name!r}: {way.choice.algorithm} all_reduce of device "
-            f"arrays over {way.choice.backend} gave {got.tolist()} and {expected.tolist()} is right; "
-            "this installation does not compute correctly between these devices",
-            communicator=calls.name,
-            rank=backend.rank,
-            operation="self-check",
-        )
+    mine = np.arange(4.0) + backend.rank
+    for lane in core.lanes.both:
+        for choice, result in lane.tried(mine, core.control):
+            if not np.array_equal(result, expected):
+                raise CommunicationError(
+                    f"self-check of communicator {name!r}: {choice.algorithm} all_reduce "
+                    f"of {lane.memory} arrays over {choice.backend} gave {result.tolist()} and "
+                    f"{expected.tolist()} is right; this installation does not compute correctly "
+                    "between these ranks",
+                    communicator=name,
+                    rank=backend.rank,
+                    operation="self-check",
+                )

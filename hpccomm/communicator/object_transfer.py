@@ -107,24 +107,24 @@ def _inline(flag: bytes, buffers: Sequence[Bytes], body: bytes) -> bytes:
     return flag + struct.pack(f"<{len(sizes) + 1}q", len(sizes), *sizes) + body
 
 
-class ObjectPaths:
+class ObjectTransfer:
     """The ways of objects between the ranks of one communicator, polled.
 
     Parameters
     ----------
     control : Control
         Carries the pickles of collective calls.
-    path : HostDispatch
+    dispatch : HostDispatch
         Carries their buffers.
     collectives, messages : Transport
         As the backend's.
     """
 
     def __init__(
-        self, control: Control, path: HostDispatch, collectives: Transport, messages: Transport
+        self, control: Control, dispatch: HostDispatch, collectives: Transport, messages: Transport
     ) -> None:
         self._control = control
-        self._path = path
+        self._dispatch = dispatch
         self._collectives = collectives
         self._messages = messages
 
@@ -137,7 +137,7 @@ class ObjectPaths:
             frame.buffers = [np.empty(size, np.uint8) for size in frame.sizes()]
         for buffer in frame.buffers:
             call = Signature("broadcast", _BYTE, (buffer.size,), root=root)
-            yield from self._path.decide(call, AUTO, False).start(None, buffer)
+            yield from self._dispatch.decide(call, AUTO, False).start(None, buffer)
 
     def all_gather(self, frame: Frame, frames: list[Frame]) -> Steps:
         """Fill `frames` with every rank's frame."""
@@ -153,7 +153,7 @@ class ObjectPaths:
             place[:] = buffer
         call = Signature("all_gather", _BYTE, counts, uniform=False)
         if sum(counts):
-            yield from self._path.decide(call, AUTO, False).start(mine, everything)
+            yield from self._dispatch.decide(call, AUTO, False).start(mine, everything)
         for each, start, count in zip(frames, (0, *accumulate(counts)), counts, strict=False):
             each.buffers = _cut(everything[start : start + count], each.sizes())
 

@@ -6,8 +6,8 @@ from functools import partial
 
 from hpccomm.backends.control import Control
 from hpccomm.backends.nccl import open_nccl
-from hpccomm.communicator.devices import Devices
-from hpccomm.communicator.messages import ARRAYS, wire_tag
+from hpccomm.communicator.lanes import DeviceLane, RefusingLane
+from hpccomm.communicator.lanes.lane import ARRAYS, wire_tag
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch
 from hpccomm.dispatch import HostDispatch, NcclDispatch, StagedDispatch, open_aware
@@ -28,19 +28,19 @@ _ORDER = {
 """The ways that are tried where the user named a backend; else all of them, in this order."""
 
 
-def open_devices(
+def open_device_lane(
     backend: Backend,
     calls: CallEngine,
     control: Control,
     settings: Settings,
     host: HostDispatch,
     device: int | None,
-    parent: Devices | str | None,
+    parent: DeviceLane | RefusingLane | None,
     left_out: tuple[int, ...],
     *,
     tell: bool,
-) -> Devices | str:
-    """Return the device side, or why there is none. Collective; blocks; the same on all ranks.
+) -> DeviceLane | RefusingLane:
+    """Return the lane of device arrays. Collective; blocks; the same on all ranks.
 
     Parameters
     ----------
@@ -48,9 +48,8 @@ def open_devices(
         Of the communicator that is being made.
     device : int or None
         CUDA device of this rank.
-    parent : Devices, str or None
-        The device side of the communicator that it is made of, or why that has none; None where it is
-        made of none.
+    parent : DeviceLane, RefusingLane or None
+        That of the communicator that it is made of; None where it is made of none.
     left_out : tuple of int
         Ranks that the parent is shrunk by.
     tell : bool
@@ -63,14 +62,14 @@ def open_devices(
     CollectiveTimeout
         If a rank does not take part.
     """
-    if isinstance(parent, str):
-        return parent
+    if parent is not None and parent.reason:
+        return RefusingLane(calls.name, parent.reason)
     reasons = [_absent(control, device)]
     if reasons[0]:
         if settings.backend == NCCL:
             raise BackendUnavailable(f"backend 'nccl' cannot run: {reasons[0]}")
         _log(backend, calls, f"device arrays are refused: {reasons[0]}")
-        return reasons[0]
+        return RefusingLane(calls.name, reasons[0])
     assert device is not None
     reasons.clear()
     for way in _ORDER.get(settings.backend, (NCCL, AWARE, STAGED)):
@@ -87,11 +86,13 @@ def open_devices(
                 f"device arrays go over {path.name}: {told}",
                 loud=tell and way == STAGED,
             )
-            return Devices(calls, path, over, device, high_priority=settings.high_priority_stream)
+            return DeviceLane(
+                calls, path, over, device, high_priority=settings.high_priority_stream
+            )
         reasons.append(f"{way} cannot: {why}")
     if settings.backend == NCCL:
         raise BackendUnavailable(f"backend 'nccl' cannot run: {why}")
-    return "; ".join(reasons)
+    return RefusingLane(calls.name, "; ".join(reasons))
 
 
 def _absent(control: Control, device: int | None) -> str:
@@ -118,7 +119,7 @@ def _opened(
     settings: Settings,
     host: HostDispatch,
     device: int,
-    parent: Devices | None,
+    parent: DeviceLane | RefusingLane | None,
     left_out: tuple[int, ...],
     reasons: list[str],
 ) -> tuple[DeviceDispatch | None, DeviceBackend | None, str]:

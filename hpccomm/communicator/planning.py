@@ -1,16 +1,11 @@
-"""Calls that are decided once: plans, explanations and batches."""
+"""What users have of calls that are decided once: plans and batches."""
 
 from collections.abc import Callable
 from typing import Any
 
-from hpccomm.communicator.device_call import DeviceCall
+from hpccomm.communicator.lanes import Call
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.collectives import CALLS
-from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.transport import Steps
-from hpccomm.errors import BufferMismatch, UsageError
-from hpccomm.reductions import name_of
-from hpccomm.runtime.engine import Operation
+from hpccomm.errors import UsageError
 from hpccomm.runtime.work import Work
 
 
@@ -60,7 +55,7 @@ class Batch:
     def __init__(
         self,
         begin: Callable[["Batch"], None],
-        end: Callable[[tuple[Operation | DeviceCall, ...], bool, float], Work | None],
+        end: Callable[[tuple[Call, ...], bool, float], Work | None],
         async_op: bool,
         timeout: float,
     ) -> None:
@@ -68,11 +63,11 @@ class Batch:
         self._end = end
         self._async = async_op
         self._timeout = timeout
-        self._calls: list[Operation | DeviceCall] = []
+        self._calls: list[Call] = []
         self._entered = False
         self.work: Work | None = None
 
-    def add(self, call: Operation | DeviceCall) -> None:
+    def add(self, call: Call) -> None:
         """Take a call.
 
         Raises
@@ -80,11 +75,12 @@ class Batch:
         UsageError
             If it is on another kind of array than those before it.
         """
-        if self._calls and isinstance(call, DeviceCall) != isinstance(self._calls[0], DeviceCall):
+        lane = call.recipe.lane
+        if self._calls and lane is not self._calls[0].recipe.lane:
             raise UsageError(
                 "a batch has calls on host arrays and on device arrays; make one for each kind"
             )
-        self._calls.append(call)
+        self._calls.append(lane.admitted(call))
 
     def __enter__(self) -> "Batch":
         if self._entered:
@@ -96,82 +92,3 @@ class Batch:
     def __exit__(self, kind: object, error: object, where: object) -> None:
         calls = tuple(self._calls) if kind is None else ()
         self.work = self._end(calls, kind is None and self._async, self._timeout)
-
-
-def as_one(operations: tuple[Operation, ...]) -> Operation:
-    """Return polled calls as one, which carries them out together."""
-    return Operation(
-        "batch",
-        sum(each.nbytes for each in operations),
-        lambda: together(operations),
-        tuple(each.keep for each in operations),
-        ordered=any(each.ordered for each in operations),
-    )
-
-
-def together(operations: tuple[Operation, ...]) -> Steps:
-    """Run operations at the same time, but the ordered ones one after the other.
-
-    Where a message has another size than its array, the others are completed before that is raised.
-    """
-    mismatch: BufferMismatch | None = None
-    ordered = [each.start for each in operations if each.ordered]
-    under_way = [each.start() for each in operations if not each.ordered]
-    if ordered:
-        under_way.append(_in_turn(ordered))
-    while under_way:
-        left = []
-        progress = False
-        for steps in under_way:
-            try:
-                moved = next(steps, None)
-            except BufferMismatch as error:
-                mismatch, moved = mismatch or error, None
-            progress |= moved is not False
-            if moved is not None:
-                left.append(steps)
-        under_way = left
-        if under_way:
-            yield progress
-    if mismatch is not None:
-        raise mismatch
-
-
-def _in_turn(starts: list[Callable[[], Steps]]) -> Steps:
-    for start in starts:
-        yield from start()
-
-
-def terms(
-    call: Signature, path: str, algorithm: str, deterministic: bool, async_op: bool
-) -> dict[str, object]:
-    """Return what must be equal on all ranks in a call, as plain data."""
-    counts: tuple[int, ...] = () if call.individual else call.counts
-    if call.uniform and counts:
-        counts = (counts[0],)
-    return {
-        "collective": call.collective,
-        "dtype": str(call.dtype),
-        "count" if call.uniform else "counts": list(counts),
-        "op": None if call.op is None else name_of(call.op),
-        "factor": repr(getattr(call.op, "factor", None)),
-        "root": call.root,
-        "exclusive": call.exclusive,
-        "path": path,
-        "algorithm": algorithm,
-        "deterministic": deterministic,
-        "async_op": async_op,
-    }
-
-
-def check_planned(name: object) -> str:
-    """Return `name` as that of a call that can be planned.
-
-    Raises
-    ------
-    UsageError
-        If it is none.
-    """
-    if name not in CALLS:
-        raise UsageError(f"collective is {name!r}; give one of {', '.join(map(repr, CALLS))}")
-    return str(name)

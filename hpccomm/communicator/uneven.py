@@ -6,14 +6,13 @@ which blocks, also with ``async_op=True``.
 
 from typing import Any
 
-from hpccomm.communicator.counts import CountExchange
-from hpccomm.communicator.resolving import Lists, check_counts
+from hpccomm.communicator.face import Face
 from hpccomm.reductions import Op, ReduceOp
 
 SUM = ReduceOp.SUM
 
 
-class Uneven(CountExchange):
+class Uneven(Face):
     """Every call is collective, with the rules of `Collectives`. The rows' shape is equal on all."""
 
     def all_gather_v(
@@ -59,8 +58,10 @@ class Uneven(CountExchange):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        lists = self._row_counts("all_gather_v", x, out, counts, timeout, algorithm, stream)
-        return self._collective(
+        lists = self._engine.counts.row_counts(
+            "all_gather_v", x, out, counts, timeout, algorithm, stream
+        )
+        return self._engine.collective(
             "all_gather_v", x, out, async_op, timeout, algorithm, stream, lists=lists
         )
 
@@ -114,8 +115,8 @@ class Uneven(CountExchange):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        lists = Lists(check_counts("counts", counts, self._backend.size))
-        return self._collective(
+        lists = self._engine.counts.listed("counts", counts)
+        return self._engine.collective(
             "reduce_scatter_v",
             x,
             out,
@@ -174,11 +175,11 @@ class Uneven(CountExchange):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        outgoing = check_counts("send_counts", send_counts, self._backend.size)
-        lists = self._pair_counts(
-            "all_to_all_v", x, out, Lists(outgoing), recv_counts, timeout, algorithm, stream
+        outgoing = self._engine.counts.listed("send_counts", send_counts)
+        lists = self._engine.counts.pair_counts(
+            "all_to_all_v", x, out, outgoing, recv_counts, timeout, algorithm, stream
         )
-        return self._collective(
+        return self._engine.collective(
             "all_to_all_v", x, out, async_op, timeout, algorithm, stream, lists=lists
         )
 
@@ -228,8 +229,10 @@ class Uneven(CountExchange):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        lists = self._row_counts("gather_v", x, out, counts, timeout, algorithm, stream, root)
-        return self._collective(
+        lists = self._engine.counts.row_counts(
+            "gather_v", x, out, counts, timeout, algorithm, stream, root
+        )
+        return self._engine.collective(
             "gather_v", x, out, async_op, timeout, algorithm, stream, root=root, lists=lists
         )
 
@@ -281,7 +284,7 @@ class Uneven(CountExchange):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        lists = self._wanted_counts(x, out, root, counts, timeout, algorithm, stream)
-        return self._collective(
+        lists = self._engine.counts.wanted_counts(x, out, root, counts, timeout, algorithm, stream)
+        return self._engine.collective(
             "scatter_v", x, out, async_op, timeout, algorithm, stream, root=root, lists=lists
         )

@@ -218,8 +218,11 @@ class DeviceDispatch(Protocol):
         """Return the names that ``algorithm=`` may take for calls like `call`."""
         ...
 
-    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceRoute:
+    def decide(self, call: Signature, algorithm: str | None, deterministic: bool) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
+
+        Where `algorithm` is None the communicator's setting holds, for calls that have such an
+        algorithm.
 
         Raises
         ------

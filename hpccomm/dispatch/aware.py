@@ -22,7 +22,6 @@ from hpccomm.dispatch.device_schedules import DeviceSchedules, Planned
 from hpccomm.dispatch.execution.alternating import Alternating
 from hpccomm.dispatch.send_order import SendOrder
 from hpccomm.dispatch.staged import message_name, refuse_capture
-from hpccomm.errors import UsageError
 from hpccomm.memory.cuda import users
 from hpccomm.memory.cuda.aliases import aliased, landing
 from hpccomm.memory.cuda.memory import copy
@@ -72,6 +71,7 @@ class CudaAwareDispatch:
         reason: str,
     ) -> None:
         self._size = backend.size
+        self._setting = settings.algorithm
         self._device = device
         self._messages = backend.messages
         self._wire = wire
@@ -85,7 +85,7 @@ class CudaAwareDispatch:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
         return self._schedules.applicable(call, deterministic)
 
-    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceRoute:
+    def decide(self, call: Signature, algorithm: str | None, deterministic: bool) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -95,16 +95,10 @@ class CudaAwareDispatch:
             CuPy arrays.
         """
         names = self.applicable(call, deterministic)
-        name, why = algorithm, "as asked"
-        if algorithm == policy.AUTO:
+        over = f"{self.name}, on device arrays{_NATIVE if algorithm == policy.NATIVE else ''}"
+        name, why = policy.taken(algorithm, self._setting, names, call.name, over), "as asked"
+        if name == policy.AUTO:
             name, why = policy.own(call, self._size), "by the size of the array"
-        elif algorithm not in names:
-            fits = ", ".join(repr(each) for each in (policy.AUTO, *names))
-            raise UsageError(
-                f"algorithm is {algorithm!r}, which does not apply to this {call.name} on device "
-                f"arrays over {self.name}{_NATIVE if algorithm == policy.NATIVE else ''}; "
-                f"give one of {fits}"
-            )
         ordered = f"; {policy.IN_ORDER}" if deterministic else ""
         planned = self._schedules.planned(call, name, deterministic)
         choice = Choice(

@@ -41,6 +41,7 @@ class HostDispatch:
 
     def __init__(self, backend: Backend, settings: Settings, tables: policy.Tables) -> None:
         self._backend = backend
+        self._setting = settings.algorithm
         self._products = ScratchBuffer()
         self._averages: dict[DType, Average] = {}
         self._sharing = sharing(backend, settings)
@@ -56,7 +57,7 @@ class HostDispatch:
             call, native=native, shared=self._shared, deterministic=deterministic
         )
 
-    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> Route:
+    def decide(self, call: Signature, algorithm: str | None, deterministic: bool) -> Route:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -73,6 +74,7 @@ class HostDispatch:
         decision = self.policy.decide(
             call,
             algorithm,
+            self._setting,
             native=native is not None,
             shared=self._shared,
             deterministic=deterministic,

@@ -45,6 +45,7 @@ class NcclDispatch:
     def __init__(self, devices: DeviceBackend, topology: Topology, settings: Settings) -> None:
         self.name = devices.name
         self._devices = devices
+        self._setting = settings.algorithm
         self._schedules = DeviceSchedules(devices.rank, topology, devices.device, settings.segment)
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
@@ -55,7 +56,7 @@ class NcclDispatch:
         """
         return self._names(call, self._library(call, deterministic)[1], deterministic)
 
-    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceRoute:
+    def decide(self, call: Signature, algorithm: str | None, deterministic: bool) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -156,18 +157,13 @@ class NcclDispatch:
         return (*pinned, *(name for name in own if name not in pinned))
 
     def _choose(
-        self, call: Signature, algorithm: str, pinned: tuple[str, ...], deterministic: bool
+        self, call: Signature, algorithm: str | None, pinned: tuple[str, ...], deterministic: bool
     ) -> tuple[str, str]:
         """Return the name of the algorithm that is taken, and why."""
         ordered = f"; {policy.IN_ORDER}" if deterministic else ""
+        names = self._names(call, pinned, deterministic)
+        algorithm = policy.taken(algorithm, self._setting, names, call.name, self.name)
         if algorithm != policy.AUTO:
-            names = self._names(call, pinned, deterministic)
-            if algorithm not in names:
-                fits = ", ".join(repr(name) for name in (policy.AUTO, *names))
-                raise UsageError(
-                    f"algorithm is {algorithm!r}, which does not apply to this {call.name} "
-                    f"over {self.name}; give one of {fits}"
-                )
             whose = "NCCL's" if algorithm in pinned else "hpccomm's"
             return algorithm, f"as asked, {whose} own{ordered}"
         if pinned:

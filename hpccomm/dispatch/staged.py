@@ -48,7 +48,7 @@ class Hosts(Protocol):
         """Return the names that ``algorithm=`` may take for calls like `call`."""
         ...
 
-    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> Route:
+    def decide(self, call: Signature, algorithm: str | None, deterministic: bool) -> Route:
         """Decide how calls like `call` are carried out. Local; the same on every rank."""
         ...
 
@@ -163,7 +163,7 @@ class StagedDispatch:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
         return self._host.applicable(self._parts(call)[0].call, deterministic)
 
-    def decide(self, call: Signature, algorithm: str, deterministic: bool) -> DeviceRoute:
+    def decide(self, call: Signature, algorithm: str | None, deterministic: bool) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises

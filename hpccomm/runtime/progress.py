@@ -2,7 +2,7 @@
 
 One engine a process holds the operations that were started and are not done. Whoever waits for one
 moves them all on; while nobody waits, a thread does, where the backend allows any thread to call
-it. Operations of one lane run one after the other, in the order in which they were put there, which
+it. Operations of one queue run one after the other, in the order in which they were put there, which
 is the order in which every rank calls them.
 """
 
@@ -92,11 +92,11 @@ def _as_it_is(error: BaseException | None, _elapsed: float) -> BaseException | N
     return error
 
 
-Lane = deque[Task]
+TaskQueue = deque[Task]
 """Tasks that run one after the other."""
 
 
-class Engine:
+class ProgressEngine:
     """Moves tasks on.
 
     Parameters
@@ -107,46 +107,46 @@ class Engine:
 
     def __init__(self, *, threaded: bool) -> None:
         self.threaded = threaded
-        self._lanes: list[Lane] = []
+        self._queues: list[TaskQueue] = []
         self._turn = threading.Lock()  # held by whoever moves tasks on
-        self._changed = threading.Condition()  # guards what follows, and _lanes
+        self._changed = threading.Condition()  # guards what follows, and _queues
         self._waiters = 0
         self._stopping = False
         self._thread: threading.Thread | None = None
 
-    def submit(self, lane: Lane, task: Task) -> None:
-        """Put a task at the end of a lane. Does not block."""
+    def submit(self, queue: TaskQueue, task: Task) -> None:
+        """Put a task at the end of a queue. Does not block."""
         with self._changed:
-            lane.append(task)
-            if len(lane) == 1:
-                self._lanes.append(lane)
+            queue.append(task)
+            if len(queue) == 1:
+                self._queues.append(queue)
             if self.threaded and self._thread is None and not self._stopping:
                 self._thread = threading.Thread(target=self._run, name="hpccomm", daemon=True)
                 self._thread.start()
             self._changed.notify()
 
     def turn(self) -> bool:
-        """Move every lane's first task on; return whether anything moved. Never blocks."""
+        """Move every queue's first task on; return whether anything moved. Never blocks."""
         if not self._turn.acquire(blocking=False):
             return False  # another thread is at it
         try:
             moved = False
-            for lane in tuple(self._lanes):
-                task = lane[0]
+            for queue in tuple(self._queues):
+                task = queue[0]
                 try:
                     moved |= task.turn()
                 finally:
                     if task.over:
-                        self._leave(lane)
+                        self._leave(queue)
             return moved
         finally:
             self._turn.release()
 
-    def _leave(self, lane: Lane) -> None:
+    def _leave(self, queue: TaskQueue) -> None:
         with self._changed:
-            lane.popleft()
-            if not lane:
-                self._lanes.remove(lane)
+            queue.popleft()
+            if not queue:
+                self._queues.remove(queue)
 
     def wait(self, task: Task, timeout: float, expired: Expired) -> None:
         """Wait until `task` is over.
@@ -174,7 +174,7 @@ class Engine:
         while True:
             with self._changed:
                 # The thread parks here while there is nothing to do; it waits for no peer.
-                while not self._stopping and (not self._lanes or self._waiters):
+                while not self._stopping and (not self._queues or self._waiters):
                     self._changed.wait()
                     patience.reset()
                 if self._stopping:
@@ -187,7 +187,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether tasks are left."""
-        return bool(self._lanes)
+        return bool(self._queues)
 
     def stop(self) -> None:
         """End the thread. Tasks that are left go on only when somebody waits for them."""
@@ -198,15 +198,15 @@ class Engine:
             self._thread.join()
 
 
-_engines: dict[bool, Engine] = {}
+_engines: dict[bool, ProgressEngine] = {}
 _engines_lock = threading.Lock()
 
 
-def engine(threaded: bool) -> Engine:
+def progress_engine(threaded: bool) -> ProgressEngine:
     """Return the process's engine: the one with a thread, or the one that only waits drive."""
     with _engines_lock:
         if threaded not in _engines:
-            _engines[threaded] = Engine(threaded=threaded)
+            _engines[threaded] = ProgressEngine(threaded=threaded)
         return _engines[threaded]
 
 

@@ -7,7 +7,7 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Tally:
-    """What the calls of one collective and size class came to.
+    """Sums over the calls of one collective and size class.
 
     Attributes
     ----------
@@ -23,6 +23,12 @@ class Tally:
     calls: int = 0
     nbytes: int = 0
     seconds: float = 0.0
+
+    def add(self, nbytes: int, seconds: float) -> None:
+        """Count a call that has ended."""
+        self.calls += 1
+        self.nbytes += nbytes
+        self.seconds += seconds
 
 
 _CLASSES = (

@@ -7,7 +7,7 @@ from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.runtime.pending import PendingCall, PendingCalls
-from hpccomm.runtime.progress import Engine, Task
+from hpccomm.runtime.progress import ProgressEngine, Task
 from hpccomm.runtime.waiting import Gate, wait
 from hpccomm.settings import check_seconds
 
@@ -23,7 +23,7 @@ class Work:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: ProgressEngine,
         task: Task,
         *,
         result: Any,
@@ -90,7 +90,7 @@ class DeviceWork(Work):
     `wait`, `done` and `exception` may be called from any thread, any number of times.
     """
 
-    __slots__ = ("_current", "_expired", "_flight", "_flights", "_gate", "_told")
+    __slots__ = ("_current", "_expired", "_flight", "_flights", "_gate", "_on_raise")
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class DeviceWork(Work):
         gate: Gate,
         current: Callable[[], Queue],
         expired: Callable[[PendingCall, float], CommunicationError],
-        told: Callable[[], None],
+        raised: Callable[[], None],
     ) -> None:
         self._flights = flights
         self._flight = flight
@@ -109,7 +109,7 @@ class DeviceWork(Work):
         self._gate = gate
         self._current = current
         self._expired = expired
-        self._told = told
+        self._on_raise = raised
 
     def wait(self, timeout: float | None = None, block: bool | None = None) -> Any:
         """Order what comes on the current stream behind the operation, and return its result.
@@ -175,7 +175,7 @@ class DeviceWork(Work):
     def _raise(self) -> None:
         error = self.exception()
         if error is not None:
-            self._told()
+            self._on_raise()
             raise error
 
     def _refuse_captured(self, remedy: str) -> None:

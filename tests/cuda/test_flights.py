@@ -275,7 +275,7 @@ def test_a_call_that_the_library_does_not_come_back_from_is_released(monkeypatch
     def main(comm):
         with cupy.cuda.Device(comm.device):
             x = cupy.ones(4, np.float32)
-            devices = comm._devices
+            devices = comm._engine.core.lanes.device
             released = threading.Event()
             abort = devices.backend.abort
 
@@ -290,9 +290,9 @@ def test_a_call_that_the_library_does_not_come_back_from_is_released(monkeypatch
 
             monkeypatch.setattr(devices.backend, "abort", aborted)
             call = Signature("broadcast", x.dtype, (4,), root=0)
-            way = devices.path.decide(call, "native", False)
+            way = devices.dispatch.decide(call, "native", False)
             monkeypatch.setattr(
-                devices.path, "decide", lambda *_: dataclasses.replace(way, launch=connecting)
+                devices.dispatch, "decide", lambda *_: dataclasses.replace(way, launch=connecting)
             )
             with pytest.raises(CollectiveTimeout, match="broadcast"):
                 comm.broadcast(x, timeout=0.5)
@@ -537,8 +537,8 @@ def test_trap_leaving_starts_no_thread_since_python_may_refuse_to():
 
 
 STUCK = """
-from hpccomm.communicator import devices
-devices.DRAIN_SECONDS = 3.0
+from hpccomm.communicator.lanes import ending
+ending.DRAIN_SECONDS = 3.0
 another = comm.dup()
 another.all_reduce(x)
 for each in comm, another:
@@ -564,11 +564,11 @@ def test_one_communicators_failure_at_exit_keeps_no_other_from_its_end():
     fails = """
 def lost():
     raise RuntimeError("lost")
-freed = another._devices.backend.release
-another._devices.backend.release = lambda *a, **k: (print("freed"), freed(*a, **k))[1]
-comm._devices.leave = lambda until: lost()
+freed = another._engine.core.lanes.device.backend.release
+another._engine.core.lanes.device.backend.release = lambda *a, **k: (print("freed"), freed(*a, **k))[1]
+comm._engine.core.lanes.device.end.leave = lambda until: lost()
 third = comm.dup()
-third._devices._flights.idle = lost
+third._engine.core.lanes.device.issuer.pending.idle = lost
 third.register_abort_hook(lambda error: print("aborted", error))
 """
     out, told, _ = left(STUCK + fails)
@@ -604,7 +604,7 @@ def test_trap_finalize_does_not_wait_for_graphs_as_nccl_does(caplog):
             graph = stream.end_capture()
             graph.launch(stream)
             stream.synchronize()
-            communicators = comm._devices.backend._communicators
+            communicators = comm._engine.core.lanes.device.backend._communicators
             begin = perf_counter()
             comm.finalize()
             assert perf_counter() - begin < 10
@@ -628,7 +628,7 @@ def test_graphs_that_were_dropped_keep_nothing(caplog):
             comm.all_reduce(x, stream=stream)
             graph = stream.end_capture()
             del graph
-        communicators = comm._devices.backend._communicators
+        communicators = comm._engine.core.lanes.device.backend._communicators
         comm.finalize()
         assert communicators._over()
 

@@ -13,8 +13,8 @@ from hpccomm.contracts.window import OneSided
 from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, flat, host_view
 from hpccomm.reductions import Op, ReduceOp
-from hpccomm.runtime.engine import Operation
 from hpccomm.runtime.lifetime import keep, let_go
+from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.waiting import completed
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank

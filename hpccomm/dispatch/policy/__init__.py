@@ -18,6 +18,7 @@ from hpccomm.dispatch.policy.choosing import (
     Policy,
     applicable,
     own,
+    taken,
 )
 from hpccomm.dispatch.policy.table import CASES, Pick, Row, Rows, Shape, Table
 from hpccomm.dispatch.policy.tables import Machine, Tables
@@ -40,4 +41,5 @@ __all__ = [
     "Tables",
     "applicable",
     "own",
+    "taken",
 ]

@@ -98,6 +98,36 @@ def applicable(
     return (NATIVE, *own) if native and not deterministic else own
 
 
+def taken(algorithm: str | None, setting: str, names: tuple[str, ...], call: str, over: str) -> str:
+    """Return which algorithm a call takes: one of `names`, or `AUTO`.
+
+    Parameters
+    ----------
+    algorithm : str or None
+        The user's argument. None is the communicator's setting, for calls that have such an algorithm.
+    setting : str
+        The communicator's.
+    names : tuple of str
+        The names that apply.
+    call, over : str
+        The call, and what carries it, for the error.
+
+    Raises
+    ------
+    UsageError
+        If `algorithm` does not apply; the message lists those that do.
+    """
+    if algorithm is None:
+        return setting if setting in names else AUTO
+    if algorithm != AUTO and algorithm not in names:
+        fits = ", ".join(repr(name) for name in (AUTO, *names))
+        raise UsageError(
+            f"algorithm is {algorithm!r}, which does not apply to this {call} over {over}; "
+            f"give one of {fits}"
+        )
+    return algorithm
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Chooses for the calls of one communicator. The same on all its ranks.
@@ -117,7 +147,14 @@ class Policy:
     source: str
 
     def decide(
-        self, call: Signature, algorithm: str, *, native: bool, shared: bool, deterministic: bool
+        self,
+        call: Signature,
+        algorithm: str | None,
+        setting: str = AUTO,
+        *,
+        native: bool,
+        shared: bool,
+        deterministic: bool,
     ) -> Decision:
         """Choose the algorithm of a call.
 
@@ -125,8 +162,8 @@ class Policy:
         ----------
         call : Signature
             What is asked for.
-        algorithm : str
-            A name, or ``"auto"``.
+        algorithm, setting : str
+            As for `taken`.
         native, shared, deterministic : bool
             As for `applicable`.
 
@@ -136,24 +173,23 @@ class Policy:
             If `algorithm` does not apply; the message lists those that do.
         """
         names = applicable(call, native=native, shared=shared, deterministic=deterministic)
+        over = f"{self.shape.backend}{self._apart(call, algorithm, shared)}"
+        algorithm = taken(algorithm, setting, names, call.name, over)
         if algorithm == AUTO:
             return self._automatic(call, names, deterministic)
-        if algorithm not in names:
-            fits = ", ".join(repr(name) for name in (AUTO, *names))
-            known = ALGORITHMS[call.collective].get(algorithm)
-            why = ""
-            if known is not None and known.shared and not shared:
-                why = " between ranks that do not all share memory (HPCCOMM_SHARED_MEMORY=off?)"
-                if self.shape.nodes > 1:
-                    why = f" on {self.shape.nodes} nodes, of which each has its own memory"
-            raise UsageError(
-                f"algorithm is {algorithm!r}, which does not apply to this {call.name} "
-                f"over {self.shape.backend}{why}; give one of {fits}"
-            )
         pick = Pick(algorithm)
         if _sized(call):
             pick = self.named(call.collective, algorithm, call.nbytes, deterministic=deterministic)
         return Decision(pick, f"as asked; {IN_ORDER}" if deterministic else "as asked")
+
+    def _apart(self, call: Signature, algorithm: str | None, shared: bool) -> str:
+        """Return why an algorithm does not apply that needs shared memory, or ''."""
+        known = ALGORITHMS[call.collective].get(algorithm or AUTO)
+        if known is None or shared or not known.shared:
+            return ""
+        if self.shape.nodes > 1:
+            return f" on {self.shape.nodes} nodes, of which each has its own memory"
+        return " between ranks that do not all share memory (HPCCOMM_SHARED_MEMORY=off?)"
 
     def named(
         self, collective: str, algorithm: str, nbytes: int, *, deterministic: bool = False

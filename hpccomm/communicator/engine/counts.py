@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.communicator.core import Core
+from hpccomm.communicator.engine.core import Core
 from hpccomm.communicator.resolving import Lists, check_counts
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import BufferMismatch, UsageError
@@ -16,10 +16,23 @@ from hpccomm.memory.views import check_dtype, check_layout, view
 from hpccomm.topology import check_rank
 
 
-class CountExchange(Core):
-    """What the uneven calls do where their counts are None."""
+class CountExchange:
+    """Finds the counts of the uneven calls, as the user gave them or by an exchange."""
 
-    def _row_counts(
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def listed(self, name: str, counts: Any) -> Lists:
+        """Return counts that the user must give.
+
+        Raises
+        ------
+        UsageError
+            If they are not one number of rows for each rank.
+        """
+        return Lists(check_counts(name, counts, self._core.backend.size))
+
+    def row_counts(
         self,
         name: str,
         x: Any,
@@ -31,16 +44,16 @@ class CountExchange(Core):
         root: Any = None,
     ) -> Lists:
         """Return `counts`, or each rank's number of rows of x."""
-        size = self._backend.size
+        size = self._core.backend.size
         if counts is not None:
-            return Lists(check_counts("counts", counts, size))
+            return self.listed("counts", counts)
         rows = _row_count("x", x)
         self._rehearse(name, x, out, Lists((rows,) * size), timeout, algorithm, stream, root)
         known = Lists(self._exchanged("counts", rows, timeout))
         self._agree_on_fit(name, x, out, known, root)
         return known
 
-    def _pair_counts(
+    def pair_counts(
         self,
         name: str,
         x: Any,
@@ -61,12 +74,12 @@ class CountExchange(Core):
         self._refuse_exchange("recv_counts")
         mine = np.array(outgoing.counts, np.int64)
         lists = Lists(peers=outgoing.peers)
-        arrived = self._collective(CALLS[name].name, mine, timeout=timeout, lists=lists)
+        arrived = self._core.collective(CALLS[name].name, mine, timeout=timeout, lists=lists)
         known = outgoing._replace(recv_counts=tuple(arrived.tolist()))
         self._agree_on_fit(name, x, out, known)
         return known
 
-    def _wanted_counts(
+    def wanted_counts(
         self,
         x: Any,
         out: Any,
@@ -77,9 +90,9 @@ class CountExchange(Core):
         stream: object,
     ) -> Lists:
         """Return `counts`, or the rows of each rank's out; a root without one gets what is left."""
-        rank, size = self._backend.rank, self._backend.size
+        rank, size = self._core.backend.rank, self._core.backend.size
         if counts is not None:
-            return Lists(check_counts("counts", counts, size))
+            return self.listed("counts", counts)
         at_root = rank == check_rank("root", root, size)
         if out is None and not at_root:
             raise UsageError(
@@ -102,7 +115,7 @@ class CountExchange(Core):
         if wanted[root] == -1:
             taken = sum(wanted) + 1
             left = np.array([available - taken], np.int64)
-            self._collective("broadcast", left, root=root, timeout=timeout)
+            self._core.collective("broadcast", left, root=root, timeout=timeout)
             wanted[root] = int(left[0])
         known = Lists(tuple(wanted))
         self._agree_on_fit("scatter_v", x, out, known, root)
@@ -120,11 +133,11 @@ class CountExchange(Core):
         root: Any = None,
     ) -> None:
         """Raise what the call would raise with such counts, whatever the other ranks give."""
-        self._timeout(timeout)
+        self._core.limit(timeout)
         fits = out if name == "scatter_v" else None  # elsewhere its size is not known yet
-        _, array, _ = self._recipe(name, x, fits, None, root, lists, False, algorithm)
+        _, array, _ = self._core.recipes.find(name, x, fits, None, root, lists, False, algorithm)
         if stream is not None:
-            self._check_stream(stream, array if out is None else view(out, "out"))
+            self._core.lanes.views(x if out is None else None, out)[0].queue_of(stream)
         for which, argument in (("x", x), ("out", out)):
             if argument is not None:
                 seen = view(argument, which)
@@ -143,23 +156,24 @@ class CountExchange(Core):
                     f"x has {-least} rows less on the root than the other ranks' out arrays "
                     "take; give an x with more rows"
                 )
-            self._recipe(name, x, out, None, root, lists)
+            self._core.recipes.find(name, x, out, None, root, lists)
         except UsageError as refused:
             error = refused
-        with self._one_call():
-            self._agree(name, {} if error is None else {"error": str(error)}, error)
+        with self._core.calls.one_call():
+            self._core.agree(name, {} if error is None else {"error": str(error)}, error)
 
     def _exchanged(self, name: str, number: int, timeout: float | None) -> tuple[int, ...]:
         """Return every rank's number."""
         self._refuse_exchange(name)
         mine = np.array([number], np.int64)
-        everyone = self._collective("all_gather", mine, timeout=timeout)
+        everyone = self._core.collective("all_gather", mine, timeout=timeout)
         return tuple(everyone.ravel().tolist())
 
     def _refuse_exchange(self, name: str) -> None:
         """Raise where calls are not issued when they are made."""
-        if self._batch is not None or self._capture is not None:
-            where = "a batch" if self._batch is not None else "plan or explain"
+        intake = self._core.intake
+        if intake.diverted:
+            where = "a batch" if intake.batch is not None else "plan or explain"
             raise UsageError(f"{name} is None in {where}, which cannot exchange it; give {name}")
 
 

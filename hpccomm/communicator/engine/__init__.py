@@ -1,0 +1,54 @@
+"""What works behind a `Communicator`, put together of parts.
+
+- `core`: what all parts share: ranks, lanes, settings; how a collective call is carried out.
+- `recipes`: decides calls, and finds what was decided before. `intake`: who takes calls instead.
+- `messages`, `objects`, `counts`, `plans`, `windows`, `allocation`, `family`: point-to-point calls;
+  objects; the exchange of counts; plans and batches; one-sided memory; registered memory; groups, and
+  the end.
+"""
+
+from typing import TYPE_CHECKING
+
+from hpccomm.communicator.engine.allocation import Allocator
+from hpccomm.communicator.engine.core import Core
+from hpccomm.communicator.engine.counts import CountExchange
+from hpccomm.communicator.engine.family import Family, Make
+from hpccomm.communicator.engine.messages import MessageCalls
+from hpccomm.communicator.engine.objects import ObjectCalls
+from hpccomm.communicator.engine.plans import Planner
+from hpccomm.communicator.engine.windows import WindowMaker
+
+if TYPE_CHECKING:
+    from hpccomm.communicator.communicator import Communicator
+
+__all__ = ["Core", "Engine"]
+
+
+class Engine:
+    """One communicator's parts, each of which a group of `Communicator` methods calls.
+
+    Parameters
+    ----------
+    core : Core
+        What they share.
+    node_comm : Communicator or None
+        That of this node; None where it is itself that of a node.
+    make : callable
+        Makes a communicator over a backend.
+
+    Attributes
+    ----------
+    collective : callable
+        `Core.collective`: every collective call on arrays.
+    """
+
+    def __init__(self, core: Core, node_comm: "Communicator | None", make: Make) -> None:
+        self.core = core
+        self.collective = core.collective
+        self.counts = CountExchange(core)
+        self.messages = MessageCalls(core)
+        self.objects = ObjectCalls(core)
+        self.plans = Planner(core)
+        self.windows = WindowMaker(core)
+        self.allocator = Allocator(core)
+        self.family = Family(core, self.windows, node_comm, make)

@@ -1,0 +1,129 @@
+"""What the parts of one communicator's engine share, and how a collective call is carried out."""
+
+import json
+from typing import Any
+
+from hpccomm.backends.control import Control
+from hpccomm.communicator.engine.intake import Intake
+from hpccomm.communicator.engine.recipes import Recipes
+from hpccomm.communicator.lanes import Call, Lanes
+from hpccomm.communicator.resolving import NO_LISTS, Lists
+from hpccomm.contracts.backend import Backend
+from hpccomm.errors import HpccommError, RankMismatch, UsageError
+from hpccomm.runtime.engine import CallEngine
+from hpccomm.settings import Settings, check_bool, check_seconds
+
+
+class Core:
+    """The state of one communicator.
+
+    Parameters
+    ----------
+    backend : Backend
+        Its ranks.
+    calls : CallEngine
+        What every call goes through.
+    control : Control
+        Its control plane.
+    settings : Settings
+        What it goes by.
+    lanes : Lanes
+        Carry out calls, by kind of memory.
+    device : int or None
+        CUDA device of this rank.
+
+    Attributes
+    ----------
+    recipes : Recipes
+        What was decided.
+    intake : Intake
+        What takes calls instead of their being issued.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        calls: CallEngine,
+        control: Control,
+        settings: Settings,
+        lanes: Lanes,
+        device: int | None,
+    ) -> None:
+        self.backend = backend
+        self.calls = calls
+        self.control = control
+        self.settings = settings
+        self.lanes = lanes
+        self.device = device
+        self.recipes = Recipes(backend.rank, backend.size, lanes)
+        self.intake = Intake()
+
+    def collective(
+        self,
+        name: str,
+        x: Any,
+        out: Any = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        algorithm: str | None = None,
+        stream: object = None,
+        *,
+        op: Any = None,
+        root: Any = None,
+        lists: Lists = NO_LISTS,
+        exclusive: bool = False,
+        deterministic: bool = False,
+    ) -> Any:
+        """Carry out one collective call, and return its result, or its `Work`.
+
+        Parameters are those of the call of that name; `lists` are checked.
+        """
+        calls = self.calls
+        calls.enter()
+        try:
+            limit = calls.timeout if timeout is None else self.limit(timeout)
+            recipe, a, b = self.recipes.find(
+                name, x, out, op, root, lists, exclusive, algorithm, deterministic
+            )
+            call = recipe.lane.bind(recipe, x, out, a, b, stream)
+            return self.issue(call, async_op, limit)
+        finally:
+            calls.leave()
+
+    def issue(self, call: Call, async_op: bool, limit: float) -> Any:
+        """Carry a call out, start it, or have it taken elsewhere. Within a call."""
+        if async_op is not False:
+            check_bool("async_op", async_op)
+        if self.intake.diverted and self.intake.takes(call, async_op):
+            return call.result
+        if async_op:
+            return call.recipe.lane.start(call, limit)
+        return call.recipe.lane.run(call, limit)
+
+    def limit(self, timeout: float | None) -> float:
+        """Return the seconds that a call may take.
+
+        Raises
+        ------
+        UsageError
+            If `timeout` is no number of seconds, or a batch is open, which has its own.
+        """
+        if timeout is None:
+            return self.calls.timeout
+        if self.intake.batch is not None:
+            raise UsageError(f"timeout is {timeout!r} within a batch; give it to batch() itself")
+        return check_seconds("timeout", timeout)
+
+    def agree(self, what: str, mine: dict[str, object], error: HpccommError | None) -> None:
+        """Raise on every rank unless all bring the same; a rank with an error raises that."""
+        with self.calls.part_of(what):
+            differing = self.control.differing(json.dumps(mine, sort_keys=True).encode())
+            if error is not None:
+                raise error
+            if differing:
+                theirs = "; ".join(f"rank {r}: {text.decode()}" for r, text in differing.items())
+                raise RankMismatch(
+                    f"{what}: the ranks of communicator {self.calls.name!r} ask for different "
+                    f"things ({theirs}); give the same on all ranks",
+                    ranks=tuple(differing),
+                )

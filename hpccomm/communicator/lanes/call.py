@@ -1,0 +1,112 @@
+"""A call: how it is carried out, and on which memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from hpccomm.communicator.resolving import Resolved
+from hpccomm.contracts.device import DeviceRoute
+from hpccomm.dispatch import Route
+from hpccomm.memory.cuda.streams import Queue
+from hpccomm.memory.views import View
+from hpccomm.runtime.operation import Label
+from hpccomm.runtime.stats import Tally
+
+if TYPE_CHECKING:
+    from hpccomm.communicator.lanes.lane import Lane
+
+R = TypeVar("R", Route, DeviceRoute)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe(Generic[R]):
+    """What was decided for calls with the same arguments but for the memory.
+
+    Attributes
+    ----------
+    lane : Lane
+        The lane of their arrays.
+    route : Route or DeviceRoute
+        How they are carried out.
+    label : tuple of str and int
+        Name and bytes.
+    tally : Tally
+        Where they are counted.
+    issue : callable
+        Carries one out: the lane calls it, with what only the single call has.
+    resolved : Resolved or None
+        What the arguments mean; None for messages.
+    ordered : bool
+        Whether they are collectives, which all ranks issue in one order.
+    """
+
+    lane: "Lane"
+    route: R
+    label: Label
+    tally: Tally
+    issue: Callable[..., None]
+    resolved: Resolved | None = None
+    ordered: bool = True
+
+
+@dataclass(slots=True)
+class Call:
+    """A call that is ready to go: checked, decided, with its memory.
+
+    Attributes
+    ----------
+    recipe : Recipe
+        How it is carried out.
+    send, recv : View or None
+        Arrays: flat on the host; on a device as they are. None where this rank has none.
+    result : object
+        What the call returns.
+    keep : tuple
+        What must live until it is done. The first is an array.
+    queue : tuple of int and object, or None
+        For arrays in device memory, the stream on which they are ready and the result will be, where
+        the user gave one; else it is the current one of the arrays' framework when the call is issued.
+    own_sends, own_receives : tuple of int
+        Bytes of the messages between this rank and itself.
+    """
+
+    recipe: Recipe[Any]
+    send: View | None
+    recv: View | None
+    result: Any
+    keep: tuple[Any, ...]
+    queue: Queue | None = None
+    own_sends: tuple[int, ...] = ()
+    own_receives: tuple[int, ...] = ()
+
+
+class Message(NamedTuple):
+    """What a point-to-point call is asked for, checked.
+
+    Attributes
+    ----------
+    name : str
+        Name of the call.
+    source, target : View or None
+        What is sent, and what takes what is received.
+    to, origin : int or None
+        The receiver and the sender; None where the call does nothing there.
+    tag : int
+        The user's.
+    result : object
+        What the call returns.
+    keep : tuple
+        The user's arrays.
+    queue : tuple of int and object, or None
+        As in `Call`.
+    """
+
+    name: str
+    source: View | None
+    to: int | None
+    target: View | None
+    origin: int | None
+    tag: int
+    result: Any
+    keep: tuple[Any, ...]
+    queue: Queue | None

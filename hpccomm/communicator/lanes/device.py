@@ -1,0 +1,450 @@
+"""The lane of arrays in the memory of one rank's device: calls on streams."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.backends.control import Control
+from hpccomm.communicator.lanes.by_host import StreamsByHost
+from hpccomm.communicator.lanes.call import Call, Message, Recipe
+from hpccomm.communicator.lanes.device_batch import check_batch, check_own, grouped, pointers
+from hpccomm.communicator.lanes.ending import DeviceEnd
+from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
+from hpccomm.communicator.lanes.lane import SELF_CHECK, Intake, Lane
+from hpccomm.communicator.resolving import Resolved
+from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.device import (
+    DeviceBackend,
+    DeviceDispatch,
+    DeviceRoute,
+    Piece,
+    Span,
+)
+from hpccomm.contracts.transport import Steps
+from hpccomm.dispatch.policy import AUTO
+from hpccomm.dtypes import DType
+from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.memory.cuda import arrays, streams
+from hpccomm.memory.cuda.arrays import DeviceArray
+from hpccomm.memory.cuda.library import cupy
+from hpccomm.memory.cuda.memory import clear
+from hpccomm.memory.cuda.streams import Queue
+from hpccomm.memory.views import View, check_layout
+from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.operation import Operation, as_one
+from hpccomm.runtime.watchdog import watch
+from hpccomm.runtime.work import Work
+
+logger = logging.getLogger("hpccomm")
+
+
+class DeviceLane(Lane):
+    """Carries out calls on arrays in the memory of one rank's device.
+
+    Parameters
+    ----------
+    calls : CallEngine
+        The communicator's.
+    dispatch : DeviceDispatch
+        Decides how.
+    backend : DeviceBackend or None
+        What puts calls on streams; None where the host takes part in all of them.
+    device : int
+        CUDA device of this rank.
+    high_priority : bool
+        Whether the stream of asynchronous calls goes before others.
+    """
+
+    memory = "device"
+    reason = ""
+    """Why it takes no arrays, as a `RefusingLane` has it."""
+
+    def __init__(
+        self,
+        calls: CallEngine,
+        dispatch: DeviceDispatch,
+        backend: DeviceBackend | None,
+        device: int,
+        *,
+        high_priority: bool,
+    ) -> None:
+        super().__init__(calls)
+        self.name = dispatch.name
+        self.dispatch = dispatch
+        self.backend = backend
+        self.device = device
+        self.issuer = StreamIssuer(calls, backend, device, high_priority=high_priority)
+        self._by_host = StreamsByHost(calls, self.issuer, dispatch.name, device)
+        self.end = DeviceEnd(calls, self.issuer, dispatch, backend, device)
+        self._logged_ordinary = False
+        if backend is not None:
+            watch(self.issuer.pending)
+
+    # What a call is made of.
+
+    def fitting(self, x: View | None, out: View | None) -> Lane:
+        """Return this lane, if a call's arrays lie on this rank's device.
+
+        Raises
+        ------
+        UsageError
+            If they do not.
+        """
+        for array in (x, out):
+            # The shortest way: two arrays that fit.
+            if array is not None and (
+                array.__class__ is not DeviceArray or array.device != self.device
+            ):
+                self._refuse(x, out)
+        return self
+
+    def _refuse(self, x: View | None, out: View | None) -> None:
+        for which, array in (("x", x), ("out", out)):
+            if array is None:
+                continue
+            if not isinstance(array, DeviceArray):
+                other = "out" if which == "x" else "x"
+                raise UsageError(
+                    f"{which} is in host memory and {other} on a device; give both of one kind"
+                )
+            if array.device != self.device and array.nbytes:
+                raise UsageError(
+                    f"{which} lies on device {array.device} and communicator {self._calls.name!r} "
+                    f"uses device {self.device}; make arrays there, for example after "
+                    "cupy.cuda.Device(comm.device).use(), or give new_comm another device"
+                )
+
+    def decide(
+        self, name: str, resolved: Resolved, algorithm: str | None, deterministic: bool
+    ) -> Recipe[DeviceRoute]:
+        """Decide how the calls of that name and meaning are carried out."""
+        route = self.dispatch.decide(resolved.call, algorithm, deterministic)
+        return self._recipe(name, resolved.call.nbytes, route, resolved)
+
+    def _recipe(
+        self, name: str, nbytes: int, route: DeviceRoute, resolved: Resolved | None = None
+    ) -> Recipe[DeviceRoute]:
+        label, ordered = (name, nbytes), resolved is not None
+        tally = self._calls.reports.stats.tally(*label)
+        issue: IssueOnStream
+        if route.launch is not None:
+            issue = self.issuer.issuing(label, tally, route.launch)
+        else:
+            assert route.start is not None
+            issue = self._by_host.issuing(label, route.start, ordered)
+        return Recipe(self, route, label, tally, issue, resolved, ordered)
+
+    def message(self, message: Message) -> Call:
+        """Return a point-to-point call."""
+        source: Any = None if message.to is None else message.source
+        target: Any = None if message.origin is None else message.target
+        sends = () if source is None else (Piece(message.to or 0, _span(source)),)
+        receives = () if target is None else (Piece(message.origin or 0, _span(target)),)
+        route = self.dispatch.message(receives, sends, message.tag)
+        nbytes = max((piece.data.nbytes for piece in (*sends, *receives)), default=0)
+        return Call(
+            self._recipe(message.name, nbytes, route),
+            source,
+            target,
+            message.result,
+            message.keep,
+            message.queue,
+            own_sends=self._own(sends),
+            own_receives=self._own(receives),
+        )
+
+    def _own(self, pieces: tuple[Piece, ...]) -> tuple[int, ...]:
+        """Return the bytes of those that stay on this rank, the empty ones aside."""
+        rank = self._calls.backend.rank
+        return tuple(p.data.nbytes for p in pieces if p.peer == rank and p.data.nbytes)
+
+    def prepared(self, array: DeviceArray, name: str, written: bool) -> DeviceArray:
+        """Return an array as it is."""
+        if not (array.contiguous and array.writable):
+            check_layout(array, name, written=written)
+        return array
+
+    def queue_of(self, stream: object) -> Queue:
+        """Return what the user gave as `stream`."""
+        return streams.given(stream)
+
+    def new_like(self, x: Any, shape: tuple[int, ...], dtype: DType, queue: Queue | None) -> Any:
+        """Return a new array of the kind of `x`, ready on the stream on which it will be filled.
+
+        Raises
+        ------
+        UsageError
+            While a graph is captured from that stream: each replay would write to memory that nobody
+            who captured it holds.
+        """
+        pointer, _ = streams.current(x, self.device) if queue is None else queue
+        if streams.capturing(pointer):
+            raise UsageError(
+                "out is None while a CUDA graph is captured, which replays with the same memory; "
+                "give an array that was made before"
+            )
+        if queue is None:
+            with streams.on_device(self.device):
+                return arrays.empty_like_kind(x, shape, dtype)
+        with streams.used_for(x, pointer, self.device):
+            return arrays.empty_like_kind(x, shape, dtype)
+
+    def clear(self, new: Any, x: Any, queue: Queue | None) -> None:
+        """Fill a new array that `new_like` made with zeros, on the same stream."""
+        stream, _ = streams.current(x, self.device) if queue is None else queue
+        clear(new.pointer, new.nbytes, stream)
+
+    def _queue(self, call: Call) -> Queue:
+        """Return the stream on which a call's arrays are ready, and its result will be."""
+        return streams.current(_array(call), self.device) if call.queue is None else call.queue
+
+    # Carrying calls out.
+
+    def run(self, call: Call, limit: float) -> Any:
+        """Issue a call. Does not block the host, unless the host takes part in it."""
+        recipe = call.recipe
+        needs = recipe.route.needs
+        if needs is not None and not needs.done():
+            self.make_ready(call)
+        if call.own_sends or call.own_receives:
+            self._check_own(call)
+        recipe.issue(*pointers(call), self._queue(call), call.keep, limit)
+        return call.result
+
+    def start(self, call: Call, limit: float) -> Work:
+        """Issue a call that goes on by itself, on the communicator's own stream."""
+        recipe = call.recipe
+        if recipe.route.launch is None:
+            return self._calls.start(self._operation(call, True), limit, call.result)
+        self.make_ready(call)
+        self._check_own(call)
+        return self.issuer.start(
+            recipe.label,
+            recipe.tally,
+            recipe.route.launch,
+            pointers(call),
+            self._queue(call),
+            streams.finder(_array(call), self.device),
+            call.keep,
+            limit,
+            call.result,
+        )
+
+    def _operation(self, call: Call, async_op: bool) -> Operation:
+        make = self._by_host.apart if async_op else self._by_host.operation
+        recipe = call.recipe
+        return make(
+            recipe.label,
+            recipe.route.start,
+            pointers(call),
+            self._queue(call),
+            call.keep,
+            recipe.ordered,
+        )
+
+    def _check_own(self, call: Call) -> None:
+        """Raise if this rank sends to itself what it does not receive, where a stream would hang."""
+        if call.recipe.route.launch is not None:
+            check_own((call,))
+
+    def make_ready(self, call: Call) -> None:
+        """Make what the call needs, if it is not there yet. Collective then; blocks.
+
+        Raises
+        ------
+        UsageError
+            If a CUDA graph is being captured, in which nothing can be made.
+        """
+        route: DeviceRoute = call.recipe.route
+        if route.needs is None or route.needs.done():
+            return
+        if streams.capturing(self._queue(call)[0]):
+            raise UsageError(
+                f"algorithm {route.choice.algorithm!r} has no communicator yet, and none can be made "
+                "while a CUDA graph is captured; call or plan it once before"
+            )
+        with self._calls.part_of("making a communicator"):
+            route.needs.make()
+
+    def plan(
+        self, call: Call, limit: float, intake: Intake, otherwise: Callable[[], Any]
+    ) -> Callable[[], Any]:
+        """Return the shortest way to carry a call out again and again.
+
+        It is put on the stream that is current each time, unless the user gave one.
+        """
+        calls, issue = self._calls, call.recipe.issue
+        acquire, release, gate = calls.busy.acquire, calls.busy.release, calls.gate
+        (send, recv), keep, result = pointers(call), call.keep, call.result
+        queue = call.queue
+        current = streams.finder(_array(call), self.device) if queue is None else (lambda: queue)
+
+        def planned() -> Any:
+            if intake.diverted or calls.closed or gate.error is not None or not acquire(False):
+                return otherwise()
+            try:
+                issue(send, recv, current(), keep, limit)
+            finally:
+                release()
+            return result
+
+        return planned
+
+    def admitted(self, call: Call) -> Call:
+        """Return a call on the stream that is current now."""
+        return replace(call, queue=self._queue(call))
+
+    def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:
+        """Issue calls together: those that can stand in a group in one, then the others, in order.
+
+        Raises
+        ------
+        UsageError
+            Before anything is issued, if they do not fit together.
+        """
+        first = calls[0]
+        if self.backend is None:
+            whole = as_one(tuple(self._operation(call, async_op) for call in calls))
+            if async_op:
+                return self._calls.start(whole, limit, None)
+            self._calls.operate(whole, limit)
+            return None
+        check_batch(calls)
+        for call in calls:
+            self.make_ready(call)
+        route = DeviceRoute(first.recipe.route.choice, grouped(calls, self.backend))
+        nbytes = sum(call.recipe.label[1] for call in calls)
+        keep = (_array(first), *(call.keep for call in calls))
+        one = Call(self._recipe("batch", nbytes, route), None, None, None, keep, queue=first.queue)
+        if async_op:
+            return self.start(one, limit)
+        self.run(one, limit)
+        return None
+
+    # Memory.
+
+    def registered(self, call: Call) -> bool:
+        """Tell whether a call's arrays on this rank are registered with the library. Local."""
+        backend = self.backend
+        held: list[bool] = []
+        for each in (call.send, call.recv):
+            array: Any = each
+            if backend is not None and array is not None and array.nbytes:
+                held.append(backend.holds(array.pointer, array.nbytes))
+        return bool(held) and all(held)
+
+    def empty_on(self, device: int, shape: tuple[int, ...], dtype: DType) -> Any:
+        """Return an array of this rank's device, in registered memory where there is such.
+
+        Raises
+        ------
+        UsageError
+            If `device` is another one.
+        """
+        if device != self.device:
+            raise UsageError(
+                f"device is {device}; give {self.device}, which is this rank's, or None"
+            )
+        with self._calls.one_call():
+            return self.empty(shape, dtype)
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        """Return a CuPy array in memory that is registered with the library, where it has such."""
+        count = int(np.prod(shape, dtype=np.int64))
+        with streams.on_device(self.device):
+            memory = None
+            if self.backend is not None and count:
+                memory = self.backend.empty(count * dtype.itemsize)
+            if memory is not None:
+                pointer: int = memory.pointer  # type: ignore[attr-defined]  # as the contract has it
+                return arrays.wrapped(pointer, count, dtype, self.device, memory).reshape(shape)
+            if count and not self._logged_ordinary:
+                self._logged_ordinary = True
+                logger.info(
+                    "communicator %r: %s registers no memory here; empty() gives ordinary device arrays",
+                    self._calls.name,
+                    self.name,
+                )
+            return arrays.empty(shape, dtype)
+
+    # The self-check, and the end.
+
+    def tried(self, given: NDArray[Any], control: Control) -> Iterator[tuple[Choice, NDArray[Any]]]:
+        """Try the way that such calls take.
+
+        Raises
+        ------
+        CommunicationError
+            On every rank, if the call cannot be issued on one.
+        """
+        route = self.dispatch.decide(SELF_CHECK, AUTO, False)
+        with streams.on_device(self.device):
+            x = cupy().asarray(given)
+            stream, holder = streams.current(x, self.device)
+            pointer: int = x.data.ptr
+            if route.launch is None:
+                assert route.start is not None
+                self._calls.drive("self-check", route.start(pointer, pointer, stream))
+            else:
+                self._try_launch(route, pointer, (stream, holder), x, control)
+            result: NDArray[Any] = cupy().asnumpy(x)
+        yield route.choice, result
+
+    def _try_launch(
+        self, route: DeviceRoute, pointer: int, queue: Queue, x: Any, control: Control
+    ) -> None:
+        calls, pending, label = self._calls, self.issuer.pending, ("self-check", int(x.nbytes))
+        assert route.launch is not None
+        begin = perf_counter()
+        pending.entered = (begin, calls.timeout, label, 0)
+        failure = ""
+        try:
+            route.launch(pointer, pointer, queue[0])
+        except Exception as error:  # noqa: BLE001 (sent to all ranks, and raised)
+            failure = f"rank {calls.backend.rank}: {error}"
+        pending.entered = None
+        failures = [each.decode() for each in control.all_gather(failure.encode())]
+        if any(failures):
+            raise CommunicationError(
+                f"self-check of communicator {calls.name!r}: a call on device arrays over "
+                f"{route.choice.backend} cannot be issued ({'; '.join(filter(None, failures))})",
+                communicator=calls.name,
+                rank=calls.backend.rank,
+                operation="self-check",
+            )
+        pending.note(*queue, x, begin, calls.timeout, label, 0)
+        calls.drive("self-check", self._idle())
+
+    def _idle(self) -> Steps:
+        """Return steps that end once nothing is under way."""
+        while not self.issuer.pending.idle():
+            yield False
+
+    def settling(self) -> Steps:
+        """Return steps that end once nothing is under way, or the communicator has failed."""
+        while self._calls.gate.error is None:
+            try:
+                with streams.on_device(self.device):
+                    if self.issuer.pending.idle():
+                        return
+            except CommunicationError as error:
+                self._calls.fail(error)
+            yield False
+
+    def close(self) -> None:
+        """Wait until what is under way is done, and free the library's communicators. Blocks."""
+        self.end.close()
+
+
+def _array(call: Call) -> Any:
+    """Return the array that says which framework's stream is current."""
+    return call.keep[0] if call.result is None else call.result
+
+
+def _span(array: DeviceArray) -> Span:
+    return Span(array.pointer, array.elements, array.dtype)

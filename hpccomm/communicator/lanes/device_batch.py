@@ -1,0 +1,118 @@
+"""Calls on device arrays that are put on one stream together."""
+
+from typing import Any, NamedTuple
+
+from hpccomm.communicator.lanes.call import Call
+from hpccomm.contracts.device import DeviceBackend, Given, Launch
+from hpccomm.errors import UsageError
+
+
+def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
+    """Return what puts calls on a stream: those that can stand in a group in one, then the others.
+
+    Which can is the same on all ranks, and so is the order of collectives. Messages all stand in the
+    group, so that none waits for a call that its peer issues after it.
+    """
+    routes = [(call.recipe.route, *pointers(call)) for call in calls]
+
+    def launch(_send: int, _recv: int, stream: int) -> None:
+        together = []
+        for route, send, recv in routes:
+            if route.grouped is not None:
+                begin = route.grouped.begin
+                given = Given(send, recv, None) if begin is None else begin(send, recv, stream)
+                together.append((route.grouped.launch, given))
+        with backend.group():
+            for run, given in together:
+                run(given.send, given.recv, stream)
+        for route, send, recv in routes:
+            if route.grouped is None:
+                assert route.launch is not None
+                route.launch(send, recv, stream)
+
+    return launch
+
+
+def pointers(call: Call) -> tuple[int, int]:
+    """Return the addresses of a call's arrays; 0 where this rank has none."""
+    send: Any = call.send
+    recv: Any = call.recv
+    return (0 if send is None else send.pointer, 0 if recv is None else recv.pointer)
+
+
+def check_batch(calls: tuple[Call, ...]) -> None:
+    """Raise unless calls can be put on a stream together.
+
+    Raises
+    ------
+    UsageError
+        If they are on several streams, one of them touches what another one writes, or this rank
+        sends to itself what it does not receive.
+    """
+    first = calls[0].queue
+    assert first is not None
+    if any(call.queue is None or call.queue[0] != first[0] for call in calls):
+        raise UsageError("the calls of a batch are on several streams; give all of them one stream")
+    _check_apart(calls)
+    check_own(calls)
+
+
+def check_own(calls: tuple[Call, ...]) -> None:
+    """Raise if this rank sends to itself what it does not receive in the same calls.
+
+    On a stream the one would wait for the other for ever.
+    """
+    going = [nbytes for call in calls for nbytes in call.own_sends]
+    coming = [nbytes for call in calls for nbytes in call.own_receives]
+    if going != coming:
+        raise UsageError(
+            f"this rank sends messages of {going} bytes to itself and receives {coming} in this call or "
+            "batch; on a device both ends are given together: in one send_recv of the same size, or in "
+            "one batch, in the same order"
+        )
+
+
+def _check_apart(calls: tuple[Call, ...]) -> None:
+    """Raise if one call of a batch touches what another one writes: they are carried out at once."""
+    far = written = _Extent(0, 0, False, "")  # of those so far, that which reaches farthest
+    for extent in sorted(each for call in calls for each in _extents(call)):
+        other = far if extent.written else written
+        if extent.start < other.end:
+            raise UsageError(
+                f"{other.name} and {extent.name} of a batch share memory that one of them writes, and "
+                "a device carries a batch out at once; take one of them out of it"
+            )
+        far = max(far, extent, key=_end)
+        if extent.written:
+            written = max(written, extent, key=_end)
+
+
+class _Extent(NamedTuple):
+    """Memory that one call touches."""
+
+    start: int
+    end: int
+    written: bool
+    name: str
+
+    def meets(self, other: "_Extent") -> bool:
+        return self.start < other.end and other.start < self.end
+
+
+def _end(extent: _Extent) -> int:
+    return extent.end
+
+
+def _extents(call: Call) -> list[_Extent]:
+    """Return where a call reads and writes. What it does to its own arrays is its own matter."""
+    name = call.recipe.label[0]
+    read, write = _extent(call.send, False, name), _extent(call.recv, True, name)
+    if read is not None and write is not None and read.meets(write):
+        return [_Extent(min(read.start, write.start), max(read.end, write.end), True, name)]
+    return [each for each in (read, write) if each is not None]
+
+
+def _extent(array: Any, written: bool, name: str) -> _Extent | None:
+    if array is None or not array.nbytes:
+        return None
+    return _Extent(array.pointer, array.pointer + array.nbytes, written, name)

@@ -1,0 +1,178 @@
+"""The end of a communicator's calls on a device: closed, aborted, or left at the process's exit."""
+
+import logging
+import math
+import os
+import threading
+from time import perf_counter
+
+from hpccomm.communicator.lanes.issuing import StreamIssuer
+from hpccomm.contracts.device import DeviceBackend, DeviceDispatch
+from hpccomm.errors import CommunicationError
+from hpccomm.memory.cuda import streams
+from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.lifetime import ExitStep, at_exit, keep
+from hpccomm.runtime.waiting import Gate, wait
+
+logger = logging.getLogger("hpccomm")
+
+DRAIN_SECONDS = 10.0
+"""All that is under way at exit may take so long; then it is aborted, since freeing it could block."""
+
+ABORT_SECONDS = 2.0
+"""Of those, what is left to abort."""
+
+LET_GO_SECONDS = 10.0
+"""How long the library may take to let go of what is aborted."""
+
+GRAPH_SECONDS = 1.0
+"""The same, and to free what is finalized, where calls were captured: it lets go once no graph is left."""
+
+
+class DeviceEnd:
+    """Ends the device side of one communicator, once.
+
+    Parameters
+    ----------
+    calls : CallEngine
+        The communicator's.
+    issuer : StreamIssuer
+        Has the calls that are under way.
+    dispatch : DeviceDispatch
+        Is closed at the end.
+    backend : DeviceBackend or None
+        What puts calls on streams; None where the host takes part in all of them.
+    device : int
+        CUDA device of this rank.
+    """
+
+    def __init__(
+        self,
+        calls: CallEngine,
+        issuer: StreamIssuer,
+        dispatch: DeviceDispatch,
+        backend: DeviceBackend | None,
+        device: int,
+    ) -> None:
+        self._calls = calls
+        self._issuer = issuer
+        self._pending = issuer.pending
+        self._dispatch = dispatch
+        self._backend = backend
+        self._device = device
+        self._process = os.getpid()
+        self._until = math.inf  # when the process wants to be gone
+        self._closed = False
+        if backend is not None:
+            calls.failure.translators.append(backend.translate)
+            calls.failure.releases.append(self._abandon)
+            _remember(self)
+
+    def close(self) -> None:
+        """Wait until what is under way is done, and free the library's communicators. Blocks.
+
+        Raises
+        ------
+        CollectiveTimeout
+            If the deadline of the communicator passes.
+        """
+        if self._closed or self._process != os.getpid():
+            return
+        self._drain(self._calls.timeout, self._calls.gate)
+        self._closed = True
+        _forget(self)
+        captured = self._pending.captured
+        self._pending.end()
+        with streams.on_device(self._device):
+            if captured and self._backend is not None and not self._backend.release(GRAPH_SECONDS):
+                logger.warning(
+                    "%s: NCCL keeps its communicators as long as there are CUDA graphs with their calls, "
+                    "and frees them in a thread; drop the graphs before finalize",
+                    self._calls.name,
+                )
+            self._dispatch.close()
+
+    def leave(self, until: float) -> None:
+        """At the process's exit: free what can be freed soon, and abort the rest.
+
+        Starts no thread: at exit Python may refuse to.
+
+        Parameters
+        ----------
+        until : float
+            When it is over, as ``time.perf_counter`` counts.
+        """
+        if self._closed or self._process != os.getpid() or self._calls.gate.error is not None:
+            return
+        self._until = until
+        try:
+            self._drain(max(0.0, self._left() - ABORT_SECONDS), Gate())
+        except Exception as error:  # noqa: BLE001 (whatever it is, nothing may be left under way)
+            self._calls.fail(error)
+            return
+        self._closed = True
+        _forget(self)
+        # Captured graphs are there still, as a rule, and NCCL would wait for them: it ends with the
+        # process, and they before it.
+        if self._backend is not None and not self._pending.captured:
+            self._pending.end()
+            if not self._backend.release(self._left(), leaving=True):
+                logger.warning("%s: NCCL has not let go before the exit", self._calls.name)
+
+    def _drain(self, timeout: float, gate: Gate) -> None:
+        """Wait until nothing is under way."""
+
+        def expired(elapsed: float) -> CommunicationError:
+            calls = self._calls
+            error = calls.reports.overdue(("finalize", 0), calls.sequence, timeout, elapsed)
+            calls.fail(error)
+            return error
+
+        try:
+            with streams.on_device(self._device):
+                wait(self._pending.idle, timeout=timeout, gate=gate, expired=expired)
+        except CommunicationError:
+            self._issuer.forget_failure()
+            raise
+
+    def _abandon(self) -> None:
+        """Release the device: the communicator has failed. From any thread."""
+        if self._process != os.getpid():
+            return
+        keep(*self._pending.abandon())
+        _forget(self)
+        if self._backend is not None:
+            patience = GRAPH_SECONDS if self._pending.captured else LET_GO_SECONDS
+            self._backend.abort(min(patience, self._left()))
+
+    def _left(self) -> float:
+        """Return the seconds that are left to this process."""
+        return max(0.0, self._until - perf_counter())
+
+
+_everyone: set[DeviceEnd] = set()
+"""Those that are neither closed nor aborted, whether or not their communicators are still there: the
+device goes on with what they hold."""
+
+_everyone_lock = threading.Lock()
+
+
+def _remember(each: DeviceEnd) -> None:
+    with _everyone_lock:
+        if not _everyone:
+            at_exit(ExitStep.DEVICES, _leave_all)
+        _everyone.add(each)
+
+
+def _forget(each: DeviceEnd) -> None:
+    with _everyone_lock:
+        _everyone.discard(each)
+
+
+def _leave_all() -> None:
+    until = perf_counter() + DRAIN_SECONDS
+    for each in list(_everyone):
+        try:
+            each.leave(until)
+        except Exception:  # the others must still be looked after
+            logger.exception("a communicator failed at exit")

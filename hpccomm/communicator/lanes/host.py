@@ -1,0 +1,213 @@
+"""The lane of arrays in host memory."""
+
+import logging
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.backends.control import Control
+from hpccomm.communicator.lanes.call import Call, Message, Recipe
+from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Intake, Lane, wire_tag
+from hpccomm.communicator.resolving import Resolved
+from hpccomm.contracts.backend import Backend, Buffer
+from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.transport import Steps
+from hpccomm.dispatch import HostDispatch, Route
+from hpccomm.dispatch.policy import AUTO, NATIVE
+from hpccomm.dtypes import DType
+from hpccomm.errors import UsageError
+from hpccomm.memory.cuda.streams import Queue
+from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind, overlap
+from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.operation import Operation, as_one
+from hpccomm.runtime.waiting import completed
+from hpccomm.runtime.work import Work
+
+logger = logging.getLogger("hpccomm")
+
+MESSAGES = 1024
+"""Recipes of messages that are kept; a program that sends more different ones makes them again."""
+
+
+class HostLane(Lane):
+    """Carries out calls on arrays in host memory.
+
+    Parameters
+    ----------
+    calls : CallEngine
+        The communicator's.
+    dispatch : HostDispatch
+        Decides how.
+    backend : Backend
+        Moves messages, and has the memory that the ranks of a node share.
+    """
+
+    memory = "host"
+
+    def __init__(self, calls: CallEngine, dispatch: HostDispatch, backend: Backend) -> None:
+        super().__init__(calls)
+        self.name = backend.name
+        self.dispatch = dispatch
+        self._backend = backend
+        self._messages: dict[object, Recipe[Route]] = {}
+        self._logged_ordinary = False
+
+    def decide(
+        self, name: str, resolved: Resolved, algorithm: str | None, deterministic: bool
+    ) -> Recipe[Route]:
+        """Decide how the calls of that name and meaning are carried out."""
+        route = self.dispatch.decide(resolved.call, algorithm, deterministic)
+        return self._recipe(name, resolved.call.nbytes, route, resolved)
+
+    def _recipe(
+        self, name: str, nbytes: int, route: Route, resolved: Resolved | None = None
+    ) -> Recipe[Route]:
+        calls, label, ordered = self._calls, (name, nbytes), resolved is not None
+        tally = calls.reports.stats.tally(*label)
+        if route.run is not None:
+            issue = calls.blocking(label, tally, route.run)
+        else:
+            issue = calls.polling(label, tally, route.start, ordered=ordered)
+        return Recipe(self, route, label, tally, issue, resolved, ordered)
+
+    def message(self, message: Message) -> Call:
+        """Return a point-to-point call."""
+        name, to, origin = message.name, message.to, message.origin
+        source: Any = message.source
+        target: Any = message.target
+        send = None if source is None else self.prepared(source, "x", False)
+        recv = None if target is None else self.prepared(target, "out", True)
+        apart = send is not None and recv is not None and overlap(send, recv)
+        nbytes = 0
+        if not (to is None and origin is None) or name == "send_recv":
+            nbytes = max(each.nbytes for each in (send, recv) if each is not None)
+        key = (name, to, origin, message.tag, nbytes, apart)
+        recipe = self._messages.get(key)
+        if recipe is None:
+            if len(self._messages) >= MESSAGES:
+                self._messages.clear()
+            route = self._message_route(name, to, origin, wire_tag(message.tag, ARRAYS), apart)
+            recipe = self._messages[key] = self._recipe(name, nbytes, route)
+        return Call(recipe, send, recv, message.result, message.keep)
+
+    def _message_route(
+        self, name: str, to: int | None, origin: int | None, wire: int, apart: bool
+    ) -> Route:
+        """Return the route of messages. With `apart`, what is received replaces what is sent."""
+        transport = self._backend.messages
+
+        def start(send: Buffer, recv: Buffer) -> Steps:
+            requests = []
+            outgoing = send.copy() if apart and send is not None else send
+            if origin is not None and recv is not None:
+                requests.append(transport.irecv(recv, origin, wire))
+            if to is not None and outgoing is not None:
+                requests.append(transport.isend(outgoing, to, wire))
+            return completed(requests)
+
+        reason = "the backend has messages of its own"
+        return Route(Choice(name, "host", self.name, NATIVE, None, False, reason), start)
+
+    def prepared(self, array: Array, name: str, written: bool) -> Array:
+        """Return an array as 1-D, over the same memory."""
+        flags = array.flags
+        if not flags.c_contiguous or (written and not flags.writeable):
+            check_layout(array, name, written=written)
+        return array if array.ndim == 1 else array.reshape(-1)
+
+    def queue_of(self, stream: object) -> NoReturn:
+        """Raise: host arrays have no stream."""
+        raise UsageError(f"stream is {stream!r}; it is for device arrays, and this call has none")
+
+    def new_like(self, x: Any, shape: tuple[int, ...], dtype: DType, queue: Queue | None) -> Any:
+        """Return a new array of the kind of `x`, for a result."""
+        return empty_like_kind(x, shape, dtype)
+
+    def clear(self, new: Any, x: Any, queue: Queue | None) -> None:
+        """Fill a new array with zeros."""
+        as_bytes(new).fill(0)
+
+    def run(self, call: Call, limit: float) -> Any:
+        """Carry a call out and return its result."""
+        call.recipe.issue(call.send, call.recv, call.keep, limit)
+        return call.result
+
+    def start(self, call: Call, limit: float) -> Work:
+        """Start a call that goes on by itself."""
+        return self._calls.start(_operation(call), limit, call.result)
+
+    def plan(
+        self, call: Call, limit: float, intake: Intake, otherwise: Callable[[], Any]
+    ) -> Callable[[], Any]:
+        """Return the shortest way to carry a call out again and again."""
+        calls, issue = self._calls, call.recipe.issue
+        acquire, release, gate = calls.busy.acquire, calls.busy.release, calls.gate
+        send, recv, keep, result = call.send, call.recv, call.keep, call.result
+
+        def planned() -> Any:
+            if intake.diverted or calls.closed or gate.error is not None or not acquire(False):
+                return otherwise()
+            try:
+                issue(send, recv, keep, limit)
+            finally:
+                release()
+            return result
+
+        return planned
+
+    def make_ready(self, call: Call) -> None:
+        """Do nothing: a call on host arrays needs nothing more."""
+
+    def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:
+        """Carry calls out together: messages at the same time, collectives in their order."""
+        whole = as_one(tuple(_operation(call) for call in calls))
+        if async_op:
+            return self._calls.start(whole, limit, None)
+        self._calls.operate(whole, limit)
+        return None
+
+    def registered(self, call: Call) -> bool:
+        """Tell whether a call's arrays on this rank are in memory that its peers map. Local."""
+        send: Any = call.send
+        recv: Any = call.recv
+        return self.dispatch.registered(send, recv)
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        """Return an array in memory that the ranks of the node map."""
+        shared = self._backend.collectives.shared
+        if shared is not None:
+            return shared.empty(prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+        if not self._logged_ordinary:
+            self._logged_ordinary = True
+            logger.info(
+                "communicator %r: the ranks of a node share no memory; empty() gives ordinary arrays",
+                self._calls.name,
+            )
+        return np.empty(shape, dtype)
+
+    def tried(self, given: NDArray[Any], control: Control) -> Iterator[tuple[Choice, NDArray[Any]]]:
+        """Try the library's way, messages, and memory that is shared: of a node, or within several."""
+        shared = "shm" if self._backend.topology.num_nodes == 1 else "hierarchical"
+        there = {AUTO, *self.dispatch.applicable(SELF_CHECK, False)}
+        for algorithm in sorted({AUTO, "recursive_doubling", shared} & there):
+            x = given.copy()
+            route = self.dispatch.decide(SELF_CHECK, algorithm, False)
+            if route.run is None:
+                self._calls.drive("self-check", route.start(x, x))
+            else:
+                with self._calls.beside_watchdog("self-check"):
+                    route.run(x, x)
+            yield route.choice, x
+
+    def close(self) -> None:
+        """Do nothing: the backend is ended by itself."""
+
+
+def _operation(call: Call) -> Operation:
+    """Return a call as something polled."""
+    recipe, send, recv = call.recipe, call.send, call.recv
+    start = recipe.route.start
+    return Operation(*recipe.label, lambda: start(send, recv), call.keep, recipe.ordered)

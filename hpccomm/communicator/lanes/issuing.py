@@ -1,0 +1,218 @@
+"""Puts the calls of one communicator on its device's streams, and remembers them until they are done."""
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, NoReturn
+
+from hpccomm.contracts.device import DeviceBackend, Launch
+from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.memory.cuda import streams
+from hpccomm.memory.cuda.streams import Queue
+from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.operation import Label
+from hpccomm.runtime.pending import PendingCall, PendingCalls
+from hpccomm.runtime.stats import Tally
+from hpccomm.runtime.stderr import tell
+from hpccomm.runtime.work import DeviceWork
+
+CAUSES = (
+    "A rank did not take part, is late, or gave other arguments: NCCL does not compare the count, dtype, "
+    "op and root of its ranks"
+)
+"""What may have kept a call on a device."""
+
+TOGETHER = "put them into one send_recv or one batch"
+
+IssueOnStream = Callable[[int, int, Queue, object, float], None]
+"""``issue(send, recv, queue, keep, timeout)`` puts a call on a stream: addresses, the stream, what must
+live until it is done, and seconds."""
+
+
+class StreamIssuer:
+    """Puts calls on streams.
+
+    Parameters
+    ----------
+    calls : CallEngine
+        The communicator's.
+    backend : DeviceBackend or None
+        What puts calls on streams; None where the host takes part in all of them.
+    device : int
+        CUDA device of this rank.
+    high_priority : bool
+        Whether the stream of asynchronous calls goes before others.
+
+    Attributes
+    ----------
+    pending : PendingCalls
+        The calls that are under way.
+    """
+
+    def __init__(
+        self,
+        calls: CallEngine,
+        backend: DeviceBackend | None,
+        device: int,
+        *,
+        high_priority: bool,
+    ) -> None:
+        check = (lambda: None) if backend is None else backend.check
+        self.pending = PendingCalls(device, check, self._lost)
+        self._calls = calls
+        self._device = device
+        self._high_priority = high_priority
+        self._own: Any = None  # the stream of asynchronous calls, once there is one
+
+    def issuing(
+        self, label: Label, tally: Tally, launch: Launch, *, noted: bool = True
+    ) -> IssueOnStream:
+        """Return what puts a call on a stream, and returns.
+
+        Its seconds are the host's. It is remembered until it is done, unless `launch` sees to that
+        (`noted` is False). A call costs a microsecond: nothing is looked up that can be known before.
+        """
+        calls, pending, note, nbytes = self._calls, self.pending, self.pending.note, label[1]
+        reports = calls.reports
+        pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
+
+        def issue(send: int, recv: int, queue: Queue, keep: object, timeout: float) -> None:
+            calls.sequence = sequence = calls.sequence + 1
+            if pre.registered:
+                pre(reports.info(label, sequence))
+            stream, holder = queue
+            begin = perf_counter()
+            pending.entered = (begin, timeout, label, sequence)
+            try:
+                launch(send, recv, stream)
+                pending.entered = None
+                if noted:
+                    note(stream, holder, keep, begin, timeout, label, sequence)
+            except BaseException as error:  # noqa: BLE001 (raised again)
+                pending.entered = None
+                self._not_issued(error, label, perf_counter() - begin, keep, stream)
+            elapsed = perf_counter() - begin
+            tally.calls += 1
+            tally.nbytes += nbytes
+            tally.seconds += elapsed
+            if elapsed > slow_call or post.registered:
+                reports.report(label, sequence, elapsed)
+
+        return issue
+
+    def _not_issued(
+        self, error: BaseException, label: Label, elapsed: float, keep: object, stream: int
+    ) -> NoReturn:
+        """Raise what kept a call from being put on a stream.
+
+        If the watchdog released it from the library, that is what the watchdog found. What a captured
+        call is refused for is harmless: nothing of it has run.
+        """
+        failure = self._calls.gate.error
+        if failure is not None and isinstance(error, Exception):
+            error = failure.__cause__ or failure
+        harmless = isinstance(error, UsageError) and not streams.undisturbed(stream)
+        self._calls.failed(error, label, elapsed, keep, harmless=harmless)
+
+    def start(
+        self,
+        label: Label,
+        tally: Tally,
+        launch: Launch,
+        addresses: tuple[int, int],
+        queue: Queue,
+        current: Callable[[], Queue],
+        keep: object,
+        limit: float,
+        result: Any,
+    ) -> DeviceWork:
+        """Issue a call on the communicator's own stream, behind what its arrays wait for.
+
+        Parameters
+        ----------
+        label, tally, launch
+            As of `issuing`.
+        addresses : tuple of int
+            Where the arrays lie.
+        queue : tuple of int and object
+            The stream on which they are ready.
+        current : callable
+            Returns the current stream of the arrays' framework.
+        keep : object
+            What must live until the call is done.
+        limit : float
+            Seconds.
+        result : object
+            What the call returns.
+        """
+        own, pending = self.own_stream(), self.pending
+        under_way: PendingCall | None = None
+
+        def apart(send: int, recv: int, stream: int) -> None:
+            nonlocal under_way
+            with streams.on_device(self._device):
+                event = pending.event()
+                streams.record(event, stream)
+                streams.order(event, own)
+                launch(send, recv, own)
+                sequence = self._calls.sequence
+                under_way = pending.depart(
+                    own, self._own, keep, perf_counter(), limit, label, sequence
+                )
+                # A captured event belongs to the graph until the capture ends.
+                if not under_way.captured:
+                    pending.give(event)
+
+        self.issuing(label, tally, apart, noted=False)(*addresses, queue, keep, limit)
+        assert under_way is not None
+        return DeviceWork(
+            pending,
+            under_way,
+            result=result,
+            gate=self._calls.gate,
+            current=current,
+            expired=self._expired,
+            raised=self.forget_failure,
+        )
+
+    def own_stream(self) -> int:
+        """Return the stream of asynchronous calls."""
+        if self._own is None:
+            self._own = streams.make_stream(self._device, high_priority=self._high_priority)
+        pointer: int = self._own.ptr
+        return pointer
+
+    # Failure.
+
+    def forget_failure(self) -> None:
+        """Note that a call has raised the failure that the watchdog found."""
+        self._calls.failure.unraised = None
+
+    def _expired(self, call: PendingCall, elapsed: float) -> CommunicationError:
+        """Fail the communicator, whose deadline passed while somebody waited."""
+        error = self._overdue(call, elapsed)
+        call.error = error
+        self._calls.fail(error)
+        return error
+
+    def _overdue(self, call: PendingCall, elapsed: float) -> CommunicationError:
+        causes = CAUSES
+        if call.label[0] in ("send", "recv", "send_recv", "batch"):
+            causes = f"{CAUSES}; or both ends send before they receive: {TOGETHER}"
+        reports = self._calls.reports
+        return reports.overdue(call.label, call.sequence, call.timeout, elapsed, causes)
+
+    def _lost(self, call: PendingCall | None, error: CommunicationError | None) -> BaseException:
+        """Take note of a failure that the watchdog found."""
+        if error is None:
+            assert call is not None
+            error = self._overdue(call, perf_counter() - call.begin)
+        # Before anybody can see it: whoever raises it clears this.
+        self._calls.failure.unraised = error
+        if call is not None:
+            call.error = error
+        self._calls.fail(error)
+        tell(
+            f"hpccomm: {error}\nhpccomm: communicator {self._calls.name!r} is aborted, so that its "
+            "streams go on; results of its calls that were under way are undefined"
+        )
+        return error

@@ -1,0 +1,220 @@
+"""What the lanes of host and device memory have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.backends.control import Control
+from hpccomm.communicator.lanes.call import Call, Message, Recipe
+from hpccomm.communicator.resolving import Resolved
+from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.signature import Signature
+from hpccomm.dtypes import DType
+from hpccomm.memory.cuda.streams import Queue
+from hpccomm.memory.views import View, view
+from hpccomm.reductions import ReduceOp
+from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.work import Work
+
+# Arrays and objects share the transport; one bit of the tag keeps them apart.
+ARRAYS, OBJECTS = 0, 1
+
+SELF_CHECK = Signature("all_reduce", np.dtype(np.float64), (4,), op=ReduceOp.SUM, in_place=True)
+"""What is tried on each way when a communicator is made."""
+
+
+def wire_tag(tag: int, kind: int) -> int:
+    """Return the transport's tag for the user's `tag` and a kind of message."""
+    return 2 * tag + kind
+
+
+class Intake(Protocol):
+    """Where calls go.
+
+    Attributes
+    ----------
+    diverted : bool
+        Whether something takes calls instead of their being issued: a batch, say.
+    """
+
+    diverted: bool
+
+
+class Lane(ABC):
+    """Carries out the calls of one communicator on arrays in one kind of memory.
+
+    Attributes
+    ----------
+    name : str
+        The way that data takes, as in ``comm.backends``.
+    memory : str
+        The kind of memory, for messages.
+    """
+
+    name: str
+    memory: str
+
+    def __init__(self, calls: CallEngine) -> None:
+        self._calls = calls
+
+    # What a call is made of.
+
+    @abstractmethod
+    def decide(
+        self, name: str, resolved: Resolved, algorithm: str | None, deterministic: bool
+    ) -> Recipe[Any]:
+        """Decide how the calls of that name and meaning are carried out. Local; the same on all ranks.
+
+        Raises
+        ------
+        UsageError
+            If `algorithm` does not apply.
+        """
+
+    def bind(
+        self,
+        recipe: Recipe[Any],
+        x: Any,
+        out: Any,
+        a: View | None,
+        b: View | None,
+        stream: object,
+    ) -> Call:
+        """Return a call on the user's arrays `x` and `out`, which are seen as `a` and `b`.
+
+        Raises
+        ------
+        UsageError
+            If the memory does not fit.
+        """
+        resolved = recipe.resolved
+        assert resolved is not None
+        queue = None if stream is None else self.queue_of(stream)
+        send = a
+        if a is not None and (resolved.send == "x" or resolved.recv == "x"):
+            send = self.prepared(a, "x", resolved.written)
+        recv: View | None
+        if resolved.recv == "x":
+            result, recv = x, send
+        elif resolved.recv is None:
+            result = recv = None
+        else:
+            if resolved.recv == "new":
+                result = self.new_like(x, resolved.shape, resolved.call.dtype, queue)
+                b = result if result.__class__ is np.ndarray else view(result, "out")
+                if resolved.zeroed:
+                    self.clear(b, x, queue)
+            else:
+                result = out
+            assert b is not None
+            recv = self.prepared(b, "out", True)
+        if resolved.send != "x":
+            send = None
+        return Call(recipe, send, recv, result, (x, result), queue)
+
+    @abstractmethod
+    def message(self, message: Message) -> Call:
+        """Return a point-to-point call.
+
+        Raises
+        ------
+        UsageError
+            If the tag does not apply.
+        """
+
+    @abstractmethod
+    def prepared(self, array: Any, name: str, written: bool) -> Any:
+        """Return an array as calls take it.
+
+        Raises
+        ------
+        UsageError
+            If its layout does not fit.
+        """
+
+    @abstractmethod
+    def queue_of(self, stream: object) -> Queue:
+        """Return what the user gave as `stream`.
+
+        Raises
+        ------
+        UsageError
+            If it is no stream, or these arrays have none.
+        """
+
+    @abstractmethod
+    def new_like(self, x: Any, shape: tuple[int, ...], dtype: DType, queue: Queue | None) -> Any:
+        """Return a new array of the kind of `x`, for a result that is filled on a stream."""
+
+    @abstractmethod
+    def clear(self, new: Any, x: Any, queue: Queue | None) -> None:
+        """Fill a new array that `new_like` made with zeros, on the same stream."""
+
+    # Carrying calls out.
+
+    @abstractmethod
+    def run(self, call: Call, limit: float) -> Any:
+        """Carry a call out, within so many seconds, and return its result."""
+
+    @abstractmethod
+    def start(self, call: Call, limit: float) -> Work:
+        """Start a call that goes on by itself."""
+
+    @abstractmethod
+    def plan(
+        self, call: Call, limit: float, intake: Intake, otherwise: Callable[[], Any]
+    ) -> Callable[[], Any]:
+        """Return the shortest way to carry a call out again and again.
+
+        A plan costs a microsecond: nothing is looked up that can be known before.
+
+        Parameters
+        ----------
+        call : Call
+            The call, which each time is one of its own.
+        limit : float
+            Seconds each time.
+        intake : Intake
+            Where calls go.
+        otherwise : callable
+            Does the same, step by step: for when calls are taken elsewhere, or refused.
+        """
+
+    @abstractmethod
+    def make_ready(self, call: Call) -> None:
+        """Make what a planned call needs. Collective; blocks."""
+
+    def admitted(self, call: Call) -> Call:
+        """Return a call as a batch takes it, which carries it out later."""
+        return call
+
+    @abstractmethod
+    def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:
+        """Carry calls out together."""
+
+    # Memory, and the end.
+
+    @abstractmethod
+    def registered(self, call: Call) -> bool:
+        """Tell whether a call's arrays on this rank, all that have elements, are registered. Local."""
+
+    @abstractmethod
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        """Return an array in registered memory, where there is such."""
+
+    @abstractmethod
+    def tried(self, given: NDArray[Any], control: Control) -> Iterator[tuple[Choice, NDArray[Any]]]:
+        """Carry `SELF_CHECK` out on copies of `given`, on each way that there is. Collective; blocks.
+
+        Yields
+        ------
+        Choice and ndarray
+            The way, and what came of it.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what it owns, after all that is under way has ended. Blocks."""

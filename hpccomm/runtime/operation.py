@@ -1,0 +1,85 @@
+"""Polled operations, and the names by which calls are counted and reported."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpccomm.contracts.transport import Steps
+from hpccomm.errors import BufferMismatch
+
+Label = tuple[str, int]
+"""A call's name and the bytes of this rank's larger array."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """A polled operation that has not begun.
+
+    Attributes
+    ----------
+    name : str
+        Such as ``"all_reduce"``.
+    nbytes : int
+        Bytes of this rank's larger array.
+    start : callable
+        Returns its steps.
+    keep : tuple
+        What must live until it is done.
+    ordered : bool
+        Whether all ranks issue it in one order (collectives), so that it must wait for those before
+        it. Point-to-point calls need not wait.
+    """
+
+    name: str
+    nbytes: int
+    start: Callable[[], Steps]
+    keep: tuple[object, ...] = ()
+    ordered: bool = True
+
+    @property
+    def label(self) -> Label:
+        """Its name and bytes."""
+        return self.name, self.nbytes
+
+
+def as_one(operations: tuple[Operation, ...]) -> Operation:
+    """Return operations as one, which carries them out together."""
+    return Operation(
+        "batch",
+        sum(each.nbytes for each in operations),
+        lambda: together(operations),
+        tuple(each.keep for each in operations),
+        ordered=any(each.ordered for each in operations),
+    )
+
+
+def together(operations: tuple[Operation, ...]) -> Steps:
+    """Run operations at the same time, but the ordered ones one after the other.
+
+    Where a message has another size than its array, the others are completed before that is raised.
+    """
+    mismatch: BufferMismatch | None = None
+    ordered = [each.start for each in operations if each.ordered]
+    under_way = [each.start() for each in operations if not each.ordered]
+    if ordered:
+        under_way.append(_in_turn(ordered))
+    while under_way:
+        left = []
+        progress = False
+        for steps in under_way:
+            try:
+                moved = next(steps, None)
+            except BufferMismatch as error:
+                mismatch, moved = mismatch or error, None
+            progress |= moved is not False
+            if moved is not None:
+                left.append(steps)
+        under_way = left
+        if under_way:
+            yield progress
+    if mismatch is not None:
+        raise mismatch
+
+
+def _in_turn(starts: list[Callable[[], Steps]]) -> Steps:
+    for start in starts:
+        yield from start()
