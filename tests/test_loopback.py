@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from chosen import conformance_runs
+from chosen import behaviour_of, conformance_runs
 
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -58,7 +58,7 @@ def runs(*, everything: bool) -> Iterator[tuple[str, World, tuple[conformance.Ca
         if world[0] >= case.min_size
     ]
     chosen = [
-        (case.name.partition("[")[0], world, case)
+        (behaviour_of(case), world, case)
         for case, world in conformance_runs(possible, everything=everything)
     ]
     # Starting ranks costs more than most cases do: those of one behaviour share them.
