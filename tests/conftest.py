@@ -93,7 +93,7 @@ def launch_environment() -> dict[str, str]:
     return environment
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def launcher() -> str:
     """Path of mpiexec: what HPCCOMM_MPIEXEC says, else the one beside this interpreter.
 
@@ -106,7 +106,7 @@ def launcher() -> str:
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def mpiexec(launcher: str) -> Mpiexec:
     """Start ``python ARGUMENTS`` on n ranks: ``mpiexec(2, "-m", "hpccomm", "perf", ...)``.
 
