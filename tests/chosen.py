@@ -1,9 +1,10 @@
 """Which cases a run takes of the many that parameters combine to.
 
-``pytest --all`` runs every combination. Without it, a test that is marked ``pairs`` runs only some: as
-few as it takes for any two values of two of its parameters to meet in one of them. Most faults depend
-on one value or on two that meet, so these cases find nearly all that the whole product finds. The
-conformance suite is chosen from in the same way, over its cases and the numbers of ranks.
+``pytest --all`` runs every combination. Without it, the marks of a test say what runs: of one marked
+``pairs`` as few cases as it takes for any two values of two of its parameters to meet in one of them.
+Most faults depend on one value or on two that meet, so these cases find nearly all that the whole
+product finds. The conformance suite is chosen from in the same way, over its cases and the numbers of
+ranks. Where the parameters have little to do with each other, ``values`` takes each value once.
 
 What is chosen depends on nothing but the cases and their order: it is the same in every run, on every
 rank of a job and in every process of pytest-xdist.
@@ -88,17 +89,28 @@ def values_of_case(case: conformance.Case) -> Values:
     return values
 
 
+MARKS = {
+    "pairs": "without --all, as few cases as let any two values of parameters meet",
+    "values": "without --all, as few cases as have each value of each parameter",
+    "thorough": "with --all alone",
+}
+
+
 def chosen_items(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """Return the tests of a run that does not take all: of those marked ``pairs`` only some."""
-    tests: dict[Hashable, list[pytest.Function]] = defaultdict(list)
+    """Return the tests of a run that does not take all: what their marks choose."""
+    tests: dict[tuple[str, Hashable], list[pytest.Function]] = defaultdict(list)
     chosen = set()
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("pairs"):
-            tests[item.parent, item.originalname].append(item)
-        else:
+        mark = next((name for name in MARKS if item.get_closest_marker(name)), None)
+        if mark is None:
             chosen.add(item)
-    for cases in tests.values():
-        chosen.update(pairwise(cases, _values_of_item))
+        elif mark != "thorough" and isinstance(item, pytest.Function):
+            tests[mark, (item.parent, item.originalname)].append(item)
+    for (mark, _), cases in tests.items():
+        if mark == "pairs":
+            chosen.update(pairwise(cases, _values_of_item))
+        else:
+            chosen.update(cover(cases, lambda item: _values_of_item(item).items()))
     return chosen
 
 

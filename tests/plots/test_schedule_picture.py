@@ -84,6 +84,7 @@ def said(shown: Subject, segment: int, channels: int) -> Counter[tuple[str, int,
     return found
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(("collective", "name"), EVERY)
 def test_each_message_has_its_arrow(collective: str, name: str) -> None:
     shown = example(collective, name)
