@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.schedules.cost.links import Links, joined
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.schedule import (
     Channel,
@@ -28,7 +29,6 @@ from hpccomm.schedules.schedule import (
     Schedule,
     touched,
 )
-from hpccomm.schedules.simulate.links import Links, joined
 
 Times = NDArray[np.float64]
 """Rows of seconds, float64 (rows, 1); or with what they are made of, (rows, 1 + parameters)."""

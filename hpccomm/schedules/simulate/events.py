@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpccomm.errors import UsageError
+from hpccomm.schedules.cost.links import LinkRoutes, Links, Times, joined
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.schedule import (
     Column,
@@ -31,7 +32,6 @@ from hpccomm.schedules.schedule import (
     Schedule,
     touched,
 )
-from hpccomm.schedules.simulate.links import LinkRoutes, Links, Times, joined
 from hpccomm.schedules.simulate.repeats import ClockSlice, Repeats, rows
 
 
