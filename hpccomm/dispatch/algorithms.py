@@ -15,7 +15,8 @@ from hpccomm.dispatch import policy
 from hpccomm.dispatch.execution import Program, Runner, Variants, compiled
 from hpccomm.dispatch.sharing import Sharing
 from hpccomm.dtypes import DType
-from hpccomm.reductions import Folder, Op, ReduceOp, name_of
+from hpccomm.memory.folding import Folder
+from hpccomm.reductions import Op, ReduceOp, name_of
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.schedule import Build, Schedule, Tuning, world
 from hpccomm.settings import DEFAULT_SEGMENT
