@@ -22,7 +22,6 @@ extensions = [
     "sphinx.ext.autosummary",  # for its role autolink
     "sphinx.ext.doctest",
     "formulas",
-    "packages",
     "pictures",
     "self_contained",
     "tables",

@@ -53,6 +53,10 @@ class CommOptions:
     tuning_file : str or None
         The results file of ``hpccomm tune`` whose table `auto` goes by; rank 0 reads it. None takes
         ``HPCCOMM_TUNING_FILE``; an empty name, or none, leaves the tables that come with hpccomm.
+    network : str or None
+        The description of the cluster on which `auto` compares hpccomm's algorithms where no table
+        fits: a ready one or a TOML file, as for ``hpccomm simulate``; rank 0 reads it. None takes
+        ``HPCCOMM_NETWORK``; an empty name, or none, takes what is typical.
     shared_memory : str or None
         How the ranks of a node reach each other's plain arrays: ``"pages"`` (the kernel copies from
         and to the peer's memory), ``"staging"`` (through a shared buffer), ``"auto"`` (the first that
@@ -75,6 +79,7 @@ class CommOptions:
     algorithm: str | None = None
     segment: int | None = None
     tuning_file: str | None = None
+    network: str | None = None
     shared_memory: str | None = None
     shared_memory_room: int | None = None
     high_priority_stream: bool = False
@@ -185,6 +190,7 @@ _CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "algorithm": _check_algorithm,
     "segment": check_bytes,
     "tuning_file": _check_file,
+    "network": _check_file,
     "shared_memory": _check_shared_memory,
     "shared_memory_room": check_bytes,
     "high_priority_stream": check_bool,
@@ -261,6 +267,13 @@ VARIABLES: tuple[Variable, ...] = (
         "the table that auto goes by",
     ),
     Variable(
+        "HPCCOMM_NETWORK",
+        str,
+        "",
+        "a description of a cluster, by name or file",
+        "what auto compares algorithms on where no table fits",
+    ),
+    Variable(
         "HPCCOMM_SHARED_MEMORY",
         _one_of_shared_memory,
         "auto",
@@ -335,6 +348,7 @@ class Settings:
     algorithm: str
     segment: int | None
     tuning_file: str
+    network: str
     shared_memory: str
     shared_memory_room: int
     high_priority_stream: bool
@@ -375,6 +389,7 @@ def merge(backend: str, timeout: float | None, options: CommOptions | None) -> S
         algorithm=str(options.algorithm or read("HPCCOMM_ALGORITHM")),
         segment=None if segment is None else check_bytes("segment", segment),
         tuning_file=str(_first(options.tuning_file, "HPCCOMM_TUNING_FILE")),
+        network=str(_first(options.network, "HPCCOMM_NETWORK")),
         shared_memory=str(_first(options.shared_memory, "HPCCOMM_SHARED_MEMORY")),
         shared_memory_room=check_bytes(
             "shared_memory_room", _first(options.shared_memory_room, "HPCCOMM_SHARED_MEMORY_ROOM")

@@ -97,12 +97,71 @@ def everywhere(ranks: int, options: CommOptions) -> list[str]:
     return said
 
 
-def test_a_file_of_another_shape_is_refused_on_every_rank(tmp_path: Path) -> None:
+def test_a_file_of_another_shape_steps_aside_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def opened(comm: hpccomm.Communicator) -> str:
+        return comm.explain("all_reduce", np.ones(4096, np.uint8)).reason
+
     file = write(tmp_path / "t.h5", replace(shape(), ranks=7, ranks_per_node=7))
-    said = everywhere(RANKS, CommOptions(tuning_file=file))
+    options = CommOptions(tuning_file=file)
+    with caplog.at_level("WARNING", logger="hpccomm"):
+        reasons = run_ranks(RANKS, opened, options=options)
+        assert run_ranks(RANKS, opened, options=options) == reasons
+    assert reasons == [reasons[0]] * RANKS
+    assert "built-in table" in reasons[0]
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert f"tuning file {file} does not fit this job" in said
+    assert "ranks is 3 here and 7 in the table" in said
+    assert "run `hpccomm tune` under the same mpiexec" in said
+    # One of this shape counts, whatever others the file has.
+    both = write(tmp_path / "both.h5", replace(shape(), ranks=7, ranks_per_node=7), shape())
+    assert "both.h5" in run_ranks(RANKS, opened, options=CommOptions(tuning_file=both))[0]
+
+
+def test_ranks_that_name_different_files_are_refused_on_every_rank(tmp_path: Path) -> None:
+    file = write(tmp_path / "t.h5", shape())
+
+    def apart(comm: hpccomm.Communicator) -> str:
+        named = CommOptions(tuning_file=file if comm.rank else "")
+        with pytest.raises(hpccomm.ConfigurationError, match="tuning_file is") as caught:
+            hpccomm.new_comm("loopback", options=named)
+        return str(caught.value)
+
+    assert len(set(run_ranks(RANKS, apart))) == 1
+
+
+NETWORK = """
+nodes = 2
+ranks_per_node = 1
+reduce = 1e10
+[across]
+latency = 5e-2
+bandwidth = 1e12
+"""
+
+
+def test_the_network_of_the_settings_is_rank_0s_on_every_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "slow.toml"
+    file.write_text(NETWORK)
+
+    def known(comm: hpccomm.Communicator) -> tuple[str, float]:
+        network = comm.policy.network
+        assert network.inner is not None
+        return network.name, network.inner.latency
+
+    typical = run_ranks(RANKS, known)
+    assert typical == [("typical", 8e-6)] * RANKS
+    # It has no [inner]: there what is typical counts.
+    named = run_ranks(RANKS, known, options=CommOptions(network=str(file)))
+    assert named == [("slow", 8e-6)] * RANKS
+    monkeypatch.setenv("HPCCOMM_NETWORK", "lab1g")
+    assert run_ranks(RANKS, known)[0] == ("lab1g", 1e-6)
+    said = everywhere(RANKS, CommOptions(network=str(tmp_path / "none.toml")))
     assert len(said) == RANKS
-    assert len(set(said)) == 1
-    assert "ranks is 3 here and 7 in the table" in said[0]
+    assert "is no ready network" in said[0]
 
 
 def test_facts_that_rank_0_cannot_read_are_an_error_on_every_rank(

@@ -72,7 +72,7 @@ _FLAGS = (
         "--algorithm NAME[,NAME...]",
         readers.listed,
         f"one table for each of these, or {readers.ALL} that the collective has (default: those that "
-        "auto takes for small and for large arrays)",
+        "are estimated to be the fastest at the smallest and the largest size)",
     ),
     Flag(
         f"--model {{{','.join(MODELS)}}} {EVENTS}",

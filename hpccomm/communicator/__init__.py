@@ -1,4 +1,4 @@
-"""`Communicator`: a documented face over one engine, which is composed of parts."""
+"""The communicator: thin methods over paths, control plane and calls."""
 
 from hpccomm.communicator.communicator import Communicator
 

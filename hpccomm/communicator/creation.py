@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -23,6 +24,7 @@ from hpccomm.dispatch.policy import Machine, Tables, stored, text
 from hpccomm.errors import BackendUnavailable, ConfigurationError
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.watchdog import Station, beside, watch
+from hpccomm.schedules.cost.network_files import dump, load, parse, typical
 from hpccomm.settings import CommOptions, Settings
 
 logger = logging.getLogger("hpccomm")
@@ -170,10 +172,13 @@ def _agree(backend: Backend, control: Control, merged: Settings) -> None:
 def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
     """Return the tables that `auto` chooses from: rank 0's, on every rank. Collective; blocks.
 
+    A tuning file that was measured on another shape of job is left aside, with a warning on rank 0.
+
     Raises
     ------
     ConfigurationError
-        On every rank, if the tuning file cannot be used, or the system does not say what it is.
+        On every rank, if rank 0 cannot read the tuning file or the description of the network, or
+        the system does not say what it is.
     """
     told: object = None
     if backend.rank == 0:
@@ -182,12 +187,14 @@ def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
             library = "" if backend.mpi_comm is None else mpi.vendor(mpi.start())
             found = library, machine.processor(), machine.cores()
             tuned = stored.read(merged.tuning_file) if merged.tuning_file else ()
-            told = found, [text.dump(table) for table in tuned], ""
+            links = load(merged.network) if merged.network else typical()
+            described = links.name, dump(links)
+            told = found, [text.dump(table) for table in tuned], described, ""
         except ConfigurationError as error:
-            told = (), [], str(error)
+            told = (), [], (), str(error)
         except OSError as error:
-            told = (), [], f"rank 0 cannot read what auto goes by: {error}; let it be read"
-    facts, written, failure = json.loads(control.bcast(json.dumps(told).encode()))
+            told = (), [], (), f"rank 0 cannot read what auto goes by: {error}; let it be read"
+    facts, written, described, failure = json.loads(control.bcast(json.dumps(told).encode()))
     try:
         if failure:
             raise ConfigurationError(failure)
@@ -195,13 +202,22 @@ def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
             Machine(*facts),
             tuple(text.parse(table) for table in written),
             merged.tuning_file,
+            parse(described[1], described[0], described[0]),
         )
-        way = memory_way(sharing(backend, merged))
-        tables.check(tables.shape(backend.name, backend.topology, way))
     except ConfigurationError:
         backend.close()
         raise
+    way = memory_way(sharing(backend, merged))
+    misfit = tables.misfit(tables.shape(backend.name, backend.topology, way))
+    if misfit and backend.rank == 0:
+        _warn_once(misfit)
     return tables
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """Log a warning, unless it was logged before: programs make communicators again and again."""
+    logger.warning("%s", message)
 
 
 def _raise_different(told: dict[int, dict[str, object]]) -> None:

@@ -8,20 +8,20 @@ between the two.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import DeviceRoute, Piece, message_name
+from hpccomm.contracts.device import DeviceRoute, Piece
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.device_schedules import DeviceSchedules, Planned
 from hpccomm.dispatch.execution.alternating import Alternating
 from hpccomm.dispatch.send_order import SendOrder
+from hpccomm.dispatch.staged import message_name, refuse_capture
 from hpccomm.memory.cuda import users
 from hpccomm.memory.cuda.aliases import aliased, landing
 from hpccomm.memory.cuda.memory import copy
@@ -70,7 +70,6 @@ class CudaAwareDispatch:
         wire: Callable[[int], int],
         reason: str,
     ) -> None:
-        self._size = backend.size
         self._setting = settings.algorithm
         self._device = device
         self._messages = backend.messages
@@ -98,7 +97,8 @@ class CudaAwareDispatch:
         over = f"{self.name}, on device arrays{_NATIVE if algorithm == policy.NATIVE else ''}"
         name, why = policy.taken(algorithm, self._setting, names, call.name, over), "as asked"
         if name == policy.AUTO:
-            name, why = policy.own(call, self._size), "by the size of the array"
+            name = policy.fastest(call, names, self._schedules.network).algorithm
+            why = "the shortest estimated time of hpccomm's algorithms"
         ordered = f"; {policy.IN_ORDER}" if deterministic else ""
         planned = self._schedules.planned(call, name, deterministic)
         choice = Choice(
@@ -110,7 +110,12 @@ class CudaAwareDispatch:
             registered=False,
             reason=f"{why}{ordered}; MPI is given device memory, since {self._reason}",
         )
-        return DeviceRoute(choice, start=partial(self._steps, planned))
+
+        def start(send: int, recv: int, stream: int) -> Steps:
+            refuse_capture(call.name, stream)
+            return self._steps(planned, send, recv, stream)
+
+        return DeviceRoute(choice, start=start)
 
     def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceRoute:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
@@ -121,9 +126,12 @@ class CudaAwareDispatch:
         reason = f"MPI is given device memory, since {self._reason}"
         choice = Choice(name, "cuda", self.name, policy.NATIVE, None, False, reason)
         wire = self._wire(tag)
-        return DeviceRoute(
-            choice, start=lambda _send, _recv, stream: self._message(receives, sends, wire, stream)
-        )
+
+        def start(_send: int, _recv: int, stream: int) -> Steps:
+            refuse_capture(name, stream)
+            return self._message(receives, sends, wire, stream)
+
+        return DeviceRoute(choice, start=start)
 
     def close(self) -> None:
         """Let the device be used by NCCL again. Local; idempotent."""

@@ -1,5 +1,6 @@
 """hpccomm's own algorithms on device arrays, whatever moves the messages."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -10,13 +11,13 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.execution.enqueued import DeviceProgram
 from hpccomm.dispatch.execution.program import compiled
-from hpccomm.dispatch.one_rank import by_messages, lengths_of, nbytes_of, segment_elements
 from hpccomm.dtypes import FLOAT32, DType
 from hpccomm.memory.cuda import folding
 from hpccomm.memory.cuda.folding import DeviceFolder
 from hpccomm.memory.cuda.memory import Scratch, copy
 from hpccomm.reductions import Op, PremulSum, ReduceOp, identity
 from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.cost.network_files import typical
 from hpccomm.schedules.schedule import Tuning, world
 from hpccomm.topology import Topology
 
@@ -88,10 +89,15 @@ class DeviceSchedules:
     ----------
     scratch : Scratch
         What the memory in between is from.
+    network : Network
+        The links between the devices, on which algorithms are compared.
     """
 
     def __init__(self, rank: int, topology: Topology, device: int, segment: int | None) -> None:
         self.scratch = Scratch()
+        links = typical("typical_gpus")
+        per_node = max(Counter(topology.node_of).values())
+        self.network = links.placed(topology.size, per_node, links)
         self._rank = rank
         self._topology = topology
         self._device = device
@@ -124,17 +130,25 @@ class DeviceSchedules:
         wide = deterministic and call.description.prefix and call.accumulator != call.dtype
         if wide:
             inner = replace(inner, dtype=call.accumulator, in_place=False)
-        build = by_messages(ALGORITHMS[call.collective][algorithm], deterministic)
+        found = ALGORITHMS[call.collective][algorithm]
+        build = found.ordered if deterministic and found.ordered is not None else found.build
+        itemsize = inner.dtype.itemsize
+        segment = max(1, self._segment // itemsize)
+        if not call.individual:  # else ranks have their own elements
+            segment = max(segment, call.elements // MOST_SEGMENTS)
         # Channels would follow one another on a stream: they have nothing to gain.
-        tuning = Tuning(segment_elements(inner, self._segment, MOST_SEGMENTS), 1, self._topology)
-        schedule = build(world(self._topology.size, np.array([self._rank])), inner, tuning)
-        lengths = lengths_of(inner, self._rank)
+        tuning = Tuning(segment, 1, self._topology)
+        ranks = np.array([self._rank])
+        schedule = build(world(self._topology.size, ranks), inner, tuning)
+        send, recv = (int(each[0]) for each in inner.lengths(ranks))
         fold = None if inner.op is None else self._folder(inner.op, inner.dtype)
         program = DeviceProgram(
-            compiled(schedule, lengths), inner.dtype, lengths, fold, self.scratch
+            compiled(schedule, (send, recv)), inner.dtype, (send, recv), fold, self.scratch
         )
-        segment = nbytes_of(schedule.segment, inner.dtype.itemsize)
-        return Planned(program, self._beginning(call, wide), segment)
+        cut = schedule.segment
+        return Planned(
+            program, self._beginning(call, wide), None if cut is None else cut * itemsize
+        )
 
     def scaled(self, call: Signature) -> Begin:
         """Return what multiplies the contributions of a call by its factor, into scratch."""
@@ -158,7 +172,7 @@ class DeviceSchedules:
     def _beginning(self, call: Signature, wide: bool) -> Begin:
         """Return what multiplies contributions by the factor, and widens them."""
         op, dtype, device, scratch = call.op, call.dtype, self._device, self.scratch
-        sent, received = lengths_of(call, self._rank)
+        sent, received = (int(each[0]) for each in call.lengths(np.array([self._rank])))
         neutral = None
         if call.exclusive and self._rank == 0:
             assert op is not None

@@ -14,8 +14,7 @@ from hpccomm.dispatch.algorithms import AlgorithmRunner, Started
 from hpccomm.dispatch.execution import ScratchBuffer
 from hpccomm.dispatch.route import After, Before, Route, with_pre_and_post
 from hpccomm.dispatch.sharing import memory_way, sharing
-from hpccomm.memory.folding import Average, premultiply, try_out
-from hpccomm.reductions import PremulSum, ReduceOp, identity
+from hpccomm.reductions import Average, PremulSum, ReduceOp, identity, premultiply, try_out
 from hpccomm.settings import Settings
 
 if TYPE_CHECKING:
@@ -46,10 +45,11 @@ class HostDispatch:
         self._products = ScratchBuffer()
         self._averages: dict[DType, Average] = {}
         self._sharing = sharing(backend, settings)
-        self._own = AlgorithmRunner(backend, self._sharing, settings.segment)
         self._shared = self._sharing is not None and backend.topology.num_nodes == 1
         memory = memory_way(self._sharing)
-        self.policy = tables.policy(tables.shape(backend.name, backend.topology, memory))
+        shape = tables.shape(backend.name, backend.topology, memory)
+        self.policy = tables.policy(shape)
+        self._own = AlgorithmRunner(backend, self._sharing, settings.segment, self.policy.network)
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""

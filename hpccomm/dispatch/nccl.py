@@ -6,16 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import (
-    DeviceBackend,
-    DeviceRoute,
-    Given,
-    Grouped,
-    Launch,
-    Piece,
-    Span,
-    message_name,
-)
+from hpccomm.contracts.device import DeviceBackend, DeviceRoute, Given, Grouped, Launch, Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.device_schedules import Begin, DeviceSchedules, Planned
@@ -27,10 +18,6 @@ from hpccomm.settings import Settings
 from hpccomm.topology import Topology
 
 _BYTES = np.dtype(np.uint8)
-
-MESSAGE = 64
-"""A launch takes some ten microseconds, and links between devices move some 100 GB/s: about so many
-times what a message takes between processes on the host, and what memory moves there."""
 
 
 class NcclDispatch:
@@ -95,7 +82,7 @@ class NcclDispatch:
             raise UsageError(
                 f"tag is {tag}, and NCCL's messages have none; leave it at 0, or send host arrays"
             )
-        name = message_name(receives, sends)
+        name = "send_recv" if receives and sends else "recv" if receives else "send"
         # Both ends come to the same size, so neither waits for an empty message.
         receives = [each for each in receives if each.data.elements]
         sends = [each for each in sends if each.data.elements]
@@ -177,7 +164,8 @@ class NcclDispatch:
             return algorithm, f"as asked, {whose} own{ordered}"
         if pinned:
             return pinned[0], "NCCL has its own"
-        name = policy.own(call, self._devices.size, message=MESSAGE)
+        own = self._schedules.applicable(call, deterministic)
+        name = policy.fastest(call, own, self._schedules.network).algorithm
         if deterministic:
             return name, f"hpccomm's own{ordered}"
         of = call.dtype if call.op is None else f"{name_of(call.op)} on {call.dtype}"

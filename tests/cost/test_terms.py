@@ -36,7 +36,7 @@ def ratios(net, collective, algorithm, segment):
         call = call_of(collective, net.ranks, nbytes)
         elements = whole if segment == whole else segment // call.dtype.itemsize
         exact = price(net, call, algorithm, Tuning(elements, 1, net.topology()))
-        found.append(estimate(net, call, algorithm, segment) / exact)
+        found.append(estimate(net, collective, call.nbytes, algorithm, segment) / exact)
     return found
 
 
@@ -63,8 +63,8 @@ def test_terms_are_near_the_price_elsewhere(collective, algorithm):
 
 def test_bytes_of_shared_memory_move_once():
     net = flat(8)
-    ring = estimate(net, call_of("all_gather", 8, 1 << 30), "ring", whole)
-    shared = estimate(net, call_of("all_gather", 8, 1 << 30), "shm", whole)
+    ring = estimate(net, "all_gather", 1 << 30, "ring", whole)
+    shared = estimate(net, "all_gather", 1 << 30, "shm", whole)
     assert shared == pytest.approx(ring / 2, rel=0.02)
 
 
@@ -78,23 +78,24 @@ def test_what_the_terms_choose_is_about_as_fast_as_the_best(collective):
             call = call_of(collective, net.ranks, nbytes)
             tuning = Tuning(SEGMENT // call.dtype.itemsize, 1, net.topology())
             exact = {name: price(net, call, name, tuning) for name in names}
-            chosen = min(names, key=lambda name: estimate(net, call, name, SEGMENT))
+            chosen = min(
+                names, key=lambda name: estimate(net, collective, call.nbytes, name, SEGMENT)
+            )
             assert exact[chosen] <= 1.5 * min(exact.values()), (net.name, net.ranks, nbytes)
 
 
 def test_what_moves_nothing_takes_no_more_than_a_call():
     net = replace(flat(8), overhead=3.0)
-    empty = replace(call_of("all_reduce", 8, 8), counts=(0,))
-    assert estimate(net, empty, "ring", SEGMENT) == 3
-    assert estimate(replace(net, ranks=1), call_of("all_reduce", 1, 8), "ring", SEGMENT) == 3
+    assert estimate(net, "all_reduce", 0, "ring", SEGMENT) == 3
+    assert estimate(replace(net, ranks=1), "all_reduce", 8, "ring", SEGMENT) == 3
 
 
 def test_thousands_of_ranks_are_estimated():
     net = load("ib400x32").resized(65536)
-    call = call_of("all_reduce", net.ranks, 1 << 20)
-    assert estimate(net, call, "ring", SEGMENT) > 100 * estimate(net, call, "tree", SEGMENT)
-    assert rounds_of(net, call, "ring", SEGMENT) == 2 * 65535
-    assert rounds_of(net, call, "recursive_doubling", whole) == 16
+    size = ("all_reduce", 1 << 20)
+    assert estimate(net, *size, "ring", SEGMENT) > 100 * estimate(net, *size, "tree", SEGMENT)
+    assert rounds_of(net, *size, "ring", SEGMENT) == 2 * 65535
+    assert rounds_of(net, *size, "recursive_doubling", whole) == 16
 
 
 def test_an_algorithm_of_somebody_else_has_none():

@@ -270,7 +270,11 @@ def test_a_cluster_of_billions_of_ranks_is_refused(capsys, tmp_path):
         (["all_reduce", *SMALL, "-o", "band"], "band means nothing on -d/--datatype float"),
         (["all_reduce", "--cluster", "lab1g", "-b", "2M", "-e", "1M"], "-b/--minbytes 2097152"),
         (["barrier", *SMALL, "--plot", "x.svg"], "a barrier has none"),
-        (["all_to_all", *SMALL, "--ranks", "999999"], "sends 999999² messages at once"),
+        (["all_to_all", *SMALL, "--ranks", "999999"], "sends 999999² blocks at once"),
+        (
+            ["all_to_all", *SMALL, "--ranks", "999999", "--algorithm", "linear"],
+            "sends 999999² messages at once",
+        ),
         (["all_to_all_v", *SMALL, "--ranks", "513"], "give at most 512 --ranks, or all_to_all"),
         (["all_reduce", *SMALL, "--ranks", "100000000"], "at most 1048576 are simulated"),
         (["all_reduce", *SMALL, "--plot", "no/folder/x.svg"], "no/folder does not exist; make"),

@@ -31,7 +31,6 @@ HALF = Network(
 )
 
 
-@pytest.mark.pairs
 @pytest.mark.parametrize("skew", [0.0, 1e-4])
 @pytest.mark.parametrize("network", [FLAT, NODES, HALF], ids=lambda network: network.name)
 @pytest.mark.parametrize(

@@ -13,11 +13,9 @@ from hpccomm.bench.perf.readers import ALL
 from hpccomm.bench.simulated.comparison import in_words
 from hpccomm.bench.simulated.request import COST, EVENTS, TERMS, SimulationRequest
 from hpccomm.contracts.signature import Signature
-from hpccomm.dispatch.policy import BY_BYTES
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.schedules.cost.terms import has_terms, rounds_of
-from hpccomm.schedules.proof import signatures
+from hpccomm.schedules.cost.terms import has_terms, ranked, rounds_of
 
 MOST_UNEVEN_RANKS = 512
 """Of a call that has counts of its own for each pair of ranks; more take long."""
@@ -56,15 +54,28 @@ class SimulatedCall:
 def call(case: PerfCase, ranks: int) -> SimulatedCall:
     """Return the call of a case, as perf makes it."""
     layout, what = case.arrange(0, ranks), case.collective.what
-    if not (layout.send_counts or what.peers):
+    signatures: tuple[Signature, ...]
+    if layout.send_counts:
+        # What a rank sends depends on the distance alone.
+        sent = np.array(layout.send_counts)
+        back = sent[-np.arange(ranks)]
+        signatures = tuple(
+            Signature(
+                what.name,
+                case.dtype,
+                tuple(np.roll(sent, rank).tolist()),
+                tuple(np.roll(back, rank).tolist()),
+                uniform=False,
+            )
+            for rank in range(ranks)
+        )
+    else:
         counts = (layout.count,) * (ranks if what.blockwise else 1)
-        received = counts if what.individual else ()
-        one = Signature(what.name, case.dtype, counts, received, op=case.op, root=layout.root)
-        return SimulatedCall(case, layout, (one,))
-    count: int | list[list[int]] = layout.count
-    if layout.send_counts:  # what a rank sends depends on the distance alone
-        count = [np.roll(layout.send_counts, rank).tolist() for rank in range(ranks)]
-    return SimulatedCall(case, layout, signatures(what.name, ranks, count, dtype=case.dtype))
+        back_counts = counts if what.individual else ()
+        signatures = (
+            Signature(what.name, case.dtype, counts, back_counts, op=case.op, root=layout.root),
+        )
+    return SimulatedCall(case, layout, signatures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +143,7 @@ def tables(request: SimulationRequest) -> tuple[tuple[SimulatedTable, ...], tupl
 
 def _check_size(table: SimulatedTable, request: SimulationRequest) -> None:
     """Refuse what takes the square of the ranks, where that is too much memory or time."""
-    what = table.collective.what
-    everybody = not (what.rooted or what.peers or what.prefix)
+    everybody = ("all_reduce", "all_gather", "all_to_all")
     ranks, left = request.network.ranks, memory_use.available()
     if table.collective.name == "all_to_all_v" and ranks > MOST_UNEVEN_RANKS:
         raise UsageError(
@@ -142,21 +152,24 @@ def _check_size(table: SimulatedTable, request: SimulationRequest) -> None:
         )
     if request.model == TERMS:
         return
-    linear = everybody and table.algorithm == "linear"
-    if linear and (need := MESSAGE_BYTES * ranks**2) > left:
+    everyone = table.algorithm == "linear" and table.collective.name in everybody
+    blocks = table.algorithm == "bruck" and table.collective.name == "all_to_all"
+    if (everyone or blocks) and (need := MESSAGE_BYTES * ranks**2) > left:
+        what = "messages" if everyone else "blocks"
         raise UsageError(
-            f"linear {table.collective.name} sends {ranks}² messages at once, which take about "
+            f"{table.algorithm} {table.collective.name} sends {ranks}² {what} at once, which take about "
             f"{in_words(need)} here, and {in_words(left)} are available; give fewer --ranks, another "
             f"--algorithm, or --model {TERMS}"
         )
     if request.model == COST and has_terms(table.collective.name, table.algorithm):
         for each in table.calls(request):
+            call = each.signatures[0]
             rounds = rounds_of(
-                request.network, each.signatures[0], table.algorithm, request.segment
+                request.network, call.collective, call.nbytes, table.algorithm, request.segment
             )
             if rounds * ranks > MOST_STEPS:
                 raise UsageError(
-                    f"{each.signatures[0].name} by {table.algorithm} of {in_words(each.layout.nbytes)} has about "
+                    f"{call.name} by {table.algorithm} of {in_words(call.nbytes)} has about "
                     f"{rounds:.0f} rounds of {ranks} ranks, which take many minutes to walk through; "
                     f"give fewer --ranks, another --algorithm, or --model {TERMS}, which estimates"
                 )
@@ -167,10 +180,22 @@ def _algorithms(collective: Benchmark, request: SimulationRequest) -> tuple[str,
     name = collective.what.name
     named = request.options.algorithms
     if named is None:
-        return tuple(dict.fromkeys(BY_BYTES[name]))
+        return _estimated(collective, request)
     if ALL in named:
         return tuple(ALGORITHMS[name])
     return named
+
+
+def _estimated(collective: Benchmark, request: SimulationRequest) -> tuple[str, ...]:
+    """Return the algorithms that are estimated to be the fastest for small arrays and for large ones."""
+    name, sizes = collective.what.name, request.options.sizes
+    fits = [each for each in ALGORITHMS[name] if not _refusal(collective, each, request)]
+    own = fits or list(ALGORITHMS[name])
+    small, large = (
+        ranked(request.network, name, nbytes, own, request.segment)[0].algorithm
+        for nbytes in (sizes.smallest, sizes.largest)
+    )
+    return tuple(dict.fromkeys((small, large)))
 
 
 def _refusal(collective: Benchmark, algorithm: str, request: SimulationRequest) -> str:
@@ -186,7 +211,7 @@ def _refusal(collective: Benchmark, algorithm: str, request: SimulationRequest) 
         )
     if own[algorithm].uniform and collective.name != name:
         return f"it takes blocks of one size, which {collective.name} does not have"
-    if request.model != EVENTS and (collective.name != name or collective.what.peers):
+    if request.model != EVENTS and collective.name != name:
         return f"{collective.name} differs from rank to rank; only --model {EVENTS} does that"
     if request.model == TERMS and not has_terms(name, algorithm):
         return f"it has no terms for {name}; give --model {COST}, which takes its schedule"

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 
 from hpccomm.bench.perf.names import NO_OP, NO_TYPE
 from hpccomm.bench.rows import row
@@ -12,11 +11,13 @@ from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, arguments, even, 
 from hpccomm.bench.tune.timing import Seconds
 from hpccomm.communicator import Communicator
 from hpccomm.contracts.collectives import DESCRIPTIONS
-from hpccomm.dispatch.policy import BY_BYTES, NATIVE, Pick, Rows
+from hpccomm.dispatch.policy import NATIVE, Pick, Rows
 from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import Row
 from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.cost.terms import ranked
+from hpccomm.settings import DEFAULT_SEGMENT
 
 HOPELESS = 1.6
 """A way that a first look finds so many times slower than the fastest is not looked at again."""
@@ -30,8 +31,11 @@ SETTLED = 1 << 20
 FAR = 3.0
 """How many times slower that is."""
 
-ALSO = MappingProxyType({"scan": ("linear",)})
-"""What is good somewhere, beside what `BY_BYTES` has: a scan by two ranks is but one message."""
+PROBES = (8, 16 << 10, 1 << 20, 64 << 20)
+"""Bytes at which algorithms are compared by their estimated times, to leave out those far from the best."""
+
+SENSIBLE = 2
+"""Algorithms that are tried of those with the shortest estimated times at each of these sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +175,12 @@ class Bench:
 
     def _names(self, collective: str) -> list[str]:
         """Return the algorithms that are tried."""
-        sensible = {*BY_BYTES[collective], *ALSO.get(collective, ()), "shm"}
-        if self.comm.num_nodes > 1:
-            sensible.add("hierarchical")
+        network = self.comm.policy.network
+        by_messages = [name for name, each in ALGORITHMS[collective].items() if not each.shared]
+        sensible = {"shm", "hierarchical" if self.comm.num_nodes > 1 else "shm"}
+        for nbytes in PROBES:
+            best = ranked(network, collective, nbytes, by_messages, DEFAULT_SEGMENT)
+            sensible.update(each.algorithm for each in best[:SENSIBLE])
         own = [name for name in ALGORITHMS[collective] if self._every or name in sensible]
         return [NATIVE, *own]
 
@@ -214,12 +221,12 @@ def stored(
         yield (
             row(
                 (collective, comm.backends["host"] or "", algorithm),
-                NO_TYPE if what.sends == "nothing" else "float",
+                NO_TYPE if collective == "barrier" else "float",
                 "sum" if what.reduces else NO_OP,
                 root=ROOT if what.rooted else -1,
                 nbytes=finding.nbytes,
                 count=finding.nbytes // DTYPE.itemsize,
-                in_place=what.sends == what.receives == "whole",
+                in_place=collective in ("all_reduce", "broadcast", "reduce", "scan"),
                 seconds=timing.typical(samples),
                 factor=what.bus_factor(comm.size),
                 iterations=len(samples),

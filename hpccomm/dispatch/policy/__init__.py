@@ -2,7 +2,8 @@
 
 A `Policy` chooses for the calls of one communicator, by a `Table` of what was measured to be the
 fastest from which size on. `Tables` finds the one for a communicator: that of the tuning file whose
-`Shape` is the communicator's, else the nearest of those that come with the package.
+`Shape` is the communicator's, else the nearest of those that come with the package. Where no table
+fits, hpccomm's own algorithms are compared by their estimated times on a described network.
 
 Whatever is chosen follows from what is equal on all ranks: what the call requires to be, settings
 that are agreed when the first communicator is made, and facts that are agreed then.
@@ -10,14 +11,13 @@ that are agreed when the first communicator is made, and facts that are agreed t
 
 from hpccomm.dispatch.policy.choosing import (
     AUTO,
-    BY_BYTES,
     IN_ORDER,
     NAMES,
     NATIVE,
     Decision,
     Policy,
     applicable,
-    own,
+    fastest,
     taken,
 )
 from hpccomm.dispatch.policy.table import CASES, Pick, Row, Rows, Shape, Table
@@ -25,7 +25,6 @@ from hpccomm.dispatch.policy.tables import Machine, Tables
 
 __all__ = [
     "AUTO",
-    "BY_BYTES",
     "CASES",
     "IN_ORDER",
     "NAMES",
@@ -40,6 +39,6 @@ __all__ = [
     "Table",
     "Tables",
     "applicable",
-    "own",
+    "fastest",
     "taken",
 ]

@@ -1,55 +1,24 @@
 """Which algorithm a call takes: a function of what is equal on all ranks."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NamedTuple
 
-from hpccomm.contracts.collectives import COLLECTIVES
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE, Pick, Shape, Table
 from hpccomm.errors import UsageError
 from hpccomm.reductions import name_of
 from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.cost.network import Network
+from hpccomm.schedules.cost.terms import Estimated, ranked
+from hpccomm.settings import DEFAULT_SEGMENT
 
 NATIVE = "native"
 AUTO = "auto"
 
-SMALL_BYTES = 2048
-"""Up to here the number of messages counts."""
-
-LARGE_BYTES = 16384
-"""From here on for each rank the bytes count: a ring's n messages one after the other are worth it."""
-
-
-class ByBytes(NamedTuple):
-    """What is taken for small arrays, for large ones, and between."""
-
-    small: str
-    middle: str
-    large: str
-
-
-_CHOSEN = {
-    "all_reduce": ByBytes("recursive_doubling", "halving_doubling", "ring"),
-    "broadcast": ByBytes("binomial", "binomial", "scatter_all_gather"),
-    "reduce": ByBytes("binomial", "binomial", "halving_doubling"),
-    "all_gather": ByBytes("bruck", "bruck", "ring"),
-    "reduce_scatter": ByBytes("halving_doubling", "halving_doubling", "ring"),
-    "all_to_all": ByBytes("linear", "pairwise", "pairwise"),
-    "scan": ByBytes("binomial", "binomial", "binomial"),
-}
-"""For collectives that have several algorithms which send messages, those that are taken."""
-
-
-def _by_bytes(collective: str) -> ByBytes:
-    """Return what is taken for a collective, which is its first algorithm if it has no choice."""
-    first = next(name for name, each in ALGORITHMS[collective].items() if not each.shared)
-    return _CHOSEN.get(collective, ByBytes(first, first, first))
-
-
-BY_BYTES: Mapping[str, ByBytes] = MappingProxyType({name: _by_bytes(name) for name in COLLECTIVES})
-"""What is taken of hpccomm's own algorithms where no table tells."""
+UNEVEN_BYTES = 1 << 20
+"""What an algorithm is estimated for where each rank has its own number of bytes: all must choose alike."""
 
 NAMES = (AUTO, NATIVE, *sorted({name for each in ALGORITHMS.values() for name in each}))
 """Every name that ``algorithm=`` may have in some call."""
@@ -140,11 +109,14 @@ class Policy:
         What ``"auto"`` goes by.
     source : str
         Where the table is from, in words.
+    network : Network
+        What algorithms are compared on where the table does not fit: the links between the ranks.
     """
 
     shape: Shape
     table: Table
     source: str
+    network: Network
 
     def decide(
         self,
@@ -178,7 +150,7 @@ class Policy:
         if algorithm == AUTO:
             return self._automatic(call, names, deterministic)
         pick = Pick(algorithm)
-        if _sized(call):
+        if not call.individual:
             pick = self.named(call.collective, algorithm, call.nbytes, deterministic=deterministic)
         return Decision(pick, f"as asked; {IN_ORDER}" if deterministic else "as asked")
 
@@ -210,42 +182,42 @@ class Policy:
             case, why = OWN_CASE, f"{backend} has none of its own that does {what} as it is meant; "
         if native and ranks == 1:
             return Decision(Pick(NATIVE), "there is but one rank")
-        if not _sized(call):
+        if call.individual:
             why += "each rank has its own number of bytes, and all must choose alike"
-            return Decision(Pick(NATIVE if native else own(call, ranks)), why)
+            name = NATIVE if native else fastest(call, names, self.network).algorithm
+            return Decision(Pick(name), why)
         row = self.table.find(call.collective, case, call.nbytes)
-        if row is not None and row.pick.algorithm in names:
+        fits = native or self.table.near(self.shape)
+        if row is not None and fits and row.pick.algorithm in names:
             return Decision(
                 row.pick, f"{why}the fastest from {row.start} bytes on by {self.source}"
             )
-        why += f"{self.source} does not tell"
-        return Decision(Pick(NATIVE if native else own(call, ranks)), why)
+        why += f"no table that fits was measured for this (there is {self.source})"
+        if native:
+            return Decision(Pick(NATIVE), why)
+        name, seconds = fastest(call, names, self.network)
+        if seconds < math.inf:
+            why += (
+                f"; of hpccomm's algorithms this one has the shortest estimated time, about "
+                f"{seconds * 1e6:.3g} us on the network {self.network.name!r}"
+            )
+        return Decision(Pick(name), why)
 
 
-def own(call: Signature, size: int, *, message: int = 1) -> str:
-    """Return which of hpccomm's own algorithms is taken where no table tells and memory is apart.
+def fastest(call: Signature, names: Sequence[str], network: Network) -> Estimated:
+    """Return the algorithm that is estimated to be the fastest. Local; the same on every rank.
 
     Parameters
     ----------
     call : Signature
         The call.
-    size : int
-        Number of ranks.
-    message : int
-        How many times as many bytes move in the time that a message takes to begin, as between
-        processes on the host.
+    names : sequence of str
+        The algorithms that are compared, as of `ranked`.
+    network : Network
+        The links between the ranks.
     """
-    chosen = BY_BYTES[call.collective]
-    if not _sized(call):
-        return chosen.large
-    if call.nbytes <= SMALL_BYTES * message:
-        return chosen.small
-    return chosen.middle if call.nbytes <= LARGE_BYTES * message * size else chosen.large
-
-
-def _sized(call: Signature) -> bool:
-    """Whether the bytes of a call are the same on all ranks."""
-    return not call.individual
+    nbytes = UNEVEN_BYTES if call.individual else call.nbytes
+    return ranked(network, call.collective, nbytes, names, DEFAULT_SEGMENT)[0]
 
 
 def _what(call: Signature) -> str:

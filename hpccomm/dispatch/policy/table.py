@@ -136,6 +136,17 @@ class Table:
             return None
         return rows[bisect_right(rows, nbytes, key=lambda row: row.start) - 1]
 
+    def near(self, shape: Shape) -> bool:
+        """Tell whether what was measured here says something of another shape.
+
+        One node tells of one node and several of several, up to twice as many or half as many.
+        """
+        mine, other = self.shape, shape
+        factors = (mine.nodes / other.nodes, mine.ranks_per_node / other.ranks_per_node)
+        return (mine.nodes == 1) == (other.nodes == 1) and all(
+            1 / 2 <= factor <= 2 for factor in factors
+        )
+
     def tuned(self, collective: str, cases: tuple[str, ...], algorithm: str, nbytes: int) -> Pick:
         """Return how an algorithm that a call names is best run at a size, as far as is known.
 

@@ -2,13 +2,14 @@
 
 import logging
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hpccomm.dispatch.policy import builtin
 from hpccomm.dispatch.policy.choosing import Policy
 from hpccomm.dispatch.policy.table import Shape, Table
-from hpccomm.errors import ConfigurationError
+from hpccomm.schedules.cost.network import Network
+from hpccomm.schedules.cost.network_files import typical
 from hpccomm.topology import Topology
 
 logger = logging.getLogger("hpccomm")
@@ -44,11 +45,14 @@ class Tables:
         Those of the tuning file; the last of a shape counts. Empty without one.
     file : str
         The tuning file's name.
+    network : Network
+        The links of the cluster, on which algorithms are compared where no table fits.
     """
 
     machine: Machine
     tuned: tuple[Table, ...] = ()
     file: str = ""
+    network: Network = field(default_factory=typical)
 
     def shape(self, backend: str, topology: Topology, memory: str) -> Shape:
         """Return the shape of a communicator.
@@ -73,38 +77,36 @@ class Tables:
             cores=self.machine.cores,
         )
 
-    def check(self, shape: Shape) -> None:
-        """Raise unless the tuning file, if there is one, has a table for a shape.
-
-        Raises
-        ------
-        ConfigurationError
-            If it has none; the message says what differs from the nearest of its tables.
-        """
+    def misfit(self, shape: Shape) -> str:
+        """Say why the tuning file has no table for a shape, and what to do; empty if it has one."""
         if not self.tuned or self._fitting(shape):
-            return
+            return ""
         differences = min((table.shape.differences(shape) for table in self.tuned), key=len)
-        raise ConfigurationError(
-            f"tuning file {self.file} was measured on another machine shape: "
-            f"{'; '.join(differences)}. Measure this one with `hpccomm tune`, under the same mpiexec "
-            "and settings as the program, or leave the file out"
+        return (
+            f"tuning file {self.file} does not fit this job, and is left aside: "
+            f"{'; '.join(differences)}. auto goes by {self._built_in(shape)[1]}. To use a table of "
+            "this job, run `hpccomm tune` under the same mpiexec and settings, or leave the file out"
         )
 
     def policy(self, shape: Shape) -> Policy:
         """Return what chooses for the communicators of a shape. The same on all their ranks."""
+        network = self.network.placed(shape.ranks, shape.ranks_per_node, typical())
         table = self._fitting(shape)
         if table is not None:
-            return Policy(shape, table, f"tuning file {self.file}, measured on {table.measured}")
-        table = builtin.nearest(shape)
-        source = f"the built-in table for {table.shape}, measured on {table.measured}"
+            source = f"tuning file {self.file}, measured on {table.measured}"
+            return Policy(shape, table, source, network)
+        table, source = self._built_in(shape)
         if self.tuned:
             logger.info(
-                "tuning file %s has no table for a group of %s; it goes by %s",
-                self.file,
-                shape,
-                source,
+                "tuning file %s has no table for %s; auto goes by %s", self.file, shape, source
             )
-        return Policy(shape, table, source)
+        return Policy(shape, table, source, network)
+
+    @staticmethod
+    def _built_in(shape: Shape) -> tuple[Table, str]:
+        """Return the nearest table that comes with the package, and its name in words."""
+        table = builtin.nearest(shape)
+        return table, f"the built-in table for {table.shape}, measured on {table.measured}"
 
     def _fitting(self, shape: Shape) -> Table | None:
         return next((table for table in reversed(self.tuned) if table.shape == shape), None)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.memory.cuda.library import cupy
+from hpccomm.memory.views import address
 
 
 class _Interface:
@@ -32,8 +33,7 @@ class DeviceBytes(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     def __setitem__(self, where: Any, value: Any) -> None:
         target = self[where]
         runtime = cupy().cuda.runtime
-        there, here = target.ctypes.data, value.ctypes.data
-        runtime.memcpy(there, here, target.nbytes, runtime.memcpyHostToDevice)
+        runtime.memcpy(address(target), address(value), target.nbytes, runtime.memcpyHostToDevice)
 
 
 def aliased(pointer: int, nbytes: int, owner: object = None) -> NDArray[np.uint8]:

@@ -116,6 +116,28 @@ class Network:
         """Return which ranks share a node."""
         return Topology(tuple(rank // self.ranks_per_node for rank in range(self.ranks)))
 
+    def placed(self, ranks: int, per_node: int, fallback: "Network") -> "Network":
+        """Return links like these between other ranks, of which so many share a node.
+
+        All nodes count as full. A level that has a port for each rank keeps one for each; a level
+        that this network does not have is that of `fallback`.
+        """
+
+        def level(own: Level | None, other: Level | None, full: int) -> Level | None:
+            chosen, whole = (own, self.ranks_per_node) if own else (other, fallback.ranks_per_node)
+            if chosen is None or not full:
+                return None
+            ports = per_node if chosen.ports == whole > 1 else min(chosen.ports, per_node)
+            return dataclasses.replace(chosen, ports=ports)
+
+        return dataclasses.replace(
+            self,
+            ranks=ranks,
+            ranks_per_node=per_node,
+            inner=level(self.inner, fallback.inner, per_node > 1),
+            across=level(self.across, fallback.across, ranks > per_node),
+        )
+
     def resized(self, ranks: int) -> "Network":
         """Return the same network with another number of ranks, and so of nodes.
 

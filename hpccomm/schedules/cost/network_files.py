@@ -27,6 +27,7 @@ import difflib
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,12 @@ def ready() -> tuple[str, ...]:
     """Return the names of the networks that are ready."""
     names = (entry.name for entry in _READY.iterdir())
     return tuple(sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)))
+
+
+@cache
+def typical(name: str = "typical") -> Network:
+    """Return the network that `auto` assumes where none is described: a ready one."""
+    return load(name)
 
 
 def load(name: str) -> Network:

@@ -2,7 +2,9 @@
 
 A line says how many messages follow each other, how many bytes pass a rank's port and how many bytes a
 rank reduces: ``rounds * alpha + sent * beta + reduced * gamma``. It needs no schedule, so that an
-estimate takes microseconds for any number of ranks. It leaves out what `hpccomm.schedules.cost.rounds`
+estimate takes microseconds for any number of ranks. Pieces of an array that an algorithm moves one after the other
+overlap, so that their latencies count once; where segments follow each other along a pipeline, each
+counts. It leaves out what `hpccomm.schedules.cost.rounds`
 prices exactly: copies, roots, uneven nodes, messages that queue, and pieces that overlap.
 
 The lines are those of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication
@@ -16,12 +18,13 @@ collectives for multi-/many-cores", 2018. The form is that of R. W. Hockney, "Th
 challenge for MPP", 1994.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.schedules.cost.network import Level, Network
 
 
@@ -92,14 +95,11 @@ class Extent:
         """Return the terms of exchanges at distances 1, 2, 4, ..., and of ranks that stand aside."""
         rounds = phases * (self.log - self.odd) + 2 * self.odd
         aside = self.m if self.odd else 0.0
-        return Terms(
-            rounds * self.pieces(self.m / 2), sent + aside, reduced + aside / 2 * bool(reduced)
-        )
+        return Terms(rounds, sent + aside, reduced + aside / 2 * bool(reduced))
 
     def tree(self, ways: int, reducing: int) -> Terms:
         """Return the terms of a binomial tree, up or down or both `ways`."""
-        rounds = ways * self.depth * self.pieces(self.m)
-        return Terms(rounds, ways * self.log * self.m, reducing * self.log * self.m)
+        return Terms(ways * self.depth, ways * self.log * self.m, reducing * self.log * self.m)
 
     def everyone(self, sent: float, reduced: float = 0.0) -> Terms:
         """Return the terms of a rank that sends to all others, or hears of all, at once."""
@@ -107,8 +107,7 @@ class Extent:
 
     def around(self, phases: int, reducing: int) -> Terms:
         """Return the terms of phases in which each rank's block visits all others in turn."""
-        rounds = phases * (self.n - 1) * self.pieces(self.m / self.n)
-        return Terms(rounds, phases * self.others, reducing * self.others)
+        return Terms(phases * (self.n - 1), phases * self.others, reducing * self.others)
 
     def pipelined(self, hops: int, reducing: int = 0, *, following: int = 0) -> Terms:
         """Return the terms of segments that follow each other along `hops` ranks.
@@ -130,7 +129,8 @@ class Extent:
         height = self.log
         rounds = ways * height + count - 1
         turns = ways * (height + count - 1)
-        return Terms(rounds, 2 * turns * each, reducing * 2 * (height + count - 1) * each)
+        reduced = reducing * 2 * (height + count - 1) * each
+        return Terms(rounds, 2 * turns * each, reduced, ways * height)
 
     def shared(self, sent: float, reduced: float = 0.0) -> Terms:
         """Return the terms of ranks that reach each other's memory between two barriers.
@@ -234,7 +234,7 @@ LINES: Mapping[tuple[str, str], Line] = MappingProxyType(
         ("reduce", "chain"): (lambda e: e.pipelined(e.n - 1, e.n - 1), NEIGHBOURS),
         ("reduce", "halving_doubling"): (lambda e: e.doubled(2, 2 * e.others, e.others), HALVES),
         ("reduce", "pairwise"): (
-            lambda e: Terms(e.n * e.pieces(e.m / e.n), 2 * e.others, e.others),
+            lambda e: Terms(e.n, 2 * e.others, e.others),
             PAIRS,
         ),
         ("reduce", "shm"): (lambda e: e.shared(2 * e.others, e.others), NEIGHBOURS),
@@ -309,15 +309,17 @@ def has_terms(collective: str, algorithm: str) -> bool:
     return (collective, algorithm) in LINES or (collective, algorithm) in COMPOSED
 
 
-def estimate(network: Network, call: Signature, algorithm: str, segment: int) -> float:
+def estimate(network: Network, collective: str, nbytes: int, algorithm: str, segment: int) -> float:
     """Return about how many seconds a call takes. Local; takes microseconds.
 
     Parameters
     ----------
     network : Network
         Its ranks, and what connects them.
-    call : Signature
-        What is asked for.
+    collective : str
+        The collective.
+    nbytes : int
+        Bytes of the larger array of a rank.
     algorithm : str
         The name of one of the collective's own algorithms.
     segment : int
@@ -328,24 +330,51 @@ def estimate(network: Network, call: Signature, algorithm: str, segment: int) ->
     KeyError
         If the algorithm has no terms.
     """
-    parts = _parts(network, call, algorithm, segment)
+    parts = _parts(network, collective, nbytes, algorithm, segment)
     return network.overhead + sum(_seconds(*part) for part in parts)
 
 
-def rounds_of(network: Network, call: Signature, algorithm: str, segment: int) -> float:
+class Estimated(NamedTuple):
+    """An algorithm, and the seconds that it is estimated to take; infinite if it has no terms."""
+
+    algorithm: str
+    seconds: float
+
+
+def ranked(
+    network: Network, collective: str, nbytes: int, names: Sequence[str], segment: int
+) -> list[Estimated]:
+    """Return algorithms by their estimated times, the shortest first.
+
+    Of equal ones that which `names` has first comes first. Those that have no terms come last. The
+    other parameters are those of `estimate`.
+    """
+    found = [
+        Estimated(name, estimate(network, collective, nbytes, name, segment))
+        for name in names
+        if has_terms(collective, name)
+    ]
+    unknown = [Estimated(name, math.inf) for name in names if not has_terms(collective, name)]
+    # Sums in another order differ in their last digits.
+    return [*sorted(found, key=lambda each: float(f"{each.seconds:.6g}")), *unknown]
+
+
+def rounds_of(
+    network: Network, collective: str, nbytes: int, algorithm: str, segment: int
+) -> float:
     """Return about how many messages follow each other in a call; parameters as of `estimate`."""
-    parts = _parts(network, call, algorithm, segment)
+    parts = _parts(network, collective, nbytes, algorithm, segment)
     return sum(build(extent).rounds for _, (build, _), extent in parts)
 
 
 def _parts(
-    network: Network, call: Signature, algorithm: str, segment: int
+    network: Network, collective: str, nbytes: int, algorithm: str, segment: int
 ) -> list[tuple[Network, Line, Extent]]:
     """Return what an algorithm does one after the other: a line, and where it does that."""
     n, per_node = network.ranks, min(network.ranks_per_node, network.ranks)
-    if n == 1 or (not call.elements and call.collective != "barrier"):
-        return []  # nothing is sent
-    key, m = (call.collective, algorithm), float(call.nbytes)
+    if n == 1 or (not nbytes and DESCRIPTIONS[collective].sends != "nothing"):
+        return []  # messages without data are not sent
+    key, m = (collective, algorithm), float(nbytes)
     if key in LINES:
         return [(network, LINES[key], Extent(n, m, segment))]
     within, across = COMPOSED[key]

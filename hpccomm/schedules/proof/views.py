@@ -86,6 +86,8 @@ def _place(place: Place, row: int) -> Row:
 
 
 def _meetings(group: Group, rank: int) -> Iterator[Row]:
-    members, which = group.meetings()
     for i in _rows(group.rank, rank):
-        yield int(group.at[i]), *members[which[i]].tolist()
+        members = range(group.size)
+        if group.members is not None and group.which is not None:
+            members = group.members[group.which[i]].tolist()
+        yield int(group.at[i]), *members
