@@ -22,6 +22,7 @@ extensions = [
     "sphinx.ext.autosummary",  # for its role autolink
     "sphinx.ext.doctest",
     "formulas",
+    "packages",
     "pictures",
     "self_contained",
     "tables",

@@ -1,16 +1,14 @@
-"""What the reductions mean, and how contributions are folded.
+"""What the reductions mean.
 
 The meanings are NumPy's: integers wrap, SUM of bool is or, MIN and MAX give NaN as soon as one
 contribution is NaN. AVG of integers is the (wrapped) sum divided towards zero, as NCCL's. Narrow
 floats (float16, bfloat16, float8) are accumulated in float32 and rounded when they are stored.
 """
 
-from collections.abc import Callable, Sequence
-from contextvars import Context
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +18,6 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype, UsageError
 
 Array = NDArray[Any]
-
-BLOCK_BYTES = 256 * 1024
-"""Contributions are folded in blocks of about this size, so that the accumulator stays in cache."""
-
-FAR_BLOCK_BYTES = 512 * 1024
-"""Of those that are read piece by piece: each piece costs some microseconds besides its bytes."""
 
 
 class ReduceOp(Enum):
@@ -91,31 +83,9 @@ def premul_sum(factor: complex) -> PremulSum:
 
 Elementwise = Callable[[Array, Array], Array]
 Op = ReduceOp | PremulSum | Elementwise
-Pair = Callable[..., object]
 
 _BITWISE = frozenset((ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR))
 _ORDERED = frozenset((ReduceOp.MIN, ReduceOp.MAX))
-_UFUNC: dict[ReduceOp, np.ufunc] = {
-    ReduceOp.SUM: np.add,
-    ReduceOp.AVG: np.add,
-    ReduceOp.PROD: np.multiply,
-    ReduceOp.MIN: np.minimum,
-    ReduceOp.MAX: np.maximum,
-    ReduceOp.BAND: np.bitwise_and,
-    ReduceOp.BOR: np.bitwise_or,
-    ReduceOp.BXOR: np.bitwise_xor,
-}
-
-
-def _minimum(a: Array, b: Array, out: Array) -> None:
-    np.minimum(a, b, out=out)
-
-
-def _maximum(a: Array, b: Array, out: Array) -> None:
-    np.maximum(a, b, out=out)
-
-
-_ORDERED_INTO: dict[object, Pair] = {ReduceOp.MIN: _minimum, ReduceOp.MAX: _maximum}
 
 
 def name_of(op: Op) -> str:
@@ -151,7 +121,7 @@ def check(op: object, dtype: DType) -> None:
     """Raise unless `op` is a reduction that means something on `dtype`.
 
     A function of the user's is not called: what carries the call out tries it, on arrays of the kind
-    that it will give it (`try_out`, and `hpccomm.memory.cuda.folding` on a device).
+    that it will give it (`hpccomm.memory.folding` or `hpccomm.memory.cuda.folding`).
 
     Raises
     ------
@@ -210,31 +180,6 @@ def writes(op: Op) -> UsageError:
     )
 
 
-def try_out(op: Op, dtype: DType) -> None:
-    """Try a user's function on two NumPy arrays, so that what it is not is found beforehand.
-
-    Raises
-    ------
-    UsageError
-        If `op` is a callable, and no elementwise function of two such arrays.
-    """
-    if isinstance(op, ReduceOp | PremulSum):
-        return
-    a, b = samples(dtype)
-    given, out = samples(dtype), np.ones(2, dtype)
-    try:
-        _combine(op)(a, b, out=out)
-    except UsageError:
-        raise
-    except Exception as error:  # whatever the user's function raises
-        raise UsageError(
-            f"op {name_of(op)} fails on two NumPy arrays of 2 elements of {dtype} ({error!r}); "
-            "give a commutative elementwise function of two arrays"
-        ) from error
-    if (a != given[0]).any() or (b != given[1]).any():
-        raise writes(op)
-
-
 def identity(op: Op, dtype: DType) -> Any:
     """Return the element that leaves every other as it is under `op`.
 
@@ -264,191 +209,3 @@ def identity(op: Op, dtype: DType) -> Any:
         f"op {name_of(op)} has no identity element, which rank 0 of an exclusive scan needs; "
         "use an inclusive scan, or SUM, PROD, MIN, MAX, BAND, BOR, BXOR or premul_sum"
     )
-
-
-class Average:
-    """Divides sums by the number of contributions, in place.
-
-    Integers are divided towards zero. It owns the memory that takes; one thread at a time.
-
-    Parameters
-    ----------
-    dtype : dtype
-        Of the sums.
-    contributions : int
-        What they are divided by.
-    """
-
-    def __init__(self, dtype: DType, contributions: int) -> None:
-        self._integers = dtypes.is_integer(dtype)
-        if self._integers:
-            # In 64 bits, since the divisor must not wrap: 200 ranks do not fit int8.
-            wide = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
-        else:
-            # Parts of complex numbers apart: NumPy divides a complex number by way of a reciprocal.
-            wide = np.empty(0, dtype).real.dtype
-        self._part = wide
-        self._memory: Array | None = None
-        self._divisor = wide.type(contributions)
-
-    def __call__(self, total: Array) -> None:
-        """Divide the sums in `total` (1-D)."""
-        if not self._integers:
-            parts = total.view(self._part)
-            np.divide(parts, self._divisor, out=parts)
-            return
-        memory = self._memory
-        if memory is None:
-            memory = self._memory = np.empty((2, BLOCK_BYTES // self._part.itemsize), self._part)
-        for start in range(0, total.size, memory.shape[1]):
-            block = total[start : start + memory.shape[1]]
-            sums, rest = memory[:, : block.size]
-            np.copyto(sums, block)
-            np.fmod(sums, self._divisor, out=rest)
-            np.subtract(sums, rest, out=sums)
-            np.floor_divide(sums, self._divisor, out=sums)
-            np.copyto(block, sums, casting="unsafe")
-
-
-class Contribution(Protocol):
-    """A contribution: an array, or what reads one piece by piece."""
-
-    def __getitem__(self, where: slice, /) -> Array:
-        """Return those elements; they are used before anything else is read."""
-        ...
-
-
-class Folder:
-    """Folds contributions in their order.
-
-    It owns the memory that takes, and allocates none in a call; one thread at a time.
-
-    Parameters
-    ----------
-    op : ReduceOp, PremulSum or callable
-        The reduction. AVG sums; it divides only with `average_over`. PremulSum sums: contributions
-        are multiplied beforehand by `premultiply`.
-    dtype : dtype
-        Of contributions and results.
-    average_over : int
-        If not 0, what a final sum is divided by, before it is rounded to the dtype.
-
-    Attributes
-    ----------
-    pair : callable or None
-        ``pair(a, b, out)`` folds two, where that is a single call: without an average, a wide
-        accumulator or the user's function.
-    """
-
-    __slots__ = ("_accumulator", "_average", "_combine", "_exact", "_run", "_wide", "pair")
-
-    def __init__(self, op: Op, dtype: DType, average_over: int = 0) -> None:
-        self._combine = _combine(op)
-        named = isinstance(op, ReduceOp | PremulSum)
-        self._wide = accumulator(op, dtype)
-        # Whether nothing is to be rounded in between.
-        self._exact = self._wide == dtype
-        self._average = Average(self._wide, average_over) if average_over else None
-        self._accumulator = np.empty(0, self._wide)
-        # Floats overflow to infinity or NaN without a warning, as on every backend. A context that
-        # says so once costs a call next to nothing, `np.errstate` a microsecond.
-        self._run = Context().run
-        self._run(np.seterr, over="ignore", invalid="ignore")
-        single = named and self._exact and self._average is None
-        # NumPy deprecates a third positional argument of these two alone.
-        combine = _ORDERED_INTO[op] if op in _ORDERED else self._combine
-        self.pair: Pair | None = partial(self._run, combine) if single else None
-
-    def __call__(self, sources: Sequence[Contribution], out: Array, final: bool = True) -> None:
-        """Fold `sources` into `out`.
-
-        Parameters
-        ----------
-        sources : sequence of ndarray or Source, each 1-D of out's length
-            At least one. Any of them may be `out` itself, element for element.
-        out : ndarray, 1-D
-            Overwritten with the result.
-        final : bool
-            Whether nothing is left to be folded in, so that an average divides.
-        """
-        arrays = all(isinstance(source, np.ndarray) for source in sources)
-        if self.pair is not None and len(sources) == 2 and arrays:
-            self.pair(*sources, out)
-        elif isinstance(self._combine, np.ufunc):
-            self._run(self._by_blocks, sources, out, final, arrays)
-        else:  # the user's own function sees the user's context
-            self._by_blocks(sources, out, final, arrays)
-
-    def _by_blocks(
-        self, sources: Sequence[Contribution], out: Array, final: bool, arrays: bool
-    ) -> None:
-        """Fold block by block, so that each element passes through memory once."""
-        average = self._average if final else None
-        into = self._in_place if self._exact else self._widened
-        step = max(1, (BLOCK_BYTES if arrays else FAR_BLOCK_BYTES) // self._wide.itemsize)
-        if self._accumulator.size < min(step, out.size):
-            self._accumulator = np.empty(step, self._wide)
-        for start in range(0, out.size, step):
-            where = slice(start, min(start + step, out.size))
-            into(sources, where, out[where], average)
-
-    def _in_place(
-        self, sources: Sequence[Contribution], where: slice, out: Array, average: Average | None
-    ) -> None:
-        """Fold one block; the last contribution goes into `out`, which may be any of them."""
-        accumulator = self._accumulator[: out.size]
-        last = len(sources) - 1
-        left = sources[0][where]
-        if not last:
-            np.copyto(out, left)
-        elif not any(isinstance(source, np.ndarray) for source in sources[:2]):
-            np.copyto(accumulator, left)  # the other one is read to where this one was
-            left = accumulator
-        for number in range(1, last + 1):
-            target = out if number == last else accumulator
-            self._combine(left, sources[number][where], out=target)
-            left = target
-        if average is not None:
-            average(out)
-
-    def _widened(
-        self, sources: Sequence[Contribution], where: slice, out: Array, average: Average | None
-    ) -> None:
-        """Fold one block in the wide dtype, and round once."""
-        accumulator = self._accumulator[: out.size]
-        np.copyto(accumulator, sources[0][where])
-        for source in sources[1:]:
-            self._combine(accumulator, source[where], out=accumulator)
-        if average is not None:
-            average(accumulator)
-        np.copyto(out, accumulator, casting="unsafe")
-
-
-def _combine(op: Op) -> Callable[..., object]:
-    if isinstance(op, PremulSum):
-        return np.add
-    if isinstance(op, ReduceOp):
-        return _UFUNC[op]
-    elementwise = op
-
-    def call(a: Array, b: Array, out: Array) -> None:
-        result = np.asarray(elementwise(a, b))
-        if result.shape != out.shape or not np.can_cast(result.dtype, out.dtype, "same_kind"):
-            raise UsageError(
-                f"op {name_of(elementwise)} made an array of shape {result.shape} and dtype "
-                f"{result.dtype} of two of shape {out.shape} and dtype {out.dtype}; "
-                "it must be elementwise and keep the dtype"
-            )
-        np.copyto(out, result, casting="same_kind")
-
-    return call
-
-
-def premultiply(op: PremulSum, source: Array, target: Array) -> None:
-    """Write the elements of `source` times the factor into `target`, which may be `source`."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        if dtypes.is_narrow(source.dtype):
-            factor = np.float32(op.factor.real)
-            np.multiply(source, factor, out=target, dtype=np.float32, casting="unsafe")
-        else:
-            np.multiply(source, source.dtype.type(op.factor), out=target)

@@ -353,7 +353,7 @@ tests() {
     shift 2
     say "device tests, $what"
     ran[tests]=yes
-    on_ranks 3600 "$number" "$python" -m pytest "$@" -p no:cacheprovider -o faulthandler_timeout=120 \
+    on_ranks 3600 "$number" "$python" -m pytest --all "$@" -p no:cacheprovider -o faulthandler_timeout=120 \
         tests/cuda || status=$?
     counts=$(grep -aoE '[0-9]+ (passed|failed|skipped|errors?)[^=]*in [0-9.]+' "$printed" | tail -1 |
         sed 's/ in [0-9.]*$//' || true)

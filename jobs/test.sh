@@ -107,7 +107,7 @@ for ranks in 1 2 3 4; do
     tests_on "$ranks" 420 "tests with MPI, ranks: $ranks" tests/mpi
 done
 # Device arrays on a stand-in for CuPy, which other tests must not see. Each number of ranks takes
-# other cases of the conformance suite; all of them run with --part 0/1.
+# other cases of the conformance suite; all of them run with --all and no --part.
 export PYTHONPATH=$checkout/tests/standin
 tests 300 "devices, without MPI" tests/cuda
 tests_on 2 200 "devices, ranks: 2" -q --part 0/8 tests/cuda

@@ -1,9 +1,10 @@
 """Which cases a run takes of the many that parameters combine to.
 
-``pytest --all`` runs every combination. Without it, a test that is marked ``pairs`` runs only some: as
-few as it takes for any two values of two of its parameters to meet in one of them. Most faults depend
-on one value or on two that meet, so these cases find nearly all that the whole product finds. The
-conformance suite is chosen from in the same way, over its cases and the numbers of ranks.
+``pytest --all`` runs every combination. Without it, the marks of a test say what runs: of one marked
+``pairs`` as few cases as it takes for any two values of two of its parameters to meet in one of them.
+Most faults depend on one value or on two that meet, so these cases find nearly all that the whole
+product finds. The conformance suite is chosen from in the same way, over its cases and the numbers of
+ranks. Where the parameters have little to do with each other, ``values`` takes each value once.
 
 What is chosen depends on nothing but the cases and their order: it is the same in every run, on every
 rank of a job and in every process of pytest-xdist.
@@ -26,36 +27,39 @@ Run = tuple[conformance.Case, Hashable]
 """A case of the conformance suite, and the ranks that run it."""
 
 
-def pairwise(cases: Sequence[Case], values: Callable[[Case], Values]) -> list[Case]:
-    """Return cases in which all pairs of values meet that meet in any of `cases`, in their order.
+def cover(cases: Sequence[Case], shows: Callable[[Case], Iterable[Hashable]]) -> list[Case]:
+    """Return cases that together show all that any of `cases` shows, in their order.
 
-    Each is the case that brings the most new pairs: a greedy cover of the pairs.
+    Each is the one that shows most that those chosen before it do not.
     """
-    pairs = [_pairs(values(case)) for case in cases]
+    shown = [frozenset(shows(case)) for case in cases]
     covered: set[Hashable] = set()
     chosen = []
-    # A case never brings more new pairs than it once did, so that most need not be counted again.
-    most = [(-len(each), number) for number, each in enumerate(pairs)]
+    # A case never shows more that is new than it once did, so that most need not be counted again.
+    most = [(-len(each), number) for number, each in enumerate(shown)]
     heapq.heapify(most)
     while most:
         before, number = most[0]
-        new = -len(pairs[number] - covered)
+        new = -len(shown[number] - covered)
         if not new:
             heapq.heappop(most)
         elif new > before:
             heapq.heapreplace(most, (new, number))
         else:
             heapq.heappop(most)
-            covered |= pairs[number]
+            covered |= shown[number]
             chosen.append(number)
     return [cases[number] for number in sorted(chosen)]
 
 
-def _pairs(values: Values) -> frozenset[Hashable]:
-    """Return the pairs that a case covers; a case of one parameter covers its value."""
-    if len(values) == 1:
-        return frozenset(values.items())
-    return frozenset(combinations(values.items(), 2))
+def pairwise(cases: Sequence[Case], values: Callable[[Case], Values]) -> list[Case]:
+    """Return cases in which all pairs of values meet that meet in any of `cases`, in their order."""
+
+    def pairs(case: Case) -> Iterable[Hashable]:
+        each = values(case)
+        return each.items() if len(each) == 1 else combinations(each.items(), 2)
+
+    return cover(cases, pairs)
 
 
 def conformance_runs(runs: Iterable[Run], *, everything: bool) -> list[Run]:
@@ -65,9 +69,18 @@ def conformance_runs(runs: Iterable[Run], *, everything: bool) -> list[Run]:
 
 def _values_of_run(run: Run) -> Values:
     case, world = run
-    behaviour = case.name.partition("[")[0]
-    section = behaviour.partition(".")[0]
-    values: dict[str, Hashable] = {"behaviour": behaviour, "world": world}
+    return {"behaviour": behaviour_of(case), "world": world, **values_of_case(case)}
+
+
+def behaviour_of(case: conformance.Case) -> str:
+    """Return the name of a case without its parameters."""
+    return case.name.partition("[")[0]
+
+
+def values_of_case(case: conformance.Case) -> Values:
+    """Return the values of a case's parameters; those of one section have parameters in common."""
+    section = case.name.partition(".")[0]
+    values: dict[str, Hashable] = {}
     for name, value in case.arguments.items():
         # Such as a collective and its algorithm, or a reduction and a dtype.
         joined = isinstance(value, tuple) and value and not isinstance(value[0], int)
@@ -76,17 +89,28 @@ def _values_of_run(run: Run) -> Values:
     return values
 
 
+MARKS = {
+    "pairs": "without --all, as few cases as let any two values of parameters meet",
+    "values": "without --all, as few cases as have each value of each parameter",
+    "thorough": "with --all alone",
+}
+
+
 def chosen_items(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """Return the tests of a run that does not take all: of those marked ``pairs`` only some."""
-    tests: dict[Hashable, list[pytest.Function]] = defaultdict(list)
+    """Return the tests of a run that does not take all: what their marks choose."""
+    tests: dict[tuple[str, Hashable], list[pytest.Function]] = defaultdict(list)
     chosen = set()
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("pairs"):
-            tests[item.parent, item.originalname].append(item)
-        else:
+        mark = next((name for name in MARKS if item.get_closest_marker(name)), None)
+        if mark is None:
             chosen.add(item)
-    for cases in tests.values():
-        chosen.update(pairwise(cases, _values_of_item))
+        elif mark != "thorough" and isinstance(item, pytest.Function):
+            tests[mark, (item.parent, item.originalname)].append(item)
+    for (mark, _), cases in tests.items():
+        if mark == "pairs":
+            chosen.update(pairwise(cases, _values_of_item))
+        else:
+            chosen.update(cover(cases, lambda item: _values_of_item(item).items()))
     return chosen
 
 

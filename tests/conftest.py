@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from chosen import chosen_items
+from chosen import MARKS, chosen_items
 from hypothesis import settings
 
 # The same examples on every rank and in every run; no example is too slow on a busy machine.
@@ -31,10 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set how many examples hypothesis draws."""
-    config.addinivalue_line(
-        "markers", "pairs: without --all, run only cases in which all pairs of values meet"
-    )
+    """Name the marks that choose cases, and set how many examples hypothesis draws."""
+    for name, takes in MARKS.items():
+        config.addinivalue_line("markers", f"{name}: {takes}")
     settings.load_profile("all" if config.getoption("--all") else "chosen")
 
 
@@ -93,7 +92,7 @@ def launch_environment() -> dict[str, str]:
     return environment
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def launcher() -> str:
     """Path of mpiexec: what HPCCOMM_MPIEXEC says, else the one beside this interpreter.
 
@@ -106,7 +105,7 @@ def launcher() -> str:
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def mpiexec(launcher: str) -> Mpiexec:
     """Start ``python ARGUMENTS`` on n ranks: ``mpiexec(2, "-m", "hpccomm", "perf", ...)``.
 

@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpccomm import CommOptions, ReduceOp, UsageError, Work, reductions
+from hpccomm import CommOptions, ReduceOp, UsageError, Work
 from hpccomm.backends.loopback import LoopbackExposure, LoopbackMemory
-from hpccomm.communicator import core, messages
+from hpccomm.communicator import in_place
+from hpccomm.communicator.engine import messages
+from hpccomm.communicator.lanes import host as host_lane
 from hpccomm.dispatch import algorithms as own
 from hpccomm.dispatch import host
 from hpccomm.dispatch.execution import Variants, reached, runner
-from hpccomm.reductions import Folder
+from hpccomm.memory import folding
+from hpccomm.memory.folding import Folder
 from hpccomm.runtime import hooks
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.schedule import Channel, Copies, Folds, Round, Schedule, Transfers
@@ -76,7 +79,7 @@ def test_raises_sees_class_and_words() -> None:
 
 
 def a_nan_is_lost(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(reductions._UFUNC, ReduceOp.MIN, np.fmin)
+    patch.setitem(folding._UFUNC, ReduceOp.MIN, np.fmin)
 
 
 def the_last_element_is_left_out(patch: pytest.MonkeyPatch) -> None:
@@ -112,11 +115,11 @@ def averages_are_rounded_down(patch: pytest.MonkeyPatch) -> None:
         def __call__(self, total: Any) -> None:
             total[:] = total // self._contributions
 
-    patch.setattr(reductions, "Average", Downwards)
+    patch.setattr(folding, "Average", Downwards)
 
 
 def x_is_multiplied_itself(patch: pytest.MonkeyPatch) -> None:
-    original = reductions.premultiply
+    original = folding.premultiply
 
     def premultiply(op: Any, source: Any, target: Any) -> None:
         original(op, source, source)
@@ -214,7 +217,7 @@ def all_arrays_have_the_same_memory(patch: pytest.MonkeyPatch) -> None:
 
 
 def any_layout_is_taken(patch: pytest.MonkeyPatch) -> None:
-    for module in (core, messages):
+    for module in (host_lane, in_place, messages):
         patch.setattr(module, "check_layout", lambda *args, **keywords: None)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from chosen import conformance_runs
+from chosen import behaviour_of, conformance_runs
 
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -20,8 +20,8 @@ World = tuple[int, int]
 """A number of ranks, and how many of them a node has."""
 
 SIZES = (1, 2, 3, 4, 5, 8)
-CHOSEN_SIZES = (1, 3, 8)
-"""Those that suffice by default, where two and four ranks run the suite over MPI."""
+CHOSEN_SIZES = (1, 3)
+"""Those that suffice by default, beside several nodes: two and four ranks run the suite over MPI."""
 SCHEDULED = {"algorithms": range(1, 10), "deterministic": range(1, 9)}
 """Sections to which every number of ranks is another case."""
 FEW = {"shared_memory": (1, 2, 4)}
@@ -58,7 +58,7 @@ def runs(*, everything: bool) -> Iterator[tuple[str, World, tuple[conformance.Ca
         if world[0] >= case.min_size
     ]
     chosen = [
-        (case.name.partition("[")[0], world, case)
+        (behaviour_of(case), world, case)
         for case, world in conformance_runs(possible, everything=everything)
     ]
     # Starting ranks costs more than most cases do: those of one behaviour share them.

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.schedules.algorithms.pipeline import Segments, Tree, streams
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms.phases import Phase
+from hpccomm.schedules.algorithms.pipeline import Segments, Tree, in_streams
 from hpccomm.schedules.algorithms.tree import two_trees
 from hpccomm.schedules.schedule import Tuning, whole, world
 
@@ -81,6 +83,8 @@ def test_segments_cover_a_range(count: int, segment: int) -> None:
 def test_channels_that_would_have_no_whole_segment_are_left_out(
     count: int, segment: int, parts: int, channels: int, cut: int | None
 ) -> None:
-    schedule = streams(count, lambda share, slot: iter(()), Tuning(segment, 3), parts=parts)
+    build = in_streams(Phase(lambda piece: iter(())), parts)
+    call = Signature("broadcast", np.dtype(np.float32), (count,), root=0)
+    schedule = build(world(2), call, Tuning(segment, 3))
     assert len(schedule.channels) == channels
     assert schedule.segment == cut

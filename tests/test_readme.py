@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
-SCRIPTS = ("quickstart.sh", "test.sh", "perf.sbatch", "gpu_acceptance.sh")
+SCRIPTS = ("quickstart.sh", "test.sh", "docs.sh", "bench.sh", "perf.sbatch", "gpu_acceptance.sh")
 
 
 def block_after(start: str) -> list[str]:

@@ -11,28 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpccomm
-from hpccomm import dtypes, reductions
+from hpccomm import dtypes
 from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype, UsageError
-from hpccomm.reductions import (
-    Folder,
-    ReduceOp,
-    check,
-    identity,
-    meaningful,
-    premultiply,
-    try_out,
-)
+from hpccomm.memory import folding
+from hpccomm.memory.folding import Folder, premultiply, try_out
+from hpccomm.reductions import Op, ReduceOp, check, identity, meaningful
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 PAIRS = [(op, dtype) for dtype in dtypes.REDUCIBLE for op in ReduceOp if meaningful(op, dtype)]
-BLOCK = reductions.BLOCK_BYTES
+BLOCK = folding.BLOCK_BYTES
 
 
-def fold(
-    op: reductions.Op, contributions: Sequence[Array], out: Array, average_over: int = 0
-) -> None:
+def fold(op: Op, contributions: Sequence[Array], out: Array, average_over: int = 0) -> None:
     Folder(op, out.dtype, average_over)(contributions, out)
 
 
@@ -144,7 +136,7 @@ def test_fold_over_block_boundaries(dtype: DType) -> None:
 class Pieces:
     """A contribution that is read piece by piece, into memory that all of them share."""
 
-    shared = np.empty(reductions.FAR_BLOCK_BYTES, np.uint8)
+    shared = np.empty(folding.FAR_BLOCK_BYTES, np.uint8)
 
     def __init__(self, data: Array) -> None:
         self.data = data
@@ -159,7 +151,7 @@ class Pieces:
 @pytest.mark.parametrize("dtype", [dtypes.BOOL, dtypes.BFLOAT16, np.dtype("f4"), np.dtype("i8")])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_fold_of_what_is_read_piece_by_piece(dtype: DType, ranks: int) -> None:
-    count = 2 * reductions.FAR_BLOCK_BYTES // dtype.itemsize + 5
+    count = 2 * folding.FAR_BLOCK_BYTES // dtype.itemsize + 5
     op = ReduceOp.PROD if dtype == dtypes.BOOL else ReduceOp.AVG
     divide = ranks if op is ReduceOp.AVG else 0
     contributions = draw(dtype, count, ranks, ranks)

@@ -1,4 +1,4 @@
-"""The backends, by name.
+"""What moves data between ranks: MPI, NCCL, threads of one process, and backends of other packages.
 
 Each is one file, imported when it is asked for. Another package adds its own by an entry point in
 the group ``hpccomm.backends``, whose value is a function like `Opener`.

@@ -69,6 +69,19 @@ class Control:
         others = {rank: answer[1:] for rank, answer in enumerate(answers) if answer}
         return {0: reference, **others} if others else {}
 
+    def objections(self, mine: str) -> str:
+        """Return what keeps some rank from something, the same on all; empty if nothing does.
+
+        Parameters
+        ----------
+        mine : str
+            What keeps this rank from it, or ''.
+        """
+        theirs = [each.decode() for each in self.all_gather(mine.encode())]
+        if len(set(theirs)) == 1:
+            return theirs[0]
+        return "; ".join(f"rank {rank}: {why}" for rank, why in enumerate(theirs) if why)
+
     def all_gather_steps(self, payload: bytes, box: list[bytes]) -> Steps:
         """`all_gather`, polled: `box` is filled on every rank."""
         gathered: list[bytes] = []

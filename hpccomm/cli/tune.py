@@ -10,9 +10,12 @@ from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.cli import output
 from hpccomm.cli.show import add_run, path
-from hpccomm.contracts.collectives import COLLECTIVES
+from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.errors import UsageError
 from hpccomm.schedules.cost.network_files import ready
+
+TUNED = tuple(name for name, what in DESCRIPTIONS.items() if not what.peers)
+"""Collectives that can be tuned. Where ranks list their peers, no size is known to all of them."""
 
 DESCRIPTION = """\
 Measure this machine, and write the table by which algorithm="auto" chooses: for each collective,
@@ -78,8 +81,7 @@ def _add_measuring(group: "argparse._ArgumentGroup") -> None:
         nargs="?",
         type=_collectives,
         metavar="COLLECTIVE",
-        help=f"{readers.ALL} (the default), or some with commas between them: "
-        f"{', '.join(COLLECTIVES)}",
+        help=f"{readers.ALL} (the default), or some with commas between them: {', '.join(TUNED)}",
     )
     group.add_argument(
         "-b", "--minbytes", type=readers.size, metavar="SIZE", help="smallest size (default: 8)"
@@ -161,11 +163,11 @@ def _add_fitting(group: "argparse._ArgumentGroup") -> None:
 
 def _collectives(text: str) -> tuple[str, ...]:
     if text == readers.ALL:
-        return COLLECTIVES
+        return TUNED
     for name in readers.listed(text):
-        if name not in COLLECTIVES:
+        if name not in TUNED:
             raise argparse.ArgumentTypeError(
-                f"{name!r} is no collective; give {readers.ALL} or some of {', '.join(COLLECTIVES)}"
+                f"{name!r} is no collective; give {readers.ALL} or some of {', '.join(TUNED)}"
             )
     return readers.listed(text)
 
@@ -236,7 +238,7 @@ def _measure(args: argparse.Namespace) -> int:
     from hpccomm.settings import CommOptions
 
     asked = TuneRequest(
-        collectives=args.collectives or COLLECTIVES,
+        collectives=args.collectives or TUNED,
         sizes=sizes,
         effort=Effort(args.blocks or 11, args.seconds or 0.004),
         segments=args.segments or (),

@@ -1,4 +1,4 @@
-"""The communicator: thin methods over paths, control plane and calls."""
+"""`Communicator`: a documented face over one engine, which is composed of parts."""
 
 from hpccomm.communicator.communicator import Communicator
 

@@ -1,6 +1,5 @@
 """The device side of a communicator that is being made: which way device arrays go."""
 
-import json
 import logging
 from functools import partial
 
@@ -64,14 +63,15 @@ def open_device_lane(
     """
     if parent is not None and parent.reason:
         return RefusingLane(calls.name, parent.reason)
-    reasons = [_absent(control, device)]
-    if reasons[0]:
+    mine = "" if device is not None else library.unavailable() or "it has no CUDA device"
+    absent = control.objections(mine)
+    if absent:
         if settings.backend == NCCL:
-            raise BackendUnavailable(f"backend 'nccl' cannot run: {reasons[0]}")
-        _log(backend, calls, f"device arrays are refused: {reasons[0]}")
-        return RefusingLane(calls.name, reasons[0])
+            raise BackendUnavailable(f"backend 'nccl' cannot run: {absent}")
+        _log(backend, calls, f"device arrays are refused: {absent}")
+        return RefusingLane(calls.name, absent)
     assert device is not None
-    reasons.clear()
+    reasons: list[str] = []
     for way in _ORDER.get(settings.backend, (NCCL, AWARE, STAGED)):
         path, over, why = _opened(
             way, backend, calls, control, settings, host, device, parent, left_out, reasons
@@ -93,17 +93,6 @@ def open_device_lane(
     if settings.backend == NCCL:
         raise BackendUnavailable(f"backend 'nccl' cannot run: {why}")
     return RefusingLane(calls.name, "; ".join(reasons))
-
-
-def _absent(control: Control, device: int | None) -> str:
-    """Return why some rank cannot have device arrays, or ''. The same on all ranks."""
-    mine = "" if device is not None else library.unavailable() or "it has no CUDA device"
-    told = [json.loads(each) for each in control.all_gather(json.dumps(mine).encode())]
-    if not any(told):
-        return ""
-    if len(set(told)) == 1:
-        return str(told[0])
-    return "; ".join(f"rank {rank}: {why}" for rank, why in enumerate(told) if why)
 
 
 def _log(backend: Backend, calls: CallEngine, text: str, *, loud: bool = False) -> None:

@@ -53,6 +53,13 @@ class Piece(NamedTuple):
     data: Span
 
 
+def message_name(receives: Sequence[Piece], sends: Sequence[Piece]) -> str:
+    """Return the name of a point-to-point call."""
+    if receives and sends:
+        return "send_recv"
+    return "recv" if receives else "send"
+
+
 @dataclass(frozen=True, slots=True)
 class Pinned:
     """A library's own way to do one collective on a stream.

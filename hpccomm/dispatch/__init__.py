@@ -1,19 +1,20 @@
-"""Which way an array goes, decided once for calls that ask for the same.
+"""Decides how a call is carried out, once for all calls with the same arguments: by which algorithm, over what.
 
-The host path takes the backend's own collective where it has one that means the same, else one of
-hpccomm's algorithms, over the backend's point-to-point or the memory that ranks of a node share.
+Arrays in host memory take the host path: the backend's own collective, if it has one that gives the right
+result, else one of hpccomm's algorithms, over the backend's point-to-point messages or over memory that the
+ranks of a node share.
 
-- `way`: what a decision comes to.
+- `route`: a decision, as something that runs.
+- `host`: decides; `policy` chooses the algorithm.
+- `algorithms`: runs hpccomm's algorithms, by `execution`.
 - `sharing`: how the ranks of a node reach each other's memory.
-- `own`: runs hpccomm's algorithms.
-- `host`: decides.
 
-Device arrays go one of three ways: over NCCL, or, where the host takes part, over a CUDA-aware MPI that
-is given their addresses or staged through pinned host memory over the host path.
+Arrays on a device take one of three ways: NCCL, a CUDA-aware MPI that gets their addresses, or pinned host
+memory and the host path. In the last two the host takes part.
 
-- `schedules`: makes hpccomm's algorithms ready for device memory.
-- `nccl`, `aware`, `staged`: decide; `trial` finds out whether MPI takes device memory.
-- `parts`: cuts large arrays; `turns` keeps messages in order.
+- `nccl`, `aware`, `staged`: decide; `cuda_aware_probe` finds out whether MPI takes device memory.
+- `device_schedules`: makes hpccomm's algorithms ready for device memory.
+- `parts`: cuts large arrays; `send_order` keeps messages in order.
 """
 
 from hpccomm.dispatch.aware import CudaAwareDispatch

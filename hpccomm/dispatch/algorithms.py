@@ -13,9 +13,11 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.execution import Program, Runner, Variants, compiled
+from hpccomm.dispatch.one_rank import by_messages, lengths_of, nbytes_of, segment_elements
 from hpccomm.dispatch.sharing import Sharing
 from hpccomm.dtypes import DType
-from hpccomm.reductions import Folder, Op, ReduceOp, name_of
+from hpccomm.memory.folding import Folder
+from hpccomm.reductions import Op, ReduceOp, name_of
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.schedule import Build, Schedule, Tuning, world
@@ -98,7 +100,7 @@ class AlgorithmRunner:
             schedule = self._schedule(builds[Reach.APART], call, pick)
             program = self._compiled(schedule, call)
             start = partial(self._runner.steps, program, call.dtype, fold)
-            return Started(start, _nbytes(schedule.segment, itemsize), "")
+            return Started(start, nbytes_of(schedule.segment, itemsize), "")
         sharing = self._sharing
         assert sharing is not None
         likely, scratch, reached = self._likely(builds, call, pick, sharing)
@@ -113,26 +115,21 @@ class AlgorithmRunner:
             room=sharing.room,
         )
         start = partial(self._runner.formed, forms, call.dtype, fold)
-        return Started(start, _nbytes(likely.segment, itemsize), reached)
+        return Started(start, nbytes_of(likely.segment, itemsize), reached)
 
     def _builds(self, call: Signature, found: Algorithm, deterministic: bool) -> dict[Reach, Build]:
         """Return what makes the schedules of an algorithm's forms."""
-
-        def by_messages(algorithm: Algorithm) -> Build:
-            ordered = algorithm.ordered
-            return ordered if deterministic and ordered is not None else algorithm.build
-
         if self._sharing is None:
-            return {Reach.APART: by_messages(found)}
+            return {Reach.APART: by_messages(found, deterministic)}
         if not found.shared:
-            builds = {Reach.APART: by_messages(found)}
+            builds = {Reach.APART: by_messages(found, deterministic)}
             if found.direct is not None and not deterministic:
                 builds[Reach.DIRECT] = found.direct
             return builds
         # What the ranks find out in the call may leave messages alone.
         names = policy.applicable(call, native=False, shared=False, deterministic=deterministic)
         other = ALGORITHMS[call.collective][policy.fastest(call, names, self._network).algorithm]
-        builds = {Reach.APART: by_messages(other), Reach.DIRECT: found.build}
+        builds = {Reach.APART: by_messages(other, deterministic), Reach.DIRECT: found.build}
         if found.staged is not None:
             builds[Reach.STAGED] = found.staged
         return builds
@@ -162,19 +159,18 @@ class AlgorithmRunner:
     def _schedule(self, build: Build, call: Signature, pick: policy.Pick) -> Schedule:
         """Return this rank's schedule."""
         backend = self._backend
-        itemsize = call.dtype.itemsize
         nbytes = self._segment or pick.segment or DEFAULT_SEGMENT
-        segment = max(1, nbytes // itemsize)
-        if not call.individual:  # else ranks have their own elements
-            segment = max(segment, call.elements // MOST_SEGMENTS)
-        room = 0 if self._sharing is None else self._sharing.room // itemsize
-        channels = pick.channels or DEFAULT_CHANNELS
-        tuning = Tuning(segment, channels, backend.topology, room)
+        room = 0 if self._sharing is None else self._sharing.room // call.dtype.itemsize
+        tuning = Tuning(
+            segment_elements(call, nbytes, MOST_SEGMENTS),
+            pick.channels or DEFAULT_CHANNELS,
+            backend.topology,
+            room,
+        )
         return build(world(backend.size, np.array([backend.rank])), call, tuning)
 
     def _compiled(self, schedule: Schedule, call: Signature) -> Program:
-        send, recv = call.lengths(np.array([self._backend.rank]))
-        return compiled(schedule, (int(send[0]), int(recv[0])))
+        return compiled(schedule, lengths_of(call, self._backend.rank))
 
     def _folder(self, op: Op, dtype: DType) -> Folder:
         """Return what folds; calls of one named reduction and dtype share it, and its memory."""
@@ -185,10 +181,6 @@ class AlgorithmRunner:
         if found is None:
             found = self._folders[op, dtype] = Folder(op, dtype, averaged)
         return found
-
-
-def _nbytes(segment: int | None, itemsize: int) -> int | None:
-    return None if segment is None else segment * itemsize
 
 
 def _fingerprint(call: Signature, algorithm: str, deterministic: bool) -> int:

@@ -8,20 +8,20 @@ between the two.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import DeviceRoute, Piece
+from hpccomm.contracts.device import DeviceRoute, Piece, message_name
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.device_schedules import DeviceSchedules, Planned
 from hpccomm.dispatch.execution.alternating import Alternating
 from hpccomm.dispatch.send_order import SendOrder
-from hpccomm.dispatch.staged import message_name, refuse_capture
 from hpccomm.memory.cuda import users
 from hpccomm.memory.cuda.aliases import aliased, landing
 from hpccomm.memory.cuda.memory import copy
@@ -110,12 +110,7 @@ class CudaAwareDispatch:
             registered=False,
             reason=f"{why}{ordered}; MPI is given device memory, since {self._reason}",
         )
-
-        def start(send: int, recv: int, stream: int) -> Steps:
-            refuse_capture(call.name, stream)
-            return self._steps(planned, send, recv, stream)
-
-        return DeviceRoute(choice, start=start)
+        return DeviceRoute(choice, start=partial(self._steps, planned))
 
     def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceRoute:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
@@ -126,12 +121,9 @@ class CudaAwareDispatch:
         reason = f"MPI is given device memory, since {self._reason}"
         choice = Choice(name, "cuda", self.name, policy.NATIVE, None, False, reason)
         wire = self._wire(tag)
-
-        def start(_send: int, _recv: int, stream: int) -> Steps:
-            refuse_capture(name, stream)
-            return self._message(receives, sends, wire, stream)
-
-        return DeviceRoute(choice, start=start)
+        return DeviceRoute(
+            choice, start=lambda _send, _recv, stream: self._message(receives, sends, wire, stream)
+        )
 
     def close(self) -> None:
         """Let the device be used by NCCL again. Local; idempotent."""

@@ -1,6 +1,5 @@
 """Whether MPI really takes device memory: tried once a communicator, before arrays are given to it."""
 
-import json
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -83,22 +82,14 @@ def open_aware(
         refused = users.claim(device, users.MPI)
         claimed = not refused
         aware, why = claimed, refused or why
-    unfit = _agreed(control, "" if aware else why)
+    unfit = control.objections("" if aware else why)
     if not unfit:
-        unfit = _agreed(control, _tried(backend, calls, device, why))
+        unfit = control.objections(_tried(backend, calls, device, why))
     if unfit:
         if claimed:
             users.release(device, users.MPI)
         return None, unfit
     return CudaAwareDispatch(backend, device, settings, wire, why), why
-
-
-def _agreed(control: Control, why: str) -> str:
-    """Return what keeps some rank from it, the same on all; empty if nothing does."""
-    told = [json.loads(each) for each in control.all_gather(json.dumps(why).encode())]
-    if len(set(told)) == 1:
-        return str(told[0])
-    return "; ".join(f"rank {rank}: {each}" for rank, each in enumerate(told) if each)
 
 
 def _tried(backend: Backend, calls: Waits, device: int, reason: str) -> str:

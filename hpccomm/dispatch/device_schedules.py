@@ -11,6 +11,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.execution.enqueued import DeviceProgram
 from hpccomm.dispatch.execution.program import compiled
+from hpccomm.dispatch.one_rank import by_messages, lengths_of, nbytes_of, segment_elements
 from hpccomm.dtypes import FLOAT32, DType
 from hpccomm.memory.cuda import folding
 from hpccomm.memory.cuda.folding import DeviceFolder
@@ -130,25 +131,17 @@ class DeviceSchedules:
         wide = deterministic and call.description.prefix and call.accumulator != call.dtype
         if wide:
             inner = replace(inner, dtype=call.accumulator, in_place=False)
-        found = ALGORITHMS[call.collective][algorithm]
-        build = found.ordered if deterministic and found.ordered is not None else found.build
-        itemsize = inner.dtype.itemsize
-        segment = max(1, self._segment // itemsize)
-        if not call.individual:  # else ranks have their own elements
-            segment = max(segment, call.elements // MOST_SEGMENTS)
+        build = by_messages(ALGORITHMS[call.collective][algorithm], deterministic)
         # Channels would follow one another on a stream: they have nothing to gain.
-        tuning = Tuning(segment, 1, self._topology)
-        ranks = np.array([self._rank])
-        schedule = build(world(self._topology.size, ranks), inner, tuning)
-        send, recv = (int(each[0]) for each in inner.lengths(ranks))
+        tuning = Tuning(segment_elements(inner, self._segment, MOST_SEGMENTS), 1, self._topology)
+        schedule = build(world(self._topology.size, np.array([self._rank])), inner, tuning)
+        lengths = lengths_of(inner, self._rank)
         fold = None if inner.op is None else self._folder(inner.op, inner.dtype)
         program = DeviceProgram(
-            compiled(schedule, (send, recv)), inner.dtype, (send, recv), fold, self.scratch
+            compiled(schedule, lengths), inner.dtype, lengths, fold, self.scratch
         )
-        cut = schedule.segment
-        return Planned(
-            program, self._beginning(call, wide), None if cut is None else cut * itemsize
-        )
+        segment = nbytes_of(schedule.segment, inner.dtype.itemsize)
+        return Planned(program, self._beginning(call, wide), segment)
 
     def scaled(self, call: Signature) -> Begin:
         """Return what multiplies the contributions of a call by its factor, into scratch."""
@@ -172,7 +165,7 @@ class DeviceSchedules:
     def _beginning(self, call: Signature, wide: bool) -> Begin:
         """Return what multiplies contributions by the factor, and widens them."""
         op, dtype, device, scratch = call.op, call.dtype, self._device, self.scratch
-        sent, received = (int(each[0]) for each in call.lengths(np.array([self._rank])))
+        sent, received = lengths_of(call, self._rank)
         neutral = None
         if call.exclusive and self._rank == 0:
             assert op is not None

@@ -14,7 +14,8 @@ from hpccomm.dispatch.algorithms import AlgorithmRunner, Started
 from hpccomm.dispatch.execution import ScratchBuffer
 from hpccomm.dispatch.route import After, Before, Route, with_pre_and_post
 from hpccomm.dispatch.sharing import memory_way, sharing
-from hpccomm.reductions import Average, PremulSum, ReduceOp, identity, premultiply, try_out
+from hpccomm.memory.folding import Average, premultiply, try_out
+from hpccomm.reductions import PremulSum, ReduceOp, identity
 from hpccomm.settings import Settings
 
 if TYPE_CHECKING:

@@ -6,7 +6,16 @@ from dataclasses import replace
 import numpy as np
 
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import DeviceBackend, DeviceRoute, Given, Grouped, Launch, Piece, Span
+from hpccomm.contracts.device import (
+    DeviceBackend,
+    DeviceRoute,
+    Given,
+    Grouped,
+    Launch,
+    Piece,
+    Span,
+    message_name,
+)
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.device_schedules import Begin, DeviceSchedules, Planned
@@ -82,7 +91,7 @@ class NcclDispatch:
             raise UsageError(
                 f"tag is {tag}, and NCCL's messages have none; leave it at 0, or send host arrays"
             )
-        name = "send_recv" if receives and sends else "recv" if receives else "send"
+        name = message_name(receives, sends)
         # Both ends come to the same size, so neither waits for an empty message.
         receives = [each for each in receives if each.data.elements]
         sends = [each for each in sends if each.data.elements]

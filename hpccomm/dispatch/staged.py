@@ -6,6 +6,7 @@ before back to the device.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,17 +14,16 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import NOBODY
-from hpccomm.contracts.device import DeviceRoute, Piece
+from hpccomm.contracts.device import DeviceRoute, Piece, message_name
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Request, Steps, Transport
 from hpccomm.dispatch.parts import PART_BYTES, Part, Rows, parts
 from hpccomm.dispatch.route import Route
 from hpccomm.dispatch.send_order import SendOrder
 from hpccomm.dtypes import DType
-from hpccomm.errors import BufferMismatch, UsageError
+from hpccomm.errors import BufferMismatch
 from hpccomm.memory.cuda.pinned import POOL, PinnedBlock, copied
 from hpccomm.memory.cuda.streams import (
-    capturing,
     drop_event,
     make_event,
     make_stream,
@@ -187,12 +187,7 @@ class StagedDispatch:
             segment=self._part_bytes if len(stages) > 1 else chosen.segment,
             reason=f"{self._reason}; {chosen.reason}",
         )
-
-        def start(send: int, recv: int, stream: int) -> Steps:
-            refuse_capture(call.name, stream)
-            return self._steps(flow, stages, send, recv, stream)
-
-        return DeviceRoute(choice, start=start)
+        return DeviceRoute(choice, start=partial(self._steps, flow, stages))
 
     def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceRoute:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
@@ -202,12 +197,9 @@ class StagedDispatch:
         name = message_name(receives, sends)
         choice = Choice(name, self.name, "messages", "native", None, False, self._reason)
         wire = self._wire(tag)
-
-        def start(_send: int, _recv: int, stream: int) -> Steps:
-            refuse_capture(name, stream)
-            return self._message(receives, sends, wire, stream)
-
-        return DeviceRoute(choice, start=start)
+        return DeviceRoute(
+            choice, start=lambda _send, _recv, stream: self._message(receives, sends, wire, stream)
+        )
 
     def close(self) -> None:
         """Let go of its streams. Local; idempotent."""
@@ -388,28 +380,6 @@ class StagedDispatch:
             event = make_event()
             record(event, stream)
         return event
-
-
-def refuse_capture(name: str, stream: int) -> None:
-    """Raise if a graph is captured from the stream: the host takes part in a call.
-
-    Raises
-    ------
-    UsageError
-        Before anything is sent.
-    """
-    if capturing(stream):
-        raise UsageError(
-            f"{name} cannot be captured in a graph: without NCCL the host takes part in it; call it "
-            "outside of the capture, or use NCCL (comm.backends and comm.explain tell why it is not)"
-        )
-
-
-def message_name(receives: Sequence[Piece], sends: Sequence[Piece]) -> str:
-    """Return the name of a point-to-point call."""
-    if receives and sends:
-        return "send_recv"
-    return "recv" if receives else "send"
 
 
 def _in_one_block(call: Signature, recv: Rows | None) -> bool:

@@ -71,6 +71,12 @@ class Group:
         found: Column = self.members[self.which, position]
         return found
 
+    def meetings(self) -> tuple[NDArray[np.int64], Column]:
+        """Return the ranks of each group, shape (groups, size), and for each row its group."""
+        if self.members is None or self.which is None:
+            return np.arange(self.size)[np.newaxis], np.zeros(len(self.rank), np.int64)
+        return self.members, self.which
+
 
 def world(size: int, ranks: Column | None = None) -> Group:
     """Return the group of all `size` ranks, asked for all programs or those of `ranks`."""
@@ -135,6 +141,11 @@ class Folds:
     target: Place
     count: Column
     final: bool
+
+
+def touched(step: Copies | Folds) -> list[tuple[Place, bool]]:
+    """Return the places of a step, and whether each is read."""
+    return [*((source, True) for source in step.sources), (step.target, False)]
 
 
 class Round(NamedTuple):

@@ -73,12 +73,12 @@ class Skipped(pytest.Module):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run be a part of all."""
+    """Let a run be a part of all cases."""
     parser.addoption(
         "--part",
         default="0/1",
         metavar="I/N",
-        help="of the conformance suite, only cases I, I + N, I + 2 N, ... of each way",
+        help="with --all, of the conformance suite cases I, I + N, ... and those that run by default",
     )
 
 
@@ -93,12 +93,6 @@ def pytest_pycollect_makemodule(
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is for another kind of run."""
     ranks = config.getoption("--with-mpi")
-    part, parts = map(int, config.getoption("--part").split("/"))
-    cases = [item for item in items if item.path.name == "test_conformance.py"]
-    left_out = {item for i, item in enumerate(cases) if i % parts != part}
-    if left_out:
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
     # A communicator that failed over CUDA-aware MPI keeps NCCL from the device: those come last.
     items.sort(key=lambda item: "[mpi-" in item.name or "-mpi]" in item.name)
     for item in items:

@@ -1,8 +1,15 @@
-"""MPI ranks do on device arrays what every backend must do, by each of the three ways."""
+"""MPI ranks do on device arrays what every backend must do, by each of the three ways.
 
+By default 1, 2 and 4 ranks deal some cases among them, in which each behaviour is seen by each way and
+each value of each parameter once. ``--all`` takes all cases, or with ``--part`` more of them.
+"""
+
+from collections.abc import Hashable, Iterable
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import pytest
+from chosen import behaviour_of, cover, values_of_case
 
 from hpccomm.testing import conformance
 from hpccomm.testing.conformance.devices import WAYS
@@ -10,14 +17,52 @@ from hpccomm.testing.conformance.devices import WAYS
 if TYPE_CHECKING:
     import hpccomm
 
-RUNS = [
-    pytest.param(way, case, id=f"{way}-{case.name}", marks=pytest.mark.mpi(min_size=case.min_size))
-    for way in WAYS
-    for case in conformance.device_cases(way)
-]
+Run = tuple[str, conformance.Case]
+"""A way of device arrays, and a case."""
+
+EVERY: list[Run] = [(way, case) for way in WAYS for case in conformance.device_cases(way)]
+
+DEAL = (2, 1, 2, 4)
+"""Numbers of ranks, in the order in which they are dealt the cases."""
 
 
-@pytest.mark.parametrize(("way", "case"), RUNS)
+def shows(run: Run) -> Iterable[Hashable]:
+    """Return what one run suffices for."""
+    way, case = run
+    return [(way, behaviour_of(case)), *values_of_case(case).items()]
+
+
+def dealt(size: int) -> list[Run]:
+    """Return the cases that so many ranks run by default."""
+    chosen = cover(EVERY, shows)
+    if size not in DEAL:
+        return chosen
+    takes = {1: 1, 2: 2, 3: 4, 4: 4}
+    turns = zip(chosen, cycle(DEAL), strict=False)
+    return [run for run, turn in turns if takes[max(turn, run[1].min_size)] == size]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give the test the cases that this number of ranks runs."""
+    runs = EVERY
+    config = metafunc.config
+    if config.getoption("--with-mpi"):
+        from mpi4py import MPI
+
+        runs = dealt(MPI.COMM_WORLD.size)
+        if config.getoption("--all"):
+            part, parts = map(int, config.getoption("--part").split("/"))
+            taken = {(way, case.name) for way, case in runs}
+            runs += [run for run in EVERY[part::parts] if (run[0], run[1].name) not in taken]
+    each = [
+        pytest.param(
+            way, case, id=f"{way}-{case.name}", marks=pytest.mark.mpi(min_size=case.min_size)
+        )
+        for way, case in runs
+    ]
+    metafunc.parametrize(("way", "case"), each)
+
+
 def test_conformance(way: str, case: conformance.Case, comm: "hpccomm.Communicator") -> None:
     if reason := case.missing():
         pytest.skip(reason)

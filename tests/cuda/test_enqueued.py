@@ -14,7 +14,8 @@ from hpccomm.dispatch.device_schedules import DeviceSchedules
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.memory import Scratch
-from hpccomm.reductions import Folder, PremulSum, ReduceOp, identity, premultiply
+from hpccomm.memory.folding import Folder, premultiply
+from hpccomm.reductions import PremulSum, ReduceOp, identity
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.topology import Topology
 

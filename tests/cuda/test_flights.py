@@ -240,13 +240,15 @@ def test_a_stream_lives_until_its_event_is_recorded():
 
 @pytest.mark.standin
 def test_trap_abort_from_the_watchdog_releases_the_stream_and_wait_raises():
+    released = threading.Event()
+
     def main(comm):
         with cupy.cuda.Device(comm.device):
             x = cupy.ones(4, np.float32)
             comm.all_reduce(x)
             cupy.cuda.get_current_stream().synchronize()
             if comm.rank == 1:
-                time.sleep(3)  # misses the next call
+                assert released.wait(20)  # misses the next call
                 comm.abort()
                 return
             work = comm.all_reduce(x, async_op=True, timeout=0.5)
@@ -267,6 +269,7 @@ def test_trap_abort_from_the_watchdog_releases_the_stream_and_wait_raises():
                 comm.all_reduce(x)
             # What was put on the device behind the call goes on.
             cupy.cuda.Device(comm.device).synchronize()
+            released.set()
 
     run_ranks(2, main, backend="nccl")
 
@@ -445,18 +448,21 @@ def test_a_call_that_a_capture_refuses_leaves_the_communicator_as_it_was():
 
 @pytest.mark.standin
 def test_a_failure_that_no_call_has_told_is_raised_by_finalize():
+    released = threading.Event()
+
     def main(comm):
         with cupy.cuda.Device(comm.device):
             x = cupy.ones(4, np.float32)
             comm.all_reduce(x)
             cupy.cuda.get_current_stream().synchronize()
             if comm.rank == 1:  # misses the last call
-                time.sleep(2)
+                assert released.wait(20)
                 comm.abort()
                 comm.finalize()
                 return
             comm.all_reduce(x, timeout=0.5)
             cupy.cuda.get_current_stream().synchronize()  # is released, and x holds anything
+            released.set()
             with pytest.raises(CollectiveTimeout, match="all_reduce"):
                 comm.finalize()
             comm.finalize()  # told once

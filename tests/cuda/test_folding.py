@@ -8,8 +8,9 @@ from hpccomm import dtypes
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.folding import DeviceFolder, fill, from_float32, premultiply, to_float32
 from hpccomm.memory.cuda.memory import Scratch
-from hpccomm.reductions import Folder, PremulSum, ReduceOp, identity, meaningful
-from hpccomm.reductions import premultiply as premultiply_on_host
+from hpccomm.memory.folding import Folder
+from hpccomm.memory.folding import premultiply as premultiply_on_host
+from hpccomm.reductions import PremulSum, ReduceOp, identity, meaningful
 
 PAIRS = [
     pytest.param(op, dtype, id=f"{op.value}-{dtype}")

@@ -13,7 +13,8 @@ from hpccomm.backends.nccl.reductions import Ability, reduction
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CommunicationError
-from hpccomm.reductions import Folder, PremulSum, ReduceOp, premul_sum, premultiply
+from hpccomm.memory.folding import Folder, premultiply
+from hpccomm.reductions import PremulSum, ReduceOp, premul_sum
 
 cupy = pytest.importorskip("cupy")
 nccl = pytest.importorskip("cupy.cuda.nccl")

@@ -344,16 +344,15 @@ def test_messages_match_those_of_host_arrays_and_their_sizes_are_checked() -> No
 
 def test_capture_is_refused_since_the_host_takes_part() -> None:
     def captured(comm):
-        path = path_of(comm)
         x = cupy.zeros(4, F64)
-        call = Signature("all_reduce", F64, (4,), op=ReduceOp.SUM, in_place=True)
-        way = path.decide(call, "auto", False)
         stream = cupy.cuda.Stream(non_blocking=True)
         with stream:
             stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
             try:
                 with pytest.raises(UsageError, match="graph"):
-                    way.start(x.data.ptr, x.data.ptr, stream.ptr)
+                    comm.all_reduce(x)
+                with pytest.raises(UsageError, match="graph"):
+                    comm.send(x, 0, async_op=True)
             finally:
                 stream.end_capture()
 

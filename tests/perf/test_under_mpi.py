@@ -1,5 +1,6 @@
 """perf as a job of several processes: what it prints, how it refuses, and what a kill leaves."""
 
+import json
 import os
 import random
 import re
@@ -30,25 +31,61 @@ def test_rank_0_alone_prints(mpiexec):
     assert len(rows_of(done.stdout)) == 3 * (len(COLLECTIVES) - 1) + 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["-n", "0"], "-n/--iters: 0 is out of range"),
-        (["-r", "2", "--output", "run.h5"], "-r/--root 2: there are 2 ranks; give 0 to 1, or all"),
-        (["--output", "nowhere/run.h5"], "nowhere"),
-        (["--algorithm", "magic"], "algorithm is 'magic'"),
-        (["--backend", "loopback"], "--backend loopback: its ranks are in one process"),
-        (["-e", "900000G"], "-e/--maxbytes"),
-    ],
-)
-def test_misuse_is_one_line_and_status_2(mpiexec, tmp_path, arguments, said):
-    done = mpiexec(2, *PERF, "broadcast", "-b", "8", "-e", "8", *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("hpccomm: error: ")]
+MISUSE = {
+    "-n 0": "-n/--iters: 0 is out of range",
+    "-r 2 --output run.h5": "-r/--root 2: there are 2 ranks; give 0 to 1, or all",
+    "--output nowhere/run.h5": "nowhere",
+    "--algorithm magic": "algorithm is 'magic'",
+    "--backend loopback": "--backend loopback: its ranks are in one process",
+    "-e 900000G": "-e/--maxbytes",
+}
+
+# One job runs the command line once after the other, as each refuses before it has begun to measure.
+REFUSED = """
+import contextlib, io, json, pathlib, sys
+from mpi4py import MPI
+from hpccomm.cli.main import main
+
+answers = {}
+for misuse in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main(["perf", "broadcast", "-b", "8", "-e", "8", *misuse.split()])
+        except SystemExit as error:
+            status = error.code
+    answers[misuse] = status, out.getvalue(), err.getvalue()
+pathlib.Path(f"rank-{MPI.COMM_WORLD.rank}.json").write_text(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def refused(mpiexec, tmp_path_factory):
+    """Give the folder of a job of two ranks, and what each answered to each misuse."""
+    folder = tmp_path_factory.mktemp("misuse")
+    done = mpiexec(2, "-c", REFUSED, json.dumps(list(MISUSE)), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize(("misuse", "said"), MISUSE.items())
+def test_misuse_is_one_line_and_status_2(refused, misuse, said):
+    folder, answers = refused
+    status, out, err = answers[0][misuse]
+    assert (status, out) == (2, "")
+    assert "Traceback" not in err
+    (line,) = [line for line in err.splitlines() if line.startswith("hpccomm: error: ")]
     assert said in line
-    assert not (tmp_path / "run.h5").exists()
+    assert answers[1][misuse] == [2, "", ""]
+    assert not (folder / "run.h5").exists()
+
+
+def test_misuse_ends_the_job_with_status_2(mpiexec, tmp_path):
+    arguments = ["-b", "8", "-e", "8", "--algorithm", "magic"]
+    done = mpiexec(2, *PERF, "broadcast", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("hpccomm: error: ") == 1
 
 
 def test_killed_at_any_moment_the_file_holds_every_printed_row(launcher, tmp_path):

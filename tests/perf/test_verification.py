@@ -82,7 +82,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize(("dtype", "op"), PAIRS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 5)
 @given(
     ranks=st.integers(1, 9),
     seed=st.integers(0, 2**40),
@@ -161,7 +161,7 @@ def test_poison_is_wrong_everywhere_and_data_nowhere(dtype, op):
     assert (found.wrong, found.index) == (array.size, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings.default.max_examples)
 @given(
     dtype=st.sampled_from(list(TYPES.values())),
     count=st.integers(1, 40000),

@@ -9,6 +9,7 @@ import pytest
 
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, Build
+from hpccomm.schedules.algorithms.channels import merged
 from hpccomm.schedules.draw.drawing import rendered
 from hpccomm.schedules.draw.schedule import draw
 from hpccomm.schedules.draw.subject import Subject, subject
@@ -26,7 +27,6 @@ from hpccomm.schedules.schedule import (
     whole,
     world,
 )
-from hpccomm.schedules.simulate.merged import merged
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -84,6 +84,7 @@ def said(shown: Subject, segment: int, channels: int) -> Counter[tuple[str, int,
     return found
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(("collective", "name"), EVERY)
 def test_each_message_has_its_arrow(collective: str, name: str) -> None:
     shown = example(collective, name)

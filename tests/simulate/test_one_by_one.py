@@ -31,6 +31,7 @@ HALF = Network(
 )
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("skew", [0.0, 1e-4])
 @pytest.mark.parametrize("network", [FLAT, NODES, HALF], ids=lambda network: network.name)
 @pytest.mark.parametrize(

@@ -59,7 +59,11 @@ def test_hierarchical_uses_all_ports_of_a_node():
 
 @pytest.mark.parametrize(
     ("algorithm", "ranks", "nbytes"),
-    [("ring", 4096, GIB), ("tree", 65536, 256 * MIB), ("hierarchical", 65536, GIB)],
+    [
+        ("ring", 4096, GIB),
+        pytest.param("tree", 65536, 256 * MIB, marks=pytest.mark.thorough),
+        ("hierarchical", 65536, GIB),
+    ],
 )
 def test_many_ranks_take_seconds_and_little_memory(algorithm, ranks, nbytes):
     """Under 10 s and 2 GiB, in a process of its own: what this one takes says nothing."""

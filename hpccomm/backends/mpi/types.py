@@ -8,7 +8,8 @@ from mpi4py import MPI
 
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
-from hpccomm.reductions import Folder, ReduceOp, meaningful
+from hpccomm.memory.folding import Folder
+from hpccomm.reductions import ReduceOp, meaningful
 
 INT_MAX = 2**31 - 1
 """Counts above are refused by some libraries (Open MPI 5), although mpi4py passes them on."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hpccomm.bench.perf import layouts
 from hpccomm.bench.perf.layouts import Layout, Member
-from hpccomm.contracts.collectives import DESCRIPTIONS, Collective
+from hpccomm.contracts.collectives import DESCRIPTIONS, Collective, ring
 from hpccomm.reductions import Op
 
 if TYPE_CHECKING:
@@ -118,8 +118,9 @@ def _arguments(what: Collective, operands: Operands) -> Arguments:
         return (operands.out,), keywords
     if what.reduces:
         keywords["op"] = operands.op
+    peers = (ring(operands.member.rank, operands.member.ranks),) if what.peers else ()
     by_default = what.in_place == "by default" and operands.out is operands.x
-    return (operands.x,), {**keywords, "out": None if by_default else operands.out}
+    return (operands.x, *peers), {**keywords, "out": None if by_default else operands.out}
 
 
 def _uneven_arguments(operands: Operands) -> Arguments:

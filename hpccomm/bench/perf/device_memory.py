@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from hpccomm import settings
 from hpccomm.backends.nccl.facts import version_text
-from hpccomm.bench.perf import facts, memory_use, timing, verification
+from hpccomm.bench.perf import facts, memory_use, timing
 from hpccomm.bench.perf.memory_kind import DEVICE, NCCL, Array, DeviceDescription
 from hpccomm.bench.perf.timing import Call, Timed
-from hpccomm.bench.perf.verification import CheckedData, Mismatch, RankSlice
 from hpccomm.dtypes import DType
 from hpccomm.errors import BackendUnavailable, CollectiveTimeout
 from hpccomm.memory.cuda import library, nvml, streams
@@ -161,35 +160,20 @@ class DeviceMemory:
         """Copy an array, on the stream."""
         self._move(out.data.ptr, x.data.ptr, x.nbytes)
 
-    def fill(self, array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
-        """Write data, made on the host, into an array."""
-        for at, block in verification.blocks(data, segments):
-            self._put(array, at, block)
-
-    def poison(self, array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
-        """Write something else into an array."""
-        for at, block in verification.blocks(data, segments):
-            self._put(array, at, verification.opposite(block))
-
-    def compare(
-        self, array: Array, data: CheckedData, segments: Sequence[RankSlice]
-    ) -> Mismatch | None:
-        """Compare an array with data on the host: the same comparison as of host arrays."""
-
-        def read(at: int, count: int) -> NDArray[Any]:
-            got = np.empty(count, data.dtype)
-            pointer = array.data.ptr + at * got.itemsize
-            self._move(got.ctypes.data, pointer, got.nbytes, self._runtime.memcpyDeviceToHost)
-            self._runtime.streamSynchronize(self._stream.ptr)
-            return got
-
-        return verification.compare_read(read, data, segments)
-
-    def _put(self, array: Array, at: int, block: NDArray[Any]) -> None:
+    def put(self, array: Array, at: int, block: NDArray[Any]) -> None:
+        """Write a block, made on the host, into an array."""
         block = np.ascontiguousarray(block)
         pointer = array.data.ptr + at * block.itemsize
         self._move(pointer, block.ctypes.data, block.nbytes, self._runtime.memcpyHostToDevice)
         self._runtime.streamSynchronize(self._stream.ptr)  # the block is made anew after this
+
+    def read(self, array: Array, at: int, count: int) -> NDArray[Any]:
+        """Return elements of an array on the host, where they are compared like those of the host."""
+        got = np.empty(count, array.dtype)
+        pointer = array.data.ptr + at * got.itemsize
+        self._move(got.ctypes.data, pointer, got.nbytes, self._runtime.memcpyDeviceToHost)
+        self._runtime.streamSynchronize(self._stream.ptr)
+        return got
 
     def _move(self, to: int, source: int, nbytes: int, kind: int | None = None) -> None:
         if nbytes:

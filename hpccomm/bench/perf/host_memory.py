@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hpccomm.bench.perf import facts, memory_use, timing, verification
+from hpccomm.bench.perf import facts, memory_use, timing
 from hpccomm.bench.perf.memory_kind import HOST, ON_HOST, Array, DeviceDescription
 from hpccomm.bench.perf.timing import Call, Timed
-from hpccomm.bench.perf.verification import CheckedData, Mismatch, RankSlice
 from hpccomm.dtypes import DType
 from hpccomm.results.schema import Config
 
@@ -87,19 +87,14 @@ class HostMemory:
         """Copy an array."""
         np.copyto(out, x)
 
-    def fill(self, array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
-        """Write data into an array."""
-        verification.fill(array, data, segments)
+    def put(self, array: Array, at: int, block: NDArray[Any]) -> None:
+        """Write a block into an array."""
+        array[at : at + block.size] = block
 
-    def poison(self, array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
-        """Write something else into an array."""
-        verification.poison(array, data, segments)
-
-    def compare(
-        self, array: Array, data: CheckedData, segments: Sequence[RankSlice]
-    ) -> Mismatch | None:
-        """Compare an array with data."""
-        return verification.compare(array, data, segments)
+    def read(self, array: Array, at: int, count: int) -> NDArray[Any]:
+        """Return elements of an array."""
+        part: NDArray[Any] = array[at : at + count]
+        return part
 
     def settle(self) -> None:
         """Do nothing: what was called is done."""

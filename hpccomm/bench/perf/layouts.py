@@ -8,7 +8,7 @@ the block down to a multiple of 16 bytes.
 from dataclasses import dataclass
 
 from hpccomm.bench.perf.verification import REDUCED, RankSlice
-from hpccomm.contracts.collectives import Collective
+from hpccomm.contracts.collectives import Collective, counterpart, ring
 
 Segments = tuple[RankSlice, ...]
 
@@ -85,6 +85,8 @@ def layout(collective: Collective, size: int, itemsize: int, member: Member) -> 
     rank, ranks, root = member.rank, member.ranks, member.root
     if collective.sends == "nothing":
         return Layout(0, 0, None, None)
+    if collective.peers:
+        return _peer_blocks(size, itemsize, member)
     n = _block(size, itemsize, ranks) if collective.blockwise else size // itemsize
     inputs = (RankSlice(rank, 0, n * ranks if collective.sends == "blocks" else n),)
     # A rank receives from all others its block of what they send, or all of it.
@@ -108,6 +110,19 @@ def layout(collective: Collective, size: int, itemsize: int, member: Member) -> 
 def _block(size: int, itemsize: int, ranks: int) -> int:
     """Return the elements of one rank's block when all blocks together are about `size` bytes."""
     return (size // itemsize // ranks) & ~(ALIGNMENT // itemsize - 1)
+
+
+def _peer_blocks(size: int, itemsize: int, member: Member) -> Layout:
+    """Return the layout of blocks that ranks exchange with their neighbours on a ring."""
+    rank, ranks = member.rank, member.ranks
+    peers = ring(rank, ranks)
+    n = _block(size, itemsize, len(peers))
+    outputs = tuple(
+        RankSlice(peer, n * counterpart(rank, block, lambda each: ring(each, ranks)), n)
+        for block, peer in enumerate(peers)
+    )
+    total = n * len(peers)
+    return Layout(total * itemsize, n, (RankSlice(rank, 0, total),), outputs)
 
 
 def ring_shift(size: int, itemsize: int, member: Member) -> Layout:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.bench.perf import verification
 from hpccomm.bench.perf.cases import PerfCase
 from hpccomm.bench.perf.collectives import Call, Operands, bind
 from hpccomm.bench.perf.layouts import Layout, Member, Segments
@@ -23,6 +24,10 @@ from hpccomm.results.schema import Config
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
+
+
+Tile = tuple[int, int]
+"""A part of the arrays as large as the case: number of the slot, and of the part in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ class CaseRunner:
         """Run a case out of place, ``-w`` times, on zeros."""
         layout = case.arrange(self._comm.rank, self._comm.size)
         self._memory.clear(0, self._offset(case) + layout.nbytes)
-        operation = self._apart(case, layout, 0, 1, 0)
+        operation = self._operation(case, layout, (0, 0), (1, 0))
         for _ in range(self._config.warmup_iters):
             operation()
         self._memory.settle()
@@ -133,7 +138,11 @@ class CaseRunner:
         else:
             operations = self._all_apart(case, layout, data, checks)
         # One operation ahead of the block: whatever is done on first use is then done.
-        ahead = self._within(case, layout, 2, 0) if in_place else self._apart(case, layout, 0, 1, 0)
+        ahead = (
+            self._operation(case, layout, (2, 0), (2, 0))
+            if in_place
+            else self._operation(case, layout, (0, 0), (1, 0))
+        )
         ahead()
         self._memory.settle()
         self._comm.barrier()
@@ -161,35 +170,33 @@ class CaseRunner:
     ) -> list[Call]:
         tiles = self._tiles(layout)
         self._fill_tiles(case, layout, data, tiles)
-        calls = [self._apart(case, layout, tile, 1, tile) for tile in range(tiles)]
+        calls = [self._operation(case, layout, (0, tile), (1, tile)) for tile in range(tiles)]
         operations = [calls[turn % tiles] for turn in range(self._operations)]
         if self._verifies(case):
             last = self._operations - 1
-            operations[last] = self._apart(case, layout, last % tiles, 2, 0)
-            if layout.outputs is not None:
-                out = self._view(case, 2, 0, layout.output_size)
-                self._memory.poison(out, data, layout.outputs)
-                checks.append(_Check(out, layout.outputs, last))
+            operations[last] = self._operation(case, layout, (0, last % tiles), (2, 0))
+            checks += self._poisoned(case, layout, data, last)
         return operations
+
+    def _poisoned(
+        self, case: PerfCase, layout: Layout, data: CheckedData, turn: int | None
+    ) -> list[_Check]:
+        """Poison the output of slot 2 for one operation; returns what must come out."""
+        if layout.outputs is None:
+            return []
+        out = self._view(case, layout, (2, 0), 0, layout.output_size)
+        verification.poison(out, data, layout.outputs, self._memory.put)
+        return [_Check(out, layout.outputs, turn)]
 
     def _fill_tiles(self, case: PerfCase, layout: Layout, data: CheckedData, tiles: int) -> None:
         if layout.inputs is None:
             return
         if self._verifies(case):
-            self._memory.fill(self._view(case, 0, 0, layout.input_size), data, layout.inputs)
+            x = self._view(case, layout, (0, 0), 0, layout.input_size)
+            verification.fill(x, data, layout.inputs, self._memory.put)
             self._memory.spread(0, self._offset(case), layout.nbytes, tiles)
         else:
             self._memory.clear(0, self._offset(case) + tiles * layout.nbytes)
-
-    def _apart(self, case: PerfCase, layout: Layout, x_tile: int, slot: int, out_tile: int) -> Call:
-        """Return the operation from a tile of slot 0 to a tile of `slot`."""
-        extent = layout.nbytes // case.dtype.itemsize
-        x = out = None
-        if layout.inputs is not None:
-            x = self._view(case, 0, x_tile * extent, layout.input_size)
-        if layout.outputs is not None:
-            out = self._view(case, slot, out_tile * extent, layout.output_size)
-        return self._bind(case, layout, x, out)
 
     # --- in place: slot 0 is for the first repetition, slot 1 for a random one, slot 2 for all others
 
@@ -200,7 +207,7 @@ class CaseRunner:
         # Zeros stay zeros under every reduction, so that repetitions on what the one before left
         # neither overflow nor differ from each other.
         self._memory.clear(2, self._offset(case) + tiles * layout.nbytes)
-        calls = [self._within(case, layout, 2, tile) for tile in range(tiles)]
+        calls = [self._operation(case, layout, (2, tile), (2, tile)) for tile in range(tiles)]
         operations = [calls[turn % tiles] for turn in range(self._operations)]
         if self._verifies(case):
             chosen = [0]
@@ -210,41 +217,24 @@ class CaseRunner:
                 check = self._prepare(case, layout, data, slot, turn)
                 if check is not None:
                     checks.append(check)
-                operations[turn] = self._within(case, layout, slot, 0)
+                operations[turn] = self._operation(case, layout, (slot, 0), (slot, 0))
         return operations
 
     def _prepare(
         self, case: PerfCase, layout: Layout, data: CheckedData, slot: int, turn: int | None
     ) -> _Check | None:
         """Fill a slot for one operation in place; returns what must come out."""
-        x, out = self._parts(case, layout, slot, 0)
+        x, out = self._arrays(case, layout, (slot, 0), (slot, 0))
         if out is not None and layout.outputs is not None and out is not x:
-            self._memory.poison(out, data, layout.outputs)
+            verification.poison(out, data, layout.outputs, self._memory.put)
         if x is not None and layout.inputs is not None:
-            self._memory.fill(x, data, layout.inputs)
+            verification.fill(x, data, layout.inputs, self._memory.put)
         if out is not None and layout.outputs is not None:
             return _Check(out, layout.outputs, turn)
         if x is not None and layout.inputs is not None:
             # A rank that gets no result keeps its input.
             return _Check(x, layout.inputs, turn)
         return None
-
-    def _parts(
-        self, case: PerfCase, layout: Layout, slot: int, tile: int
-    ) -> tuple[Array | None, Array | None]:
-        """Return input and output in a tile of `slot`; one array where they are the same."""
-        start = tile * (layout.nbytes // case.dtype.itemsize)
-        x = out = None
-        if layout.inputs is not None:
-            x = self._view(case, slot, start + layout.input_at, layout.input_size)
-        if layout.outputs is not None:
-            out = self._view(case, slot, start + layout.output_at, layout.output_size)
-        same = layout.input_at == layout.output_at and layout.input_size == layout.output_size
-        return (x, x) if x is not None and out is not None and same else (x, out)
-
-    def _within(self, case: PerfCase, layout: Layout, slot: int, tile: int) -> Call:
-        """Return the operation in place in a tile of `slot`."""
-        return self._bind(case, layout, *self._parts(case, layout, slot, tile))
 
     # --- both -------------------------------------------------------------------------------------
 
@@ -254,26 +244,45 @@ class CaseRunner:
         """Run and verify one more operation, untimed."""
         if in_place:
             check = self._prepare(case, layout, data, 0, None)
-            self._within(case, layout, 0, 0)()
+            self._operation(case, layout, (0, 0), (0, 0))()
             self._memory.settle()
             return self._compare([check] if check is not None else [], data)
         self._fill_tiles(case, layout, data, 1)
-        checks = []
-        if layout.outputs is not None:
-            out = self._view(case, 2, 0, layout.output_size)
-            self._memory.poison(out, data, layout.outputs)
-            checks.append(_Check(out, layout.outputs, None))
-        self._apart(case, layout, 0, 2, 0)()
+        checks = self._poisoned(case, layout, data, None)
+        self._operation(case, layout, (0, 0), (2, 0))()
         self._memory.settle()
         return self._compare(checks, data)
 
     def _compare(self, checks: Sequence[_Check], data: CheckedData) -> list[WrongResult]:
-        compared = [
-            (check, self._memory.compare(check.array, data, check.expected)) for check in checks
-        ]
+        read = self._memory.read
         return [
-            WrongResult(check.repetition, found) for check, found in compared if found is not None
+            WrongResult(check.repetition, mismatch)
+            for check in checks
+            if (mismatch := verification.compare(check.array, data, check.expected, read))
         ]
+
+    def _arrays(
+        self, case: PerfCase, layout: Layout, x_at: Tile, out_at: Tile
+    ) -> tuple[Array | None, Array | None]:
+        """Return input and output in tiles; in one tile they are in place, as one array if equal."""
+        in_place = x_at == out_at
+        x = out = None
+        if layout.inputs is not None:
+            first = layout.input_at if in_place else 0
+            x = self._view(case, layout, x_at, first, layout.input_size)
+        if layout.outputs is not None:
+            first = layout.output_at if in_place else 0
+            out = self._view(case, layout, out_at, first, layout.output_size)
+        same = layout.input_at == layout.output_at and layout.input_size == layout.output_size
+        return (x, x) if in_place and x is not None and out is not None and same else (x, out)
+
+    def _operation(self, case: PerfCase, layout: Layout, x_at: Tile, out_at: Tile) -> Call:
+        """Return the operation from one tile to another, or in place in one."""
+        member = Member(self._comm.rank, self._comm.size, case.root)
+        arrays = self._arrays(case, layout, x_at, out_at)
+        how = self._how if case.collective.algorithms else {}
+        operands = Operands(*arrays, case.op, layout, member)
+        return bind(self._comm, case.collective, operands, how, self._memory.copy)
 
     def _verifies(self, case: PerfCase) -> bool:
         return self._config.validation > 0 and case.collective.moves
@@ -290,16 +299,11 @@ class CaseRunner:
     def _offset(self, case: PerfCase) -> int:
         return self._config.unalign * case.dtype.itemsize
 
-    def _view(self, case: PerfCase, slot: int, start: int, count: int) -> Array:
-        """Return elements of a slot."""
-        first = self._offset(case) + start * case.dtype.itemsize
-        return self._memory.view(slot, first, count, case.dtype)
-
-    def _bind(self, case: PerfCase, layout: Layout, x: Array | None, out: Array | None) -> Call:
-        place = Member(self._comm.rank, self._comm.size, case.root)
-        given = Operands(x, out, case.op, layout, place)
-        how = self._how if case.collective.algorithms else {}
-        return bind(self._comm, case.collective, given, how, self._memory.copy)
+    def _view(self, case: PerfCase, layout: Layout, at: Tile, first: int, count: int) -> Array:
+        """Return `count` elements of a tile, from its element `first` on."""
+        slot, tile = at
+        start = self._offset(case) + tile * layout.nbytes + first * case.dtype.itemsize
+        return self._memory.view(slot, start, count, case.dtype)
 
 
 def check_algorithm(
@@ -312,9 +316,9 @@ def check_algorithm(
     UsageError
         If it does not; the message lists those that do.
     """
-    place = Member(comm.rank, comm.size, case.root)
+    member = Member(comm.rank, comm.size, case.root)
     layout = case.arrange(comm.rank, comm.size)
     x = None if layout.inputs is None else memory.some(layout.input_size, case.dtype)
     out = None if layout.outputs is None else memory.some(layout.output_size, case.dtype)
-    args, keywords = case.collective.arguments(Operands(x, out, case.op, layout, place))
+    args, keywords = case.collective.arguments(Operands(x, out, case.op, layout, member))
     comm.explain(case.collective.name, *args, **keywords, algorithm=algorithm)

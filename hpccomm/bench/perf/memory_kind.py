@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
+from numpy.typing import NDArray
+
 from hpccomm.bench.perf.timing import Call, Timed
-from hpccomm.bench.perf.verification import CheckedData, Mismatch, RankSlice
 from hpccomm.dtypes import DType
 from hpccomm.results.schema import DeviceInfo
 
@@ -105,18 +106,12 @@ class MemoryKind(Protocol):
         """Copy an array, as a part of what is timed."""
         ...
 
-    def fill(self, array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
-        """Write segments of the data into an array."""
+    def put(self, array: Array, at: int, block: NDArray[Any]) -> None:
+        """Write a block of NumPy into an array, from index `at` on."""
         ...
 
-    def poison(self, array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
-        """Write into an array what differs from the segments in every byte."""
-        ...
-
-    def compare(
-        self, array: Array, data: CheckedData, segments: Sequence[RankSlice]
-    ) -> Mismatch | None:
-        """Compare an array with what `fill` would write. None if nothing differs."""
+    def read(self, array: Array, at: int, count: int) -> NDArray[Any]:
+        """Return `count` elements of an array from index `at` on, as an array of NumPy."""
         ...
 
     def settle(self) -> None:

@@ -96,49 +96,57 @@ class Mismatch:
     got: str
 
 
-def fill(array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
+Put = Callable[[Array, int, Array], None]
+"""``put(array, at, block)`` writes a block of NumPy into an array, from an index on."""
+
+Read = Callable[[Array, int, int], Array]
+"""``read(array, at, count)`` returns elements of an array as an array of NumPy."""
+
+
+def _put(array: Array, at: int, block: Array) -> None:
+    array[at : at + block.size] = block
+
+
+def _read(array: Array, at: int, count: int) -> Array:
+    part: Array = array[at : at + count]
+    return part
+
+
+def fill(array: Array, data: CheckedData, segments: Sequence[RankSlice], put: Put = _put) -> None:
     """Write `segments` of the data into `array`, one behind the other.
 
     Parameters
     ----------
-    array : ndarray, 1-D of data.dtype
+    array : array, 1-D of data.dtype
         As long as the segments are together.
     data : CheckedData
         What the ranks hold.
-    segments : sequence of Segment
+    segments : sequence of RankSlice
         Which parts of it.
+    put : callable, optional
+        Writes a block into an array that is not NumPy's.
     """
     for at, block in blocks(data, segments):
-        array[at : at + block.size] = block
+        put(array, at, block)
 
 
-def poison(array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> None:
+def poison(array: Array, data: CheckedData, segments: Sequence[RankSlice], put: Put = _put) -> None:
     """Write into `array` what differs from `segments` in every byte (for bool: in every element)."""
     for at, block in blocks(data, segments):
-        array[at : at + block.size] = opposite(block)
+        if block.dtype == dtypes.BOOL:
+            put(array, at, np.logical_not(block))
+        else:
+            put(array, at, np.invert(block.view(np.uint8)).view(block.dtype))
 
 
-def opposite(block: Array) -> Array:
-    """Return what differs from `block` in every byte (for bool: in every element)."""
-    if block.dtype == dtypes.BOOL:
-        return np.logical_not(block)
-    other: Array = np.invert(block.view(np.uint8)).view(block.dtype)
-    return other
-
-
-def compare(array: Array, data: CheckedData, segments: Sequence[RankSlice]) -> Mismatch | None:
-    """Compare `array` with what `fill` would write. None if nothing differs."""
-    return compare_read(lambda at, count: array[at : at + count], data, segments)
-
-
-def compare_read(
-    read: Callable[[int, int], Array], data: CheckedData, segments: Sequence[RankSlice]
+def compare(
+    array: Array, data: CheckedData, segments: Sequence[RankSlice], read: Read = _read
 ) -> Mismatch | None:
-    """Compare what is read piece by piece; ``read(at, count)`` gives elements of the array."""
+    """Compare `array` with what `fill` would write. None if nothing differs."""
     wrong = 0
     first = None
     for at, block in blocks(data, segments):
-        got = read(at, block.size)
+        got = read(array, at, block.size)
         if data.inexact:
             differs = _differs_by_more_than_roundings(got, block, data.ranks)
         else:

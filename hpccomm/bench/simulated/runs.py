@@ -17,11 +17,11 @@ from hpccomm.bench.simulated.request import COST, EVENTS, SimulationRequest
 from hpccomm.bench.simulated.tables import SimulatedCall, SimulatedTable
 from hpccomm.results.schema import RankInfo, Row, RunInfo, recorded_environment, recorded_slurm
 from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.algorithms.channels import merged
 from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.terms import estimate
 from hpccomm.schedules.schedule import Schedule, world
 from hpccomm.schedules.simulate import simulate
-from hpccomm.schedules.simulate.merged import merged
 
 BACKEND = "simulated"
 """Backend of the rows."""

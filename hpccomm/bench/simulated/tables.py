@@ -16,6 +16,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.terms import has_terms, ranked, rounds_of
+from hpccomm.schedules.proof import signatures
 
 MOST_UNEVEN_RANKS = 512
 """Of a call that has counts of its own for each pair of ranks; more take long."""
@@ -54,28 +55,15 @@ class SimulatedCall:
 def call(case: PerfCase, ranks: int) -> SimulatedCall:
     """Return the call of a case, as perf makes it."""
     layout, what = case.arrange(0, ranks), case.collective.what
-    signatures: tuple[Signature, ...]
-    if layout.send_counts:
-        # What a rank sends depends on the distance alone.
-        sent = np.array(layout.send_counts)
-        back = sent[-np.arange(ranks)]
-        signatures = tuple(
-            Signature(
-                what.name,
-                case.dtype,
-                tuple(np.roll(sent, rank).tolist()),
-                tuple(np.roll(back, rank).tolist()),
-                uniform=False,
-            )
-            for rank in range(ranks)
-        )
-    else:
+    if not (layout.send_counts or what.peers):
         counts = (layout.count,) * (ranks if what.blockwise else 1)
-        back_counts = counts if what.individual else ()
-        signatures = (
-            Signature(what.name, case.dtype, counts, back_counts, op=case.op, root=layout.root),
-        )
-    return SimulatedCall(case, layout, signatures)
+        received = counts if what.individual else ()
+        one = Signature(what.name, case.dtype, counts, received, op=case.op, root=layout.root)
+        return SimulatedCall(case, layout, (one,))
+    count: int | list[list[int]] = layout.count
+    if layout.send_counts:  # what a rank sends depends on the distance alone
+        count = [np.roll(layout.send_counts, rank).tolist() for rank in range(ranks)]
+    return SimulatedCall(case, layout, signatures(what.name, ranks, count, dtype=case.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +131,8 @@ def tables(request: SimulationRequest) -> tuple[tuple[SimulatedTable, ...], tupl
 
 def _check_size(table: SimulatedTable, request: SimulationRequest) -> None:
     """Refuse what takes the square of the ranks, where that is too much memory or time."""
-    everybody = ("all_reduce", "all_gather", "all_to_all")
+    what = table.collective.what
+    everybody = not (what.rooted or what.peers or what.prefix)
     ranks, left = request.network.ranks, memory_use.available()
     if table.collective.name == "all_to_all_v" and ranks > MOST_UNEVEN_RANKS:
         raise UsageError(
@@ -152,12 +141,12 @@ def _check_size(table: SimulatedTable, request: SimulationRequest) -> None:
         )
     if request.model == TERMS:
         return
-    everyone = table.algorithm == "linear" and table.collective.name in everybody
+    everyone = everybody and table.algorithm == "linear"
     blocks = table.algorithm == "bruck" and table.collective.name == "all_to_all"
     if (everyone or blocks) and (need := MESSAGE_BYTES * ranks**2) > left:
-        what = "messages" if everyone else "blocks"
+        kind = "messages" if everyone else "blocks"
         raise UsageError(
-            f"{table.algorithm} {table.collective.name} sends {ranks}² {what} at once, which take about "
+            f"{table.algorithm} {table.collective.name} sends {ranks}² {kind} at once, which take about "
             f"{in_words(need)} here, and {in_words(left)} are available; give fewer --ranks, another "
             f"--algorithm, or --model {TERMS}"
         )
@@ -211,7 +200,7 @@ def _refusal(collective: Benchmark, algorithm: str, request: SimulationRequest) 
         )
     if own[algorithm].uniform and collective.name != name:
         return f"it takes blocks of one size, which {collective.name} does not have"
-    if request.model != EVENTS and collective.name != name:
+    if request.model != EVENTS and (collective.name != name or collective.what.peers):
         return f"{collective.name} differs from rank to rank; only --model {EVENTS} does that"
     if request.model == TERMS and not has_terms(name, algorithm):
         return f"it has no terms for {name}; give --model {COST}, which takes its schedule"

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.communicator import Communicator
-from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
+from hpccomm.contracts.collectives import BLOCKWISE, DESCRIPTIONS, REDUCTIONS
 
 Array = NDArray[Any]
 Call = Callable[[], object]
@@ -46,29 +46,19 @@ def arguments(
     memory : tuple of two ndarray
         As `arrays` gives it.
     """
+    what = DESCRIPTIONS[collective]
+    if what.sends == "nothing":
+        return (), {}
+    keywords: dict[str, Any] = {"root": ROOT} if what.rooted else {}
     count = nbytes // DTYPE.itemsize
-    block = count // comm.size
     x, y = memory
-    at_root = comm.rank == ROOT
-    every: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-        "all_reduce": ((x[:count],), {}),
-        "broadcast": ((x[:count],), {"root": ROOT}),
-        "reduce": ((x[:count],), {"root": ROOT}),
-        "all_gather": ((x[:block],), {"out": y[: block * comm.size]}),
-        "reduce_scatter": ((x[: block * comm.size],), {"out": y[:block]}),
-        "all_to_all": ((x[: block * comm.size],), {"out": y[: block * comm.size]}),
-        "gather": (
-            (x[:block],),
-            {"root": ROOT, "out": y[: block * comm.size] if at_root else None},
-        ),
-        "scatter": (
-            (x[: block * comm.size] if at_root else None,),
-            {"root": ROOT, "out": y[:block]},
-        ),
-        "scan": ((x[:count],), {}),
-        "barrier": ((), {}),
-    }
-    return every[collective]
+    if not what.blockwise:
+        return (x[:count],), keywords
+    block = count // comm.size
+    lengths = {"block": block, "blocks": block * comm.size}
+    sends, receives = what.uses(comm.rank, ROOT)
+    out = y[: lengths[what.receives]] if receives else None
+    return (x[: lengths[what.sends]] if sends else None,), {**keywords, "out": out}
 
 
 def how(collective: str, algorithm: str, *, deterministic: bool) -> dict[str, Any]:

@@ -8,18 +8,18 @@ import numpy as np
 
 from hpccomm.bench.fit import Measurement
 from hpccomm.bench.perf.names import OPS, TYPES
+from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import ResultsError, UsageError
+from hpccomm.reductions import ReduceOp
 from hpccomm.results.reader import Run
 from hpccomm.results.schema import Row
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network import Level, Network
 from hpccomm.schedules.cost.network_files import load, parse
+from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.schedule import Tuning
 from hpccomm.settings import DEFAULT_SEGMENT
-
-WHOLE = ("all_reduce", "broadcast", "reduce", "scan")
-"""Collectives whose count is that of the whole array."""
 
 CHANNELS = 2
 """Pieces that are under way at the same time, unless a run says otherwise."""
@@ -95,24 +95,25 @@ def _unusable(row: Row, network: Network) -> str:
         return "shm on several nodes"
     if row.wrong > 0:
         return "its result was wrong"
-    if not row.count and row.collective != "barrier":
+    what = DESCRIPTIONS[row.collective]
+    if what.peers:
+        return f"{row.collective}: ranks differ in what they send"
+    if not row.count and what.sends != "nothing":
         return "size 0: nothing is sent"
     return ""
 
 
 def _call(row: Row, ranks: int) -> Signature:
-    counts = (row.count,) if row.collective in WHOLE else (row.count,) * ranks
-    if row.collective == "barrier":
-        counts = (0,)
-    return Signature(
+    made = signatures(
         row.collective,
-        TYPES.get(row.dtype, np.dtype(np.uint8)),
-        counts,
-        counts if row.collective == "all_to_all" else (),
-        op=OPS.get(row.op),
-        root=row.root,
+        ranks,
+        row.count,
+        root=max(row.root, 0),
         in_place=row.in_place,
+        dtype=TYPES.get(row.dtype, np.dtype(np.uint8)),
+        op=OPS.get(row.op, ReduceOp.SUM),
     )
+    return made[max(row.root, 0)]
 
 
 def _seconds(run: Run, index: int) -> float:

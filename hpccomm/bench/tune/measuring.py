@@ -221,12 +221,12 @@ def stored(
         yield (
             row(
                 (collective, comm.backends["host"] or "", algorithm),
-                NO_TYPE if collective == "barrier" else "float",
+                NO_TYPE if what.sends == "nothing" else "float",
                 "sum" if what.reduces else NO_OP,
                 root=ROOT if what.rooted else -1,
                 nbytes=finding.nbytes,
                 count=finding.nbytes // DTYPE.itemsize,
-                in_place=collective in ("all_reduce", "broadcast", "reduce", "scan"),
+                in_place=what.sends == what.receives == "whole",
                 seconds=timing.typical(samples),
                 factor=what.bus_factor(comm.size),
                 iterations=len(samples),

@@ -16,7 +16,7 @@ from hpccomm.bench.tune.measuring import Bench, Effort, Finding
 from hpccomm.bench.tune.verifying import Verdict, verify
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.creation import new_comm
-from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
+from hpccomm.contracts.collectives import BLOCKWISE, DESCRIPTIONS, REDUCTIONS
 from hpccomm.dispatch.policy import Rows, Table, stored
 from hpccomm.dispatch.policy.table import Shape
 from hpccomm.results.schema import Config
@@ -208,7 +208,8 @@ def _sweep(
         on_root(bench.comm, add)
         say(listing.line(finding))
 
-    sizes = list(asked.sizes.measured(calls.DTYPE.itemsize)) if collective != "barrier" else [0]
+    moves = DESCRIPTIONS[collective].sends != "nothing"
+    sizes = list(asked.sizes.measured(calls.DTYPE.itemsize)) if moves else [0]
     return bench.sweep(collective, sizes, deterministic=deterministic, tell=tell)
 
 

@@ -99,6 +99,7 @@ class StreamsByHost:
     def _refuse_capture(self, name: str, queue: Queue) -> None:
         if streams.capturing(queue[0]):
             raise UsageError(
-                f"{name} on device arrays goes over {self._name!r}, in which the host takes part, and a "
-                "CUDA graph is being captured; capture works over NCCL alone"
+                f"{name} on device arrays cannot be captured in a CUDA graph: the host takes part in it, "
+                f"since it goes over {self._name!r}; call it outside of the capture, or use NCCL "
+                "(comm.backends and comm.explain say why it is not used)"
             )

@@ -406,13 +406,13 @@ class DeviceLane(Lane):
         try:
             route.launch(pointer, pointer, queue[0])
         except Exception as error:  # noqa: BLE001 (sent to all ranks, and raised)
-            failure = f"rank {calls.backend.rank}: {error}"
+            failure = str(error) or repr(error)
         pending.entered = None
-        failures = [each.decode() for each in control.all_gather(failure.encode())]
-        if any(failures):
+        failure = control.objections(failure)
+        if failure:
             raise CommunicationError(
                 f"self-check of communicator {calls.name!r}: a call on device arrays over "
-                f"{route.choice.backend} cannot be issued ({'; '.join(filter(None, failures))})",
+                f"{route.choice.backend} cannot be issued ({failure})",
                 communicator=calls.name,
                 rank=calls.backend.rank,
                 operation="self-check",

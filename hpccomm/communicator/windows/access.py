@@ -15,8 +15,9 @@ from hpccomm.contracts.transport import Pages, Steps
 from hpccomm.contracts.window import OneSided
 from hpccomm.dispatch.execution import ScratchBuffer
 from hpccomm.dtypes import DType
+from hpccomm.memory.folding import Folder, premultiply
 from hpccomm.memory.views import as_bytes
-from hpccomm.reductions import Folder, Op, PremulSum, ReduceOp, premultiply
+from hpccomm.reductions import Op, PremulSum, ReduceOp
 from hpccomm.runtime.waiting import completed
 
 Array = NDArray[Any]

@@ -6,13 +6,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpccomm import reductions
 from hpccomm.communicator.windows.access import Access, Array
 from hpccomm.contracts.transport import Exposure, Steps
 from hpccomm.contracts.window import OneSided
 from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
+from hpccomm.memory.folding import try_out
 from hpccomm.memory.views import check_dtype, check_layout, flat, host_view
-from hpccomm.reductions import Op, ReduceOp
+from hpccomm.reductions import Op, ReduceOp, check
 from hpccomm.runtime.lifetime import keep, let_go
 from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.waiting import completed
@@ -216,8 +216,8 @@ class Window:
                     "op is ReduceOp.AVG, which has no meaning here: how many ranks will accumulate "
                     "is not known; use ReduceOp.SUM or premul_sum, and divide after a fence"
                 )
-            reductions.check(op, self.dtype)
-            reductions.try_out(op, self.dtype)
+            check(op, self.dtype)
+            try_out(op, self.dtype)
             peer, start = self._place("dst", dst, offset, data.size)
             steps = self._access.accumulate(data, peer, start, op)
             self._issue("accumulate", data.nbytes, steps, (x,), timeout)

@@ -10,8 +10,8 @@ from hpccomm.contracts.transport import Exposure, Pages
 from hpccomm.dispatch.execution.program import OWN, Slice, Step
 from hpccomm.dispatch.execution.scratch import ScratchBuffer
 from hpccomm.dtypes import DType
+from hpccomm.memory.folding import Folder
 from hpccomm.memory.views import address
-from hpccomm.reductions import Folder
 
 Array = NDArray[Any]
 

@@ -14,7 +14,7 @@ from hpccomm.dispatch.execution.reached import Reached, copy
 from hpccomm.dispatch.execution.scratch import ScratchBuffer
 from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.dtypes import DType
-from hpccomm.reductions import Folder
+from hpccomm.memory.folding import Folder
 from hpccomm.runtime.lifetime import keep
 
 FIRST_TAG = 2

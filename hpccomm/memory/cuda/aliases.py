@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.memory.cuda.library import cupy
-from hpccomm.memory.views import address
 
 
 class _Interface:
@@ -33,7 +32,8 @@ class DeviceBytes(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     def __setitem__(self, where: Any, value: Any) -> None:
         target = self[where]
         runtime = cupy().cuda.runtime
-        runtime.memcpy(address(target), address(value), target.nbytes, runtime.memcpyHostToDevice)
+        there, here = target.ctypes.data, value.ctypes.data
+        runtime.memcpy(there, here, target.nbytes, runtime.memcpyHostToDevice)
 
 
 def aliased(pointer: int, nbytes: int, owner: object = None) -> NDArray[np.uint8]:

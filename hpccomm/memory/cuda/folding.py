@@ -1,4 +1,4 @@
-"""Folding contributions in device memory, as `hpccomm.reductions` does it in the host's.
+"""Folding contributions in device memory, as `hpccomm.memory.folding` does in the host's.
 
 By CuPy's elementwise functions alone. Each is a kernel of its own, in which there is one operation to
 be rounded: so float32 and float64 come to the same bits as on the host.
@@ -45,7 +45,7 @@ class DeviceFolder:
     Parameters
     ----------
     op : ReduceOp, PremulSum or callable
-        The reduction, as `hpccomm.reductions.Folder` has it. A callable is given CuPy arrays.
+        The reduction, as `hpccomm.memory.folding.Folder` has it. A callable is given CuPy arrays.
     dtype : dtype
         Of contributions and results.
     average_over : int

@@ -51,3 +51,22 @@ def _joined(several: Sequence[Rounds]) -> Rounds:
             tuple(chain.from_iterable(each.sends for each in together)),
             tuple(chain.from_iterable(each.local for each in together)),
         )
+
+
+def merged(programs: Sequence[Schedule]) -> Schedule:
+    """Return the schedule of all ranks, from one schedule for each rank.
+
+    Where calls differ from rank to rank, as in an uneven all-to-all, each rank has a schedule of its
+    own. None may have a barrier.
+    """
+    most = max((len(each.channels) for each in programs), default=0)
+
+    def channel(number: int) -> Channel:
+        parts = [each.channels[number] for each in programs if number < len(each.channels)]
+        return lambda: side_by_side(*(part() for part in parts))
+
+    return Schedule(
+        tuple(channel(number) for number in range(most)),
+        max((each.scratch for each in programs), default=0),
+        next((each.segment for each in programs if each.segment is not None), None),
+    )

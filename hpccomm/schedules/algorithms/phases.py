@@ -6,7 +6,7 @@ phases within nodes and across them. All phases take the same argument, a `Phase
 be composed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -98,6 +98,20 @@ def copied(piece: PhasePiece) -> Round:
     return Round(local=(copies(piece.group.rank, source, target, piece.count),))
 
 
+def scheduled(
+    phase: Phase, pieces: Sequence[Range], group: Group, call: Signature, tuning: Tuning
+) -> Schedule:
+    """Return the schedule that runs `phase` on each of `pieces`, of which the first is the largest."""
+
+    def run(piece: Range, slot: int) -> Rounds:
+        return phase(
+            PhasePiece(group, piece.start, piece.count, slot, tuning.segment, root=call.root)
+        )
+
+    scratch = phase.scratch(group.size, pieces[0].count, tuning.segment)
+    return in_channels(pieces, run, tuning, scratch)
+
+
 def in_pieces(phase: Phase, segments: Callable[[int], int] = lambda _size: 1) -> Build:
     """Return the build that cuts the array into pieces and runs `phase` on each of them.
 
@@ -111,14 +125,7 @@ def in_pieces(phase: Phase, segments: Callable[[int], int] = lambda _size: 1) ->
 
     def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
         pieces = ranges(call.counts[0], tuning.segment * segments(group.size))
-
-        def run(piece: Range, slot: int) -> Rounds:
-            return phase(
-                PhasePiece(group, piece.start, piece.count, slot, tuning.segment, root=call.root)
-            )
-
-        scratch = phase.scratch(group.size, pieces[0].count, tuning.segment)
-        return in_channels(pieces, run, tuning, scratch)
+        return scheduled(phase, pieces, group, call, tuning)
 
     return build
 

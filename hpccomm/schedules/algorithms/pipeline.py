@@ -15,9 +15,9 @@ from itertools import chain, repeat
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.channels import in_channels, side_by_side
-from hpccomm.schedules.algorithms.partition import Range, ranges
-from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
+from hpccomm.schedules.algorithms.channels import side_by_side
+from hpccomm.schedules.algorithms.partition import ranges
+from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, scheduled
 from hpccomm.schedules.schedule import (
     SCRATCH,
     Build,
@@ -394,6 +394,8 @@ class Pipeline:
 def in_streams(phase: Phase, parts: int = 1) -> Build:
     """Return the build whose channels share an array and each run a pipelined `phase`.
 
+    Channels that would have no whole segment are left out.
+
     Parameters
     ----------
     phase : Phase
@@ -403,44 +405,11 @@ def in_streams(phase: Phase, parts: int = 1) -> Build:
     """
 
     def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        def run(share: Range, slot: int) -> Rounds:
-            return phase(
-                PhasePiece(group, share.start, share.count, slot, tuning.segment, root=call.root)
-            )
-
-        def scratch(count: int) -> int:
-            return phase.scratch(group.size, count, tuning.segment)
-
-        return streams(call.counts[0], run, tuning, scratch, parts=parts)
+        count, at_a_time = call.counts[0], parts * tuning.segment
+        number = max(1, min(tuning.channels, count // at_a_time))
+        shares = ranges(count, -(-count // number))
+        schedule = scheduled(phase, shares, group, call, tuning)
+        cut = number > 1 or shares[0].count > at_a_time
+        return replace(schedule, segment=tuning.segment if cut else None)
 
     return build
-
-
-def streams(
-    count: int,
-    run: Callable[[Range, int], Rounds],
-    tuning: Tuning,
-    scratch: Callable[[int], int] = lambda _count: 0,
-    *,
-    parts: int = 1,
-) -> Schedule:
-    """Return the schedule of pipelines that share an array, one in each channel.
-
-    Parameters
-    ----------
-    count : int
-        Elements of the array.
-    run : callable
-        ``run(share, slot)`` makes the rounds of one pipeline; its scratch begins at element `slot`.
-    tuning : Tuning
-        How many channels, and the segment. Channels that would have no whole segment are left out.
-    scratch : callable, optional
-        ``scratch(count)`` tells the elements of scratch that a pipeline of so many elements takes.
-    parts : int
-        Segments that one pipeline moves at a time.
-    """
-    number = max(1, min(tuning.channels, count // (parts * tuning.segment)))
-    shares = ranges(count, -(-count // number))
-    schedule = in_channels(shares, run, tuning, scratch(shares[0].count))
-    cut = shares[0].count > parts * tuning.segment
-    return replace(schedule, segment=tuning.segment if cut or number > 1 else None)

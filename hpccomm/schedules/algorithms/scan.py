@@ -24,9 +24,20 @@ no scan's reduction. On rank 0 an exclusive scan leaves `RECV` alone.
 from collections.abc import Iterator
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.channels import in_channels
-from hpccomm.schedules.algorithms.partition import Even, Range, ranges
-from hpccomm.schedules.algorithms.pipeline import SegmentRows, Segments, SegmentTransfers, streams
+from hpccomm.schedules.algorithms.partition import Even
+from hpccomm.schedules.algorithms.phases import (
+    Phase,
+    PhasePiece,
+    copied,
+    in_pieces,
+    one_a_rank,
+)
+from hpccomm.schedules.algorithms.pipeline import (
+    SegmentRows,
+    Segments,
+    SegmentTransfers,
+    in_streams,
+)
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -48,19 +59,19 @@ from hpccomm.schedules.schedule import (
 
 def linear(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """From each rank to the next one."""
-    slots = 2 if call.exclusive else 1
+    exclusive = call.exclusive
 
-    def run(share: Range, slot: int) -> Rounds:
-        segments = Segments(share.start, share.count, tuning.segment)
-        return _linear_rounds(group, segments, slot, exclusive=call.exclusive)
+    def scratch(size: int, count: int, segment: int) -> int:
+        slots = 0 if size == 1 else 2 if exclusive else 1
+        return slots * Segments(0, count, segment).length
 
-    def scratch(count: int) -> int:
-        return slots * Segments(0, count, tuning.segment).length if group.size > 1 else 0
-
-    return streams(call.counts[0], run, tuning, scratch)
+    phase = Phase(lambda piece: _linear_rounds(piece, exclusive=exclusive), scratch)
+    return in_streams(phase)(group, call, tuning)
 
 
-def _linear_rounds(group: Group, segments: Segments, slot: int, *, exclusive: bool) -> Rounds:
+def _linear_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
+    group, slot = piece.group, piece.slot
+    segments = Segments(piece.start, piece.count, piece.segment)
     n, at = group.size, group.at
     right, left = group.peer((at + 1) % n), group.peer((at - 1) % n)
     landing, passed = slot, slot + segments.length
@@ -105,22 +116,17 @@ def _linear_rounds(group: Group, segments: Segments, slot: int, *, exclusive: bo
 
 def binomial(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """From each rank to those 1, 2, 4, ... further on, segment by segment."""
-    pieces = ranges(call.counts[0], tuning.segment)
-    rounds = _exclusive_rounds if call.exclusive else _inclusive_rounds
-
-    def run(piece: Range, slot: int) -> Rounds:
-        return rounds(group, piece, slot)
-
-    slots = 0 if group.size == 1 else 2 if call.exclusive else 1
-    return in_channels(pieces, run, tuning, slots * pieces[0].count)
+    slots, rounds = (2, _exclusive_rounds) if call.exclusive else (1, _inclusive_rounds)
+    phase = Phase(rounds, lambda size, count, _: slots * count if size > 1 else 0)
+    return in_pieces(phase)(group, call, tuning)
 
 
-def _inclusive_rounds(group: Group, piece: Range, slot: int) -> Rounds:
+def _inclusive_rounds(piece: PhasePiece) -> Rounds:
+    group, start, count, slot = piece.group, piece.start, piece.count, piece.slot
     n, at, rank = group.size, group.at, group.rank
-    start, count = piece.start, piece.count
     landing, own, result = Place(SCRATCH, slot), Place(SEND, start), Place(RECV, start)
     if n == 1:
-        yield Round(local=(copies(rank, own, result, count),))
+        yield copied(piece)
     for distance in _doubling(n):
         first = distance == 1
         to, of = group.peer((at + distance) % n), group.peer((at - distance) % n)
@@ -142,9 +148,9 @@ def _inclusive_rounds(group: Group, piece: Range, slot: int) -> Rounds:
         )
 
 
-def _exclusive_rounds(group: Group, piece: Range, slot: int) -> Rounds:
+def _exclusive_rounds(piece: PhasePiece) -> Rounds:
+    group, start, count, slot = piece.group, piece.start, piece.count, piece.slot
     n, at, rank = group.size, group.at, group.rank
-    start, count = piece.start, piece.count
     landing, own, result = Place(SCRATCH, slot), Place(SEND, start), Place(RECV, start)
     span = Place(SCRATCH, slot + count)  # what is handed on: the own contribution is in it
     for distance in _doubling(n):
@@ -183,19 +189,18 @@ def _doubling(n: int) -> list[int]:
 
 def pairwise(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """A slice of each piece to each rank, and its prefixes back."""
-    n = group.size
-    pieces = ranges(call.counts[0], tuning.segment * n)
 
-    def run(piece: Range, slot: int) -> Rounds:
-        return _pairwise_rounds(
-            group, Even(piece.start, piece.count, n), slot, exclusive=call.exclusive
-        )
+    def scratch(size: int, count: int, _segment: int) -> int:
+        return size * Even(0, count, size).largest if size > 1 else 0
 
-    return in_channels(pieces, run, tuning, n * Even(0, pieces[0].count, n).largest if n > 1 else 0)
+    phase = Phase(lambda piece: _pairwise_rounds(piece, exclusive=call.exclusive), scratch)
+    return in_pieces(phase, one_a_rank)(group, call, tuning)
 
 
-def _pairwise_rounds(group: Group, blocks: Even, slot: int, *, exclusive: bool) -> Rounds:
+def _pairwise_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
+    group, slot = piece.group, piece.slot
     n, at, rank = group.size, group.at, group.rank
+    blocks = Even(piece.start, piece.count, n)
     start, own = blocks.at(at)
     back = int(exclusive)
 

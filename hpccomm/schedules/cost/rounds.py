@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.schedules.cost.links import Links, joined
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.schedule import (
     Channel,
@@ -23,12 +24,11 @@ from hpccomm.schedules.schedule import (
     Copies,
     Folds,
     Group,
-    Place,
     Round,
     Rounds,
     Schedule,
+    touched,
 )
-from hpccomm.schedules.simulate.links import Links
 
 Times = NDArray[np.float64]
 """Rows of seconds, float64 (rows, 1); or with what they are made of, (rows, 1 + parameters)."""
@@ -159,9 +159,9 @@ class _Walk:
     def _take(self, each: Round, clock: Times) -> None:
         """Move the clocks of a channel on by a round."""
         if each.sends:
-            rank = _joined([table.rank for table in each.sends])
-            peer = _joined([table.peer for table in each.sends])
-            count = _joined([table.count for table in each.sends])
+            rank = joined([table.rank for table in each.sends])
+            peer = joined([table.peer for table in each.sends])
+            count = joined([table.count for table in each.sends])
             passed, there = self._carry(rank, peer, clock[rank], count)
             _take_latest(clock, rank, passed)
             _take_latest(clock, peer, there)
@@ -188,8 +188,7 @@ class _Walk:
 
     def _work(self, step: Copies | Folds, clock: Times) -> None:
         """Fold or copy, a rank's rows one after the other; where ranks share memory, reach a peer's."""
-        sources = step.sources if isinstance(step, Folds) else (step.source,)
-        network, folded = self._network, len(sources) - 1
+        network, folded = self._network, len(step.sources) - 1
         rate = np.zeros(clock.shape[1])
         rate[0] = (folded / network.reduce if folded else 1 / network.copy) * self._itemsize
         if len(rate) > 1:
@@ -198,8 +197,7 @@ class _Walk:
         working = elements > 0
         begin = np.where(working[:, np.newaxis], _later(clock, self._engine), clock)
         end = begin + elements[:, np.newaxis] * rate
-        places: list[tuple[Place, bool]] = [(source, True) for source in sources]
-        for place, reads in [*places, (step.target, False)]:
+        for place, reads in touched(step):
             if place.peer is not None:
                 ends = (place.peer, step.rank) if reads else (step.rank, place.peer)
                 _, there = self._carry(*ends, begin[step.rank], step.count)
@@ -209,10 +207,7 @@ class _Walk:
 
     def _meet(self, group: Group, clock: Times) -> None:
         """Let the ranks of each group wait for its last one: dissemination, in log2 steps."""
-        if group.members is None or group.which is None:
-            members, which = group.rank[np.newaxis], np.zeros(len(group.rank), np.int64)
-        else:
-            members, which = group.members, group.which
+        members, which = group.meetings()
         latest = members[np.arange(len(members)), clock[members, 0].argmax(axis=1)]
         steps = (group.size - 1).bit_length()
         apart = not self._links.within_node(members)
@@ -236,8 +231,3 @@ def _take_latest(clock: Times, index: Column, times: Times) -> None:
     last = np.append(index[1:] != index[:-1], True)
     row, latest = index[last], times[order[last]]
     clock[row] = _later(clock[row], latest)
-
-
-def _joined(columns: list[Column]) -> Column:
-    """Put columns one after the other; one alone stays the same object, which is known again."""
-    return columns[0] if len(columns) == 1 else np.concatenate(columns)

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.errors import UsageError
+from hpccomm.schedules.algorithms.channels import merged
 from hpccomm.schedules.algorithms.partition import offsets
 from hpccomm.schedules.proof.case import ProofCase, Unproven
 from hpccomm.schedules.proof.machine import SymbolicMachine
 from hpccomm.schedules.proof.memory import BITS, FIRST, ORIGIN, Cells, SymbolicMemory, fill, lay_out
 from hpccomm.schedules.proof.sharing import arrivals
 from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Round, Schedule
-from hpccomm.schedules.simulate.merged import merged
 
 MOST_RANKS = 64
 """Contributions are bits of a number. No picture of more ranks could be read either."""

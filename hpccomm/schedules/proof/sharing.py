@@ -15,9 +15,8 @@ NEVER = 1 << 62
 
 def arrivals(group: Group) -> list[tuple[NDArray[np.int64], Column]]:
     """Return the groups that meet, with those of the rows' ranks that come to each."""
-    if group.members is None:
-        return [(np.arange(group.size), group.rank)]
-    known, which = np.unique(group.members[group.which], axis=0, return_inverse=True)
+    members, which = group.meetings()
+    known, which = np.unique(members[which], axis=0, return_inverse=True)
     return [(ranks, group.rank[which.reshape(-1) == i]) for i, ranks in enumerate(known)]
 
 

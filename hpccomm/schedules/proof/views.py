@@ -86,8 +86,6 @@ def _place(place: Place, row: int) -> Row:
 
 
 def _meetings(group: Group, rank: int) -> Iterator[Row]:
+    members, which = group.meetings()
     for i in _rows(group.rank, rank):
-        members = range(group.size)
-        if group.members is not None and group.which is not None:
-            members = group.members[group.which[i]].tolist()
-        yield int(group.at[i]), *members
+        yield int(group.at[i]), *members[which[i]].tolist()

@@ -21,9 +21,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpccomm.errors import UsageError
+from hpccomm.schedules.cost.links import LinkRoutes, Links, Times, joined
 from hpccomm.schedules.cost.network import Network
-from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Place, Rounds, Schedule
-from hpccomm.schedules.simulate.links import LinkRoutes, Links, Times
+from hpccomm.schedules.schedule import (
+    Column,
+    Copies,
+    Folds,
+    Group,
+    Rounds,
+    Schedule,
+    touched,
+)
 from hpccomm.schedules.simulate.repeats import ClockSlice, Repeats, rows
 
 
@@ -184,9 +192,9 @@ class _Resources:
             sends = [table for table in each.sends if len(table.rank)]
             if sends:
                 yield _Messages(
-                    _joined([table.rank for table in sends]),
-                    _joined([table.peer for table in sends]),
-                    _joined([table.count for table in sends]) * self._itemsize,
+                    joined([table.rank for table in sends]),
+                    joined([table.peer for table in sends]),
+                    joined([table.count for table in sends]) * self._itemsize,
                 )
             steps = tuple(step for step in each.local if len(step.rank))
             if steps or each.barrier is not None:
@@ -200,10 +208,10 @@ class _Resources:
             if isinstance(channel.following, _Messages)
         ]
         routes = self._links.routes(
-            _joined([messages.rank for _, messages in together]),
-            _joined([messages.peer for _, messages in together]),
+            joined([messages.rank for _, messages in together]),
+            joined([messages.peer for _, messages in together]),
         )
-        nbytes = _joined([messages.nbytes for _, messages in together])
+        nbytes = joined([messages.nbytes for _, messages in together])
 
         def work_out() -> None:
             ready = np.concatenate([channel.clock[each.rank] for channel, each in together])
@@ -289,7 +297,7 @@ class _Resources:
         working = took > 0
         begin = np.where(working, np.maximum(clock, self._engine), clock)
         end = begin + took
-        for place, reads in _places(step):
+        for place, reads in touched(step):
             if place.peer is not None:
                 self._reach(step.rank, place.peer, step.count, begin, end, reads=reads)
         np.copyto(clock, end)
@@ -313,12 +321,7 @@ class _Resources:
 
     def _meet(self, group: Group, clock: Times) -> None:
         """Let the ranks of each group wait for its last one: dissemination, in log2 steps."""
-        if group.members is None:
-            members = group.rank[np.newaxis]
-            which = np.zeros(len(group.rank), np.int64)
-        else:
-            assert group.which is not None  # it goes with `members`
-            members, which = group.members, group.which
+        members, which = group.meetings()
         inside = self._links.within_node(members)
         level = self._network.inner if inside else self._network.across
         hops = (group.size - 1).bit_length()
@@ -326,22 +329,12 @@ class _Resources:
         clock[group.rank] = clock[members].max(axis=1)[which] + hops * latency
 
 
-def _places(step: Copies | Folds) -> list[tuple[Place, bool]]:
-    """Return the places of a step, and whether each is read."""
-    return [*((source, True) for source in step.sources), (step.target, False)]
-
-
 def _alike(step: Copies | Folds, other: Copies | Folds) -> bool:
     """Whether two steps cost the same on the same ranks, and reach no other rank's memory."""
-    places, others = _places(step), _places(other)
+    places, others = touched(step), touched(other)
     return (
         len(places) == len(others)
         and all(place.peer is None for place, _ in [*places, *others])
         and np.array_equal(step.rank, other.rank)
         and np.array_equal(step.count, other.count)
     )
-
-
-def _joined(columns: Sequence[Column]) -> Column:
-    """Put columns one after the other; one alone stays the same object, which is known again."""
-    return columns[0] if len(columns) == 1 else np.concatenate(columns)

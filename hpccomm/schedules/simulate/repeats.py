@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpccomm.schedules.cost.links import Times
 from hpccomm.schedules.schedule import Column, Mask
-from hpccomm.schedules.simulate.links import Times
 
 ROUNDING = 1e-12
 """Shifts that differ by less than this part of the clocks are equal."""

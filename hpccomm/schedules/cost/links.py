@@ -6,6 +6,7 @@ link for h_1, h_2, ..., message k has passed at ``H_k + max(r_j - H_(j-1) for j 
 the sum of the first k holds, and r_1 is not before the link is free.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -269,3 +270,8 @@ def _order(came: Times) -> NDArray[np.int64] | None:
     if not (ticks[1:] < ticks[:-1]).any():
         return None
     return np.argsort(ticks, axis=0, kind="stable")
+
+
+def joined(columns: Sequence[Column]) -> Column:
+    """Put columns one after the other; one alone stays the same object, which is known again."""
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)

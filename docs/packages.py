@@ -1,0 +1,128 @@
+"""Packages and names of the code, as the documentation shows them: read from the code at each build.
+
+``.. import-contracts::`` draws the contracts of ``pyproject.toml``. The role ``in-code`` names something in
+the code by its full name, shows its file, and lets the build warn if it is gone.
+"""
+
+import importlib
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst.states import Inliner
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+ROOT = Path(__file__).parents[1]
+CONTRACTS = ROOT / "pyproject.toml"
+
+
+def names(layer: str) -> list[str]:
+    """Return the modules of one layer of a contract."""
+    return re.findall(r"\w+", layer)
+
+
+def importable(layers: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each module of a contract of layers, with the modules that it may import."""
+    for number, layer in enumerate(layers):
+        lower = [name for below in layers[number + 1 :] for name in names(below)]
+        for name in names(layer):
+            beside = [other for other in names(layer) if other != name]
+            # A colon lets modules of one layer import each other; a bar keeps them apart.
+            yield name, (beside if ":" in layer else []) + lower
+
+
+def summary(module: str) -> str:
+    """Return the first sentence of a module's docstring; empty where a contract's module is not there."""
+    try:
+        text = importlib.import_module(module).__doc__ or ""
+    except ModuleNotFoundError:
+        return ""
+    return " ".join(text.strip().split("\n\n", maxsplit=1)[0].split())
+
+
+def table(container: str, layers: list[str]) -> str:
+    """Return a table in reStructuredText: modules from the top down."""
+    lines = [".. list-table::", "   :header-rows: 1", "   :widths: 15 45 40", ""]
+    rows = [("module", "what it is", "may import")]
+    for name, lower in importable(layers):
+        said = summary(f"{container}.{name}").replace("`", "``").replace("````", "``")
+        rows.append((f"``{name}``", said, ", ".join(lower) or "none of these"))
+    for first, *others in rows:
+        lines += [f"   * - {first}", *(f"     - {cell}" for cell in others)]
+    return "\n".join(lines)
+
+
+def drawn(contract: dict[str, Any]) -> str:
+    """Return one contract as reStructuredText."""
+    if contract["type"] == "layers":
+        return "\n\n".join(table(each, contract["layers"]) for each in contract["containers"])
+    listed = ", ".join(f"``{name}``" for name in contract.get("modules", ()))
+    if contract["type"] == "independence":
+        return f"{listed} do not import each other."
+    sources, forbidden = (
+        ", ".join(f"``{name}``" for name in contract[key])
+        for key in ("source_modules", "forbidden_modules")
+    )
+    return f"{sources} do not import {forbidden}."
+
+
+class ImportContracts(SphinxDirective):
+    """``.. import-contracts::`` shows every contract under its name."""
+
+    def run(self) -> list[nodes.Node]:
+        """Make the tables."""
+        contracts = tomllib.loads(CONTRACTS.read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+        text = "\n\n".join(f".. rubric:: {each['name']}\n\n{drawn(each)}" for each in contracts)
+        for file in (CONTRACTS, __file__, *(ROOT / "hpccomm").rglob("__init__.py")):
+            self.env.note_dependency(str(file))
+        return self.parse_text_to_nodes(text)
+
+
+def found(name: str) -> tuple[str, str] | None:
+    """Return the file and the name within it of something in the code; None if it is not there."""
+    module, rest = name, []
+    while module:
+        try:
+            thing: Any = importlib.import_module(module)
+        except ModuleNotFoundError:
+            module, _, last = module.rpartition(".")
+            rest.insert(0, last)
+            continue
+        for part in rest:
+            if not hasattr(thing, part):
+                return None
+            thing = getattr(thing, part)
+            module = getattr(thing, "__module__", None) or module  # where it is defined
+        file = Path(importlib.import_module(module).__file__ or "")
+        return file.relative_to(ROOT / "hpccomm").as_posix(), ".".join(rest)
+    return None
+
+
+def in_code(
+    _role: str, rawtext: str, text: str, line: int, inliner: Inliner, *_: object
+) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+    """Show ``Class.method`` and the file that has it."""
+    place = found(text)
+    if place is None:
+        message = inliner.reporter.warning(f"there is no {text} in the code", line=line)
+        return [inliner.problematic(rawtext, rawtext, message)], [message]
+    file, name = place
+    if not name:
+        return [nodes.literal(text=file)], []
+    return [
+        nodes.literal(text=name),
+        nodes.Text(" ("),
+        nodes.literal(text=file),
+        nodes.Text(")"),
+    ], []
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Announce directive and role."""
+    app.add_directive("import-contracts", ImportContracts)
+    app.add_role("in-code", in_code)
+    return {"parallel_read_safe": True}
