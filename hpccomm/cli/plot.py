@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.cli import output
 from hpccomm.cli.show import path
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -27,54 +28,35 @@ matplotlib (pip install 'hpccomm[plot]'); --text does not.
 """
 
 
+_NAMES = sorted({name for named in ALGORITHMS.values() for name in named})
+
+_FLAGS = (
+    Flag("--schedule ALGORITHM", str, f"what to draw: {', '.join(_NAMES)}", required=True),
+    Flag(
+        "--collective NAME",
+        str,
+        "by default the first that has this algorithm (and a root, with --root), of "
+        f"{', '.join(ALGORITHMS)}",
+    ),
+    Flag("--ranks N 8", int, "number of ranks"),
+    Flag("--root RANK", int, "root of a rooted collective (default 0)"),
+    Flag(
+        "--count N",
+        int,
+        "elements of the array; of gathers and scatters, those of all ranks together (default one a "
+        "rank)",
+    ),
+    Flag("--segment N", int, "elements of a segment (default all of them)"),
+    Flag("--channels N 1", int, "rounds under way at the same time"),
+    Flag("--nodes N 1", int, "nodes that the ranks share as evenly as they can"),
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = DESCRIPTION
     parser.epilog = EXAMPLES
-    names = sorted({name for named in ALGORITHMS.values() for name in named})
-    parser.add_argument(
-        "--schedule",
-        required=True,
-        metavar="ALGORITHM",
-        help=f"what to draw: {', '.join(names)}",
-    )
-    parser.add_argument(
-        "--collective",
-        metavar="NAME",
-        help="by default the first that has this algorithm (and a root, with --root), of "
-        f"{', '.join(ALGORITHMS)}",
-    )
-    parser.add_argument("--ranks", type=int, default=8, metavar="N", help="how many (default: 8)")
-    parser.add_argument(
-        "--root",
-        type=int,
-        metavar="RANK",
-        help="of broadcast, reduce, gather and scatter (default: 0)",
-    )
-    parser.add_argument(
-        "--count",
-        type=int,
-        metavar="N",
-        help="elements of the array; of gathers and scatters, those of all ranks together "
-        "(default: one a rank)",
-    )
-    parser.add_argument(
-        "--segment", type=int, metavar="N", help="elements to move at a time (default: all of them)"
-    )
-    parser.add_argument(
-        "--channels",
-        type=int,
-        default=1,
-        metavar="N",
-        help="rounds under way at the same time (default: 1)",
-    )
-    parser.add_argument(
-        "--nodes",
-        type=int,
-        default=1,
-        metavar="N",
-        help="nodes that the ranks share as evenly as they can (default: 1)",
-    )
+    add_flags(parser, "", _FLAGS)
     parser.add_argument(
         "--deterministic",
         action="store_true",

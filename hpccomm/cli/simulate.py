@@ -4,8 +4,8 @@ import argparse
 import math
 import sys
 
+from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import flags, readers
-from hpccomm.bench.perf.flags import Flag
 from hpccomm.bench.perf.lines import MAXIMUM
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.report import terminal
@@ -102,9 +102,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=readers.some_of(SIMULATED, "cannot be simulated"),
         help=f"{readers.ALL}, or some of {', '.join(SIMULATED)}",
     )
-    flags.add_flags(parser, "the simulation", _FLAGS)
+    add_flags(parser, "the simulation", _FLAGS)
     for heading in ("sizes", "operations"):
-        flags.add_flags(parser, heading, flags.FLAGS[heading])
+        add_flags(parser, heading, flags.FLAGS[heading])
 
 
 def run(args: argparse.Namespace) -> int:

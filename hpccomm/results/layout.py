@@ -115,12 +115,12 @@ def decode_row(stored: np.void) -> Row:
     return Row(**values)
 
 
-def room_bytes(rows: int, repetitions: int, ranks: int) -> int:
-    """Return the size of the datasets that `make_room` creates."""
+def reserved_bytes(rows: int, repetitions: int, ranks: int) -> int:
+    """Return the size of the datasets that `reserve` creates."""
     return rows * ROW.itemsize + repetitions * ranks * SAMPLE.itemsize + STATE_TYPE.itemsize
 
 
-def make_room(run: h5py.Group, rows: int, repetitions: int, ranks: int) -> ReservedSpace:
+def reserve(run: h5py.Group, rows: int, repetitions: int, ranks: int) -> ReservedSpace:
     """Create ``rows``, ``samples`` and ``state`` with room for a run that is to be measured.
 
     The space is allocated at once and has no index that could grow: that is what makes it safe to

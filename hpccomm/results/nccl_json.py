@@ -54,16 +54,7 @@ def document(
         "config": {
             **_config(info.config),
             "devices": [
-                {
-                    "rank": rank.rank,
-                    "group": rank.group,
-                    "pid": rank.pid,
-                    "hostname": rank.host,
-                    "device": rank.device,
-                    "device_hex": rank.device_hex,
-                    "device_info": rank.device_info,
-                }
-                for rank in info.ranks
+                {key: getattr(rank, field) for key, field in _DEVICE.items()} for rank in info.ranks
             ],
         },
         "results": _results(info.config, rows, samples),
@@ -76,6 +67,13 @@ def document(
     return result
 
 
+_DEVICE = {
+    name: "host" if name == "hostname" else name
+    for name in ("rank", "group", "pid", "hostname", "device", "device_hex", "device_info")
+}
+"""Keys of a rank in nccl-tests' JSON, with the fields of `RankInfo`."""
+
+
 def nccl_code(version: str | None) -> int | None:
     """Return NCCL's number for a version, such as 23203 for ``"2.32.3"``; None without NCCL."""
     if version is None:
@@ -84,29 +82,34 @@ def nccl_code(version: str | None) -> int | None:
     return major * 10000 + minor * 100 + patch
 
 
+_CONFIG = (
+    "nthreads",
+    "ngpus",
+    "minimum_bytes",
+    "maximum_bytes",
+    "step_factor",
+    "step_bytes",
+    "warmup_iters",
+    "iterations",
+    "aggregated_iterations",
+    "validation",
+    "graph",
+    "blocking_collectives",
+    "per_iter_timing",
+    "per_iter_skip",
+    "parallel_init",
+    "local_register",
+)
+"""Fields of `Config` that nccl-tests writes, in its order."""
+
+_TRUTHS = ("blocking_collectives", "per_iter_timing", "parallel_init")
+"""Those that it writes as truth values."""
+
+
 def _config(config: Config) -> dict[str, Any]:
-    step = (
-        {"step_factor": config.step_factor}
-        if config.step_factor > 1
-        else {"step_bytes": config.step_bytes}
-    )
-    return {
-        "nthreads": config.nthreads,
-        "ngpus": config.ngpus,
-        "minimum_bytes": config.minimum_bytes,
-        "maximum_bytes": config.maximum_bytes,
-        **step,
-        "warmup_iters": config.warmup_iters,
-        "iterations": config.iterations,
-        "aggregated_iterations": config.aggregated_iterations,
-        "validation": config.validation,
-        "graph": config.graph,
-        "blocking_collectives": _truth(config.blocking_collectives != 0),
-        "per_iter_timing": _truth(config.per_iter_timing),
-        "per_iter_skip": config.per_iter_skip,
-        "parallel_init": _truth(config.parallel_init),
-        "local_register": config.local_register,
-    }
+    left_out = "step_bytes" if config.step_factor > 1 else "step_factor"
+    values = {name: getattr(config, name) for name in _CONFIG if name != left_out}
+    return values | {name: _truth(values[name] != 0) for name in _TRUTHS}
 
 
 def _results(

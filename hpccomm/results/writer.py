@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 
 
-MOST_ROOM = 256 << 20
+MOST_RESERVED = 256 << 20
 """Bytes that a run takes at first for its rows, and for its samples, however many it expects.
 
 A run may end long before what was asked for, as those without an end do.
@@ -57,7 +57,7 @@ class Writer:
         Rows that the run will likely have.
     expected_repetitions : int
         Rows of samples that it will likely have: the sum of ``samples.shape[0]`` over all rows.
-        Space for both is taken at once, up to `MOST_ROOM`; going beyond it costs a copy of the
+        Space for both is taken at once, up to `MOST_RESERVED`; going beyond it costs a copy of the
         file.
 
     Attributes
@@ -91,24 +91,24 @@ class Writer:
         self._rows = 0
         self._repetitions = 0
         self._open: FileIO | None = None
-        expected_rows = min(expected_rows, MOST_ROOM // layout.ROW.itemsize)
+        expected_rows = min(expected_rows, MOST_RESERVED // layout.ROW.itemsize)
         width = self._ranks * layout.SAMPLE.itemsize
-        expected_repetitions = min(expected_repetitions, MOST_ROOM // width)
+        expected_repetitions = min(expected_repetitions, MOST_RESERVED // width)
 
         def build(old: h5py.File | None, new: h5py.File) -> tuple[str, layout.ReservedSpace]:
             storage.copy_runs(old, new)
             name = _next_name(new[RUNS])
             run = new[RUNS].create_group(name)
             layout.write_info(run, info)
-            room = layout.make_room(run, expected_rows, expected_repetitions, self._ranks)
-            return name, room
+            space = layout.reserve(run, expected_rows, expected_repetitions, self._ranks)
+            return name, space
 
-        extra = layout.room_bytes(expected_rows, expected_repetitions, self._ranks)
+        extra = layout.reserved_bytes(expected_rows, expected_repetitions, self._ranks)
         extra += layout.INFO_BYTES * self._ranks
         with storage.reported(self.path, "write"):
             before = storage.claim(self._file)
             try:
-                file, (self.name, self._room) = storage.replace(self._file, build, extra=extra)
+                file, (self.name, self._space) = storage.replace(self._file, build, extra=extra)
             finally:
                 if before is not None:
                     before.close()
@@ -136,12 +136,12 @@ class Writer:
         times = self._checked(samples)
         encoded = layout.encode_row(row, self._repetitions, len(times))
         rows, repetitions = self._rows + 1, self._repetitions + len(times)
-        if rows > self._room.rows or repetitions > self._room.repetitions:
+        if rows > self._space.rows or repetitions > self._space.repetitions:
             self._grow(rows, repetitions)
         width = self._ranks * layout.SAMPLE.itemsize
-        self._write(times.tobytes(), self._room.samples_at + self._repetitions * width)
-        self._write(encoded, self._room.rows_at + self._rows * layout.ROW.itemsize)
-        self._write(struct.pack("<q", rows), self._room.state_at + _state_offset("rows"))
+        self._write(times.tobytes(), self._space.samples_at + self._repetitions * width)
+        self._write(encoded, self._space.rows_at + self._rows * layout.ROW.itemsize)
+        self._write(struct.pack("<q", rows), self._space.state_at + _state_offset("rows"))
         self._rows, self._repetitions = rows, repetitions
 
     def add_group(self, name: str, write: Callable[[h5py.Group], None]) -> None:
@@ -162,14 +162,14 @@ class Writer:
 
         def enlarge(source: h5py.Group, target: h5py.Group) -> layout.ReservedSpace:
             write(target.create_group(name))
-            room = self._room
-            same = layout.make_room(target, room.rows, room.repetitions, self._ranks)
+            space = self._space
+            same = layout.reserve(target, space.rows, space.repetitions, self._ranks)
             layout.copy_measurements(source, target)
             return same
 
-        room = self._room
-        extra = layout.room_bytes(room.rows, room.repetitions, self._ranks)
-        file, self._room = self._replaced(enlarge, extra)
+        space = self._space
+        extra = layout.reserved_bytes(space.rows, space.repetitions, self._ranks)
+        file, self._space = self._replaced(enlarge, extra)
         self._take(file)
 
     def end(self, status: str) -> None:
@@ -193,8 +193,8 @@ class Writer:
             raise UsageError(f"status {status!r} is neither 'completed' nor 'failed: ...'")
         size = layout.STATE_TYPE["status"].itemsize
         text = status.encode()[:size].decode(errors="ignore").encode()
-        self._write(text, self._room.state_at + _state_offset("status"))
-        self._write(struct.pack("<d", time.time()), self._room.state_at + _state_offset("ended"))
+        self._write(text, self._space.state_at + _state_offset("status"))
+        self._write(struct.pack("<d", time.time()), self._space.state_at + _state_offset("ended"))
         with self._reported():
             os.fsync(self._open.fileno())
         self._check_there()
@@ -248,17 +248,17 @@ class Writer:
 
     def _grow(self, rows: int, repetitions: int) -> None:
         """Make room for at least so many rows and rows of samples, with some to spare."""
-        room = self._room
-        rows = room.rows if rows <= room.rows else 2 * rows
-        repetitions = room.repetitions if repetitions <= room.repetitions else 2 * repetitions
+        space = self._space
+        rows = space.rows if rows <= space.rows else 2 * rows
+        repetitions = space.repetitions if repetitions <= space.repetitions else 2 * repetitions
 
         def enlarge(source: h5py.Group, target: h5py.Group) -> layout.ReservedSpace:
-            larger = layout.make_room(target, rows, repetitions, self._ranks)
+            larger = layout.reserve(target, rows, repetitions, self._ranks)
             layout.copy_measurements(source, target)
             return larger
 
-        extra = layout.room_bytes(rows, repetitions, self._ranks)
-        file, self._room = self._replaced(enlarge, extra)
+        extra = layout.reserved_bytes(rows, repetitions, self._ranks)
+        file, self._space = self._replaced(enlarge, extra)
         self._take(file)
 
     def _replaced(

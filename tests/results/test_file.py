@@ -243,7 +243,7 @@ def test_samples_of_another_kind_are_damage(tmp_path, example):
 
 
 def test_room_for_a_long_run_is_bounded(tmp_path, example, monkeypatch):
-    monkeypatch.setattr("hpccomm.results.writer.MOST_ROOM", 1 << 16)
+    monkeypatch.setattr("hpccomm.results.writer.MOST_RESERVED", 1 << 16)
     path = tmp_path / "run.h5"
     info = example.example_info()
     with Writer(path, info, expected_rows=10**12, expected_repetitions=10**15) as writer:

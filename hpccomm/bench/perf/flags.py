@@ -6,12 +6,12 @@ fields of `Config` and `Options` are filled from it: each flag names the field t
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from os.path import realpath
 from typing import Any
 
 from hpccomm import backends
+from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.memory_kind import AUTO, DEVICE, HOST
@@ -22,55 +22,6 @@ from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import Config
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """A flag of the command line.
-
-    Attributes
-    ----------
-    usage : str
-        Letter if there is one, name, form of the value, and the default if there is one, separated by
-        blanks: ``-b --minbytes SIZE 32M``.
-    read : callable
-        Reads the value from text; raises ``ArgumentTypeError``.
-    meaning : str
-        A phrase for the help.
-    field : str
-        The field of `Config` or `Options` that takes the value; by default it has the flag's name.
-    required : bool
-        Whether it must be given.
-    """
-
-    usage: str
-    read: Callable[[str], Any]
-    meaning: str
-    field: str = ""
-    required: bool = False
-
-    @property
-    def names(self) -> list[str]:
-        """The letter if there is one, and the long name, with their dashes."""
-        return [word for word in self.usage.split()[:2] if word.startswith("-")]
-
-    @property
-    def metavar(self) -> str:
-        """Form of the value, such as ``SIZE``."""
-        return self.usage.split()[len(self.names)]
-
-    @property
-    def default(self) -> str | None:
-        """Text of the default; None without one."""
-        return next(iter(self.usage.split()[len(self.names) + 1 :]), None)
-
-    @property
-    def help(self) -> str:
-        """The meaning, and the default unless the meaning says it or nothing else fits."""
-        if self.default in (None, self.metavar) or "(default " in self.meaning:
-            return self.meaning
-        return f"{self.meaning} (default {self.default})"
-
 
 _MOST = 10_000_000
 _MOST_OPERATIONS = 1_000_000
@@ -220,21 +171,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for heading, flags in {"hpccomm's own flags": OWN, **FLAGS}.items():
         add_flags(parser, heading, flags)
-
-
-def add_flags(parser: argparse.ArgumentParser, heading: str, flags: Sequence[Flag]) -> None:
-    """Add flags to a parser, under a heading of the help."""
-    group = parser.add_argument_group(heading)
-    for flag in flags:
-        group.add_argument(
-            *flag.names,
-            dest=flag.field or flag.names[-1].removeprefix("--"),
-            metavar=flag.metavar,
-            type=flag.read,
-            default=flag.default,
-            required=flag.required,
-            help=flag.help,
-        )
 
 
 def sizes(args: argparse.Namespace) -> Sizes:
