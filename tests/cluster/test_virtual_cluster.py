@@ -106,12 +106,19 @@ def wait_until(reached: Callable[[], bool], seconds: float = 20.0) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("nodes", "ranks"), [(2, "2"), (3, "2"), (2, "2,1")])
+@pytest.mark.parametrize(
+    ("nodes", "ranks"),
+    [
+        pytest.param(2, "2", marks=pytest.mark.thorough),
+        pytest.param(3, "2", marks=pytest.mark.thorough),
+        (2, "2,1"),
+    ],
+)
 def test_collectives_are_exact(start: Start, nodes: int, ranks: str) -> None:
     status, output, errors = ended(
         start(
-            *(nodes, ranks, sys.executable, "-m", "pytest", "--with-mpi", "-q", "tests/mpi"),
-            *("-p", "no:cacheprovider", "-o", "faulthandler_timeout=60", "-k", CASES),
+            *(nodes, ranks, sys.executable, "-m", "pytest", "--with-mpi", "--all", "-q"),
+            *("tests/mpi", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=60", "-k", CASES),
         ),
         timeout=120,
     )
