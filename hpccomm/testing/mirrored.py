@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 import hpccomm
-from hpccomm.contracts.collectives import COLLECTIVES
+from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import ConfigurationError
 from hpccomm.memory.cuda import streams
 from hpccomm.runtime.work import Work
@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 PATIENCE = 60.0
 """Seconds after which a device that is not done counts as never."""
 
-CALLS = (
-    *COLLECTIVES,
-    *(f"{name}_v" for name in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")),
-    "send",
-    "recv",
-    "send_recv",
-)
+MIRRORED = (*CALLS, "send", "recv", "send_recv")
 """The calls that take arrays."""
 
 PLACES = {"send_recv": (0, 2), "barrier": ()}
@@ -139,7 +133,7 @@ class OnDevice:
         self._node_comm: OnDevice | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if name in CALLS:
+        if name in MIRRORED:
             return lambda *args, **keywords: self._call(name, args, keywords)
         return getattr(self._comm, name)
 

@@ -7,8 +7,10 @@ from hpccomm.backends.control import Control
 from hpccomm.communicator.engine.intake import Intake
 from hpccomm.communicator.engine.recipes import Recipes
 from hpccomm.communicator.lanes import Call, Lanes
+from hpccomm.communicator.pairing import Exchanged, exchanged, unpaired
 from hpccomm.communicator.resolving import NO_LISTS, Lists
 from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.signature import Signature
 from hpccomm.errors import HpccommError, RankMismatch, UsageError
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.settings import Settings, check_bool, check_seconds
@@ -127,3 +129,12 @@ class Core:
                     f"things ({theirs}); give the same on all ranks",
                     ranks=tuple(differing),
                 )
+
+    def agree_on_pairs(self, what: str, call: Signature) -> None:
+        """Raise on every rank unless what each rank sends is what its peer expects."""
+        with self.calls.part_of(what):
+            payloads = self.control.all_gather(json.dumps(exchanged(call)).encode())
+        everyone = [Exchanged(*json.loads(each)) for each in payloads]
+        problem = unpaired(everyone, listed=call.description.peers)
+        if problem is not None:
+            raise RankMismatch(f"{what}: {problem[0]}", ranks=problem[1])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm.communicator.engine.core import Core
-from hpccomm.communicator.resolving import Lists, check_counts
+from hpccomm.communicator.resolving import Lists, check_counts, check_peers
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, view
@@ -52,6 +52,28 @@ class CountExchange:
         known = Lists(self._exchanged("counts", rows, timeout))
         self._agree_on_fit(name, x, out, known, root)
         return known
+
+    def peer_lists(
+        self,
+        name: str,
+        x: Any,
+        out: Any,
+        peers: Any,
+        send_counts: Any,
+        recv_counts: Any,
+        timeout: float | None,
+        algorithm: str | None,
+        stream: object,
+    ) -> Lists:
+        """Return the peers of a call, with the rows of each block unless all are of one size."""
+        lists = Lists(peers=check_peers(peers, self._core.backend.size))
+        if send_counts is None and recv_counts is None:
+            return lists
+        if send_counts is None:
+            raise UsageError("recv_counts is given and send_counts is not; give both, or none")
+        sent = check_counts("send_counts", send_counts, len(lists.peers), "peer")
+        lists = lists._replace(counts=sent)
+        return self.pair_counts(name, x, out, lists, recv_counts, timeout, algorithm, stream)
 
     def pair_counts(
         self,

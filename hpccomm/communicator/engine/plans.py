@@ -60,7 +60,11 @@ class Planner:
             mine = _terms(call, deterministic, async_op)
         with core.calls.one_call():
             core.agree("plan", mine, error)
-        assert call is not None
+            assert call is not None
+            assert call.recipe.resolved is not None
+            signature = call.recipe.resolved.call
+            if signature.individual:
+                core.agree_on_pairs("plan", signature)
         return Plan(self._planned(call, async_op, timeout), call.recipe.route.choice)
 
     def _planned(self, call: Call, async_op: bool, timeout: float) -> Callable[[], Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpccomm import ReduceOp
-from hpccomm.contracts.collectives import REDUCTIONS, ROOTED
+from hpccomm.contracts.collectives import DESCRIPTIONS, Collective, counterpart, ring
 from hpccomm.reductions import PremulSum
 from hpccomm.testing.conformance.check import equal
 from hpccomm.testing.conformance.inputs import moved, poison, reduced, reduction, tolerance
@@ -42,7 +42,7 @@ class Ask:
         Without ``_v``.
     count : int or tuple of int
         Elements of the array, or of each block; a tuple, one number a rank, makes it the uneven call.
-        What ranks send to each in all_to_all_v is these numbers, turned round by rank.
+        What ranks send in each block where they have numbers of their own is these, turned round by rank.
     dtype : dtype
         Of all arrays.
     op : ReduceOp, PremulSum or callable
@@ -67,7 +67,12 @@ class Ask:
     @property
     def call(self) -> str:
         """Name of the call."""
-        return self.collective if isinstance(self.count, int) else f"{self.collective}_v"
+        return self.what.calls[0 if isinstance(self.count, int) else -1]
+
+    @property
+    def what(self) -> Collective:
+        """What the collective is."""
+        return DESCRIPTIONS[self.collective]
 
     def counts(self, size: int) -> tuple[int, ...]:
         """Return the elements of each of `size` blocks."""
@@ -145,9 +150,9 @@ def trial(comm: Communicator, ask: Ask, place: Place = anywhere) -> Trial:
         Gives the arrays' memory; ranks may differ in it.
     """
     rank, size = comm.rank, comm.size
-    given, wanted = _VALUES[ask.collective](ask, rank, size)
+    given, wanted = _values(ask, rank, size)
     arguments = _arguments(ask, rank, size)
-    if ask.collective == "broadcast":
+    if ask.what.in_place == "always":
         assert wanted is not None
         if given is not None:
             return Trial(ask, {"x": frozen(given, place), **arguments}, (), ())
@@ -197,19 +202,17 @@ def _in_place(
     place: Place,
 ) -> Trial:
     """Return a trial in which x is out, or one of them the block `own` of the other."""
-    if ask.collective in ("all_gather", "gather"):
+    if ask.what.in_place == "own block" and ask.what.sends == "block":
         out = place("out", wanted.size, wanted.dtype)
         arrays = {"x": out[own], "out": out}
         before = ((out, poison(wanted)), (out[own], given))
         return Trial(ask, {**arrays, **arguments}, before, ((out, wanted),))
     x = place("x", given.size, given.dtype)
-    if ask.collective in ("reduce_scatter", "scatter"):
+    if ask.what.in_place == "own block":
         after = given.copy()  # the other blocks stay
         after[own] = wanted
         return Trial(ask, {"x": x, "out": x[own], **arguments}, ((x, given),), ((x, after),))
-    # Without out, all_reduce and reduce work in place.
-    needs_out = ask.collective in ("scan", "all_to_all")
-    arrays = {"x": x, "out": x} if needs_out else {"x": x}
+    arrays = {"x": x, "out": x} if ask.what.in_place == "on request" else {"x": x}
     return Trial(ask, {**arrays, **arguments}, ((x, given),), ((x, wanted),))
 
 
@@ -248,101 +251,98 @@ def cut(array: Array, counts: Sequence[int]) -> list[Array]:
     return np.split(array, np.cumsum(counts)[:-1])
 
 
+def peers(ask: Ask, rank: int, size: int) -> tuple[int, ...]:
+    """Return the rank to which each block goes that a rank exchanges."""
+    return ring(rank, size) if ask.what.peers else tuple(range(size))
+
+
 def sent(ask: Ask, size: int) -> list[tuple[int, ...]]:
-    """Return how many elements each rank (first index) sends to each (second) in all_to_all."""
+    """Return how many elements each rank (first index) sends in each block (second)."""
     counts = ask.counts(size)
     # In place as many come as go: the table is symmetric. Else it is not.
     turn = 2 if ask.in_place is False else 1
-    return [tuple(counts[(turn * i + j) % size] for j in range(size)) for i in range(size)]
+    return [
+        tuple(counts[(turn * i + j) % size] for j in range(len(peers(ask, i, size))))
+        for i in range(size)
+    ]
+
+
+def arriving(ask: Ask, rank: int, size: int) -> list[tuple[int, int]]:
+    """Return for each block that a rank receives who sends it, and as which of its blocks."""
+    return [
+        (peer, counterpart(rank, block, lambda each: peers(ask, each, size)))
+        for block, peer in enumerate(peers(ask, rank, size))
+    ]
 
 
 Values = tuple["Array | None", "Array | None"]
 """What a rank gives, and what it gets."""
 
 
-def _all_reduce(ask: Ask, rank: int, size: int) -> Values:
-    assert isinstance(ask.count, int)
-    arrays = _contributions(ask.op, size, ask.count, ask.dtype)
-    return arrays[rank], _total(ask.op, size, ask.count, ask.dtype)
+def _values(ask: Ask, rank: int, size: int) -> Values:
+    what = ask.what
+    if what.individual:
+        return _exchanged(ask, rank, size)
+    counts = ask.counts(size) if what.blockwise else ask.counts(1)
+    total = sum(counts)
+    if what.reduces:
+        given = _contributions(ask.op, size, total, ask.dtype)[rank]
+        wanted = _folded_at(ask, rank, size, total)
+    else:
+        whole = _moved(1, total, ask.dtype)[0]
+        given = cut(whole, counts)[rank] if what.sends == "block" else whole
+        wanted = whole
+    if what.receives == "block":
+        wanted = cut(wanted, counts)[rank]
+    at_root = rank == ask.root
+    return (
+        given if at_root or not what.root_sends else None,
+        wanted if at_root or not what.root_receives else None,
+    )
 
 
-def _reduce(ask: Ask, rank: int, size: int) -> Values:
-    given, total = _all_reduce(ask, rank, size)
-    return given, total if rank == ask.root else None
-
-
-def _scan(ask: Ask, rank: int, size: int) -> Values:
-    assert isinstance(ask.count, int)
-    arrays = _contributions(ask.op, size, ask.count, ask.dtype)
+def _folded_at(ask: Ask, rank: int, size: int, total: int) -> Array:
+    """Return the fold that a rank gets."""
+    if not ask.what.prefix:
+        return _total(ask.op, size, total, ask.dtype)
+    arrays = _contributions(ask.op, size, total, ask.dtype)
     before = arrays[: rank if ask.exclusive else rank + 1]
     if before:
-        return arrays[rank], folded(ask.op, before)
+        return folded(ask.op, before)
     assert isinstance(ask.op, ReduceOp)
-    return arrays[rank], np.full_like(arrays[rank], identity(ask.op, ask.dtype))
+    return np.full_like(arrays[rank], identity(ask.op, ask.dtype))
 
 
-def _broadcast(ask: Ask, rank: int, size: int) -> Values:
-    assert isinstance(ask.count, int)
-    source = _moved(size, ask.count, ask.dtype)[ask.root]
-    return source if rank == ask.root else None, source
-
-
-def _all_gather(ask: Ask, rank: int, size: int) -> Values:
-    counts = ask.counts(size)
-    whole = _moved(1, sum(counts), ask.dtype)[0]
-    return cut(whole, counts)[rank], whole
-
-
-def _gather(ask: Ask, rank: int, size: int) -> Values:
-    given, whole = _all_gather(ask, rank, size)
-    return given, whole if rank == ask.root else None
-
-
-def _scatter(ask: Ask, rank: int, size: int) -> Values:
-    block, whole = _all_gather(ask, rank, size)
-    return whole if rank == ask.root else None, block
-
-
-def _reduce_scatter(ask: Ask, rank: int, size: int) -> Values:
-    counts = ask.counts(size)
-    arrays = _contributions(ask.op, size, sum(counts), ask.dtype)
-    return arrays[rank], cut(_total(ask.op, size, sum(counts), ask.dtype), counts)[rank]
-
-
-def _all_to_all(ask: Ask, rank: int, size: int) -> Values:
+def _exchanged(ask: Ask, rank: int, size: int) -> Values:
+    """Return what a rank gives and gets where each has blocks for its peers."""
     table = sent(ask, size)
-    arrays = _moved(size, sum(ask.counts(size)), ask.dtype)
-    parts = [cut(array, row)[rank] for array, row in zip(arrays, table, strict=True)]
-    return arrays[rank], np.concatenate(parts)
-
-
-_VALUES: dict[str, Callable[[Ask, int, int], Values]] = {
-    "all_reduce": _all_reduce,
-    "broadcast": _broadcast,
-    "reduce": _reduce,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
-    "gather": _gather,
-    "scatter": _scatter,
-    "scan": _scan,
-}
+    arrays = _moved(size, max(map(sum, table)), ask.dtype)
+    parts = [
+        cut(arrays[peer][: sum(table[peer])], table[peer])[block]
+        for peer, block in arriving(ask, rank, size)
+    ]
+    return arrays[rank][: sum(table[rank])], np.concatenate(parts)
 
 
 def _arguments(ask: Ask, rank: int, size: int) -> dict[str, Any]:
     """Return the keyword arguments of a call, but for its arrays."""
     arguments: dict[str, Any] = {}
-    if ask.collective in REDUCTIONS:
+    what = ask.what
+    if what.reduces:
         arguments["op"] = ask.op
-    if ask.collective in ROOTED:
+    if what.rooted:
         arguments["root"] = ask.root
-    if ask.collective == "scan":
+    if what.prefix:
         arguments["exclusive"] = ask.exclusive
+    if what.peers:
+        arguments["peers"] = peers(ask, rank, size)
     if isinstance(ask.count, tuple):
-        if ask.collective == "all_to_all":
+        if what.individual:
             table = sent(ask, size)
             arguments["send_counts"] = table[rank]
-            arguments["recv_counts"] = [row[rank] for row in table]
+            arguments["recv_counts"] = [
+                table[peer][block] for peer, block in arriving(ask, rank, size)
+            ]
         else:
             arguments["counts"] = ask.count
     return arguments
