@@ -1,13 +1,14 @@
 """An algorithm, as data.
 
-A schedule says what ranks do: channels of rounds, each round a set of transfers with peers, followed
-by steps on memory. It speaks of slices of named buffers, counted in elements.
+A schedule describes what ranks do. It consists of channels, a channel of rounds. A round is a set of
+messages to and from peers, followed by local steps on memory. All of them refer to slices of named
+buffers, counted in elements.
 
-Rounds are tables with NumPy columns, a row for each slice, so that the rounds of thousands of ranks
-are a few arrays. The same function that makes them makes one rank's rounds: it is asked for a
-`Group` of one row. What a rank does in a round is what its rows say.
+Rounds are tables of NumPy columns with a row for each slice. So the rounds of thousands of ranks are a
+few arrays. The same function makes the rounds of one rank: its `Group` then has one row. What a rank
+does in a round is what its rows say.
 
-The meaning, which the executor, the prover and the simulator share:
+The executor, the prover and the simulator read a schedule in the same way:
 
 - Channels know nothing of each other. They run at the same time, and touch no memory that another
   one writes.
@@ -40,14 +41,15 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Ranks that run an algorithm among themselves, and whose program is asked for.
+    """Ranks that run an algorithm among themselves, and those of them whose program is wanted.
 
-    Several groups of one size may be run at once (the nodes of a cluster): each row belongs to one.
+    Several groups of one size (such as the nodes of a cluster) may run at once: each row belongs to one
+    of them.
 
     Attributes
     ----------
     rank : Column
-        The ranks whose program is asked for.
+        The ranks whose program is wanted.
     at : Column
         The position of each in its group, from 0.
     size : int
@@ -68,8 +70,8 @@ class Group:
         """Return the rank at `position` of each row's group."""
         if self.members is None:
             return position
-        found: Column = self.members[self.which, position]
-        return found
+        rank: Column = self.members[self.which, position]
+        return rank
 
     def meetings(self) -> tuple[NDArray[np.int64], Column]:
         """Return the ranks of each group, shape (groups, size), and for each row its group."""
@@ -79,9 +81,9 @@ class Group:
 
 
 def world(size: int, ranks: Column | None = None) -> Group:
-    """Return the group of all `size` ranks, asked for all programs or those of `ranks`."""
-    asked = np.arange(size, dtype=np.int64) if ranks is None else ranks
-    return Group(asked, asked, size)
+    """Return the group of all `size` ranks, with the programs of all of them or of `ranks`."""
+    wanted = np.arange(size, dtype=np.int64) if ranks is None else ranks
+    return Group(wanted, wanted, size)
 
 
 class Place(NamedTuple):
@@ -132,7 +134,7 @@ class Copies:
 class Folds:
     """`rank` folds `sources`, in their order, into `target`.
 
-    `final`: nothing is left to be folded in, so that AVG divides here. The target may be one of the
+    `final` says that the result is complete, so that AVG divides here. The target may be one of the
     sources.
     """
 
@@ -149,7 +151,7 @@ def touched(step: Copies | Folds) -> list[tuple[Place, bool]]:
 
 
 class Round(NamedTuple):
-    """What happens at once: transfers; then the local steps; then, for shared memory, a barrier.
+    """Messages that are under way at the same time, then local steps, then for shared memory a barrier.
 
     Attributes
     ----------
@@ -183,7 +185,7 @@ class Schedule:
     scratch : int
         Elements of each rank's buffer `SCRATCH`.
     segment : int or None
-        Elements that are moved at a time, where the algorithm cuts the array.
+        Elements that move at a time; None where the algorithm does not cut the array.
     """
 
     channels: tuple[Channel, ...]
@@ -193,18 +195,18 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What an algorithm may be told beyond the call. The same on all ranks.
+    """Parameters of an algorithm beyond those of the call. They are equal on all ranks.
 
     Attributes
     ----------
     segment : int
         Elements to move at a time, at least 1; `whole` for no cut.
     channels : int
-        Rounds that may be under way at the same time, at least 1.
+        The most channels, each of which has one round under way; at least 1.
     topology : Topology or None
         Which ranks share a node; None where it does not matter.
     room : int
-        Elements that the scratch of a rank may have, where peers reach it.
+        The most elements of scratch on a rank, where peers reach it.
     """
 
     segment: int
@@ -217,7 +219,7 @@ Build = Callable[[Group, Signature, Tuning], Schedule]
 """Makes the schedule of the ranks in a group, for a call."""
 
 whole = 1 << 62
-"""A segment that no array reaches."""
+"""A segment larger than any array: the array is not cut."""
 
 
 def transfers(
@@ -230,7 +232,7 @@ def transfers(
 ) -> Transfers:
     """Return a table of messages, without the rows that are empty or not in `where`.
 
-    Both ends of a message must come to the same count: an empty message is not sent.
+    Both ends of a message must have the same count. An empty message is not sent.
     """
     rows = len(rank)
     counts = _column(count, rows)
@@ -242,7 +244,7 @@ def transfers(
 
 
 def signals(rank: Column, peer: Column, where: Mask | None = None) -> Transfers:
-    """Return a table of messages without data, which are sent."""
+    """Return a table of messages without data. They are sent nevertheless."""
     if where is not None:
         rank, peer = rank[where], peer[where]
     nothing = np.zeros(len(rank), np.int64)

@@ -1,8 +1,8 @@
 """hpccomm's own algorithms: pure functions from a call to a `Schedule`.
 
-Each is ``build(group, call, tuning) -> Schedule``: the programs of the ranks in `group`, which is one
-rank where it is to run, and all of them where it is proven, simulated or drawn. To add one, write the
-function and name it in `ALGORITHMS`.
+Each is a function ``build(group, call, tuning) -> Schedule``. It returns the programs of the ranks in
+`group`: one rank where the schedule runs, all ranks where it is proved, simulated or drawn. To add an
+algorithm, write the function and list it in `ALGORITHMS`.
 """
 
 from collections.abc import Mapping
@@ -38,13 +38,14 @@ class Algorithm:
     Attributes
     ----------
     build : callable
-        Makes its schedule: of messages, or where it is `shared`, of steps on peers' arrays.
+        Makes its schedule, which consists of messages, or of steps on peers' arrays if it is `shared`.
     ordered : callable or None
-        The same with contributions folded in rank order, for ``deterministic=True``; for a reduction.
+        For a reduction: makes the schedule that folds contributions in rank order, for
+        ``deterministic=True``.
     uniform : bool
-        Whether it takes only blocks of one size.
+        Whether all blocks must have one size.
     shared : bool
-        Whether it takes ranks that reach each other's memory, all of them.
+        Whether all ranks must be able to reach each other's memory.
     direct : callable or None
         Makes the schedule where the ranks of a node reach each other's arrays, of an algorithm that
         can do without.
@@ -183,4 +184,4 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
         },
     }
 )
-"""For each collective its algorithms by name."""
+"""The algorithms of each collective, by name."""

@@ -1,8 +1,8 @@
-"""Binomial tree: the ranks that have the data double in each round, or those that lack it halve.
+"""Binomial tree: the number of ranks that have the data doubles in each round.
 
-⌈log2 n⌉ messages on any path, which is the least there can be: for small arrays. Each message is a
-segment of the array (or, for gather and scatter, the blocks of a subtree); the rounds are those of one
-segment. See R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations
+The longest path has ⌈log2 n⌉ messages, and no algorithm needs fewer. So it suits small arrays. Each
+message is a segment of the array; for gather and scatter it has the blocks of a subtree. The table
+counts the rounds of one segment. See R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations
 in MPICH", 2005.
 
 ==============  ===============  =======================================
@@ -12,7 +12,7 @@ broadcast       ⌈log2 n⌉         at most ⌈log2 n⌉ times the array
 reduce          ⌈log2 n⌉         the array; the root none
 all_reduce      2⌈log2 n⌉        at most ⌈log2 n⌉ times the array
 gather          ⌈log2 n⌉         the blocks of its subtree; the root none
-scatter         ⌈log2 n⌉         those of its subtree but its own
+scatter         ⌈log2 n⌉         the blocks of its subtree but its own
 barrier         2⌈log2 n⌉        none
 ==============  ===============  =======================================
 """
@@ -30,6 +30,7 @@ from hpccomm.schedules.schedule import (
     SCRATCH,
     SEND,
     Column,
+    Copies,
     Group,
     Mask,
     Place,
@@ -63,7 +64,7 @@ def binomial(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
 
 
 class _BinomialTree:
-    """The same tree for each row of a group: who is whose child at which distance.
+    """The same tree for each row of a group: parents and children at each distance.
 
     Attributes
     ----------
@@ -166,10 +167,10 @@ ALL_REDUCE = Phase(_all_reduce_rounds, _reduce_scratch)
 
 
 class _Subtrees:
-    """Which blocks belong to the subtrees of a tree: those that begin with a position, in order.
+    """The blocks that belong to the subtrees of a tree. A subtree consists of consecutive positions.
 
-    They may go round the end of the group, from the last position to the first one. Positions are
-    counted on beyond it then.
+    They may go round the end of the group, from the last position to the first one. Then positions are
+    counted on beyond the end.
     """
 
     def __init__(self, group: Group, root: Column | int, blocks: Blocks) -> None:
@@ -188,7 +189,7 @@ class _Subtrees:
         return elements
 
     def parts(self, first: Column, bit: int) -> Iterator[tuple[Column, Column, Column]]:
-        """Give the blocks of the subtree of `bit` positions from `first` on, in at most two parts.
+        """Yield the blocks of the subtree of `bit` positions from `first` on, in at most two parts.
 
         Yields
         ------
@@ -208,7 +209,7 @@ class _Subtrees:
 
 
 def gather_scratch(group: Group, root: Column | int, blocks: Blocks) -> int:
-    """Return the elements of scratch that `gather_rounds` and `scatter_rounds` take: a subtree's."""
+    """Return the elements of scratch that `gather_rounds` and `scatter_rounds` need, for a subtree."""
     tree, subtrees = _BinomialTree(group, root), _Subtrees(group, root, blocks)
     first = root + tree.relative
     stop = np.minimum(first + (tree.relative & -tree.relative), root + group.size)
@@ -221,8 +222,8 @@ def gather_rounds(
 ) -> Rounds:
     """Collect the own block of each rank, from `source`, in the root's buffer `target`.
 
-    `blocks` lie one after the other. Ranks between collect those of their subtree in scratch, from
-    `slot` on.
+    `blocks` lie one after the other. Inner ranks of the tree collect the blocks of their subtree in
+    scratch, from `slot` on.
     """
     tree, subtrees, rank = _BinomialTree(group, root), _Subtrees(group, root, blocks), group.rank
     start, count = blocks.at(group.at)
@@ -256,49 +257,28 @@ def gather_rounds(
 def scatter_rounds(
     group: Group, root: Column | int, blocks: Blocks, slot: int, source: str, target: Place
 ) -> Rounds:
-    """Deal the blocks of the root's buffer `source`, to `target` on each rank: `gather` backwards."""
-    tree, subtrees, rank = _BinomialTree(group, root), _Subtrees(group, root, blocks), group.rank
-    start, count = blocks.at(group.at)
-    is_root, is_leaf = tree.relative == 0, ~tree.is_parent(1)
-    first = root + tree.relative
-    base = slot - subtrees.before(first)
-    own = (
-        copies(rank, Place(source, start), target, count, is_root),
-        copies(rank, Place(SCRATCH, slot), target, count, ~is_root & ~is_leaf),
-    )
-    if group.size == 1:
-        yield Round(local=own)
-    for bit in reversed(tree.bits):
-        receiver, sender = tree.is_child(bit), tree.is_parent(bit)
-        parent, child = tree.peer(-bit), tree.peer(bit)
-        receives: list[Transfers] = []
-        for relative, _, part in subtrees.parts(first, bit):
-            receives += [
-                transfers(rank, parent, target.buffer, target.start, part, receiver & is_leaf),
-                transfers(rank, parent, SCRATCH, base + relative, part, receiver & ~is_leaf),
-            ]
-        sends: list[Transfers] = []
-        for relative, out_of, part in subtrees.parts(first + bit, bit):
-            sends += [
-                transfers(rank, child, SCRATCH, base + relative, part, sender & ~is_root),
-                transfers(rank, child, source, out_of, part, sender & is_root),
-            ]
-        yield Round(tuple(receives), tuple(sends), own if bit == 1 else ())
+    """Send the blocks of the root's buffer `source` to `target` on each rank: `gather` backwards."""
+    for each in reversed(list(gather_rounds(group, root, blocks, slot, target, source))):
+        local = tuple(
+            Copies(step.rank, step.target, step.source, step.count)
+            for step in each.local
+            if isinstance(step, Copies)
+        )
+        yield Round(each.sends, each.receives, local)
 
 
 def barrier_rounds(group: Group) -> Rounds:
-    """Tell the first position that all are there, and then all that it knows."""
+    """Tell the first position that all are there; then the first position tells all."""
     tree, rank = _BinomialTree(group, 0), group.rank
-    for bit in tree.bits:
-        yield Round(
+    up = [
+        Round(
             receives=(signals(rank, tree.peer(bit), tree.is_parent(bit)),),
             sends=(signals(rank, tree.peer(-bit), tree.is_child(bit)),),
         )
-    for bit in reversed(tree.bits):
-        yield Round(
-            receives=(signals(rank, tree.peer(-bit), tree.is_child(bit)),),
-            sends=(signals(rank, tree.peer(bit), tree.is_parent(bit)),),
-        )
+        for bit in tree.bits
+    ]
+    yield from up
+    yield from (Round(each.sends, each.receives) for each in reversed(up))
 
 
 all_reduce = in_pieces(ALL_REDUCE)

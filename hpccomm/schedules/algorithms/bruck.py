@@ -1,8 +1,8 @@
 """Bruck: all-gather and all-to-all in ⌈log2 n⌉ rounds for any n.
 
-In round k each rank sends to the one 2^k away what that one, or one it passes it on to, has still to
-get. All-gather moves as few bytes as a ring: for small and middle blocks. All-to-all moves each block
-up to ⌈log2 n⌉ times: for small ones. See J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby,
+In round k each rank sends the blocks that the rank 2^k away still needs, or has to pass on. All-gather
+moves as few bytes as a ring, and suits small and middle blocks. All-to-all moves each block up to
+⌈log2 n⌉ times, and suits small blocks. See J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby,
 "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997.
 
 ==============  ===============  ==========================
@@ -12,8 +12,8 @@ all_gather      ⌈log2 n⌉         (n-1)/n of the result
 all_to_all      ⌈log2 n⌉         about ⌈log2 n⌉/2 times its array
 ==============  ===============  ==========================
 
-In all-gather the blocks go from place to place, so that nothing has to be turned round in the end;
-what crosses the end of the result is two messages.
+In all-gather every block is received at its final place, so that no rotation is needed in the end.
+Blocks that cross the end of the result take two messages.
 """
 
 import numpy as np
@@ -65,7 +65,7 @@ def _around(
     end = np.minimum(first + number, n)
     over = first + number - end
     some = over > 0
-    # A span has at least one block: that of those who do not cross the end is not sent.
+    # A span has at least one block: a rank whose blocks do not cross the end sends none.
     return (
         transfers(rank, peer, RECV, *span(blocks, first, end)),
         transfers(rank, peer, RECV, *span(blocks, 0 * first, np.maximum(over, 1)), some),

@@ -1,6 +1,6 @@
-"""Dissemination barrier: in each round a rank tells one twice as far away that it is there.
+"""Dissemination barrier: in each round a rank signals to a rank twice as far away as before.
 
-After ⌈log2 n⌉ rounds everyone has heard of everyone, directly or not, for any n and without a root.
+After ⌈log2 n⌉ rounds every rank knows that all have arrived, for any n and without a root.
 See D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", 1988.
 
 ==============  ===============  =======================

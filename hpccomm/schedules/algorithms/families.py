@@ -1,4 +1,4 @@
-"""Families of algorithms: what each gives to a composed one."""
+"""Families of algorithms: the phases from which hierarchical algorithms are composed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ class Family:
     broadcast : Phase
         Hands a range of the root's target to all ranks.
     span : callable
-        ``span(size)``: segments of an array with which the messages that follow one another among
-        `size` ranks cost little beside their bytes.
+        ``span(size)``: how many segments an array must have so that latency costs little beside
+        bandwidth among `size` ranks.
     scattering : Scattering or None
-        Two more phases, which a tree does not have.
+        Reduce-scatter and all-gather, which trees do not have.
     """
 
     all_reduce: Phase
@@ -46,12 +46,12 @@ class Family:
 
 
 def _of_messages(size: int) -> int:
-    """Return as many segments as messages follow one another, log2 of `size`; two at least."""
+    """Return as many segments as there are messages on the longest path: log2 of `size`, at least two."""
     return max(2, (size - 1).bit_length())
 
 
 def _of_pipeline(depth: int) -> int:
-    """Return so many segments that a pipeline of `depth` messages spends little on filling."""
+    """Return so many segments that filling a pipeline of `depth` messages takes little of the time."""
     return 8 * depth
 
 
@@ -62,7 +62,7 @@ RING = Family(
     span=lambda size: size,
     scattering=ring.SCATTERING,
 )
-"""Rings; from a root and to it, chains."""
+"""Rings; reduce and broadcast use chains."""
 
 PAIRWISE = Family(
     all_reduce=pairwise.ALL_REDUCE,
@@ -71,7 +71,7 @@ PAIRWISE = Family(
     span=lambda size: size,
     scattering=pairwise.SCATTERING,
 )
-"""Everyone with everyone, one after the other; broadcast goes round a ring."""
+"""Every two ranks exchange directly, one after the other; broadcast uses scatter and a ring."""
 
 TREE = Family(
     all_reduce=tree.ALL_REDUCE,
@@ -104,7 +104,7 @@ HALVING_DOUBLING = Family(
     span=_of_messages,
     scattering=ring.SCATTERING,
 )
-"""Recursive halving and doubling; broadcast takes trees, and blocks that lie anywhere a ring."""
+"""Recursive halving and doubling; broadcast uses double trees, and `scattering` a ring."""
 
 RECURSIVE_DOUBLING = Family(
     all_reduce=recursive_doubling.ALL_REDUCE,
@@ -113,14 +113,14 @@ RECURSIVE_DOUBLING = Family(
     span=_of_messages,
     scattering=ring.SCATTERING,
 )
-"""Recursive doubling; a root takes binomial trees, and blocks that lie anywhere a ring."""
+"""Recursive doubling; reduce and broadcast use binomial trees, and `scattering` a ring."""
 
 SHORT = 4096
-"""Elements for each rank below which messages one after the other count more than the array."""
+"""Elements a rank below which latency costs more than bandwidth."""
 
 
 def halves_evenly(size: int, count: Column | int) -> bool:
-    """Tell whether halving and doubling moves as little as a ring, or too little is left to move."""
+    """Whether halving and doubling moves as few bytes as a ring, or the array is short."""
     return size & (size - 1) == 0 or int(np.max(count, initial=0)) < SHORT * size
 
 
@@ -146,5 +146,5 @@ BALANCED = Family(
     span=lambda size: _of_messages(size) if size & (size - 1) == 0 else size,
     scattering=ring.SCATTERING,
 )
-"""What keeps all links busy alike, and no link with more than the least: halving and doubling among a
-power of two of ranks, else a ring, unless the array is short; double trees from a root and to it."""
+"""Loads all links evenly, with as few bytes as possible. All-reduce uses halving and doubling among a
+power of two of ranks and for short arrays, else a ring. Reduce and broadcast use double trees."""

@@ -1,8 +1,8 @@
 """Recursive halving and doubling: reduce-scatter to distances n/2, ..., 2, 1, and all-gather back.
 
-In each round of the halving two ranks exchange the halves of what they still care for; each folds
-its own and forgets the other. It moves as few bytes as a ring, in log2 n rounds instead of n-1: for
-arrays of middle size, and for large ones among many ranks. See R. Rabenseifner, "Optimization of
+In each round of the halving, two ranks share a part of the array. Each sends one half of it to the
+other, and folds the other half, with which it goes on. This moves as few bytes as a ring, in log2 n
+rounds instead of n-1. It suits arrays of middle size, and large arrays on many ranks. See R. Rabenseifner, "Optimization of
 collective reduction operations", 2004.
 
 With n = 2^k:
@@ -15,9 +15,10 @@ all_reduce      2k               2(n-1)/n of the array
 reduce          2k               at most 3/2 - 1/n of it
 ==============  ===============  =======================
 
-Where n is not a power of two, k is log2 of the largest one below (see `power_of_two`), and pairs
-begin with two more rounds: they exchange halves of the array, then one hands over the half that it
-has folded. At the end of reduce_scatter a block, of all_reduce the array, goes back to it.
+Where n is not a power of two, k is log2 of the largest power of two below n (see `power_of_two`), and
+there are two more rounds at the beginning: the ranks of a pair exchange halves of the array, and then
+one of them hands over the half that it has folded. At the end it receives its block (reduce_scatter) or
+the array (all_reduce).
 """
 
 import numpy as np
@@ -55,23 +56,23 @@ def halving_rounds(
     final: bool,
     source: str,
 ) -> Rounds:
-    """Fold `source` over the group until each of those who speak has the block of its number.
+    """Fold `source` over the group until each active rank has the block of its number.
 
     Parameters
     ----------
     group : Group
         All ranks, more than one.
     core : ActiveRanks
-        Those who speak.
+        The active ranks.
     blocks : Blocks
         By number, one after the other.
     work : Place
-        Where the first element of the first block lies when it is folded, and the others after it;
-        there the blocks are left. It may be the memory of `source`.
+        Where folded blocks lie: the first element of the first block, and the others after it. It may
+        be the memory of `source`.
     slot : ndarray of int64 or int
-        Where in scratch a half of the array comes in.
+        Where in scratch half of the array is received.
     final : bool
-        Whether nothing is left to be folded in.
+        Whether the fold completes the result.
     source : str
         The buffer that holds each rank's contribution.
     """
@@ -84,22 +85,22 @@ def halving_rounds(
     if core.extra:
         low, low_count = span(blocks, 0 * number, 0 * number + half)
         high, high_count = span(blocks, 0 * number + half, 0 * number + core.size)
-        paired = core.speaks | core.passive
-        kept, count = np.where(core.speaks, (low, low_count), (high, high_count))
-        given, given_count = np.where(core.speaks, (high, high_count), (low, low_count))
+        paired = core.helps | core.passive
+        kept, count = np.where(core.helps, (low, low_count), (high, high_count))
+        sent, sent_count = np.where(core.helps, (high, high_count), (low, low_count))
         pair = (Place(source, kept), incoming)
         result = Place(work.buffer, kept + shift)
         yield Round(
             receives=(transfers(rank, core.neighbour, SCRATCH, slot, count, paired),),
-            sends=(transfers(rank, core.neighbour, source, given, given_count, paired),),
+            sends=(transfers(rank, core.neighbour, source, sent, sent_count, paired),),
             local=(folds(rank, pair, result, count, final=False, where=paired),),
         )
         high = high + shift
         yield Round(
-            receives=(transfers(rank, core.neighbour, work.buffer, high, high_count, core.speaks),),
+            receives=(transfers(rank, core.neighbour, work.buffer, high, high_count, core.helps),),
             sends=(transfers(rank, core.neighbour, work.buffer, high, high_count, core.passive),),
         )
-        so_far = [(source, 0, core.active & ~core.speaks), (work.buffer, shift, core.speaks)]
+        so_far = [(source, 0, core.active & ~core.helps), (work.buffer, shift, core.helps)]
     distance = half
     while distance:
         partner = core.peer(number ^ distance)
@@ -123,10 +124,10 @@ def halving_rounds(
 def reduce_scatter_rounds(
     group: Group, blocks: Blocks, target: Place, slot: int, *, final: bool, source: str = SEND
 ) -> Rounds:
-    """Fold the blocks of `source` over the group, and leave the one at the own position in `target`.
+    """Fold the blocks of `source` over the group. Each rank gets the block of its position in `target`.
 
-    The blocks must lie one after the other. `source` is only read. Scratch from `slot` on holds all
-    that has been folded so far, and a half that comes in: up to twice the blocks.
+    The blocks must lie one after the other. `source` is only read. Scratch from `slot` on holds
+    what has been folded so far and the half that is received: up to twice the blocks.
     """
     n, at, rank = group.size, group.at, group.rank
     start, count = blocks.at(at)
@@ -145,7 +146,7 @@ def reduce_scatter_rounds(
         receives=(
             transfers(rank, core.neighbour, target.buffer, target.start, count, core.passive),
         ),
-        sends=(transfers(rank, core.neighbour, SCRATCH, theirs + here, their_count, core.speaks),),
+        sends=(transfers(rank, core.neighbour, SCRATCH, theirs + here, their_count, core.helps),),
         local=(own,),
     )
 
@@ -221,7 +222,7 @@ reduce = in_pieces(REDUCE, _two)
 
 
 def reduce_scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Halve the whole array: halves of pieces of it would not lie one after the other."""
+    """Halve the whole array, uncut: halves of its pieces would not lie one after the other."""
     blocks = Listed(call.counts)
 
     def channel() -> Rounds:

@@ -1,4 +1,4 @@
-"""Ranks in two levels: those of a node, and those of the same place on all nodes."""
+"""Ranks in two levels: the ranks of one node, and the ranks at the same place of all nodes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -43,9 +43,9 @@ class Placement:
         Parameters
         ----------
         rank : Column
-            Whose program is asked for.
+            The ranks whose program is wanted.
         wanted : ndarray of bool
-            For each node, whether it is to be there.
+            Which nodes to return.
         """
         groups = []
         for size in np.unique(self.sizes[wanted]).tolist():
@@ -63,7 +63,7 @@ class Placement:
         Parameters
         ----------
         rank : Column
-            Whose program is asked for.
+            The ranks whose program is wanted.
         members : ndarray of int64, shape (groups, nodes)
             The rank of each group on each node.
         """
@@ -86,7 +86,7 @@ def placement(topology: Topology) -> Placement:
 
 
 class FirstBlocks:
-    """Of a group's positions, the first `owners` have the `blocks`; the others have none."""
+    """Only the first `owners` positions of a group have a block, as in `blocks`."""
 
     def __init__(self, blocks: Blocks, owners: int) -> None:
         self._blocks = blocks
@@ -124,7 +124,7 @@ class TableBlocks:
 
 
 class Levels:
-    """The two levels of the ranks whose program is asked for.
+    """The two levels of the ranks whose program is wanted.
 
     Parameters
     ----------
@@ -133,12 +133,12 @@ class Levels:
     topology : Topology or None
         Where they are; None is one node.
     scattered : bool
-        Whether each rank of a node can have a part of the array, or one has all.
+        Whether each rank of a node has a part of the array; else the first one has all of it.
 
     Attributes
     ----------
     rank : Column
-        The ranks whose program is asked for.
+        The ranks whose program is wanted.
     place : Placement
         Where all are.
     num_nodes : int
@@ -203,7 +203,7 @@ class Levels:
     ) -> Rounds:
         """Run `phase` on all nodes at the same time; on the node `only`, or on all but one.
 
-        Also where none of their ranks is asked for: all ranks' programs have the same rounds.
+        This holds also for nodes of which no rank's program is wanted: all programs have the same rounds.
         """
         nodes = np.arange(self.num_nodes, dtype=np.int64)
         wanted = nodes != but if only < 0 else nodes == only
@@ -217,8 +217,8 @@ class Levels:
         slices : Blocks
             By place.
         phase : callable
-            Is given one count at a time, so that what it does with scratch is the same whoever is
-            asked for.
+            It is called with one count at a time, so that its use of scratch does not depend on whose
+            program is wanted.
         """
         counts = slices.at(np.arange(self.owners, dtype=np.int64))[1]
         assert self.slices.which is not None

@@ -1,8 +1,8 @@
-"""Linear algorithms: each rank deals with every other one directly, all of them at once.
+"""Linear algorithms: each rank sends to every other rank directly, all at once.
 
-One round, so that nothing waits for a message that waits for another; but n-1 messages at a rank,
-and for reductions n times the memory. For few ranks or small arrays. There is nothing to cite:
-this is how the collectives are defined.
+There is one round, so no message waits for another. But a rank has n-1 messages, and reductions need n
+times the memory. They suit few ranks or small arrays. There is nothing to cite: this is how the
+collectives are defined.
 
 ==============  ===============  ============================
 collective      rounds           elements sent by a rank
@@ -46,8 +46,8 @@ def with_others(group: Group, where: Mask | None = None) -> tuple[Group, Column]
     Group
         n-1 rows for each rank.
     ndarray of int64
-        For each row the other's position. Each rank begins with its right neighbour, so that not
-        all of them crowd on rank 0.
+        The other position in each row. Each rank begins with its right neighbour, so that not all
+        ranks begin with rank 0.
     """
     n = group.size
     rows = np.arange(len(group.rank)) if where is None else np.flatnonzero(where)

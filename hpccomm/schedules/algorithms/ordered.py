@@ -1,8 +1,8 @@
 """Reductions in rank order: the same bits from every algorithm, placement and run.
 
-Each rank owns a block. It receives all contributions to it, directly, and folds them in rank order,
-so that each element is ((c0 + c1) + c2) + ... and is rounded once. What is left to choose is how the
-folded blocks move on: that is the algorithm's part. See R. Thakur, R. Rabenseifner, W. Gropp,
+Each rank owns a block. It receives all contributions to it directly and folds them in rank order, so
+that each element is ((c0 + c1) + c2) + ... and is rounded once. Algorithms differ in how the folded
+blocks move on. See R. Thakur, R. Rabenseifner, W. Gropp,
 "Optimization of collective communication operations in MPICH", 2005, for pairwise exchange.
 
 ==============  ====================  ==============================
@@ -15,7 +15,7 @@ reduce          as many, and those    as many, and those of the
                 of the gather         gather
 ==============  ====================  ==============================
 
-Scratch holds n contributions to a segment, never n arrays.
+Scratch holds n contributions to one segment, not n arrays.
 """
 
 from hpccomm.schedules.algorithms import ring
@@ -43,7 +43,8 @@ from hpccomm.schedules.schedule import (
 )
 
 AT_ONCE = 8
-"""Messages that a rank has under way each way: enough to keep links busy, and few for thousands."""
+"""Messages that a rank has under way in each direction: enough to keep links busy, and few on thousands of
+ranks."""
 
 
 def reduce_scatter_rounds(
@@ -82,7 +83,7 @@ def _scattering(all_gather_rounds: AllGather) -> Scattering:
 
 
 def all_reduce(all_gather_rounds: AllGather) -> Build:
-    """Return the all-reduce in rank order whose blocks `all_gather_rounds` hands on."""
+    """Return the all-reduce in rank order whose folded blocks `all_gather_rounds` distributes."""
     return in_pieces(_scattering(all_gather_rounds).all_reduce(), one_a_rank)
 
 
@@ -92,4 +93,4 @@ def reduce(gather_rounds: Gather) -> Build:
 
 
 reduce_scatter = _scattering(ring.all_gather_rounds).reduce_scatter_in_pieces()
-"""Each block is folded where it is to be: whatever the algorithm, contributions go there directly."""
+"""Each rank folds its block. Contributions go there directly, whatever the algorithm."""

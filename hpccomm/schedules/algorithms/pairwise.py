@@ -1,7 +1,7 @@
-"""Pairwise exchange: every two ranks exchange what they owe each other, directly.
+"""Pairwise exchange: every two ranks exchange directly what each has for the other.
 
-Each element crosses the network once, at the price of n-1 messages a rank. In a reduction each rank
-owns a block, which it receives from one peer after the other. See R. Thakur, R. Rabenseifner,
+Each element crosses the network once, but each rank sends n-1 messages. In a reduction each rank owns a
+block, and receives the contributions to it from one peer after the other. See R. Thakur, R. Rabenseifner,
 W. Gropp, "Optimization of collective communication operations in MPICH", 2005.
 
 ==============  ===============  =======================
@@ -53,10 +53,10 @@ from hpccomm.schedules.schedule import (
 def reduce_scatter_rounds(
     group: Group, blocks: Blocks, target: Place, slot: int, *, final: bool, source: str = SEND
 ) -> Rounds:
-    """Fold the blocks of `source` over the group, and leave the one at the own position in `target`.
+    """Fold the blocks of `source` over the group. Each rank gets the block of its position in `target`.
 
-    What comes in lies in scratch from `slot`, as much as the largest block. `source` is only read,
-    and of it only the own block once `target` has been written.
+    Received blocks lie in scratch from `slot` on, which takes the largest block. `source` is only
+    read. Once `target` has been written, no block of `source` but the own one is read.
     """
     n, at, rank = group.size, group.at, group.rank
     start, count = blocks.at(at)
@@ -114,19 +114,19 @@ def all_to_all(
 ) -> Schedule:
     """Exchange with the ranks at distance 1, at distance 2, ... on both sides.
 
-    In place, a block lands where one is sent from, of the same size if the blocks that are sent lie
-    as those that are received: it waits in scratch until that one is gone. Otherwise the whole array
-    is copied to scratch first.
+    In place, a received block overwrites one that is sent. If sent and received blocks have the same
+    sizes, the received block waits in scratch until the other one has been sent. Otherwise the whole
+    array is copied to scratch first.
 
     Parameters
     ----------
     group : Group
-        All ranks. Those at one distance in it exchange at the same time.
+        All ranks, in any order. Those at one distance in it exchange at the same time.
     call, tuning
         As for any algorithm.
     node : ndarray of int64, or None
-        For each rank its node, where the ranks of a node move their blocks in memory, which they
-        reach of each other; then blocks have one size.
+        The node of each rank, if the ranks of a node reach each other's memory and move their blocks
+        there; then all blocks have one size.
     """
     n, at, rank = group.size, group.at, group.rank
     sent, received = Listed(call.counts), Listed(call.recv_counts)
@@ -176,9 +176,9 @@ def all_to_all(
 def _moved(
     rank: Column, peer: Column, blocks: Blocks, aside: Place | None, near: Mask
 ) -> tuple[Copies, ...]:
-    """Move a half of what `rank` and `peer` owe each other, both ways; the peer moves the other one.
+    """Move one half of the blocks that `rank` and `peer` exchange; the peer moves the other half.
 
-    What a rank that is in place sends, it overwrites by what it receives: it waits `aside`. Another
+    A rank that is in place receives where it sends from, so what it sends waits `aside`. Any other
     rank reads before it writes, since the peer may be in place.
     """
     theirs, whole = blocks.at(peer)

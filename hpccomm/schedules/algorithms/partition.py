@@ -16,7 +16,7 @@ def even(count: int, parts: int) -> tuple[int, ...]:
 
 
 def offsets(counts: Sequence[int]) -> tuple[int, ...]:
-    """Return where blocks of `counts` elements begin that lie one after the other."""
+    """Return where each block begins if blocks of `counts` elements lie one after the other."""
     return (0, *accumulate(counts))[: len(counts)]
 
 
@@ -69,7 +69,7 @@ class Listed:
 
 
 class Clipped:
-    """Of each of `blocks`, at most `count` elements from its element `first` on."""
+    """A part of each block: at most `count` elements, from its element `first` on."""
 
     def __init__(self, blocks: Blocks, first: int, count: int) -> None:
         self._blocks = blocks
@@ -84,7 +84,7 @@ class Clipped:
 
 
 def clipped(blocks: Blocks, segment: int) -> list[Blocks]:
-    """Cut each block into pieces of `segment` elements: the first of all, the second of all, ..."""
+    """Cut each block into segments. Return the first segments of all blocks, the second ones, and so on."""
     if blocks.largest <= segment:
         return [blocks]
     return [Clipped(blocks, first, segment) for first in range(0, blocks.largest, segment)]

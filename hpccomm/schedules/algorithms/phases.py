@@ -118,7 +118,7 @@ def in_pieces(phase: Phase, segments: Callable[[int], int] = lambda _size: 1) ->
     Parameters
     ----------
     phase : Phase
-        What each piece goes through.
+        What runs on each piece.
     segments : callable, optional
         ``segments(size)``: segments of a piece among `size` ranks; by default one.
     """
@@ -131,7 +131,7 @@ def in_pieces(phase: Phase, segments: Callable[[int], int] = lambda _size: 1) ->
 
 
 def one_a_rank(size: int) -> int:
-    """Return the segments of a piece of which each rank has one."""
+    """Return the segments of a piece if each rank has one of them."""
     return size
 
 
@@ -139,7 +139,7 @@ def one_a_rank(size: int) -> int:
 
 
 class ReduceScatter(Protocol):
-    """Folds the blocks of `source`, and leaves the one at the own position in `target`."""
+    """Folds the blocks of `source`. Each rank gets the block of its position in `target`."""
 
     def __call__(
         self, group: Group, blocks: Blocks, target: Place, slot: int, *, final: bool, source: str
@@ -149,7 +149,7 @@ class ReduceScatter(Protocol):
 
 
 AllGather = Callable[[Group, Blocks], Rounds]
-"""Hands all blocks of `RECV` to each rank, which has its own."""
+"""Each rank has its own block in `RECV` and gets all other blocks there."""
 
 
 class Gather(Protocol):

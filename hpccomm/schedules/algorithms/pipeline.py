@@ -1,11 +1,11 @@
 """Pipelines: the segments of an array follow each other through a tree, one behind the other.
 
-While a rank hands on one segment, the next one comes in. A tree of height h takes s segments up, or
-down, in s+h-1 rounds, so that with many segments the height costs little. See J. Watts, R. van de
+While a rank hands on one segment, it receives the next one. Moving s segments up or down a tree of
+height h takes s+h-1 rounds, so that with many segments the height costs little. See J. Watts, R. van de
 Geijn, "A pipelined broadcast for multidimensional meshes", 1995.
 
-With d for a rank's depth, it sends segment k up in round k+h-d, and down in round k+d. Both ends of
-a message come to the same round, since their depths differ by one.
+A rank at depth d sends segment k up in round k+h-d, and down in round k+d. Both ends of a message
+have the same round, since their depths differ by one.
 """
 
 from collections.abc import Callable, Iterator
@@ -81,14 +81,14 @@ class Segments:
 
 
 class SegmentRows:
-    """Rows of a group that take one segment a round, each from its own round on.
+    """Rows of a group that handle one segment a round, each row from a round of its own.
 
     Parameters
     ----------
     group : Group
-        Whose rows.
+        The rows are some of its rows.
     segments : Segments
-        What they take, in turn.
+        What they handle, one after the other.
     delay : Column
         For each row of the group, the round of its first segment.
     where : Mask
@@ -130,18 +130,18 @@ class SegmentRows:
 
 
 class SegmentTransfers:
-    """What the rows of a stage send to, or receive from, one peer each.
+    """What each of some rows sends to one peer, or receives from it.
 
     Parameters
     ----------
     stage : SegmentRows
         The rows.
     peer : Column
-        For each row of the group; what it holds for other rows does not matter.
+        The peer of each row of the group. Values of rows that take no part are ignored.
     buffer : str
         Where the segments lie.
     start : Column or int, optional
-        Where one segment after the other lies; by default each at its own place.
+        Where every segment lies; by default each one lies at its own place.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class SegmentTransfers:
         self._start = None if start is None else stage.of(start)
 
     def at(self, turn: int) -> Iterator[Transfers]:
-        """Give those of round `turn`, if there are any."""
+        """Yield the table of round `turn`, if it has rows."""
         found = self._stage.at_work(turn)
         if found is not None:
             rows, start, count = found
@@ -178,8 +178,9 @@ def up(
 ) -> Rounds:
     """Fold `source` of all ranks up the tree, into `target` at its root.
 
-    A rank folds what its children bring and, last, its own. It takes `up_scratch` elements of
-    scratch from `slot`: a segment from each child, and the one that it sends. A rank alone copies.
+    A rank folds the segments of its children and then its own. It needs `up_scratch` elements of
+    scratch from `slot` on: a segment for each child, and one for what it sends. A rank that is alone
+    copies.
     """
     if tree.height == 0:
         if source != target:
@@ -230,9 +231,9 @@ def up(
 
 @dataclass(frozen=True, slots=True)
 class _Folding:
-    """The folds of a stage: what landed, then `source`, into `target`.
+    """The folds of some rows: what they received, then `source`, into `target`.
 
-    The target is at `partial`, one segment after the other, or each at its own place.
+    Every segment of the target lies at `partial`; if that is None, each one at its own place.
     """
 
     stage: SegmentRows
@@ -243,7 +244,7 @@ class _Folding:
     final: bool
 
     def at(self, turn: int) -> Iterator[Folds]:
-        """Give those of round `turn`, if there are any."""
+        """Yield the table of round `turn`, if it has rows."""
         found = self.stage.at_work(turn)
         if found is not None:
             rows, start, count = found
@@ -258,7 +259,7 @@ class _Folding:
 
 
 def up_scratch(children: int, count: int, segment: int) -> int:
-    """Return the elements of scratch that `up` takes of a tree with so many children a rank."""
+    """Return the elements of scratch that `up` needs in a tree of at most `children` children a rank."""
     return (children + 1) * Segments(0, count, segment).length
 
 
@@ -282,9 +283,9 @@ def down(group: Group, tree: Tree, segments: Segments, buffer: str) -> Rounds:
 
 
 def down_after_up(group: Group, tree: Tree, segments: Segments, buffer: str) -> Rounds:
-    """`down`, to be run side by side with `up` into the same buffer: it begins when that ends.
+    """Run `down` side by side with `up` into the same buffer: a segment goes down once it is complete.
 
-    The root has folded segment k in round k+h-1, and sends it in round k+h. No rank is handed a
+    The root has folded segment k in round k+h-1, and sends it in round k+h. No rank receives a
     segment before it has sent its own contribution to it.
     """
     return chain(repeat(Round(), tree.height), down(group, tree, segments, buffer))
@@ -301,13 +302,13 @@ class Pipeline:
     Attributes
     ----------
     to_root, from_root : callable
-        The trees that fold towards the root, and those that hand on from it.
+        The trees along which arrays are folded towards the root, and handed on from it.
     parts : int
         How many trees.
     children : int
         The most children of a rank in a tree.
     last : callable
-        ``last(size)``: the position at which an all-reduce folds everything and turns round.
+        ``last(size)``: the position at which an all-reduce completes the fold.
     """
 
     to_root: Trees
@@ -378,7 +379,7 @@ class Pipeline:
         ]
 
     def _cut(self, start: Column | int, count: Column | int, segment: int) -> list[Segments]:
-        """Return what each tree carries; the first one may carry more than the others."""
+        """Return the part of each tree. The first one may be larger than the others."""
         parts = []
         for left in range(self.parts, 0, -1):
             own = -(-count // left)
@@ -399,7 +400,7 @@ def in_streams(phase: Phase, parts: int = 1) -> Build:
     Parameters
     ----------
     phase : Phase
-        What the share of each channel goes through.
+        What each channel runs on its share of the array.
     parts : int
         Segments that the phase moves at a time.
     """

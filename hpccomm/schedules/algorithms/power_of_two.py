@@ -1,8 +1,9 @@
-"""A power of two of ranks that work for all n.
+"""A power of two of ranks that work for all n ranks.
 
-Algorithms that halve or double need a power of two of ranks. The largest one that n holds leaves
-fewer ranks over than it has; so each of those that are left over, the passive ones, has a neighbour
-that speaks for both: first it takes the passive one's part, in the end it hands over the result. See
+Algorithms that halve or double need a power of two of ranks. The active ranks are as many as
+the largest power of two that is not above n. Each of the others, the passive ranks, has an active
+neighbour that works for both: it takes over the contribution of the passive rank first, and hands it the
+result in the end. See
 R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH",
 2005.
 """
@@ -14,31 +15,31 @@ from hpccomm.schedules.schedule import Column, Group
 
 
 class ActiveRanks:
-    """The ranks of a group that speak, and how they are numbered.
+    """The active ranks of a group, and how they are numbered.
 
-    With k ranks too many, the first 2k positions form pairs, of which the first speaks.
+    With k passive ranks, the first 2k positions form pairs, of which the first one is active.
 
     Parameters
     ----------
     group : Group
         All ranks.
     root : ndarray of int64 or int
-        The position from which positions are counted: it has number 0.
+        The position that has number 0; positions are counted from it.
 
     Attributes
     ----------
     size : int
-        How many speak: the largest power of two that is not above the group's size.
+        How many are active: the largest power of two that is not above the group's size.
     extra : int
-        How many do not.
+        How many are passive.
     passive, active : ndarray of bool
-        Whose program is one that does not speak, or does.
-    speaks : ndarray of bool
-        Who speaks for a neighbour too.
+        Which rows are passive ranks, and which are active ones.
+    helps : ndarray of bool
+        Which rows work for a passive neighbour too.
     neighbour : ndarray of int64
-        The rank of the other one of a pair; of others the own rank.
+        The rank of the other one of a pair; the own rank where there is no pair.
     number : ndarray of int64
-        The number among those who speak; of a passive rank that of its neighbour.
+        The number among the active ranks; a passive rank has the number of its neighbour.
     """
 
     def __init__(self, group: Group, root: Column | int = 0) -> None:
@@ -49,7 +50,7 @@ class ActiveRanks:
         paired = at < 2 * self.extra
         self.passive = paired & (at % 2 == 1)
         self.active = ~self.passive
-        self.speaks = paired & self.active
+        self.helps = paired & self.active
         other: Column = np.where(paired, at ^ 1, at)
         self.neighbour = group.peer((other + root) % n)
         self.number = np.where(paired, at // 2, at - self.extra)
@@ -57,7 +58,7 @@ class ActiveRanks:
         self._root = root
 
     def first(self, number: Column) -> Column:
-        """Return the first position, counted from the root, that `number` speaks for."""
+        """Return the first position, counted from the root, for which `number` works."""
         position: Column = number + np.minimum(number, self.extra)
         return position
 
@@ -67,7 +68,7 @@ class ActiveRanks:
 
 
 class Spans:
-    """The blocks of all positions as blocks of those who speak, each for one or two positions.
+    """The blocks of all positions as blocks of the active ranks, each of one or two positions.
 
     The blocks must lie one after the other.
     """

@@ -1,7 +1,7 @@
-"""Recursive doubling: ranks exchange all they have with one at distance 1, 2, 4, ...
+"""Recursive doubling: each rank exchanges all it has with the rank at distance 1, 2, 4, ...
 
-What a rank has covers twice as many ranks after each round, so that it takes the fewest rounds. In
-all_reduce the whole array is sent in each of them: for small arrays. See R. Thakur, R. Rabenseifner,
+After each round a rank has what twice as many ranks had, so no algorithm needs fewer rounds. An
+all-reduce sends the whole array in each round, so it suits small arrays. See R. Thakur, R. Rabenseifner,
 W. Gropp, "Optimization of collective communication operations in MPICH", 2005.
 
 With n = 2^k:
@@ -13,9 +13,9 @@ all_reduce      k                k times the array
 all_gather      k                (n-1)/n of the result
 ==============  ===============  =======================
 
-Where n is not a power of two, k is log2 of the largest one below (see `power_of_two`), and there are
-two more rounds: in all_reduce the array goes to a neighbour and comes back; in all_gather the block
-goes there and the result comes back.
+Where n is not a power of two, k is log2 of the largest power of two below n (see `power_of_two`), and
+there are two more rounds. In them some ranks send their array or block to a neighbour and receive the
+result.
 """
 
 from hpccomm.schedules.algorithms.partition import Blocks
@@ -53,11 +53,11 @@ def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
     so_far = [(own, core.active)]
     if core.extra:
         yield Round(
-            receives=(transfers(rank, core.neighbour, SCRATCH, slot, count, core.speaks),),
+            receives=(transfers(rank, core.neighbour, SCRATCH, slot, count, core.helps),),
             sends=(transfers(rank, core.neighbour, source, start, count, core.passive),),
-            local=(folds(rank, (own, theirs), result, count, final=False, where=core.speaks),),
+            local=(folds(rank, (own, theirs), result, count, final=False, where=core.helps),),
         )
-        so_far = [(own, core.active & ~core.speaks), (result, core.speaks)]
+        so_far = [(own, core.active & ~core.helps), (result, core.helps)]
     distance = 1
     while distance < core.size:
         partner = core.peer(core.number ^ distance)
@@ -76,7 +76,7 @@ def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
     if core.extra:
         yield Round(
             receives=(transfers(rank, core.neighbour, RECV, start, count, core.passive),),
-            sends=(transfers(rank, core.neighbour, RECV, start, count, core.speaks),),
+            sends=(transfers(rank, core.neighbour, RECV, start, count, core.helps),),
         )
 
 
@@ -90,21 +90,21 @@ def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
         own = blocks.at(group.at)
         theirs = blocks.at((group.at + 1) % group.size)
         yield Round(
-            receives=(transfers(group.rank, core.neighbour, RECV, *theirs, core.speaks),),
+            receives=(transfers(group.rank, core.neighbour, RECV, *theirs, core.helps),),
             sends=(transfers(group.rank, core.neighbour, RECV, *own, core.passive),),
         )
     yield from spread_rounds(group, core, Spans(blocks, core))
 
 
 def spread_rounds(group: Group, core: ActiveRanks, blocks: Blocks) -> Rounds:
-    """Exchange the blocks of those who speak, then hand all of them to those who do not.
+    """Exchange the blocks of the active ranks, then send all of them to the passive ranks.
 
     Parameters
     ----------
     group : Group
         All ranks.
     core : ActiveRanks
-        Those who speak.
+        The active ranks.
     blocks : Blocks
         By number, one after the other; each has its own in `RECV`.
     """
@@ -125,7 +125,7 @@ def spread_rounds(group: Group, core: ActiveRanks, blocks: Blocks) -> Rounds:
         everything = span(blocks, 0 * number, 0 * number + core.size)
         yield Round(
             receives=(transfers(rank, core.neighbour, RECV, *everything, core.passive),),
-            sends=(transfers(rank, core.neighbour, RECV, *everything, core.speaks),),
+            sends=(transfers(rank, core.neighbour, RECV, *everything, core.helps),),
         )
 
 

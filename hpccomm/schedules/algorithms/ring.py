@@ -1,7 +1,7 @@
 """Ring: each rank passes on to its right neighbour what came from its left one.
 
-All links are busy in every round, and no algorithm moves fewer bytes: (n-1)/n of the array for each
-rank and phase. The price is n-1 messages one after the other. See P. Patarasuk, X. Yuan, "Bandwidth
+All links are busy in every round. Each rank sends (n-1)/n of the array in each phase, and no algorithm
+needs fewer bytes. But each phase has n-1 messages one after the other. See P. Patarasuk, X. Yuan, "Bandwidth
 optimal all-reduce algorithms for clusters of workstations", 2009.
 
 ==============  ===============  =======================
@@ -35,16 +35,16 @@ from hpccomm.schedules.schedule import (
 )
 
 SLOTS = 2
-"""Blocks of scratch that `reduce_scatter_rounds` takes: one comes in while the other goes out."""
+"""Blocks of scratch that `reduce_scatter_rounds` needs: it receives one while it sends the other."""
 
 
 def reduce_scatter_rounds(
     group: Group, blocks: Blocks, target: Place, slot: int, *, final: bool, source: str = SEND
 ) -> Rounds:
-    """Fold the blocks of `source` over the group, and leave the one at the own position in `target`.
+    """Fold the blocks of `source` over the group. Each rank gets the block of its position in `target`.
 
-    What is passed on lies in scratch from `slot`, `SLOTS` times the largest block; `source` is only
-    read.
+    Partial folds lie in scratch from `slot` on, which takes `SLOTS` times the largest block. `source`
+    is only read.
     """
     n, at, rank = group.size, group.at, group.rank
     own_start, own_count = blocks.at(at)

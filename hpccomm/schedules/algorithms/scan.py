@@ -1,9 +1,9 @@
 """Scan: each rank gets the fold of the contributions of the ranks up to itself, in their order.
 
-"linear" passes the prefix from rank to rank, segment by segment. In "binomial" the span that a rank
-has folded doubles in each round, since a rank hands all it has to the one twice as far on: each
-contribution goes down a binomial tree. In "pairwise" each rank folds one slice of the array for all
-ranks: the slices are exchanged, and then the prefixes. See W. D. Hillis, G. L. Steele, "Data parallel
+"linear" passes the prefix from rank to rank, segment by segment. In "binomial" a rank sends all it has
+folded to the rank 1, 2, 4, ... further on, so that the number of contributions in it doubles in each
+round. In "pairwise" each rank folds one slice of the array for all ranks: ranks exchange slices, and
+then prefixes. See W. D. Hillis, G. L. Steele, "Data parallel
 algorithms", 1986, for the second.
 
 With s segments:
@@ -17,8 +17,8 @@ pairwise        2(n-1)           2(n-1)/n of the array
 ==============  ===============  ==============================
 
 Linear and pairwise add one contribution to the prefix at a time, in rank order, so that their
-results have the same bits. Prefixes are handed on as they are: AVG, which divides in the end, is
-no scan's reduction. On rank 0 an exclusive scan leaves `RECV` alone.
+results have the same bits. Prefixes are passed on as they are, so a scan
+cannot take AVG, which divides in the end. On rank 0 an exclusive scan does not write `RECV`.
 """
 
 from collections.abc import Iterator

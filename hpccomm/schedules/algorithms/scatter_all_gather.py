@@ -1,7 +1,7 @@
 """Scatter, then all-gather: a broadcast whose root sends the array once instead of log2 n times.
 
-A binomial scatter gives each rank a block, a ring hands the blocks round. For large arrays; a
-pipelined chain or tree comes as near to the limit, but needs many segments for it. See M. Barnett,
+A binomial scatter gives each rank a block, and a ring passes the blocks round. It suits large arrays.
+A pipelined chain or tree gets as close to the limit, but needs many segments for that. See M. Barnett,
 L. Shuler, R. van de Geijn, S. Gupta, D. Payne, J. Watts, "Interprocessor collective communication
 library (InterCom)", 1994.
 
@@ -22,7 +22,7 @@ from hpccomm.schedules.schedule import Column, Group, Round, Rounds, transfers
 
 
 class FromRoot:
-    """Of `size` blocks, the one of a position as counted from the root."""
+    """`size` blocks, numbered from the root on."""
 
     def __init__(self, blocks: Blocks, root: Column | int, size: int) -> None:
         self._blocks = blocks
@@ -36,7 +36,7 @@ class FromRoot:
 
 
 def scatter_rounds(group: Group, root: Column | int, blocks: Blocks, buffer: str) -> Rounds:
-    """Hand blocks down a binomial tree: half of what a rank has goes to the one half-way on.
+    """Hand blocks down a binomial tree: a rank sends half of its blocks to the rank half-way on.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def scatter_rounds(group: Group, root: Column | int, blocks: Blocks, buffer: str
     blocks : Blocks
         By position counted from the root, one after the other.
     buffer : str
-        Where they lie on every rank; those on their way to others come to their place too.
+        Where they lie on every rank. Blocks that a rank passes on lie at their own place too.
     """
     n, rank = group.size, group.rank
     relative: Column = (group.at - root) % n

@@ -131,8 +131,8 @@ def _schedule(group: Group, pieces: _Pieces, *stages: Stage) -> Schedule:
     return Schedule((channel,), pieces.scratch, pieces.segment)
 
 
-def _put(group: Group, pieces: _Pieces) -> Stage:
-    """Return the stage in which each rank copies there what the others need of its array."""
+def _put(group: Group, pieces: _Pieces, where: Mask | None = None) -> Stage:
+    """Return the stage in which each rank copies to scratch what the others need of its array."""
     n, at = group.size, group.at
 
     def stage(number: int) -> list[Copies]:
@@ -141,8 +141,28 @@ def _put(group: Group, pieces: _Pieces) -> Stage:
             position = (at + distance) % n
             start, count = pieces.pieces[number].at(position)
             aside = Place(SCRATCH, pieces.slot(number, position))
-            steps.append(copies(group.rank, Place(SEND, start), aside, count))
+            steps.append(copies(group.rank, Place(SEND, start), aside, count, where))
         return steps
+
+    return stage
+
+
+def _put_block(
+    group: Group, pieces: _Pieces, begins: Column, aside: Mask | None, kept: Mask | None
+) -> Stage:
+    """Return the stage in which ranks copy their block to scratch and to their result.
+
+    `begins` has where the block of each rank begins in the result; `aside` and `kept` say which ranks
+    do the one and the other.
+    """
+
+    def stage(number: int) -> list[Copies]:
+        start, count = pieces.pieces[number].at(group.at)
+        own, scratch = Place(SEND, start - begins), Place(SCRATCH, pieces.slot(number))
+        return [
+            copies(group.rank, own, scratch, count, aside),
+            copies(group.rank, own, Place(RECV, start), count, kept),
+        ]
 
     return stage
 
@@ -172,8 +192,12 @@ def _folded(
     ]
 
 
-def _taken(group: Group, pieces: _Pieces, where: Mask | None = None) -> Stage:
-    """Return the stage in which ranks copy what the others have for all into their results."""
+def _taken(group: Group, pieces: _Pieces, where: Mask | None = None, *, own: bool = False) -> Stage:
+    """Return the stage in which ranks copy from the others' scratch into their results.
+
+    What another rank has for all lies at that rank's block of the slot; if `own`, what it has for
+    each rank lies at each one's block.
+    """
     n, at = group.size, group.at
 
     def stage(number: int) -> list[Copies]:
@@ -181,7 +205,8 @@ def _taken(group: Group, pieces: _Pieces, where: Mask | None = None) -> Stage:
         for distance in range(1, n):
             position = (at + distance) % n
             start, count = pieces.pieces[number].at(position)
-            theirs = Place(SCRATCH, pieces.slot(number, position), group.peer(position))
+            slot = pieces.slot(number, at if own else position)
+            theirs = Place(SCRATCH, slot, group.peer(position))
             steps.append(copies(group.rank, theirs, Place(RECV, start), count, where))
         return steps
 
@@ -240,16 +265,9 @@ def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 @_unless_alone(shm.all_gather)
 def all_gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank puts its block where all others take it from."""
-    at, rank = group.at, group.rank
     blocks = Listed(call.counts)
-    begins = blocks.at(at)[0]
     pieces = _Pieces(blocks, 1, call, tuning)
-
-    def put(number: int) -> list[Copies]:
-        start, count = pieces.pieces[number].at(at)
-        own, aside = Place(SEND, start - begins), Place(SCRATCH, pieces.slot(number))
-        return [copies(rank, own, aside, count), copies(rank, own, Place(RECV, start), count)]
-
+    put = _put_block(group, pieces, blocks.at(group.at)[0], None, None)
     return _schedule(group, pieces, put, _taken(group, pieces))
 
 
@@ -276,42 +294,23 @@ def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 @_unless_alone(shm.all_to_all)
 def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank puts what it owes the others where they take it from."""
-    n, at, rank = group.size, group.at, group.rank
-    pieces = _Pieces(Listed(call.counts), n, call, tuning)
+    at, rank = group.at, group.rank
+    pieces = _Pieces(Listed(call.counts), group.size, call, tuning)
     put_others = _put(group, pieces)
 
     def put(number: int) -> list[Copies | Folds]:
         start, count = pieces.pieces[number].at(at)
         return [*put_others(number), copies(rank, Place(SEND, start), Place(RECV, start), count)]
 
-    def take(number: int) -> list[Copies]:
-        steps = []
-        for distance in range(1, n):
-            position = (at + distance) % n
-            start, count = pieces.pieces[number].at(position)
-            theirs = Place(SCRATCH, pieces.slot(number, at), group.peer(position))
-            steps.append(copies(rank, theirs, Place(RECV, start), count))
-        return steps
-
-    return _schedule(group, pieces, put, take)
+    return _schedule(group, pieces, put, _taken(group, pieces, own=True))
 
 
 @_unless_alone(shm.gather)
 def gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank puts its block where the root takes it from."""
-    at, rank, is_root = group.at, group.rank, group.at == call.root
-    blocks = Listed(call.counts)
-    begins = blocks.at(at)[0]
+    is_root, blocks = group.at == call.root, Listed(call.counts)
     pieces = _Pieces(blocks, 1, call, tuning, in_turn=True)
-
-    def put(number: int) -> list[Copies]:
-        start, count = pieces.pieces[number].at(at)
-        own, aside = Place(SEND, start - begins), Place(SCRATCH, pieces.slot(number))
-        return [
-            copies(rank, own, aside, count, ~is_root),
-            copies(rank, own, Place(RECV, start), count, is_root),
-        ]
-
+    put = _put_block(group, pieces, blocks.at(group.at)[0], ~is_root, is_root)
     return _schedule(group, pieces, put, _taken(group, pieces, is_root))
 
 
@@ -323,16 +322,12 @@ def scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     begins = blocks.at(at)[0]
     pieces = _Pieces(blocks, group.size, call, tuning, in_turn=True)
     root = group.peer(np.full_like(at, call.root))
+    put_others = _put(group, pieces, is_root)
 
-    def put(number: int) -> list[Copies]:
+    def put(number: int) -> list[Copies | Folds]:
         own, count = pieces.pieces[number].at(at)
-        steps = [copies(rank, Place(SEND, own), Place(RECV, own - begins), count, is_root)]
-        for distance in range(1, group.size):
-            position = (at + distance) % group.size
-            start, count = pieces.pieces[number].at(position)
-            aside = Place(SCRATCH, pieces.slot(number, position))
-            steps.append(copies(rank, Place(SEND, start), aside, count, is_root))
-        return steps
+        mine = copies(rank, Place(SEND, own), Place(RECV, own - begins), count, is_root)
+        return [mine, *put_others(number)]
 
     def take(number: int) -> list[Copies]:
         start, count = pieces.pieces[number].at(at)

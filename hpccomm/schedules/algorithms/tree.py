@@ -1,9 +1,9 @@
 """Double binary tree: two trees, each of which carries half of the array.
 
 In one binary tree half of the ranks are leaves, which never send (broadcast) or never fold (reduce),
-and the others carry twice the array. Two trees in which a leaf of the one is an inner rank of the
-other share the work out, so that with many segments the links are as busy as a ring's, while the
-number of messages one after the other grows with log2 n. See P. Sanders, J. Speck, J. L. Träff,
+and the inner ranks carry twice the array. Here every leaf of one tree is an inner rank of the other, so
+that ranks share the work evenly. With many segments the links are as busy as those of a ring, while the
+longest path grows only with log2 n. See P. Sanders, J. Speck, J. L. Träff,
 "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; NCCL's tree rests on
 the same construction.
 
@@ -31,9 +31,9 @@ Renumber = Callable[[Column], Column]
 def two_trees(group: Group, root: Column | int) -> tuple[Tree, Tree]:
     """Return the two trees of a group; the position `root` is the root of both.
 
-    Positions are numbered from the root on. The root has one child in each tree; the n-1 others
-    stand there in the order of their numbers, odd ones as leaves. In the second tree the numbers are
-    mirrored or, where that would leave odd ones odd, shifted by one.
+    Positions are numbered from the root on. The root has one child in each tree. The n-1 others stand
+    below it in the order of their numbers, and odd numbers are leaves. The second tree mirrors the
+    numbers; where odd numbers would stay odd, it shifts them by one instead.
     """
     n = group.size
     others = n - 1
@@ -100,7 +100,7 @@ def _power_of_two(value: Column) -> Column:
 
 
 PIPELINE = Pipeline(two_trees, two_trees, parts=2, children=2)
-"""Each tree carries half of the array."""
+"""Pipelines through both trees, each of which carries half of the array."""
 
 ALL_REDUCE, BROADCAST, REDUCE = PIPELINE.all_reduce(), PIPELINE.broadcast(), PIPELINE.reduce()
 all_reduce, broadcast, reduce = PIPELINE.builds()
