@@ -8,9 +8,9 @@ import textwrap
 
 import pytest
 
-from hpccomm.backends.bootstrap.cuda_aware import Told, judged, lists_cuda
+from hpccomm.backends.bootstrap.cuda_aware import LibraryAnswers, decide, lists_cuda
 
-SILENT = Told("", None, None)
+SILENT = LibraryAnswers("", None, None)
 
 
 @pytest.mark.parametrize(
@@ -32,19 +32,24 @@ def test_kinds_of_memory_with_cudas_among_them(kinds: str, listed: bool) -> None
 @pytest.mark.parametrize(
     ("asked", "told", "aware", "words"),
     [
-        (True, Told("mpi,system", False, False), True, "HPCCOMM_CUDA_AWARE"),
-        (False, Told("cuda", True, True), False, "HPCCOMM_CUDA_AWARE"),
-        (None, Told("mpi,cuda:device", None, None), True, "mpi_memory_alloc_kinds"),
-        (None, Told("mpi,system", True, None), True, "MPIX_Query_cuda_support"),
-        (None, Told("", False, True), True, "opal_built_with_cuda_support"),
-        (None, Told("mpi,system", False, False), False, "opal_built_with_cuda_support is false"),
-        (None, SILENT, False, "it does not tell"),
+        (True, LibraryAnswers("mpi,system", False, False), True, "HPCCOMM_CUDA_AWARE"),
+        (False, LibraryAnswers("cuda", True, True), False, "HPCCOMM_CUDA_AWARE"),
+        (None, LibraryAnswers("mpi,cuda:device", None, None), True, "mpi_memory_alloc_kinds"),
+        (None, LibraryAnswers("mpi,system", True, None), True, "MPIX_Query_cuda_support"),
+        (None, LibraryAnswers("", False, True), True, "opal_built_with_cuda_support"),
+        (
+            None,
+            LibraryAnswers("mpi,system", False, False),
+            False,
+            "opal_built_with_cuda_support is false",
+        ),
+        (None, SILENT, False, "it does not say"),
     ],
 )
 def test_the_user_comes_before_the_library(
-    asked: bool | None, told: Told, aware: bool, words: str
+    asked: bool | None, told: LibraryAnswers, aware: bool, words: str
 ) -> None:
-    found, why = judged("Some MPI", asked, told)
+    found, why = decide("Some MPI", asked, told)
     assert found is aware
     assert words in why
     assert "Some MPI" in why
@@ -70,7 +75,7 @@ def test_trap_mpi_is_asked_whether_it_is_cuda_aware_and_the_one_from_pip_says_no
         from hpccomm.backends.bootstrap import cuda_aware, mpi
 
         started = mpi.start()
-        told = cuda_aware._asked_library(started)
+        told = cuda_aware._library_answers(started)
         assert told.query is not None, told  # Open MPI, MPICH and Intel MPI all export it
         if started.get_vendor()[0] == "Open MPI":
             assert told.built is not None, told
@@ -85,8 +90,8 @@ def test_trap_mpi_is_asked_whether_it_is_cuda_aware_and_the_one_from_pip_says_no
 
 CRASH = """
 import os, signal
-from hpccomm.backends.bootstrap.cuda_aware import explained
-with explained("HPCCOMM_CUDA_AWARE says so"):
+from hpccomm.backends.bootstrap.cuda_aware import explain_crash
+with explain_crash("HPCCOMM_CUDA_AWARE says so"):
     {}
 """
 

@@ -63,8 +63,8 @@ def opener(name: str) -> Opener:
         If another package's cannot be imported.
     """
     if name in _BUILT_IN:
-        found: Opener = import_module(_BUILT_IN[name]).open_backend
-        return found
+        open_backend: Opener = import_module(_BUILT_IN[name]).open_backend
+        return open_backend
     for point in entry_points(group=ENTRY_POINTS, name=name):
         try:
             loaded: Opener = point.load()

@@ -111,7 +111,7 @@ def _tried(backend: Backend, calls: Waits, device: int, reason: str) -> str:
         if _explained:
             drive(steps, timeout=timeout, gate=calls.gate, expired=expired)
         else:
-            with cuda_aware.explained(reason):
+            with cuda_aware.explain_crash(reason):
                 drive(steps, timeout=timeout, gate=calls.gate, expired=expired)
             _explained = True
     except CollectiveTimeout as error:

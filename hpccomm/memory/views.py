@@ -51,7 +51,7 @@ def view(x: object, name: str) -> View:
     if type(x) is np.ndarray:
         return x
     if on_device(x):
-        return devices.seen(x, name)
+        return devices.device_view(x, name)
     return _host_view(x, name)
 
 

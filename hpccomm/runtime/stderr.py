@@ -8,7 +8,7 @@ STDERR = 2
 """The process's own standard error, whatever ``sys.stderr`` is."""
 
 
-def tell(text: str) -> None:
+def write_stderr(text: str) -> None:
     """Write a line to standard error. Never raises: it may be closed, or its reader gone."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):

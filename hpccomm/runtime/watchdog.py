@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hpccomm.runtime.lifetime import after_fork
-from hpccomm.runtime.stderr import STDERR, tell
+from hpccomm.runtime.stderr import STDERR, write_stderr
 
 logger = logging.getLogger("hpccomm")
 
@@ -60,7 +60,7 @@ class Station:
             self._end(now - armed[0], armed[1])
 
     def _end(self, elapsed: float, timeout: float) -> None:
-        tell(
+        write_stderr(
             f"hpccomm: {self.describe()} has been blocked for {elapsed:.1f} s in the library's "
             f"own call; its deadline is {timeout:g} s. A rank did not take part: look at the other "
             "ranks' reports. The call cannot be released, so the job ends now."

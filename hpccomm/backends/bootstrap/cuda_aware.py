@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpccomm.backends.bootstrap.mpi import vendor
-from hpccomm.runtime.stderr import tell
+from hpccomm.runtime.stderr import write_stderr
 
 VARIABLE = "HPCCOMM_CUDA_AWARE"
 
@@ -29,7 +29,7 @@ _THREAD_MULTIPLE = 3
 """Of MPI_T_init_thread; the numbers of all libraries agree that more is larger."""
 
 
-class Told(NamedTuple):
+class LibraryAnswers(NamedTuple):
     """What a library says of itself.
 
     Attributes
@@ -47,7 +47,7 @@ class Told(NamedTuple):
     built: bool | None
 
 
-def aware(mpi: Any, asked: bool | None) -> tuple[bool, str]:
+def aware(mpi: Any, requested: bool | None) -> tuple[bool, str]:
     """Return whether MPI is given addresses in device memory, and why or why not.
 
     Local; ranks may differ.
@@ -56,42 +56,45 @@ def aware(mpi: Any, asked: bool | None) -> tuple[bool, str]:
     ----------
     mpi : module
         ``mpi4py.MPI``, initialised.
-    asked : bool or None
+    requested : bool or None
         What the user says (``HPCCOMM_CUDA_AWARE``); None leaves it to the library.
     """
-    if asked is not None:
-        return judged(vendor(mpi), asked, Told("", None, None))
-    return judged(vendor(mpi), None, _asked_library(mpi))
+    if requested is not None:
+        return decide(vendor(mpi), requested, LibraryAnswers("", None, None))
+    return decide(vendor(mpi), None, _library_answers(mpi))
 
 
-def judged(library: str, asked: bool | None, told: Told) -> tuple[bool, str]:
+def decide(library: str, requested: bool | None, answers: LibraryAnswers) -> tuple[bool, str]:
     """Return whether device memory is given to MPI, and why, by what was said.
 
     Parameters
     ----------
     library : str
         Its name.
-    asked : bool or None
+    requested : bool or None
         What the user says; None is nothing.
-    told : Told
+    answers : LibraryAnswers
         What the library says.
     """
-    if asked is not None:
-        return asked, f"{VARIABLE} says that {library} is {'' if asked else 'not '}CUDA-aware"
-    if lists_cuda(told.kinds):
-        return True, f"{library} lists CUDA's memory in {_KINDS} ({told.kinds})"
-    if told.query:
+    if requested is not None:
+        return (
+            requested,
+            f"{VARIABLE} says that {library} is {'' if requested else 'not '}CUDA-aware",
+        )
+    if lists_cuda(answers.kinds):
+        return True, f"{library} lists CUDA's memory in {_KINDS} ({answers.kinds})"
+    if answers.query:
         return True, f"{library} says so by {_QUERY}"
-    if told.built:
+    if answers.built:
         return True, f"{library} was built with CUDA ({_BUILT.decode()})"
-    heard = []
-    if told.kinds:
-        heard.append(f"{_KINDS} is {told.kinds}")
-    if told.query is not None:
-        heard.append(f"{_QUERY} says no")
-    if told.built is not None:
-        heard.append(f"{_BUILT.decode()} is false")
-    why = "; ".join(heard) or "it does not tell"
+    reasons = []
+    if answers.kinds:
+        reasons.append(f"{_KINDS} is {answers.kinds}")
+    if answers.query is not None:
+        reasons.append(f"{_QUERY} says no")
+    if answers.built is not None:
+        reasons.append(f"{_BUILT.decode()} is false")
+    why = "; ".join(reasons) or "it does not say"
     return False, (
         f"{library} is not known to be CUDA-aware ({why}); load one that is, or set {VARIABLE}=1 "
         "if it is one all the same"
@@ -111,7 +114,7 @@ def lists_cuda(kinds: str) -> bool:
     return False
 
 
-def _asked_library(mpi: Any) -> Told:
+def _library_answers(mpi: Any) -> LibraryAnswers:
     """Return what the library that is loaded says."""
     info = mpi.COMM_WORLD.Get_info()
     kinds: str = info.Get(_KINDS) or ""
@@ -122,7 +125,7 @@ def _asked_library(mpi: Any) -> Told:
             query = bool(library[_QUERY]())
         if built is None and hasattr(library, "MPI_T_cvar_read"):
             built = _control_variable(library, _BUILT)
-    return Told(kinds, query, built)
+    return LibraryAnswers(kinds, query, built)
 
 
 def _loaded() -> list[ctypes.CDLL]:
@@ -132,7 +135,7 @@ def _loaded() -> list[ctypes.CDLL]:
     """
     try:
         lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
-    except OSError:  # not there, or hidden: then nothing is told
+    except OSError:  # not there, or hidden: then nothing is answers
         return []
     paths = sorted({line.split()[-1] for line in lines if _LIBRARY.search(line)})
     return [ctypes.CDLL(path) for path in paths]
@@ -159,7 +162,7 @@ def _control_variable(library: ctypes.CDLL, name: bytes) -> bool | None:
 
 
 @contextmanager
-def explained(reason: str) -> Iterator[None]:
+def explain_crash(reason: str) -> Iterator[None]:
     """Have a crash within the block explained on standard error.
 
     A library that is not CUDA-aware ends the process (a segmentation fault, or its own abort), and
@@ -182,7 +185,7 @@ def explained(reason: str) -> Iterator[None]:
             stdin=subprocess.PIPE,
         )
     except OSError:  # no shell: said beforehand, then
-        tell(text.replace("ended while", "would end here, where", 1))
+        write_stderr(text.replace("ended while", "would end here, where", 1))
         yield
         return
     try:

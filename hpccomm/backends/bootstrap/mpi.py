@@ -18,7 +18,7 @@ from hpccomm import settings
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.errors import BackendUnavailable, LaunchError
 from hpccomm.runtime.lifetime import ExitStep, at_exit
-from hpccomm.runtime.stderr import STDERR, tell
+from hpccomm.runtime.stderr import STDERR, write_stderr
 
 logger = logging.getLogger("hpccomm")
 
@@ -161,13 +161,13 @@ def end_started_job(reason: str) -> None:
     if _started is not None:
         end_job(_started, reason, FAILED)
     # MPI itself did not start; the launcher ends the job when a process fails.
-    tell(f"hpccomm: this process ends: {reason}")
+    write_stderr(f"hpccomm: this process ends: {reason}")
     os._exit(FAILED)
 
 
 def end_job(mpi: Any, reason: str, status: int) -> None:
     """End all processes of the job with an exit status. Does not return."""
-    tell(f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job: {reason}")
+    write_stderr(f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job: {reason}")
     # Abort may itself wait, holding the interpreter's lock; the process ends in any case.
     faulthandler.dump_traceback_later(ABORT_SECONDS, exit=True, file=STDERR)
     mpi.COMM_WORLD.Abort(status)
@@ -187,7 +187,7 @@ def _end_job_on_exception(mpi: Any) -> None:
             previous(kind, error, where)
             return
         lines = "".join(traceback.format_exception(kind, error, where))
-        tell(f"hpccomm: rank {mpi.COMM_WORLD.rank} raised:\n{lines}".rstrip())
+        write_stderr(f"hpccomm: rank {mpi.COMM_WORLD.rank} raised:\n{lines}".rstrip())
         end_job(mpi, f"{kind.__name__} was not caught", 1)
 
     sys.excepthook = hook

@@ -59,12 +59,12 @@ class MpiBackend:
 
     def native(self, signature: Signature) -> Native | None:
         """Return the library's own way, or None."""
-        found = native(self._comm, signature, self._reductions)
-        if found is not None and self.threaded:
+        own = native(self._comm, signature, self._reductions)
+        if own is not None and self.threaded:
             # Where no thread moves asynchronous calls on, every wait must, also on the ranks that
             # could do otherwise: a blocking call does not match a polled one.
-            return Native(found.start)
-        return found
+            return Native(own.start)
+        return own
 
     def group(self, ranks: Sequence[int], label: int) -> "MpiBackend":
         """Make the communicator of `ranks`. Blocks until all of them have called."""
@@ -127,8 +127,8 @@ def make(mpi_comm: object) -> MpiBackend:
     shared = own.Split_type(MPI.COMM_TYPE_SHARED)
     first = shared.bcast(own.rank)
     shared.Free()
-    told = own.allgather((first, tried(), bootstrap.threads_limited(MPI)))
-    nodes, right, limits = zip(*told, strict=True)
+    answers = own.allgather((first, tried(), bootstrap.threads_limited(MPI)))
+    nodes, right, limits = zip(*answers, strict=True)
     limited = [f"rank {rank}: {limit}" for rank, limit in enumerate(limits) if limit]
     threaded = limited[0] if limited else ""
     topology = arrange(nodes)
@@ -148,8 +148,8 @@ def _shared_memory(comm: Any, topology: Topology) -> NodeMemory | None:
     launch = launched()
     # The job may have ranks here that are not of this communicator.
     here = max(len(neighbours), (launch and launch.local_size) or 1)
-    told = comm.allgather((sharedmemory.offer(), here))
-    near = {peer: told[peer][0] for peer in neighbours}
+    offers = comm.allgather((sharedmemory.offer(), here))
+    near = {peer: offers[peer][0] for peer in neighbours}
     mapped, plain, how = sharedmemory.agreed(comm.allgather(sharedmemory.tried(near, rank)))
     if mapped:
         if rank == 0:
@@ -158,5 +158,5 @@ def _shared_memory(comm: Any, topology: Topology) -> NodeMemory | None:
     if rank == 0:
         logger.info("on a node %s", how)
     pids = {peer: offered.pid for peer, offered in near.items()}
-    fullest = max(there for _, there in told)
+    fullest = max(there for _, there in offers)
     return NodeMemory(rank, pids, fullest, plain=not plain, how=how)

@@ -100,15 +100,15 @@ def _bound(
     begin, run = getattr(comm, f"I{method.lower()}"), getattr(comm, method)
 
     def start(send: Any, recv: Any) -> Request:
-        given = arguments(send, recv)
-        after = partial(np.copyto, recv, given[1][0]) if copied else None
-        return _Request(begin(*given), given, after)
+        args = arguments(send, recv)
+        after = partial(np.copyto, recv, args[1][0]) if copied else None
+        return _Request(begin(*args), args, after)
 
     def blocks(send: Any, recv: Any) -> None:
-        given = arguments(send, recv)
-        run(*given)
+        args = arguments(send, recv)
+        run(*args)
         if copied:
-            np.copyto(recv, given[1][0])
+            np.copyto(recv, args[1][0])
 
     return Native(start, blocks if blocking else None)
 

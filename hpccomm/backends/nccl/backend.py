@@ -130,10 +130,10 @@ class NcclBackend:
         try:
             self._communicators.check()
         except Exception as error:  # raised again, as it is or as hpccomm's
-            told = errors.translate(error)
-            if told is None:
+            translated = errors.translate(error)
+            if translated is None:
                 raise
-            raise told from error
+            raise translated from error
 
     def translate(self, error: Exception) -> HpccommError | None:
         """Return an error of NCCL or CUDA as one of hpccomm's; None if it is neither."""

@@ -59,15 +59,15 @@ def new_communicator(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
         If it took longer than the deadline.
     """
     library = binding()
-    told = b""
+    message = b""
     if ranks.rank == 0:
-        # The others wait for what is told here, so a failure is told as well.
+        # The others wait for this message, so rank 0 sends one after a failure too.
         try:
-            told = b"+" + library.get_unique_id()
+            message = b"+" + library.get_unique_id()
         except Exception as error:  # noqa: BLE001 (told to all ranks)
-            told = f"-rank 0 gets no unique id from NCCL ({error})".encode()
-    told = ranks.control.bcast(told)
-    status, payload = told[:1], told[1:]
+            message = f"-rank 0 gets no unique id from NCCL ({error})".encode()
+    message = ranks.control.bcast(message)
+    status, payload = message[:1], message[1:]
     # That nobody begins before all have the id: one that waits in NCCL waits for the others.
     lacking = [rank for rank, has in enumerate(ranks.control.all_gather(status)) if has != b"+"]
     if lacking:
@@ -151,13 +151,13 @@ class Communicators:
         if algorithm in self._made:
             return
         # NCCL would connect ranks that go by different algorithms, and hang or give wrong numbers.
-        asked = [each.decode() for each in self._ranks.control.all_gather(algorithm.encode())]
-        if len(set(asked)) > 1:
-            told = ", ".join(f"rank {rank}: {each!r}" for rank, each in enumerate(asked))
+        requested = [each.decode() for each in self._ranks.control.all_gather(algorithm.encode())]
+        if len(set(requested)) > 1:
+            listed = ", ".join(f"rank {rank}: {each!r}" for rank, each in enumerate(requested))
             raise RankMismatch(
-                f"the ranks ask for NCCL's communicators of different algorithms ({told}); "
+                f"the ranks ask for NCCL's communicators of different algorithms ({listed}); "
                 "give the same algorithm on all ranks",
-                ranks=tuple(range(len(asked))),
+                ranks=tuple(range(len(requested))),
             )
         made, why = new_communicator(self._ranks, PINNED[algorithm])
         if made is None:

@@ -15,8 +15,8 @@ UNKNOWN_TO_CUPY = {7: "is still in progress", 8: "timed out"}
 def translate(error: Exception) -> HpccommError | None:
     """Return an error of NCCL or CUDA as one of hpccomm's; None if it is neither."""
     if isinstance(error, binding().NcclError):
-        told = libnccl.last_error()
-        text = f"NCCL has failed: {error}{f' ({told})' if told else ''}"
+        detail = libnccl.last_error()
+        text = f"NCCL has failed: {error}{f' ({detail})' if detail else ''}"
         if error.status == REMOTE:
             return PeerLost(f"{text}; a rank is gone: look at its own report")
         return CommunicationError(f"{text}; NCCL_DEBUG=WARN shows where")

@@ -88,9 +88,9 @@ class Facts:
 
 def unpacked(packed: bytes) -> Facts:
     """Return what `Facts.packed` packed."""
-    told: dict[str, Any] = json.loads(packed)
-    told["functions"] = tuple(told["functions"])
-    return Facts(**told)
+    values: dict[str, Any] = json.loads(packed)
+    values["functions"] = tuple(values["functions"])
+    return Facts(**values)
 
 
 def mine(rank: int, device: int | None) -> Facts:
@@ -116,20 +116,20 @@ def mine(rank: int, device: int | None) -> Facts:
     runtime = cupy.cuda.runtime
     try:
         properties = runtime.getDeviceProperties(device)
-        told = identify(device)
+        identity = identify(device)
         return Facts(
             rank,
             host,
             visible,
             device,
-            told.name,
-            told.uuid,
-            told.pci,
+            identity.name,
+            identity.uuid,
+            identity.pci,
             10 * properties["major"] + properties["minor"],
             nccl.get_version(),
             cupy.__version__,
-            told.driver,
-            told.runtime,
+            identity.driver,
+            identity.runtime,
             libnccl.present(),
             variables.host_id(),
             variables.several_ranks_a_gpu(),
@@ -147,10 +147,10 @@ def mine(rank: int, device: int | None) -> Facts:
         )
 
 
-def _lacking(cupy: str, found: bool) -> str:
+def _lacking(cupy: str, available: bool) -> str:
     if int(cupy.partition(".")[0]) < CUPY_SINCE:
         return f"CuPy {cupy} is too old for NCCL here; pip install 'cupy-cuda12x>={CUPY_SINCE}' (or 13x)"
-    if not found:
+    if not available:
         return (
             "CuPy finds no NCCL library; pip install nvidia-nccl-cu12 (or -cu13), for CuPy's own CUDA "
             "version"
@@ -206,18 +206,18 @@ def _set_to(name: str, each: Facts) -> str:
 
 
 def _doubled(ranks: Sequence[Facts]) -> str:
-    """Look for a GPU that ranks would share, which NCCL refuses unless it is told otherwise."""
-    told = []
+    """Look for a GPU that ranks would share, which NCCL refuses unless the user allows it."""
+    shared = []
     # Ranks on one GPU are on one host, unless NCCL_HOSTID has NCCL take them for several.
     for (uuid, _), alike in _grouped(ranks, lambda each: (each.uuid, each.host_id or each.host)):
         allowed = all(each.several and each.nccl >= SEVERAL_RANKS_SINCE for each in alike)
         if len(alike) > 1 and not allowed:
             one = alike[0]
-            told.append(
+            shared.append(
                 f"{named(each.rank for each in alike)} have the same GPU ({one.name} {uuid}, device "
                 f"{one.device} of the {one.visible} that rank {one.rank} sees on {one.host})"
             )
-    if not told:
+    if not shared:
         return ""
     new = ranks[0].nccl >= SEVERAL_RANKS_SINCE
     several = (
@@ -226,7 +226,7 @@ def _doubled(ranks: Sequence[Facts]) -> str:
         else f"or install NCCL 2.30 and set {variables.SEVERAL_RANKS_A_GPU}=1"
     )
     return (
-        f"{'; '.join(told)}; start at most as many ranks on a host as it has GPUs, with all of them "
+        f"{'; '.join(shared)}; start at most as many ranks on a host as it has GPUs, with all of them "
         f"visible to each, or give device= another one on each rank, {several} (to try a program, "
         f"a different {variables.HOST_ID} a rank also does: then they talk over sockets)"
     )

@@ -66,23 +66,23 @@ def functions() -> Any:
     try:
         # What is looked up in an extension module is found in the libraries that it is linked to:
         # so this is the NCCL whose communicators CuPy holds, whichever others are loaded.
-        found = ctypes.CDLL(path)
+        library = ctypes.CDLL(path)
     except OSError:
         return None
     for name, arguments in FUNCTIONS.items():
-        function = getattr(found, name, None)
+        function = getattr(library, name, None)
         if function is not None:
             function.argtypes, function.restype = arguments, c_int
-    last = getattr(found, "ncclGetLastError", None)
+    last = getattr(library, "ncclGetLastError", None)
     if last is not None:
         last.argtypes, last.restype = (c_void_p,), c_char_p
-    return found
+    return library
 
 
 def present() -> tuple[str, ...]:
     """Return the names of those of `FUNCTIONS` that the library has."""
-    found = functions()
-    return tuple(name for name in FUNCTIONS if found is not None and hasattr(found, name))
+    library = functions()
+    return tuple(name for name in FUNCTIONS if library is not None and hasattr(library, name))
 
 
 def check(status: int) -> None:
@@ -94,5 +94,5 @@ def check(status: int) -> None:
 def last_error() -> str:
     """Return what NCCL says of the last error of this process; empty where it says nothing."""
     function = getattr(functions(), "ncclGetLastError", None)
-    told = function(None) if function is not None else b""
-    return told.decode(errors="replace").strip() if told else ""
+    text = function(None) if function is not None else b""
+    return text.decode(errors="replace").strip() if text else ""

@@ -162,8 +162,8 @@ def _factor(factor: complex, dtype: DType) -> NDArray[Any] | None:
     with np.errstate(over="ignore"):
         rounded = wide.astype(dtype)
     if dtypes.is_narrow(dtype):
-        told, kept = float(wide[0]), float(rounded[0])
-        if not abs(kept - told) <= _SPACING[dtype] * abs(told):
+        exact, stored = float(wide[0]), float(rounded[0])
+        if not abs(stored - exact) <= _SPACING[dtype] * abs(exact):
             return None
     return rounded
 

@@ -51,9 +51,9 @@ def ctas_limited() -> bool:
 
 def equal_on_all() -> dict[str, str]:
     """Return the user's own variables that must be equal on all ranks, where they are set."""
-    told = {name: os.environ.get(name, "") for name in EQUAL_ON_ALL}
-    told[ALGO] = algo()
-    return {name: value for name, value in told.items() if value}
+    values = {name: os.environ.get(name, "") for name in EQUAL_ON_ALL}
+    values[ALGO] = algo()
+    return {name: value for name, value in values.items() if value}
 
 
 def order_launches(version: int) -> None:
@@ -69,14 +69,14 @@ def order_launches(version: int) -> None:
 def warn_of_misnamed(environ: Mapping[str, str] | None = None) -> list[str]:
     """Log a warning for each variable that NCCL does not read as it was meant; return their names."""
     present = os.environ if environ is None else environ
-    found = [name for name in MISNAMED if name in present]
-    for name in found:
+    wrong = [name for name in MISNAMED if name in present]
+    for name in wrong:
         logger.warning("NCCL has no variable %s; set %s", name, MISNAMED[name])
     level = present.get("NCCL_DEBUG", "")
     if level and level.upper() not in DEBUG_LEVELS:
-        found.append("NCCL_DEBUG")
+        wrong.append("NCCL_DEBUG")
         logger.warning("NCCL_DEBUG is %r; give one of %s", level, ", ".join(DEBUG_LEVELS))
-    return found
+    return wrong
 
 
 _changed = threading.Condition()
@@ -88,8 +88,8 @@ _before: str | None = None
 def algo() -> str:
     """Return the user's own ``NCCL_ALGO``; empty where there is none."""
     with _changed:
-        told = _before if _creating and _value is not None else os.environ.get(ALGO)
-    return told or ""
+        value = _before if _creating and _value is not None else os.environ.get(ALGO)
+    return value or ""
 
 
 class Pin:

@@ -171,7 +171,7 @@ class DeviceLane(Lane):
 
     def queue_of(self, stream: object) -> Queue:
         """Return what the user gave as `stream`."""
-        return streams.given(stream)
+        return streams.user_stream(stream)
 
     def new_like(self, x: Any, shape: tuple[int, ...], dtype: DType, queue: Queue | None) -> Any:
         """Return a new array of the kind of `x`, ready on the stream on which it will be filled.

@@ -12,7 +12,7 @@ from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label
 from hpccomm.runtime.pending import PendingCall, PendingCalls
 from hpccomm.runtime.stats import Tally
-from hpccomm.runtime.stderr import tell
+from hpccomm.runtime.stderr import write_stderr
 from hpccomm.runtime.work import DeviceWork
 
 CAUSES = (
@@ -211,7 +211,7 @@ class StreamIssuer:
         if call is not None:
             call.error = error
         self._calls.fail(error)
-        tell(
+        write_stderr(
             f"hpccomm: {error}\nhpccomm: communicator {self._calls.name!r} is aborted, so that its "
             "streams go on; results of its calls that were under way are undefined"
         )

@@ -110,7 +110,7 @@ def _learned(x: object) -> int:
     return kind
 
 
-def seen(x: Any, name: str) -> DeviceArray:
+def device_view(x: Any, name: str) -> DeviceArray:
     """Return what communication needs of an array in device memory, never a copy.
 
     Parameters

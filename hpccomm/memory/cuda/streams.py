@@ -41,7 +41,7 @@ PER_THREAD = 2
 """Number of each thread's own default stream: it means another one in another thread."""
 
 
-def given(stream: object) -> Queue:
+def user_stream(stream: object) -> Queue:
     """Return what the user gave as `stream`.
 
     Parameters
@@ -61,11 +61,11 @@ def given(stream: object) -> Queue:
     if callable(protocol):
         told = protocol()
         if isinstance(told, tuple) and len(told) == 2 and _is_number(told[1]):
-            return _kept(told[1], stream)
+            return _queue(told[1], stream)
     for attribute in ("ptr", "cuda_stream"):
         pointer = getattr(stream, attribute, None)
         if _is_number(pointer):
-            return _kept(pointer, stream)
+            return _queue(pointer, stream)
     raise UsageError(
         f"stream is {stream!r}; give a CuPy stream, its pointer as an integer, or an object with "
         "__cuda_stream__"
@@ -77,7 +77,7 @@ def _is_number(stream: object) -> TypeGuard[int]:
     return isinstance(stream, int) and not isinstance(stream, bool) and 0 <= stream < _POINTERS
 
 
-def _kept(pointer: int, stream: object) -> Queue:
+def _queue(pointer: int, stream: object) -> Queue:
     """Return a stream that its object keeps; what is a thread's own is asked for nothing later."""
     return pointer, None if pointer == PER_THREAD else stream
 
@@ -86,7 +86,7 @@ def current(x: Any, device: int) -> Queue:
     """Return the current stream of the framework of `x`, a device array on `device`."""
     if kind_of(x) == CUPY:
         stream = cupy().cuda.get_current_stream(device)
-        return _kept(stream.ptr, stream)
+        return _queue(stream.ptr, stream)
     return finder(x, device)()
 
 
@@ -98,19 +98,19 @@ def finder(x: Any, device: int) -> Callable[[], Queue]:
 
         def torchs() -> Queue:
             stream = of_torch(device)
-            return _kept(stream.cuda_stream, stream)
+            return _queue(stream.cuda_stream, stream)
 
         return torchs
     if kind == INTERFACE:
         told = x.__cuda_array_interface__.get("stream")
         if told is not None:
-            queue = given(int(told))  # 1 is the legacy default stream, as 0 is to CUDA
+            queue = user_stream(int(told))  # 1 is the legacy default stream, as 0 is to CUDA
             return lambda: queue
     of_cupy = cupy().cuda.get_current_stream
 
     def cupys() -> Queue:
         stream = of_cupy(device)
-        return _kept(stream.ptr, stream)
+        return _queue(stream.ptr, stream)
 
     return cupys
 

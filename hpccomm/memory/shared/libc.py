@@ -103,7 +103,7 @@ def give_back(at: int, nbytes: int) -> None:
     libc().madvise(at, nbytes, _MADV_REMOVE)
 
 
-def seen(at: int, nbytes: int) -> NDArray[np.uint8]:
+def array_at(at: int, nbytes: int) -> NDArray[np.uint8]:
     """Return memory of this process as an array. It must stay where it is while that is in use."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(at))
 

@@ -61,4 +61,4 @@ def _map(pid: int, key: int) -> NDArray[np.uint8]:
     finally:
         os.close(descriptor)
     libc.prefer_huge_pages(at, size)
-    return libc.seen(at, size)
+    return libc.array_at(at, size)
