@@ -1,7 +1,7 @@
 """What moves data between ranks: MPI, NCCL, threads of one process, and backends of other packages.
 
-Each is one file, imported when it is asked for. Another package adds its own by an entry point in
-the group ``hpccomm.backends``, whose value is a function like `Opener`.
+Each is one module, imported on first use. Another package adds a backend by an entry point in the
+group ``hpccomm.backends``, whose value is a function like `Opener`.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from hpccomm.errors import BackendUnavailable, UsageError
 ENTRY_POINTS = "hpccomm.backends"
 
 FOR_DEVICES = ("nccl",)
-"""Names that ask for a way of device arrays; host arrays go as with ``"auto"`` then."""
+"""Names that request a route for device arrays; host arrays then use the backend of ``"auto"``."""
 
 _BUILT_IN = {"mpi": "hpccomm.backends.mpi", "loopback": "hpccomm.backends.loopback"}
 
 
 class Opener(Protocol):
-    """Makes a backend. Called by every rank of the communicator that is to be."""
+    """Makes a backend. Every rank of the new communicator calls it."""
 
     def __call__(self, mpi_comm: object, hints: Mapping[str, str]) -> Backend:
         """Return the backend.
@@ -31,12 +31,12 @@ class Opener(Protocol):
         mpi_comm : mpi4py communicator or None
             The ranks; None is all of them.
         hints : mapping of str to str
-            `CommOptions.hints`; an unknown key is to be refused by `refuse_hints`.
+            `CommOptions.hints`. `refuse_hints` refuses unknown keys.
 
         Raises
         ------
         BackendUnavailable
-            If it cannot run here, with the cause and the remedy.
+            If it cannot run here; the message gives the cause and the remedy.
         """
         ...
 
@@ -48,7 +48,7 @@ def names() -> tuple[str, ...]:
 
 
 def choices() -> tuple[str, ...]:
-    """Return what ``backend=`` may be."""
+    """Return the values that ``backend=`` accepts."""
     return ("auto", *names(), *FOR_DEVICES)
 
 
@@ -85,14 +85,14 @@ def refuse_hints(backend: str, hints: Mapping[str, str], known: tuple[str, ...] 
     backend : str
         Its name, for the message.
     hints : mapping of str to str
-        What the user gave.
+        The user's.
     known : tuple of str
         Keys that the backend understands.
 
     Raises
     ------
     UsageError
-        With the keys that it does know.
+        The message lists the keys that the backend knows.
     """
     for key in hints:
         if key not in known:

@@ -1,8 +1,8 @@
 """The control plane: small byte strings between all ranks of a communicator.
 
-Broadcast, gather and agreement on bytes, over a backend's point-to-point in binomial trees: 2⌈log2
-n⌉ messages on any path, whatever the backend. Bootstrap, objects and plans rest on it. Every call
-is collective and blocks, under the communicator's deadline.
+Broadcast, gather and agreement on bytes, over the point-to-point calls of any backend in binomial
+trees: the longest path has 2⌈log2 n⌉ messages. Bootstrap, objects and plans use it. Every call is
+collective and blocks, under the communicator's deadline.
 """
 
 import struct
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CONTROL_TAG = 1
 
 Drive = Callable[[str, Steps], None]
-"""Moves steps on until they are done, under the communicator's deadline; told what they are."""
+"""``drive(name, steps)`` runs polled steps to their end, under the communicator's deadline."""
 
 
 class Control:
@@ -58,10 +58,9 @@ class Control:
         return box
 
     def differing(self, payload: bytes) -> dict[int, bytes]:
-        """Return what differs from rank 0's payload, by rank, on every rank.
+        """Return the payloads that differ from rank 0's, by rank, on every rank.
 
-        An empty dictionary says that all ranks agree. Where some differ, rank 0's payload is there
-        as well.
+        The dictionary is empty if all ranks agree. Otherwise it also contains rank 0's payload.
         """
         reference = self.bcast(payload)
         same = payload == reference

@@ -1,1 +1,1 @@
-"""How a process finds itself in its job: launcher, MPI, devices, and how it leaves."""
+"""How a process joins its job and leaves it: launcher, MPI, devices."""

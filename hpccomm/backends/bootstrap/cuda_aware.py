@@ -1,9 +1,9 @@
-"""Whether MPI takes addresses in device memory: what the user or the library says, never assumed.
+"""Whether MPI takes addresses in device memory. The user or the library says so; it is never assumed.
 
-There is no call of MPI that tells for sure, so three are asked, in this order: the kinds of memory
-that MPI 4.1 lists, ``MPIX_Query_cuda_support`` (Open MPI, MPICH and their descendants), and how Open
-MPI was built. A library that says yes and is not is seen in a first exchange, in which a crash is
-explained.
+No call of MPI gives a certain answer. Three sources are queried, in this order: the kinds of memory
+that MPI 4.1 lists, ``MPIX_Query_cuda_support`` (Open MPI, MPICH and their descendants), and the build
+flags of Open MPI. A first exchange of messages detects a library that wrongly says yes; if it crashes
+there, the crash is explained.
 """
 
 import ctypes
@@ -30,14 +30,14 @@ _THREAD_MULTIPLE = 3
 
 
 class LibraryAnswers(NamedTuple):
-    """What a library says of itself.
+    """What an MPI library says about itself.
 
     Attributes
     ----------
     kinds : str
-        Its kinds of memory, as ``mpi_memory_alloc_kinds`` has them; empty where it has no such key.
+        Its kinds of memory, from ``mpi_memory_alloc_kinds``; empty without that key.
     query : bool or None
-        What ``MPIX_Query_cuda_support`` gives; None where it is not exported.
+        The result of ``MPIX_Query_cuda_support``; None if the library has no such function.
     built : bool or None
         Open MPI's build flag; None where there is none.
     """
@@ -48,7 +48,7 @@ class LibraryAnswers(NamedTuple):
 
 
 def aware(mpi: Any, requested: bool | None) -> tuple[bool, str]:
-    """Return whether MPI is given addresses in device memory, and why or why not.
+    """Return whether MPI gets addresses in device memory, and the reason.
 
     Local; ranks may differ.
 
@@ -57,7 +57,7 @@ def aware(mpi: Any, requested: bool | None) -> tuple[bool, str]:
     mpi : module
         ``mpi4py.MPI``, initialised.
     requested : bool or None
-        What the user says (``HPCCOMM_CUDA_AWARE``); None leaves it to the library.
+        The user's setting (``HPCCOMM_CUDA_AWARE``); None leaves it to the library.
     """
     if requested is not None:
         return decide(vendor(mpi), requested, LibraryAnswers("", None, None))
@@ -65,16 +65,16 @@ def aware(mpi: Any, requested: bool | None) -> tuple[bool, str]:
 
 
 def decide(library: str, requested: bool | None, answers: LibraryAnswers) -> tuple[bool, str]:
-    """Return whether device memory is given to MPI, and why, by what was said.
+    """Return whether MPI gets addresses in device memory, and the reason, from the answers.
 
     Parameters
     ----------
     library : str
         Its name.
     requested : bool or None
-        What the user says; None is nothing.
+        The user's setting; None if there is none.
     answers : LibraryAnswers
-        What the library says.
+        The library's.
     """
     if requested is not None:
         return (
@@ -96,16 +96,16 @@ def decide(library: str, requested: bool | None, answers: LibraryAnswers) -> tup
         reasons.append(f"{_BUILT.decode()} is false")
     why = "; ".join(reasons) or "it does not say"
     return False, (
-        f"{library} is not known to be CUDA-aware ({why}); load one that is, or set {VARIABLE}=1 "
-        "if it is one all the same"
+        f"{library} is not known to be CUDA-aware ({why}); load a library that is, or set "
+        f"{VARIABLE}=1 if this one is"
     )
 
 
 def lists_cuda(kinds: str) -> bool:
-    """Tell whether ``mpi_memory_alloc_kinds`` has CUDA's device memory.
+    """Return whether ``mpi_memory_alloc_kinds`` lists CUDA's device memory.
 
     The value is a list of kinds, each with restrictors after colons: ``mpi,system,cuda:device``. A
-    kind without any means all that it has (MPI 4.1, section 11.4.3, and its side document on CUDA).
+    kind without restrictors includes all of its memory (MPI 4.1, section 11.4.3, and its side document on CUDA).
     """
     for each in kinds.split(","):
         kind, *restrictors = each.strip().split(":")
@@ -115,7 +115,7 @@ def lists_cuda(kinds: str) -> bool:
 
 
 def _library_answers(mpi: Any) -> LibraryAnswers:
-    """Return what the library that is loaded says."""
+    """Return the answers of the loaded library."""
     info = mpi.COMM_WORLD.Get_info()
     kinds: str = info.Get(_KINDS) or ""
     info.Free()
@@ -131,11 +131,11 @@ def _library_answers(mpi: Any) -> LibraryAnswers:
 def _loaded() -> list[ctypes.CDLL]:
     """Return the MPI libraries that this process has loaded.
 
-    mpi4py loads one without giving its names to everybody, so it is looked up by its path.
+    mpi4py does not export the library's symbols, so the library is found by its path.
     """
     try:
         lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
-    except OSError:  # not there, or hidden: then nothing is answers
+    except OSError:  # missing or hidden: nothing is known then
         return []
     paths = sorted({line.split()[-1] for line in lines if _LIBRARY.search(line)})
     return [ctypes.CDLL(path) for path in paths]
@@ -165,14 +165,14 @@ def _control_variable(library: ctypes.CDLL, name: bytes) -> bool | None:
 def explain_crash(reason: str) -> Iterator[None]:
     """Have a crash within the block explained on standard error.
 
-    A library that is not CUDA-aware ends the process (a segmentation fault, or its own abort), and
-    nothing in it can say why. So a shell stands by, which speaks if this process ends before it
-    takes that back.
+    A library that is not CUDA-aware ends the process by a segmentation fault or its own abort, and
+    nothing in the process can print the reason. So a shell waits beside it, and prints the reason
+    if this process ends inside the block.
 
     Parameters
     ----------
     reason : str
-        Why device memory was given to MPI.
+        Why MPI got addresses in device memory.
     """
     text = (
         "hpccomm: this process ended while MPI was given device memory for the first time, because "
@@ -184,7 +184,7 @@ def explain_crash(reason: str) -> Iterator[None]:
             ["/bin/sh", "-c", 'read -r word || printf "%s\\n" "$1" >&2', "sh", text],
             stdin=subprocess.PIPE,
         )
-    except OSError:  # no shell: said beforehand, then
+    except OSError:  # no shell: print it beforehand
         write_stderr(text.replace("ended while", "would end here, where", 1))
         yield
         return

@@ -12,9 +12,9 @@ def choose(requested: int | None, local_rank: int, visible: int) -> int | None:
     Parameters
     ----------
     requested : int or None
-        What the user asked for.
+        The user's ``device=``.
     local_rank : int
-        The rank's place on its node: by default devices are dealt out by it, round robin.
+        The rank's number on its node. By default, devices are assigned by it round robin.
     visible : int
         Devices that the process sees.
 

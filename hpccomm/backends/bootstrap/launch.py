@@ -1,4 +1,4 @@
-"""What the launcher says about this process, from the environment alone."""
+"""What the launcher says about this process, read from the environment."""
 
 import os
 from collections.abc import Mapping
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Place of the process in the job, as its launcher gave it.
+    """Place of the process in the job, as its launcher set it.
 
     Attributes
     ----------
     launcher : str
-        Which launcher, for a reader.
+        Its name, for messages.
     rank, size : int
         This process's number and the number of processes.
     local_size : int or None
-        How many of them are on this node, if it says so.
+        How many of them are on this node; None if the launcher does not say.
     """
 
     launcher: str
@@ -46,7 +46,7 @@ _LAUNCHERS = (
 def launched(environ: Mapping[str, str] | None = None) -> Launch | None:
     """Return what the launcher says, or None if there was none.
 
-    Nothing is started: the environment is all that is read.
+    Reads the environment only; starts nothing.
     """
     values = os.environ if environ is None else environ
     for launcher, rank, size, local in _LAUNCHERS:

@@ -1,4 +1,4 @@
-"""What a node is, as far as measurements depend on it."""
+"""The properties of a node on which measurements depend."""
 
 import os
 import platform
@@ -21,5 +21,5 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """Return the cores of this node, whichever of them this process may use."""
+    """Return the number of cores of this node, not only of those that this process may use."""
     return os.cpu_count() or 1

@@ -1,7 +1,7 @@
-"""Starts mpi4py with the thread level that the library needs, and sees to a clean end.
+"""Starts MPI through mpi4py with the thread level that hpccomm needs, and ends it cleanly.
 
-hpccomm moves asynchronous calls on, and stands watch, from threads of its own: it asks for
-``MPI_THREAD_MULTIPLE``. An MPI that somebody else started lower is used as far as it goes.
+hpccomm runs asynchronous calls and its watchdog in threads of its own, so it requests
+``MPI_THREAD_MULTIPLE``. If the program has started MPI with a lower level, hpccomm uses that.
 """
 
 import faulthandler
@@ -38,8 +38,8 @@ _failed = False
 def start() -> Any:
     """Return the module ``mpi4py.MPI``, initialised. Blocks until MPI is up.
 
-    The first call installs the end of the job: finalisation in order at exit, and an exception that
-    nobody catches ends all ranks.
+    The first call also prepares the end of the job: MPI is finalised in order at exit, and an
+    uncaught exception ends all ranks.
 
     Raises
     ------
@@ -141,12 +141,12 @@ def note_failure() -> None:
 
 
 def _finalize(mpi: Any) -> None:
-    """Finalise MPI at exit, where that cannot be left to mpi4py.
+    """Finalise MPI at exit after a failure; otherwise mpi4py does so.
 
     mpi4py finalises last, when Python's objects are gone. After a failure MPI may still write to
-    arrays, and a peer may never come: it is done here then, under a deadline. MPI_Finalize holds
-    the interpreter's lock: faulthandler, which needs no lock, shows the stacks and ends the
-    process, and its launcher ends the job.
+    arrays, and a peer may never come, so MPI is finalised here, under a deadline. MPI_Finalize holds
+    the interpreter's lock. faulthandler needs no lock: at the deadline it prints the stacks and ends
+    the process, and the launcher ends the job.
     """
     if _owner != os.getpid():
         return
@@ -174,9 +174,9 @@ def end_job(mpi: Any, reason: str, status: int) -> None:
 
 
 def _end_job_on_exception(mpi: Any) -> None:
-    """Make an exception that nobody catches end the whole job, with its traceback.
+    """Make an uncaught exception end the whole job, with its traceback.
 
-    A single rank needs no such thing: its own exit ends the job.
+    A single rank does not need this: its own exit ends the job.
     """
     if mpi.COMM_WORLD.size == 1:
         return

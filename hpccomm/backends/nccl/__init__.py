@@ -1,6 +1,6 @@
-"""NCCL, through CuPy: what moves device arrays.
+"""NCCL, through CuPy: moves device arrays.
 
-Nothing of CuPy is imported before a communicator that may serve device arrays is made.
+CuPy is not imported before a communicator that may use device arrays is made.
 """
 
 from hpccomm.backends.nccl.backend import NcclBackend

@@ -1,8 +1,8 @@
-"""Something that all ranks do in NCCL, each in a thread, with one outcome for all.
+"""Setup in NCCL that all ranks do together, each in a thread, with one outcome for all.
 
-What makes a communicator blocks in NCCL until every rank has come. It runs in a thread, so that the
-deadline is kept; and as soon as one rank has failed the others are told, however deep in NCCL they
-are, and none hangs.
+The creation of a communicator blocks in NCCL until every rank has called. It runs in a thread, so that
+the deadline holds. As soon as one rank has failed, rank 0 informs the others, even while they are
+blocked in NCCL, so that none hangs.
 """
 
 import threading
@@ -18,7 +18,7 @@ from hpccomm.memory.cuda.library import cupy
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The ranks of one communicator, as they agree and wait.
+    """The ranks of one communicator, and how they agree and wait.
 
     Attributes
     ----------
@@ -40,12 +40,12 @@ class Ranks:
 
 
 class BackgroundTask:
-    """Something under way in a thread of its own.
+    """Work in a thread of its own.
 
     Parameters
     ----------
     work : callable
-        What is done, with `device` current. Its result is given up by ``result.abort()``.
+        The work, which runs with `device` current. ``result.abort()`` discards its result.
     device : int
         CUDA device.
     """
@@ -65,7 +65,7 @@ class BackgroundTask:
             # The current device is the thread's.
             cupy().cuda.runtime.setDevice(self._device)
             result = self._work()
-        except Exception as error:  # noqa: BLE001 (told to all ranks)
+        except Exception as error:  # noqa: BLE001 (all ranks get it)
             why = f"{type(error).__name__}: {error}"
         with self._lock:
             self.result, self._why = result, why
@@ -74,12 +74,12 @@ class BackgroundTask:
             result.abort()
 
     def outcome(self) -> str | None:
-        """Return None while it is under way, '' once it is done, or why it failed."""
+        """Return None while it runs, '' after success, or the reason of its failure."""
         with self._lock:
             return self._why
 
     def give_up(self) -> None:
-        """Wait no longer: what it makes is aborted, once it is there. Does not block."""
+        """Wait no longer, and abort the result once it exists. Does not block."""
         with self._lock:
             self._given_up = True
             made = self.result
@@ -95,16 +95,16 @@ def agreed_setup(ranks: Ranks, name: str, work: Callable[[], Any]) -> tuple[Any,
     ranks : Ranks
         Who takes part.
     name : str
-        What is done, for messages.
+        Of the work, for messages.
     work : callable
-        Makes something with ``abort()``, in a thread.
+        Returns an object with ``abort()``. Runs in a thread.
 
     Returns
     -------
     object or None
-        What `work` made; None on all ranks if it failed on one.
+        The result of `work`; None on all ranks if it failed on one.
     str
-        Why then, the same on all ranks.
+        The reason for the failure, the same on all ranks.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def agreed_setup(ranks: Ranks, name: str, work: Callable[[], Any]) -> tuple[Any,
 
 
 def _judging(ranks: Ranks, outcome: Callable[[], str | None], box: list[bytes]) -> Steps:
-    """Rank 0's part: learn every rank's outcome, and tell all as soon as it is known for all."""
+    """Rank 0's part: receive every rank's outcome, and send the common outcome as soon as it is known."""
     others = range(1, ranks.size)
     inboxes: dict[int, list[bytes]] = {peer: [] for peer in others}
     arriving = {peer: ranks.control.receive_steps(inboxes[peer], peer) for peer in others}
@@ -155,7 +155,7 @@ def _judging(ranks: Ranks, outcome: Callable[[], str | None], box: list[bytes]) 
 
 
 def _judged(ranks: Ranks, outcome: Callable[[], str | None], box: list[bytes]) -> Steps:
-    """Every other rank's part: say how it went, and learn how it went for all."""
+    """Every other rank's part: send its outcome to rank 0, and receive the common outcome."""
     arriving: Steps | None = ranks.control.receive_steps(box, 0)
     leaving: Steps | None = None
     said = False
@@ -166,7 +166,7 @@ def _judged(ranks: Ranks, outcome: Callable[[], str | None], box: list[bytes]) -
         if not said:
             own = outcome()
             if own is None and box:
-                own = ""  # it failed elsewhere; rank 0 still waits for a word
+                own = ""  # it failed elsewhere; rank 0 still waits for this message
             if own is not None:
                 said, moved = True, True
                 leaving = ranks.control.send_steps(own.encode(), 0)

@@ -1,4 +1,4 @@
-"""The ranks of one communicator, as NCCL connects their devices."""
+"""NCCL between the devices of one communicator's ranks."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -40,7 +40,7 @@ class NcclBackend:
     device : int
         CUDA device of this rank.
     facts : tuple of Facts
-        What each rank's device is, and what drives it.
+        Each rank's device and software.
     version : int
         NCCL's, as its code.
     """
@@ -70,15 +70,15 @@ class NcclBackend:
     # Calls.
 
     def algorithms(self, call: Signature) -> tuple[str, ...]:
-        """Return the names under which NCCL does this call as it is meant. Local.
+        """Return the names of NCCL's algorithms that give this call its meaning. Local.
 
-        An all_to_all it does out of place alone, whatever `call` says of this rank: the caller gives
-        two arrays.
+        NCCL's all_to_all works out of place only, even if `call` is in place on this rank: the caller
+        must pass two arrays.
         """
         return collectives.algorithms(call, self.ability)
 
     def native(self, call: Signature, algorithm: str) -> Pinned:
-        """Return NCCL's way by one of `algorithms`. Local."""
+        """Return NCCL's own call by one of `algorithms`. Local."""
         bind = collectives.bind(call, self.ability)
         if algorithm == NATIVE:
             return Pinned(bind(self._communicators.native))
@@ -86,7 +86,7 @@ class NcclBackend:
         return Pinned(_later(bind, lambda: self._communicators[algorithm]), needs)
 
     def exchange(self, receives: Sequence[Piece], sends: Sequence[Piece], stream: int) -> None:
-        """Put messages on the stream that go on at the same time. Never blocks the host."""
+        """Put messages on the stream that run at the same time. Never blocks the host."""
         send, recv = self._send, self._recv
         with self._group:
             for peer, data in receives:
@@ -101,7 +101,7 @@ class NcclBackend:
         return self._group
 
     def reason(self) -> str:
-        """Return what besides NCCL decides its own choice: the user's ``NCCL_ALGO``."""
+        """Return what influences NCCL's own choice: the user's ``NCCL_ALGO``; else ''."""
         algo = self.facts[self.rank].variables.get(variables.ALGO)
         return f"{variables.ALGO}={algo} is set" if algo else ""
 
@@ -126,7 +126,7 @@ class NcclBackend:
     # Failure and end.
 
     def check(self) -> None:
-        """Raise if NCCL noticed that something failed. Local, from any thread."""
+        """Raise NCCL's error if it has noticed a failure. Local, from any thread."""
         try:
             self._communicators.check()
         except Exception as error:  # raised again, as it is or as hpccomm's
@@ -140,27 +140,27 @@ class NcclBackend:
         return errors.translate(error)
 
     def abort(self, seconds: float = ABORT_SECONDS) -> None:
-        """End what is under way on all of its communicators. Local, from any thread; idempotent.
+        """Abort all of its communicators. Local, from any thread; idempotent.
 
-        NCCL is waited for at most so many seconds, and goes on in a thread after that.
+        Waits at most so many seconds for NCCL, which continues in a thread after that.
         """
         self._registry.forget()
         self._communicators.abort(seconds)
         self._give_up_device()
 
     def release(self, seconds: float, *, leaving: bool = False) -> bool:
-        """Free its communicators, after all that is under way has ended, but wait no longer than that.
+        """Free its communicators after all calls under way have ended, within a limit of seconds.
 
-        For when NCCL may not let go: as long as there is a captured graph with one of its calls. It
-        goes on in a thread then. Local; idempotent.
+        NCCL does not free a communicator while a captured graph with one of its calls exists. It then
+        continues in a thread. Local; idempotent.
 
         Parameters
         ----------
         seconds : float
-            How long NCCL is waited for.
+            How long to wait for NCCL.
         leaving : bool
-            Whether the process ends, and its memory with it: what the program itself has on the device
-            is not waited for. Else `close` follows.
+            Whether the process ends, and its memory with it. The program's own work on the device is
+            not waited for then. Otherwise `close` follows.
 
         Returns
         -------
@@ -173,12 +173,12 @@ class NcclBackend:
         return self._communicators.release(seconds)
 
     def close(self) -> None:
-        """Free what it owns, after all that is under way has ended. Local; blocks; idempotent.
+        """Free what it owns after all calls under way have ended. Local; blocks; idempotent.
 
         Raises
         ------
         CollectiveTimeout
-            If NCCL does not let go before the deadline.
+            If NCCL does not finish before the deadline.
         """
         if self._claimed:
             self._registry.sweep()
@@ -199,14 +199,14 @@ class NcclBackend:
     def shrunk(self, exclude: Sequence[int]) -> RawCommunicator:
         """Return NCCL's communicator of the ranks that are not in `exclude`.
 
-        Called by these alone, with nothing under way; blocks in NCCL until all of them have, and
-        raises its errors.
+        Only these ranks call it, with no call under way. It blocks in NCCL until all of them have
+        called, and raises NCCL's errors.
         """
         return shrunk(self._communicators.native, exclude)
 
 
 def _later(bind: Bind, communicator: Callable[[], Any]) -> Launch:
-    """Return a launch whose communicator is made after it, and before its first call."""
+    """Return a launch whose communicator need not exist before its first call."""
 
     @cache
     def bound() -> Launch:

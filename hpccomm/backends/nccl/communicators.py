@@ -27,13 +27,13 @@ PINNED = {"ring": "Ring", "tree": "Tree"}
 """Algorithms that a communicator can be pinned to, as ``NCCL_ALGO`` spells them."""
 
 ABORT_SECONDS = 10.0
-"""How long `Communicators.abort` waits for NCCL to let go."""
+"""How long `Communicators.abort` waits for NCCL."""
 
 POLL_SECONDS = 0.001
 """How often it looks meanwhile."""
 
 SETTLE_SECONDS = 0.01
-"""How long a call that has just begun has to come out of NCCL, or to begin waiting in it."""
+"""Time in which a call that has just begun leaves NCCL, or starts to wait inside it."""
 
 
 def new_communicator(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
@@ -44,14 +44,14 @@ def new_communicator(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
     ranks : Ranks
         Its ranks.
     algorithm : str or None
-        What ``NCCL_ALGO`` is meanwhile; None leaves the user's.
+        Value of ``NCCL_ALGO`` meanwhile; None keeps the user's.
 
     Returns
     -------
     NcclCommunicator or None
         None on all ranks if it cannot be made.
     str
-        Why then, the same on all ranks.
+        The reason of the failure, the same on all ranks.
 
     Raises
     ------
@@ -64,11 +64,11 @@ def new_communicator(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
         # The others wait for this message, so rank 0 sends one after a failure too.
         try:
             message = b"+" + library.get_unique_id()
-        except Exception as error:  # noqa: BLE001 (told to all ranks)
+        except Exception as error:  # noqa: BLE001 (all ranks get it)
             message = f"-rank 0 gets no unique id from NCCL ({error})".encode()
     message = ranks.control.bcast(message)
     status, payload = message[:1], message[1:]
-    # That nobody begins before all have the id: one that waits in NCCL waits for the others.
+    # No rank may start before all have the id: a rank that waits in NCCL waits for the others.
     lacking = [rank for rank, has in enumerate(ranks.control.all_gather(status)) if has != b"+"]
     if lacking:
         return None, payload.decode()
@@ -86,26 +86,26 @@ def new_communicator(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
         return agreed_setup(ranks, "making NCCL's communicator", make)
     except CollectiveTimeout as error:
         error.args = (
-            f"{error}. Or the ranks cannot reach each other: NCCL_SOCKET_IFNAME names the network "
-            "interface, and NCCL_DEBUG=INFO tells what NCCL does",
+            f"{error}. Or the ranks cannot reach each other: set NCCL_SOCKET_IFNAME to the network "
+            "interface; NCCL_DEBUG=INFO shows what NCCL does",
         )
         raise
     finally:
-        pin.leave()  # where one is still in NCCL, and nobody waits for it
+        pin.leave()  # if the thread is still in NCCL and nobody waits for it
 
 
 def kept(communicator: Any) -> Any:
-    """Return a communicator that nothing but `let_go` can end.
+    """Return the communicator after keeping it from its destructor, until `let_go`.
 
-    CuPy's destructor destroys it, which can block for ever: at the end of the process, or whenever the
-    garbage collector finds it. So one reference is never given back by chance.
+    CuPy's destructor destroys a communicator, which can block for ever: at the end of the process, or
+    whenever the garbage collector finds it.
     """
     keep(communicator)
     return communicator
 
 
 class Communicators:
-    """Those of one set of ranks.
+    """NCCL's communicators of one set of ranks.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class Communicators:
         return self._made[algorithm]
 
     def all(self) -> list[Any]:
-        """Return those that there are, in the order in which they were made."""
+        """Return the existing ones, in the order of their creation."""
         return list(self._made.values())
 
     def make(self, algorithm: str) -> None:
@@ -140,17 +140,17 @@ class Communicators:
         Raises
         ------
         RankMismatch
-            On all ranks, if they ask for different ones.
+            On all ranks, if they request different algorithms.
         CommunicationError
             On all ranks, if it cannot be made.
         CollectiveTimeout
             If it took longer than the deadline.
         CommunicatorAborted
-            If this set was ended meanwhile.
+            If these communicators were ended meanwhile.
         """
         if algorithm in self._made:
             return
-        # NCCL would connect ranks that go by different algorithms, and hang or give wrong numbers.
+        # NCCL would connect ranks with different algorithms, and then hang or give wrong numbers.
         requested = [each.decode() for each in self._ranks.control.all_gather(algorithm.encode())]
         if len(set(requested)) > 1:
             listed = ", ".join(f"rank {rank}: {each!r}" for rank, each in enumerate(requested))
@@ -163,7 +163,7 @@ class Communicators:
         if made is None:
             raise CommunicationError(
                 f"NCCL's communicator for algorithm {algorithm!r} cannot be made ({why}); "
-                "NCCL_DEBUG=WARN tells more, and algorithm 'native' needs none"
+                "NCCL_DEBUG=WARN shows more, and algorithm 'native' needs none"
             )
         ending = TeardownThread(self._ranks.device)
         with self._lock:
@@ -178,7 +178,7 @@ class Communicators:
             )
 
     def check(self) -> None:
-        """Raise NCCL's error if it noticed that something failed. Local, from any thread."""
+        """Raise NCCL's error if it has noticed a failure. Local, from any thread."""
         with self._lock:  # `abort` frees what is looked at
             if self._ended or os.getpid() != self._process:
                 return
@@ -186,12 +186,12 @@ class Communicators:
                 communicator.check_async_error()
 
     def _end(self, end: Callable[[Any], None]) -> bool:
-        """Have what is still to be ended ended, once; return whether there is anything."""
+        """End all of them once; return False if they were ended before."""
         with self._lock:
             if self._ended or os.getpid() != self._process:
                 return False  # after a fork they are the parent's
             self._ended = True
-            # Each in its own thread: one that hangs in NCCL keeps no other from its end.
+            # Each in its own thread, so that one that hangs in NCCL does not delay the others.
             for ending, communicator in zip(self._endings, self._made.values(), strict=True):
                 ending.begin(end, communicator)
             return True
@@ -200,7 +200,7 @@ class Communicators:
         return all(ending.outcome() is not None for ending in self._endings)
 
     def _within(self, seconds: float) -> bool:
-        """Wait for the end of all for at most so long; return whether it came."""
+        """Wait at most so long until all have ended; return whether they have."""
         until = time.perf_counter() + seconds
         while not self._over():
             if time.perf_counter() > until:
@@ -209,26 +209,26 @@ class Communicators:
         return True
 
     def abort(self, seconds: float = ABORT_SECONDS) -> None:
-        """End all of them, whatever is under way. Local, from any thread; idempotent.
+        """Abort all of them, with the calls under way. Local, from any thread; idempotent.
 
         Parameters
         ----------
         seconds : float
-            How long NCCL is waited for. It goes on in a thread where it takes longer.
+            How long to wait for NCCL, which continues in a thread if it takes longer.
         """
         if self._end(_abort) and not self._within(seconds):
             logger.warning(
-                "NCCL has not let go of a communicator %.3g s after its abort; it goes on in a thread",
+                "NCCL has not ended a communicator %.3g s after its abort; it continues in a thread",
                 seconds,
             )
 
     def destroy(self) -> None:
-        """Free all of them, after all that was under way has ended. Blocks.
+        """Free all of them after all calls under way have ended. Blocks.
 
         Raises
         ------
         CollectiveTimeout
-            If NCCL does not let go before the deadline.
+            If NCCL does not finish before the deadline.
         """
         if not self._end(_destroy):
             return
@@ -244,16 +244,16 @@ class Communicators:
                 raise CommunicationError(f"NCCL cannot free a communicator: {why}")
 
     def release(self, seconds: float) -> bool:
-        """Free all of them as `destroy` does, but wait for at most so long; return whether all are.
+        """Free all of them as `destroy` does, but wait at most so long; return whether all are free.
 
-        NCCL does not free a communicator as long as there is a graph with one of its calls.
+        NCCL does not free a communicator while a graph with one of its calls exists.
         """
         return not self._end(_destroy) or self._within(seconds)
 
 
 def _abort(communicator: Any) -> None:
-    # No call begins any more. One that just has is out of NCCL by then, or waits in it for the other
-    # ranks, which is where NCCL's abort can meet it.
+    # No new call begins. A call that has just begun has left NCCL by then, or waits in it for the other
+    # ranks, where NCCL's abort can reach it.
     time.sleep(SETTLE_SECONDS)
     communicator.abort()
     let_go(communicator)
@@ -265,7 +265,7 @@ def _destroy(communicator: Any) -> None:
 
 
 class Needs:
-    """That a pinned algorithm's communicator is there."""
+    """The communicator of a pinned algorithm, as something that a call needs."""
 
     __slots__ = ("_algorithm", "_communicators", "_made")
 
@@ -277,7 +277,7 @@ class Needs:
         self._made = made
 
     def done(self) -> bool:
-        """Tell whether it is there."""
+        """Return whether it exists."""
         return self._algorithm in self._communicators
 
     def make(self) -> None:
