@@ -6,9 +6,9 @@ Run it on ranks that have a core each::
     mpiexec -n 2 python benchmarks/auto.py --collectives all_reduce -b 1K -e 256M -f 2
     HPCCOMM_TUNING_FILE=tuning.h5 mpiexec -n 2 python benchmarks/auto.py
 
-At each size every algorithm that applies is looked at; the fastest and the backend's own are then timed in turns
-with ``auto``, and timed again where ``auto`` is slower. The exit status is 1 if it stays more than 10 % slower than
-the best fixed choice somewhere. Where two calls take microseconds, 10 % is less than what a busy machine adds.
+At each size, every algorithm that applies is timed briefly. The fastest one and the backend's own are then timed in
+turns with ``auto``, and timed again if ``auto`` is slower. The exit status is 1 if ``auto`` stays more than 10 % slower
+than the best fixed choice at some size. For calls of a few microseconds, a busy machine adds more than 10 %.
 """
 
 import argparse
@@ -70,16 +70,16 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=0.004, help="about how long each time (%(default)s)"
     )
-    given = parser.parse_args()
-    sizes = list(Sizes(given.minbytes, given.maxbytes, given.stepfactor, 0).measured(4))
-    effort = Effort(given.blocks, given.seconds)
+    request = parser.parse_args()
+    sizes = list(Sizes(request.minbytes, request.maxbytes, request.stepfactor, 0).measured(4))
+    effort = Effort(request.blocks, request.seconds)
     slow = total = 0
     with hpccomm.new_comm() as comm:
-        memory = calls.arrays(calls.even("all_gather", given.maxbytes, comm.size))
+        memory = calls.arrays(calls.even("all_gather", request.maxbytes, comm.size))
         bench = Bench({0: comm}, memory, effort, every=True)
         if comm.rank == 0:
             print(f"# {comm.policy.shape}\n# auto goes by {comm.policy.source}")
-        for collective in given.collectives:
+        for collective in request.collectives:
             if comm.rank == 0:
                 print(f"#\n# {collective}\n{HEADING}", flush=True)
             swept = [0] if collective == "barrier" else sizes

@@ -49,7 +49,7 @@ class Unavailable(CannotMeasure):
 
 @dataclass(slots=True)
 class Line:
-    """What was found out about one promise: a figure for each try, and that of the other checkout."""
+    """The result for one promise: a figure for each try, and the figures of the other checkout."""
 
     promise: Promise
     tries: list[Figure] = field(default_factory=list)

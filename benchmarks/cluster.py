@@ -6,8 +6,8 @@ On a virtual cluster, as root, and on a real one::
         python benchmarks/cluster.py --link 1gbit
     srun -N 4 --ntasks-per-node 8 python benchmarks/cluster.py --link 100gbit --sizes 64M,1G
 
-Contenders take turns, so that a change of the network's speed meets all alike, and what each did is
-checked. hpccomm has several ways:
+Contenders take turns, so that a change of the network's speed affects all of them, and their results are
+checked. hpccomm takes part several times:
 
 auto            what a user gets: plain arrays, the algorithm that hpccomm chooses
 registered      auto on arrays of comm.empty
@@ -15,8 +15,8 @@ plan            auto, decided once
 hierarchical    shared memory inside a node and messages between nodes, plain arrays
 ring, ...       one of the other algorithms, plain arrays
 
-The limit is the time that the bytes take which must go through a node's link in one direction, with
-all ranks of the node behind one link that sends and receives at the same time.
+The limit is the time that a node's link needs for the bytes that must pass it in one direction. All ranks
+of a node share one link, which sends and receives at the same time.
 """
 
 import argparse
@@ -53,24 +53,24 @@ def main() -> int:
     parser.add_argument(
         "--interface", default="eth0", metavar="NAME", help="network of Gloo (default eth0)"
     )
-    given = parser.parse_args()
+    request = parser.parse_args()
     bare = MPI.COMM_WORLD.Dup()
     skipped: dict[str, str] = {}
     with ExitStack() as stack:
         comm = stack.enter_context(hpccomm.new_comm())
         on_node = max(comm.all_gather_object(comm.local_size))
         entered = [contenders.library(bare)]
-        for name in given.contenders:
+        for name in request.contenders:
             if name == GLOO:
-                entered += command.gloo_where_it_is(stack, bare, given.interface, skipped)
+                entered += command.gloo_where_it_is(stack, bare, request.interface, skipped)
             else:
                 entered.append(contenders.ours(name, comm, stack))
 
         def limit(case: "Case", _results: "dict[str, Result]") -> float:
-            return links.least_seconds(case, comm.num_nodes, on_node, given.link)
+            return links.least_seconds(case, comm.num_nodes, on_node, request.link)
 
-        what = f"that of a link of {given.link * 8 / 1e9:g} Gbit/s a node"
-        return command.Contest(comm, bare, entered, limit, what, given, skipped).run()
+        what = f"that of a link of {request.link * 8 / 1e9:g} Gbit/s a node"
+        return command.Contest(comm, bare, entered, limit, what, request, skipped).run()
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def judge(verdicts: Verdicts, alone: Stamps, both: Stamps, *, shared: bool) -> N
     if longer > 2 * shorter:
         text = f"the two are too unequal to tell: {longer:.2f} and {shorter:.2f} ms alone"
         if shared:
-            verdicts.told(f"{text} (ranks share a GPU)")
+            verdicts.note(f"{text} (ranks share a GPU)")
         else:
             verdicts.limit(False, text)
         return
@@ -162,8 +162,8 @@ def judge(verdicts: Verdicts, alone: Stamps, both: Stamps, *, shared: bool) -> N
     overlap = f"all_reduce and a matrix product overlap: {hidden:.0%} of the shorter is hidden"
     cost = f"together they take {together:.2f} x the longer"
     if shared:
-        verdicts.told(f"{overlap} (ranks share a GPU)")
-        verdicts.told(f"{cost} (ranks share a GPU; with one each it is at most {MOST:g})")
+        verdicts.note(f"{overlap} (ranks share a GPU)")
+        verdicts.note(f"{cost} (ranks share a GPU; with one each it is at most {MOST:g})")
     else:
         verdicts.limit(hidden >= HIDDEN, overlap)
         verdicts.limit(together <= MOST, f"{cost} (at most {MOST:g})")

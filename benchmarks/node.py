@@ -6,8 +6,8 @@ Run it on ranks that have a core each::
     mpiexec -n 2 python benchmarks/node.py --collectives all_reduce --sizes 64M,256M --rounds 21
     mpiexec -n 4 python benchmarks/node.py --output node.h5 --plot node.svg --rst node.rst
 
-Contenders take turns, so that a change of the machine's speed meets all alike, and what each did is
-checked. hpccomm has several ways:
+Contenders take turns, so that a change of the machine's speed affects all of them, and their results are
+checked. hpccomm takes part several times:
 
 auto         what a user gets: plain arrays, the algorithm that hpccomm chooses
 registered   shared memory, arrays of comm.empty
@@ -48,20 +48,20 @@ def main() -> int:
         sizes="8,1K,16K,64K,1M,16M,64M",
         rounds=11,
     )
-    given = parser.parse_args()
+    request = parser.parse_args()
     bare = MPI.COMM_WORLD.Dup()
     skipped: dict[str, str] = {}
     with ExitStack() as stack:
         comm = stack.enter_context(hpccomm.new_comm())
         entered = [contenders.library(bare)]
-        for name in given.contenders:
+        for name in request.contenders:
             if name == GLOO:
                 entered += command.gloo_where_it_is(stack, bare, "lo", skipped)
             elif name == COPY:
                 entered.append(contenders.copy())
             else:
                 entered.append(contenders.ours(name, comm, stack))
-        return command.Contest(comm, bare, entered, memcpy, "memcpy", given, skipped).run()
+        return command.Contest(comm, bare, entered, memcpy, "memcpy", request, skipped).run()
 
 
 def memcpy(_case: "Case", results: "dict[str, Result]") -> float:

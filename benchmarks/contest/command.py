@@ -41,7 +41,7 @@ def add_arguments(
     )
     parser.add_argument(
         "--sizes",
-        type=lambda given: tuple(readers.size(part) for part in readers.listed(given)),
+        type=lambda text: tuple(readers.size(part) for part in readers.listed(text)),
         default=sizes,
         metavar="SIZE[,SIZE...]",
         help=f"bytes, with K, M or G (default {sizes})",
@@ -70,8 +70,8 @@ def add_arguments(
     parser.add_argument("--rst", type=Path, metavar="FILE", help="write it as reStructuredText")
 
 
-def _collectives(given: str) -> tuple[str, ...]:
-    names = readers.listed(given)
+def _collectives(text: str) -> tuple[str, ...]:
+    names = readers.listed(text)
     for name in names:
         if name not in COLLECTIVES:
             raise argparse.ArgumentTypeError(
@@ -80,8 +80,8 @@ def _collectives(given: str) -> tuple[str, ...]:
     return names
 
 
-def _contenders(given: str) -> tuple[str, ...]:
-    names = readers.listed(given)
+def _contenders(text: str) -> tuple[str, ...]:
+    names = readers.listed(text)
     ways = (GLOO, COPY, PLAN, REGISTERED, *SETTINGS, *policy.NAMES)
     for name in names:
         if name not in ways:
@@ -136,22 +136,22 @@ class Contest:
 
     def run(self) -> int:
         """Measure everything, and write it. Collective; returns the exit status on every rank."""
-        given, root = self.arguments, self.comm.rank == 0
+        request, root = self.arguments, self.comm.rank == 0
         info = self._info()
         with ExitStack() as stack:
             writer: Any = None
             if root:
-                if given.plot is not None:
-                    check_place(given.plot)
+                if request.plot is not None:
+                    check_place(request.plot)
                     new_figure(1, 1)  # raises before the work where matplotlib is missing
-                if given.output is not None:
+                if request.output is not None:
                     from hpccomm.results.writer import Writer
 
-                    writer = stack.enter_context(Writer(given.output, info))
+                    writer = stack.enter_context(Writer(request.output, info))
                 print("".join(f"# {name}: {value}\n" for name, value in self._facts().items()))
             done: list[list[Line]] = []
-            for name in given.collectives:
-                lines = [self._measure(name, nbytes) for nbytes in given.sizes]
+            for name in request.collectives:
+                lines = [self._measure(name, nbytes) for nbytes in request.sizes]
                 done.append(lines)
                 if root:
                     print(tables.text(lines, self.contenders), flush=True)
@@ -206,11 +206,11 @@ class Contest:
         return race(case, self.contenders, self.bare, rounds, limit=self.limit)
 
     def _draw(self, done: Sequence[Sequence[Line]]) -> None:
-        """Write the page and the picture that were asked for. On rank 0."""
-        given, said = self.arguments, self._facts()
-        if given.rst is not None:
+        """Write the page and the picture that the command line names. On rank 0."""
+        request, said = self.arguments, self._facts()
+        if request.rst is not None:
             body = tables.restructured(done, self.contenders)
-            given.rst.write_text(f"{tables.fields(said)}\n{body}")
-        if given.plot is not None:
+            request.rst.write_text(f"{tables.fields(said)}\n{body}")
+        if request.plot is not None:
             title = ", ".join(said[name] for name in ("library", "ranks", "machine", "date"))
-            save(picture.draw(done, self.contenders, title), given.plot)
+            save(picture.draw(done, self.contenders, title), request.plot)

@@ -1,10 +1,10 @@
 """The turns that contenders take, and what is made of their times.
 
-In a round each contender has one turn, so that a change of the machine's speed meets all alike; the
+In a round, each contender has one turn, so that a change of the machine's speed affects all of them. The
 order moves on by one from round to round, so that none profits from its place. A turn begins with a
-barrier and is a block of calls, long enough for the clock where a call is short. Its time is the
-block's over the number of calls; that of all ranks is the slowest's. Figures are medians over the
-rounds, and ratios are medians of the ratios within a round.
+barrier. It is a block of calls, long enough for the clock. Its time is the time of the block divided by the
+number of calls, on the slowest rank. Figures are medians over the rounds, and ratios are medians of the
+ratios within a round.
 """
 
 import gc
@@ -78,7 +78,7 @@ def compete(
     rounds : int
         Turns of each.
     calls : int, optional
-        Calls of a turn; found by the time of the first calls unless it is given.
+        Calls of a turn; by default as many as fill a few milliseconds.
     between : callable, optional
         Called after each turn, outside of the clock: waits for what calls only started.
 

@@ -1,4 +1,4 @@
-"""What a benchmark says of a figure that has a limit: one line, which other programs can look for."""
+"""Verdicts on figures that have a limit: one line each, in a form that other programs can search for."""
 
 PASS, FAIL, INFO = "PASS", "FAIL", "INFO"
 
@@ -21,7 +21,7 @@ class Verdicts:
         self.failed |= not ok
         self._say(PASS if ok else FAIL, text)
 
-    def told(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Say what was measured where no limit holds."""
         self._say(INFO, text)
 
