@@ -2,18 +2,20 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 
-from hpccomm.contracts.backend import Backend, Start
+from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.execution import Program, Runner, Variants, compiled
 from hpccomm.dispatch.one_rank import by_messages, lengths_of, nbytes_of, segment_elements
+from hpccomm.dispatch.route import Route
 from hpccomm.dispatch.sharing import Sharing
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder
@@ -31,24 +33,6 @@ DEFAULT_CHANNELS = 2
 MOST_SEGMENTS = 1 << 14
 """An array is cut into about so many at most: their number is the length of a program. Through a room
 that is too small for that nothing is staged."""
-
-
-class Started(NamedTuple):
-    """What runs an algorithm.
-
-    Attributes
-    ----------
-    start : callable
-        ``start(send, recv)`` gives the polled steps.
-    segment : int or None
-        Bytes that are moved at a time, where it cuts the array.
-    reached : str
-        How the ranks of a node reach each other's arrays; empty where it only sends messages.
-    """
-
-    start: Start
-    segment: int | None
-    reached: str
 
 
 class AlgorithmRunner:
@@ -76,9 +60,14 @@ class AlgorithmRunner:
         self._runner = Runner(backend.collectives)
         self._folders: dict[tuple[ReduceOp, DType], Folder] = {}
 
-    def start(
-        self, asked: Signature, call: Signature, pick: policy.Pick, deterministic: bool
-    ) -> Started:
+    def route(
+        self,
+        asked: Signature,
+        call: Signature,
+        pick: policy.Pick,
+        deterministic: bool,
+        choice: Choice,
+    ) -> Route:
         """Return what runs an algorithm.
 
         Parameters
@@ -91,6 +80,9 @@ class AlgorithmRunner:
             The algorithm.
         deterministic : bool
             Whether contributions are folded in rank order.
+        choice : Choice
+            The decision, without what is known of the algorithm: the bytes that are moved at a time, and
+            how the ranks of a node reach each other's arrays.
         """
         found = ALGORITHMS[call.collective][pick.algorithm]
         fold = None if call.op is None else self._folder(call.op, call.dtype)
@@ -100,7 +92,7 @@ class AlgorithmRunner:
             schedule = self._schedule(builds[Reach.APART], call, pick)
             program = self._compiled(schedule, call)
             start = partial(self._runner.steps, program, call.dtype, fold)
-            return Started(start, nbytes_of(schedule.segment, itemsize), "")
+            return Route(replace(choice, segment=nbytes_of(schedule.segment, itemsize)), start)
         sharing = self._sharing
         assert sharing is not None
         likely, scratch, reached = self._likely(builds, call, pick, sharing)
@@ -115,7 +107,9 @@ class AlgorithmRunner:
             room=sharing.room,
         )
         start = partial(self._runner.formed, forms, call.dtype, fold)
-        return Started(start, nbytes_of(likely.segment, itemsize), reached)
+        segment = nbytes_of(likely.segment, itemsize)
+        reason = f"{choice.reason}; {reached}"
+        return Route(replace(choice, segment=segment, reason=reason), start)
 
     def _builds(self, call: Signature, found: Algorithm, deterministic: bool) -> dict[Reach, Build]:
         """Return what makes the schedules of an algorithm's forms."""

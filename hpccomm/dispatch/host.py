@@ -10,7 +10,7 @@ from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dispatch import policy
-from hpccomm.dispatch.algorithms import AlgorithmRunner, Started
+from hpccomm.dispatch.algorithms import AlgorithmRunner
 from hpccomm.dispatch.execution import ScratchBuffer
 from hpccomm.dispatch.route import After, Before, Route, with_pre_and_post
 from hpccomm.dispatch.sharing import memory_way, sharing
@@ -82,15 +82,18 @@ class HostDispatch:
             deterministic=deterministic,
         )
         before, after = self._before(call), self._after(call, decision.algorithm)
+        choice = Choice(
+            call.name, "host", backend.name, decision.algorithm, None, False, decision.reason
+        )
         if decision.algorithm == policy.NATIVE:
             assert native is not None
-            choice = self._choice(call, decision)
-            return with_pre_and_post(choice, before, _polled(native), native.run, after)
-        if deterministic and call.description.prefix and call.accumulator != call.dtype:
-            return self._widened(call, decision)
-        started = self._own.start(call, inner, decision.pick, deterministic)
-        choice = self._choice(call, decision, started)
-        return with_pre_and_post(choice, before, started.start, None, after)
+            route = Route(choice, _polled(native), native.run)
+        elif deterministic and call.description.prefix and call.accumulator != call.dtype:
+            wide = replace(inner, dtype=call.accumulator, in_place=False)
+            route = _widened(self._own.route(call, wide, decision.pick, True, choice))
+        else:
+            route = self._own.route(call, inner, decision.pick, deterministic, choice)
+        return with_pre_and_post(route, before, after)
 
     def registered(self, *arrays: Buffer) -> bool:
         """Tell whether this rank has arrays, all of them in memory that its peers map. Local."""
@@ -99,40 +102,6 @@ class HostDispatch:
             return False
         held = [shared.holds(each) for each in arrays if each is not None and each.size]
         return bool(held) and all(held)
-
-    def _choice(
-        self, call: Signature, decision: policy.Decision, started: Started | None = None
-    ) -> Choice:
-        segment, reason = None, decision.reason
-        if started is not None:
-            segment = started.segment
-            reason = f"{reason}; {started.reached}" if started.reached else reason
-        return Choice(
-            collective=call.name,
-            path="host",
-            backend=self._backend.name,
-            algorithm=decision.algorithm,
-            segment=segment,
-            registered=False,
-            reason=reason,
-        )
-
-    def _widened(self, call: Signature, decision: policy.Decision) -> Route:
-        """Scan narrow floats in float32, so that they are rounded once and not at each hop."""
-        wide = replace(call.summed, dtype=call.accumulator, in_place=False)
-        started = self._own.start(call, wide, decision.pick, True)
-
-        def start_wide(send: Buffer, recv: Buffer) -> Steps:
-            assert send is not None
-            assert recv is not None
-            result = np.empty(recv.size, np.float32)
-            yield from started.start(send.astype(np.float32), result)
-            with np.errstate(over="ignore", invalid="ignore"):
-                np.copyto(recv, result, casting="unsafe")
-
-        choice = self._choice(call, decision, started)
-        before, after = self._before(call), self._after(call, decision.algorithm)
-        return with_pre_and_post(choice, before, start_wide, None, after)
 
     def _before(self, call: Signature) -> Before | None:
         """Return what makes the contribution of `send`, or None if it is that itself."""
@@ -162,6 +131,20 @@ class HostDispatch:
             neutral = identity(call.op, call.dtype)
             return lambda recv: None if recv is None else recv.fill(neutral)
         return None
+
+
+def _widened(route: Route) -> Route:
+    """Scan narrow floats in float32, so that they are rounded once and not at each hop."""
+
+    def start(send: Buffer, recv: Buffer) -> Steps:
+        assert send is not None
+        assert recv is not None
+        result = np.empty(recv.size, np.float32)
+        yield from route.start(send.astype(np.float32), result)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.copyto(recv, result, casting="unsafe")
+
+    return Route(route.choice, start)
 
 
 def _polled(native: Native) -> Start:

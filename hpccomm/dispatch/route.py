@@ -31,12 +31,11 @@ class Route:
     run: Run | None = None
 
 
-def with_pre_and_post(
-    choice: Choice, before: Before | None, start: Start, run: Run | None, after: After | None
-) -> Route:
-    """Return the way that does `before` to what is sent and `after` to what is received."""
+def with_pre_and_post(route: Route, before: Before | None, after: After | None) -> Route:
+    """Return the route that does `before` to what is sent and `after` to what is received."""
     if before is None and after is None:
-        return Route(choice, start, run)
+        return route
+    start, run = route.start, route.run
 
     def start_all(send: Buffer, recv: Buffer) -> Steps:
         yield from start(before(send) if before else send, recv)
@@ -44,12 +43,11 @@ def with_pre_and_post(
             after(recv)
 
     if run is None:
-        return Route(choice, start_all)
-    blocking = run
+        return Route(route.choice, start_all)
 
     def run_all(send: Buffer, recv: Buffer) -> None:
-        blocking(before(send) if before else send, recv)
+        run(before(send) if before else send, recv)
         if after:
             after(recv)
 
-    return Route(choice, start_all, run_all)
+    return Route(route.choice, start_all, run_all)

@@ -46,7 +46,7 @@ class PendingCall:
     event : int
         Comes after them; 0 as long as none was recorded.
     owner : object or None
-        Ends the event with the flight; None where it belongs to the `PendingCalls`.
+        Ends the event with the call; None where it belongs to the `PendingCalls`.
     captured : bool
         Whether they were recorded into a graph: the event can be waited for on a stream alone.
     over : bool
@@ -83,7 +83,7 @@ class PendingCalls:
     check : callable
         Raises if the library noticed that something failed.
     lost : callable
-        ``lost(flight, error)`` is told, once, of what failed (``error``) or whose deadline passed
+        ``lost(call, error)`` is called once with what failed (``error``) or whose deadline passed
         (None), and returns the error. From the watchdog's thread.
 
     Attributes
@@ -129,39 +129,39 @@ class PendingCalls:
         if self._is_capturing(stream):
             self._graphs.append(keep)
             return
-        flight = self._open
+        call = self._open
         if (
-            flight is not None
-            and flight.stream == stream
+            call is not None
+            and call.stream == stream
             and begin - self._shared <= MARK_SECONDS
-            and timeout >= flight.timeout
+            and timeout >= call.timeout
             and label[1] < MARK_BYTES
             and holder is not None
         ):
             # Without the lock: if the watchdog records the event just now, that comes after this call.
-            flight.keep.append(keep)
-            flight.label, flight.sequence = label, sequence
+            call.keep.append(keep)
+            call.label, call.sequence = label, sequence
             return
         with self._lock:
-            flight = self._open
-            if flight is not None and flight.stream != stream:
-                self._mark(flight)
-                flight = None
-            if flight is None:
-                flight = self._open = PendingCall(
+            call = self._open
+            if call is not None and call.stream != stream:
+                self._mark(call)
+                call = None
+            if call is None:
+                call = self._open = PendingCall(
                     stream, holder, begin, begin + timeout, timeout, label, sequence, [keep]
                 )
             else:
-                flight.keep.append(keep)
-                flight.label, flight.sequence = label, sequence
-                if begin + timeout < flight.expires:
-                    flight.expires, flight.timeout = begin + timeout, timeout
+                call.keep.append(keep)
+                call.label, call.sequence = label, sequence
+                if begin + timeout < call.expires:
+                    call.expires, call.timeout = begin + timeout, timeout
             if begin - self._shared > MARK_SECONDS or label[1] >= MARK_BYTES or holder is None:
                 self._shared = begin
-                self._mark(flight)
+                self._mark(call)
                 self._let_go()
 
-    def depart(
+    def note_alone(
         self,
         stream: int,
         holder: object,
@@ -171,10 +171,10 @@ class PendingCalls:
         label: tuple[str, int],
         sequence: int,
     ) -> PendingCall:
-        """Remember a call as `note` does, with an event of its own. Returns its flight."""
+        """Remember a call as `note` does, with an event of its own. Returns it as pending."""
         owner = streams.owned_event()
         captured = bool(self._is_capturing(stream))
-        flight = PendingCall(
+        call = PendingCall(
             stream,
             holder,
             begin,
@@ -189,23 +189,23 @@ class PendingCalls:
         )
         with self._lock:
             if captured:
-                streams.record(flight.event, stream)
-                self._graphs.append(flight)
+                streams.record(call.event, stream)
+                self._graphs.append(call)
             else:
-                self._mark(flight)
+                self._mark(call)
                 self._let_go()
-        return flight
+        return call
 
-    def _mark(self, flight: PendingCall) -> None:
-        """Record the event of a flight. Under the lock."""
-        if flight is self._open:
+    def _mark(self, call: PendingCall) -> None:
+        """Record the event of a call. Under the lock."""
+        if call is self._open:
             self._open = None
         with streams.on_device(self._device):  # the default stream has the same number on each
-            if not flight.event:
-                flight.event = self._take()
-            streams.record(flight.event, flight.stream)
-        flight.holder = None
-        self._under_way.append(flight)
+            if not call.event:
+                call.event = self._take()
+            streams.record(call.event, call.stream)
+        call.holder = None
+        self._under_way.append(call)
 
     def _take(self) -> int:
         return self._events.pop() if self._events else streams.make_event()
@@ -230,35 +230,35 @@ class PendingCalls:
         """Let go of what is done, up to the first that is not. Under the lock; short."""
         under_way = self._under_way
         while under_way and (under_way[0].over or streams.ready(under_way[0].event)):
-            self._land(under_way.popleft())
+            self._finish(under_way.popleft())
 
     def _sweep(self) -> None:
         """Let go of all that is done, whichever streams others still wait on. Under the lock."""
         for _ in range(len(self._under_way)):
-            flight = self._under_way.popleft()
-            if flight.over or streams.ready(flight.event):
-                self._land(flight)
+            call = self._under_way.popleft()
+            if call.over or streams.ready(call.event):
+                self._finish(call)
             else:
-                self._under_way.append(flight)
+                self._under_way.append(call)
 
-    def _land(self, flight: PendingCall) -> None:
-        flight.over = True
-        flight.keep = []
-        if flight.owner is None:
-            self._give(flight.event)
+    def _finish(self, call: PendingCall) -> None:
+        call.over = True
+        call.keep = []
+        if call.owner is None:
+            self._give(call.event)
 
-    def landed(self, flight: PendingCall) -> bool:
-        """Tell whether a flight of `depart` is over. Never blocks.
+    def done(self, call: PendingCall) -> bool:
+        """Tell whether a call of `note_alone` is over. Never blocks.
 
         Raises
         ------
         CommunicationError
             If CUDA has failed.
         """
-        if not flight.over and streams.ready(flight.event):
-            flight.over = True
-            flight.keep = []
-        return flight.over
+        if not call.over and streams.ready(call.event):
+            call.over = True
+            call.keep = []
+        return call.over
 
     def idle(self) -> bool:
         """Tell whether nothing is under way, having recorded the events that are missing."""
@@ -292,26 +292,26 @@ class PendingCalls:
         except RuntimeError as error:  # CUDA's: nothing that is asked of it will come any more
             self._give_up(None, CommunicationError(f"CUDA has failed: {error}"))
             return
-        for flight in self._all():
-            if now > flight.expires:
-                self._give_up(flight, None)
+        for call in self._all():
+            if now > call.expires:
+                self._give_up(call, None)
                 return
 
     def _all(self) -> tuple[PendingCall, ...]:
         """Return what is under way, and what is being issued."""
         with self._lock:
-            flights = [*self._under_way]
+            calls = [*self._under_way]
             if self._open is not None:
-                flights.append(self._open)
+                calls.append(self._open)
         entered = self.entered
         if entered is not None:
             begin, timeout, label, sequence = entered
-            flights.append(PendingCall(0, None, begin, begin + timeout, timeout, label, sequence))
-        return tuple(flights)
+            calls.append(PendingCall(0, None, begin, begin + timeout, timeout, label, sequence))
+        return tuple(calls)
 
-    def _give_up(self, flight: PendingCall | None, error: CommunicationError | None) -> None:
+    def _give_up(self, call: PendingCall | None, error: CommunicationError | None) -> None:
         self._ended = True
-        told = self._lost(flight, error)
+        told = self._lost(call, error)
         for each in self._all():
             each.error = each.error or told
 

@@ -2,7 +2,7 @@
 
 A communicator that enters a call that blocks in a library notes so at its `Station`. When such a call
 has outlived its deadline, the watchdog reports what hangs, since when and where in the program, and
-ends the job: nothing else can release a blocked call. Calls on a device's streams (`Flights`) are
+ends the job: nothing else can release a blocked call. Calls on a device's streams (`PendingCalls`) are
 looked after in the same way; those it can release.
 """
 

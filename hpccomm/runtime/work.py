@@ -90,12 +90,12 @@ class DeviceWork(Work):
     `wait`, `done` and `exception` may be called from any thread, any number of times.
     """
 
-    __slots__ = ("_current", "_expired", "_flight", "_flights", "_gate", "_on_raise")
+    __slots__ = ("_call", "_current", "_expired", "_gate", "_on_raise", "_pending")
 
     def __init__(
         self,
-        flights: PendingCalls,
-        flight: PendingCall,
+        calls: PendingCalls,
+        call: PendingCall,
         *,
         result: Any,
         gate: Gate,
@@ -103,8 +103,8 @@ class DeviceWork(Work):
         expired: Callable[[PendingCall, float], CommunicationError],
         raised: Callable[[], None],
     ) -> None:
-        self._flights = flights
-        self._flight = flight
+        self._pending = calls
+        self._call = call
         self._result = result
         self._gate = gate
         self._current = current
@@ -139,20 +139,20 @@ class DeviceWork(Work):
             If the host is to wait for an operation that was recorded into a graph.
         """
         _check_block(block)
-        flight = self._flight
-        limit = flight.timeout if timeout is None else check_seconds("timeout", timeout)
+        call = self._call
+        limit = call.timeout if timeout is None else check_seconds("timeout", timeout)
         self._raise()
         if block or (block is None and timeout is not None):
             self._refuse_captured("wait for the graph that was launched instead")
             wait(
-                lambda: self._flights.landed(flight),
+                lambda: self._pending.done(call),
                 timeout=limit,
                 gate=self._gate,
-                expired=lambda elapsed: self._expired(flight, elapsed),
+                expired=lambda elapsed: self._expired(call, elapsed),
             )
             self._raise()
-        if not flight.over or flight.captured:
-            streams.order(flight.event, self._current()[0])
+        if not call.over or call.captured:
+            streams.order(call.event, self._current()[0])
         return self._result
 
     def done(self) -> bool:
@@ -163,14 +163,14 @@ class DeviceWork(Work):
         UsageError
             If it was recorded into a graph, and so is none that is under way.
         """
-        if self._flight.error is not None or self._gate.error is not None:
+        if self._call.error is not None or self._gate.error is not None:
             return True
         self._refuse_captured("ask the stream on which the graph was launched")
-        return self._flights.landed(self._flight)
+        return self._pending.done(self._call)
 
     def exception(self) -> BaseException | None:
         """Return what ended the operation, or None if nothing did so far. Does not block."""
-        return self._flight.error or (None if self._flight.over else self._gate.error)
+        return self._call.error or (None if self._call.over else self._gate.error)
 
     def _raise(self) -> None:
         error = self.exception()
@@ -179,15 +179,15 @@ class DeviceWork(Work):
             raise error
 
     def _refuse_captured(self, remedy: str) -> None:
-        if self._flight.captured:
+        if self._call.captured:
             raise UsageError(
                 f"this operation was recorded into a CUDA graph and is not under way; {remedy}"
             )
 
     def __repr__(self) -> str:
-        flight = self._flight
-        state = "failed" if self.exception() else "done" if flight.over else "under way"
-        where = " (recorded into a graph)" if flight.captured else ""
+        call = self._call
+        state = "failed" if self.exception() else "done" if call.over else "under way"
+        where = " (recorded into a graph)" if call.captured else ""
         return f"<hpccomm.Work on a device, {state}{where}>"
 
 

@@ -155,7 +155,7 @@ class StreamIssuer:
                 streams.order(event, own)
                 launch(send, recv, own)
                 sequence = self._calls.sequence
-                under_way = pending.depart(
+                under_way = pending.note_alone(
                     own, self._own, keep, perf_counter(), limit, label, sequence
                 )
                 # A captured event belongs to the graph until the capture ends.
