@@ -27,7 +27,6 @@ from hpccomm.memory.cuda.aliases import aliased, landing
 from hpccomm.memory.cuda.memory import copy
 from hpccomm.memory.cuda.streams import drop_event, make_event, ready, record, used
 from hpccomm.runtime.lifetime import keep
-from hpccomm.runtime.waiting import completed
 from hpccomm.settings import Settings
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class CudaAwareDispatch:
         self._reason = reason
         self._schedules = DeviceSchedules(backend.rank, backend.topology, device, settings.segment)
         self._runner = Alternating(backend.collectives, device)
-        self._turns = SendOrder()
+        self._order = SendOrder()
         self._claimed = True
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
@@ -101,15 +100,8 @@ class CudaAwareDispatch:
             why = "the shortest estimated time of hpccomm's algorithms"
         ordered = f"; {policy.IN_ORDER}" if deterministic else ""
         planned = self._schedules.planned(call, name, deterministic)
-        choice = Choice(
-            collective=call.name,
-            path="cuda",
-            backend=self.name,
-            algorithm=name,
-            segment=planned.segment,
-            registered=False,
-            reason=f"{why}{ordered}; MPI is given device memory, since {self._reason}",
-        )
+        reason = f"{why}{ordered}; MPI is given device memory, since {self._reason}"
+        choice = Choice(call.name, "cuda", self.name, name, planned.segment, False, reason)
         return DeviceRoute(choice, start=partial(self._steps, planned))
 
     def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceRoute:
@@ -149,7 +141,7 @@ class CudaAwareDispatch:
             transport.irecv(landing(piece.data.pointer, piece.data.nbytes), piece.peer, tag)
             for piece in receives
         ]
-        turns = [self._turns.take(piece.peer, tag) for piece in sends]
+        tickets = [self._order.take(piece.peer, tag) for piece in sends]
 
         def steps() -> Steps:
             kept: list[object] = []
@@ -161,13 +153,11 @@ class CudaAwareDispatch:
                 while not ready(event):
                     yield False
                 drop_event(event)
-                for (pointer, piece), turn in zip(leaving, turns, strict=True):
-                    while not turn.come():
-                        yield False
-                    data = aliased(pointer, piece.data.nbytes)
-                    requests.append(transport.isend(data, piece.peer, tag))
-                    turn.over()
-                yield from completed(requests)
+                outgoing = [
+                    (piece.peer, aliased(pointer, piece.data.nbytes), ticket)
+                    for (pointer, piece), ticket in zip(leaving, tickets, strict=True)
+                ]
+                yield from self._order.sent(transport, outgoing, tag, requests)
             except BaseException:  # the call failed, or nobody goes on with it
                 keep(requests, kept)
                 raise

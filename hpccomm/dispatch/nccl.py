@@ -222,15 +222,7 @@ class NcclDispatch:
         return launch
 
     def _choice(self, collective: str, algorithm: str, reason: str, segment: int | None) -> Choice:
-        return Choice(
-            collective=collective,
-            path="cuda",
-            backend=self.name,
-            algorithm=algorithm,
-            segment=segment,
-            registered=False,
-            reason=reason,
-        )
+        return Choice(collective, "cuda", self.name, algorithm, segment, False, reason)
 
 
 def _overlap(a: Span, b: Span) -> bool:

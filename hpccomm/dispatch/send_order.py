@@ -1,6 +1,11 @@
 """Messages that leave in the order in which they were begun, whichever is ready first."""
 
 from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from hpccomm.contracts.transport import Request, Steps, Transport
+from hpccomm.runtime.waiting import completed
 
 
 class Ticket:
@@ -34,3 +39,30 @@ class SendOrder:
         number = counts[1]
         counts[1] = number + 1
         return Ticket(number, counts)
+
+    def sent(
+        self,
+        transport: Transport,
+        outgoing: Sequence[tuple[int, Any, Ticket]],
+        tag: int,
+        requests: list[Request],
+    ) -> Steps:
+        """Send messages, each once those before it have left; wait, polled, until all is complete.
+
+        Parameters
+        ----------
+        transport : Transport
+            Moves them.
+        outgoing : sequence of (int, ndarray of uint8, Ticket)
+            The receiver of each, its bytes, and its place.
+        tag : int
+            The transport's.
+        requests : list of Request
+            What is under way besides; the messages join it.
+        """
+        for peer, data, ticket in outgoing:
+            while not ticket.come():
+                yield False
+            requests.append(transport.isend(data, peer, tag))
+            ticket.over()
+        yield from completed(requests)

@@ -33,7 +33,6 @@ from hpccomm.memory.cuda.streams import (
     record,
 )
 from hpccomm.runtime.lifetime import keep
-from hpccomm.runtime.waiting import completed
 
 SLOTS = 3
 """Parts that have memory at once: one on its way to the host, one communicated, one on its way back."""
@@ -157,7 +156,7 @@ class StagedDispatch:
         self._reason = f"{THROUGH_HOST}, since {reason}"
         self._part_bytes = part_bytes
         self._streams: tuple[Any, Any] | None = None
-        self._turns = SendOrder()
+        self._order = SendOrder()
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
@@ -329,20 +328,15 @@ class StagedDispatch:
         requests: list[Request] = [
             self._messages.irecv(_bytes(block, piece), piece.peer, tag) for piece, block in landings
         ]
-        turns = [self._turns.take(piece.peer, tag) for piece in sends]
-
-        def moved() -> Steps:
-            yield from self._fetched(leaving, stream)
-            for (piece, block), turn in zip(leaving, turns, strict=True):
-                while not turn.come():
-                    yield False
-                requests.append(self._messages.isend(_bytes(block, piece), piece.peer, tag))
-                turn.over()
-            yield from completed(requests)
+        outgoing = [
+            (piece.peer, _bytes(block, piece), self._order.take(piece.peer, tag))
+            for piece, block in leaving
+        ]
 
         def steps() -> Steps:
             try:
-                yield from moved()
+                yield from self._fetched(leaving, stream)
+                yield from self._order.sent(self._messages, outgoing, tag, requests)
             except BufferMismatch:  # all are complete, and the one that does not fit is lost
                 for _, block in (*landings, *leaving):
                     POOL.give_back(block)

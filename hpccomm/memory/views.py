@@ -50,9 +50,8 @@ def view(x: object, name: str) -> View:
     """
     if type(x) is np.ndarray:
         return x
-    if on_device(x):
-        return devices.device_view(x, name)
-    return _host_view(x, name)
+    seen = devices.device_view(x, name)
+    return _host_view(x, name) if seen is None else seen
 
 
 def host_view(x: object, name: str) -> Array:

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -201,7 +200,12 @@ class DeviceLane(Lane):
 
     def _queue(self, call: Call) -> Queue:
         """Return the stream on which a call's arrays are ready, and its result will be."""
-        return streams.current(_array(call), self.device) if call.queue is None else call.queue
+        if call.queue is not None:
+            return call.queue
+        if call.result is None:
+            return streams.current(call.keep[0], self.device)
+        seen: Any = call.recv
+        return streams.current(call.result, self.device, None if seen is None else seen.kind)
 
     # Carrying calls out.
 
@@ -391,39 +395,10 @@ class DeviceLane(Lane):
                 assert route.start is not None
                 self._calls.drive("self-check", route.start(pointer, pointer, stream))
             else:
-                self._try_launch(route, pointer, (stream, holder), x, control)
+                name = route.choice.backend
+                self.issuer.try_out(name, route.launch, pointer, (stream, holder), x, control)
             result: NDArray[Any] = cupy().asnumpy(x)
         yield route.choice, result
-
-    def _try_launch(
-        self, route: DeviceRoute, pointer: int, queue: Queue, x: Any, control: Control
-    ) -> None:
-        calls, pending, label = self._calls, self.issuer.pending, ("self-check", int(x.nbytes))
-        assert route.launch is not None
-        begin = perf_counter()
-        pending.entered = (begin, calls.timeout, label, 0)
-        failure = ""
-        try:
-            route.launch(pointer, pointer, queue[0])
-        except Exception as error:  # noqa: BLE001 (sent to all ranks, and raised)
-            failure = str(error) or repr(error)
-        pending.entered = None
-        failure = control.objections(failure)
-        if failure:
-            raise CommunicationError(
-                f"self-check of communicator {calls.name!r}: a call on device arrays over "
-                f"{route.choice.backend} cannot be issued ({failure})",
-                communicator=calls.name,
-                rank=calls.backend.rank,
-                operation="self-check",
-            )
-        pending.note(*queue, x, begin, calls.timeout, label, 0)
-        calls.drive("self-check", self._idle())
-
-    def _idle(self) -> Steps:
-        """Return steps that end once nothing is under way."""
-        while not self.issuer.pending.idle():
-            yield False
 
     def settling(self) -> Steps:
         """Return steps that end once nothing is under way, or the communicator has failed."""

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, NoReturn
 
+from hpccomm.backends.control import Control
 from hpccomm.contracts.device import DeviceBackend, Launch
+from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.streams import Queue
@@ -173,6 +175,42 @@ class StreamIssuer:
             expired=self._expired,
             raised=self.forget_failure,
         )
+
+    def try_out(
+        self, way: str, launch: Launch, pointer: int, queue: Queue, x: Any, control: Control
+    ) -> None:
+        """Issue a call of the self-check in place on `x`, and wait for it. Collective; blocks.
+
+        Raises
+        ------
+        CommunicationError
+            On every rank, if the call cannot be issued on one.
+        """
+        calls, pending, label = self._calls, self.pending, ("self-check", int(x.nbytes))
+        begin = perf_counter()
+        pending.entered = (begin, calls.timeout, label, 0)
+        failure = ""
+        try:
+            launch(pointer, pointer, queue[0])
+        except Exception as error:  # noqa: BLE001 (sent to all ranks, and raised)
+            failure = str(error) or repr(error)
+        pending.entered = None
+        failure = control.objections(failure)
+        if failure:
+            raise CommunicationError(
+                f"self-check of communicator {calls.name!r}: a call on device arrays over {way} cannot "
+                f"be issued ({failure})",
+                communicator=calls.name,
+                rank=calls.backend.rank,
+                operation="self-check",
+            )
+        pending.note(*queue, x, begin, calls.timeout, label, 0)
+        calls.drive("self-check", self._idle())
+
+    def _idle(self) -> Steps:
+        """Return steps that end once nothing is under way."""
+        while not self.pending.idle():
+            yield False
 
     def own_stream(self) -> int:
         """Return the stream of asynchronous calls."""

@@ -11,7 +11,8 @@ from typing import Any
 from hpccomm.contracts.device import Piece
 from hpccomm.contracts.transport import CALLS, CHANNELS, Request, Steps, Transport
 from hpccomm.dispatch.execution.enqueued import DeviceProgram
-from hpccomm.dispatch.execution.runner import FIRST_TAG, PATIENT_POLLS
+from hpccomm.dispatch.execution.runner import FIRST_TAG
+from hpccomm.dispatch.execution.suspects import NONE, PATIENT_POLLS, suspected
 from hpccomm.memory.cuda.aliases import aliased
 from hpccomm.memory.cuda.streams import drop_event, make_event, on_device, ready, record, used
 from hpccomm.runtime.lifetime import keep
@@ -94,35 +95,15 @@ class Alternating:
         """Wait, polled, until all requests are complete. The receives come first."""
         left = [request for request in requests if not request()]
         idle = 0
-        suspects: frozenset[int] = frozenset()
+        suspects = NONE
         while left:
             yield not idle
             before = len(left)
             left = [request for request in left if not request()]
             idle = idle + 1 if len(left) == before else 0
             if idle and idle % PATIENT_POLLS == 0:
-                suspects = self._look(suspects, requests, left, receives, tag)
-
-    def _look(
-        self,
-        suspects: frozenset[int],
-        requests: Sequence[Request],
-        left: Sequence[Request],
-        receives: Sequence[Piece],
-        tag: int,
-    ) -> frozenset[int]:
-        """Return which receives seem to wait in vain; raise if one of them did so before.
-
-        As on the host: what is seen may be the next round's message, come with the one that is awaited.
-        """
-        waiting = {id(request) for request in left}
-        seen: dict[int, int] = {}
-        for piece, request in zip(receives, requests, strict=False):
-            if id(request) in waiting and piece.peer not in seen:
-                again = id(request) in suspects
-                another = self._transport.look(piece.peer, tag, piece.data.nbytes, take=again)
-                seen[piece.peer] = id(request) if another else 0
-        return frozenset(seen.values())
+                expected = [(piece.peer, piece.data.nbytes) for piece in receives]
+                suspects = suspected(self._transport, suspects, expected, requests, left, tag)
 
 
 def _memory(piece: Piece) -> Any:

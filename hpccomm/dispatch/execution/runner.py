@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.backend import Buffer
 from hpccomm.contracts.transport import CALLS, CHANNELS, Exposure, Reach, Request, Steps, Transport
-from hpccomm.dispatch.execution.program import LocalRound, Message, Program
+from hpccomm.dispatch.execution.program import LocalRound, Program
 from hpccomm.dispatch.execution.reached import Reached, copy
 from hpccomm.dispatch.execution.scratch import ScratchBuffer
+from hpccomm.dispatch.execution.suspects import NONE, PATIENT_POLLS, suspected
 from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder
@@ -24,16 +25,7 @@ EAGER_POLLS = 8
 """So often a channel that is alone polls before it lets others look at deadlines: a small message from
 a rank that calls at the same time takes a microsecond."""
 
-PATIENT_POLLS = 1000
-"""So often a receive is polled before a look at what came instead."""
-
 _NOTHING = np.empty(0, np.uint8)
-
-_NOBODY: frozenset[int] = frozenset()
-
-
-Suspects = frozenset[int]
-"""Identities of requests."""
 
 Buffers = Sequence[NDArray[Any]] | Reached
 """The buffers that a program numbers."""
@@ -193,7 +185,7 @@ class Runner:
                     requests.append(isend(data, peer, tag))
                 left = [request for request in requests if not request()]
                 idle = 0
-                suspects: Suspects = _NOBODY
+                suspects = NONE
                 while left:
                     if idle >= eager:
                         yield not idle
@@ -201,7 +193,18 @@ class Runner:
                     left = [request for request in left if not request()]
                     idle = idle + 1 if len(left) == before else 0
                     if idle and idle % PATIENT_POLLS == 0:
-                        suspects = self._look(suspects, receives, requests, left, tag, buffers)
+                        expected = [
+                            (
+                                peer,
+                                (
+                                    buffers[number] if where is None else buffers[number][where]
+                                ).nbytes,
+                            )
+                            for peer, (number, where) in receives
+                        ]
+                        suspects = suspected(
+                            self._transport, suspects, expected, requests, left, tag
+                        )
                 if near is not None:
                     for step in local:
                         near.carry_out(step, fold)
@@ -220,28 +223,3 @@ class Runner:
         except BaseException:  # the call failed, or nobody goes on with it
             keep(requests, buffers)
             raise
-
-    def _look(
-        self,
-        suspects: Suspects,
-        receives: tuple[Message, ...],
-        requests: list[Request],
-        left: list[Request],
-        tag: int,
-        buffers: Buffers,
-    ) -> Suspects:
-        """Return which receives seem to wait in vain; raise if one of them did so before.
-
-        What is seen may be the next round's message, come with the one that is awaited: then that
-        receive is complete at its next poll.
-        """
-        waiting = {id(request) for request in left}
-        seen: dict[int, int] = {}
-        for (peer, (number, where)), request in zip(receives, requests, strict=False):
-            if id(request) in waiting and peer not in seen:
-                seen[peer] = id(request)
-                data = buffers[number] if where is None else buffers[number][where]
-                again = id(request) in suspects
-                if not self._transport.look(peer, tag, data.nbytes, take=again):
-                    seen[peer] = 0
-        return frozenset(seen.values())

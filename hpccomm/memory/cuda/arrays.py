@@ -46,6 +46,8 @@ class DeviceArray(NamedTuple):
         Whether it may be written.
     device : int
         CUDA device on which it lies.
+    kind : int
+        How the user's object is looked at: `CUPY`, `TORCH`, `INTERFACE` or `DLPACK`.
     """
 
     pointer: int
@@ -54,6 +56,7 @@ class DeviceArray(NamedTuple):
     contiguous: bool
     writable: bool
     device: int
+    kind: int = CUPY
 
     @property
     def elements(self) -> int:
@@ -68,9 +71,10 @@ class DeviceArray(NamedTuple):
 
 def on_device(x: object) -> bool:
     """Tell whether `x` lies in device memory. Sends nothing, copies nothing."""
-    kind = _kinds.get(x.__class__)
-    if kind is None:
-        kind = _learned(x)
+    return _lies_on_device(x, kind_of(x))
+
+
+def _lies_on_device(x: object, kind: int) -> bool:
     if kind == HOST:
         return False
     if kind == TORCH:
@@ -110,13 +114,13 @@ def _learned(x: object) -> int:
     return kind
 
 
-def device_view(x: Any, name: str) -> DeviceArray:
-    """Return what communication needs of an array in device memory, never a copy.
+def device_view(x: Any, name: str) -> DeviceArray | None:
+    """Return what communication needs of an array in device memory, never a copy; else None.
 
     Parameters
     ----------
     x : object
-        One for which `on_device` is true.
+        Any.
     name : str
         The argument's name, for messages.
 
@@ -127,7 +131,9 @@ def device_view(x: Any, name: str) -> DeviceArray:
     BackendUnavailable
         If CuPy is needed to look at it, and cannot be used here.
     """
-    kind = _kinds[x.__class__]
+    kind = kind_of(x)
+    if kind != CUPY and not _lies_on_device(x, kind):
+        return None
     if kind == TORCH:
         return _tensor(x, name)
     if kind == INTERFACE:
@@ -141,6 +147,7 @@ def device_view(x: Any, name: str) -> DeviceArray:
         array._c_contiguous,  # noqa: SLF001 (array.flags takes five times as long)
         True,
         data.device_id,
+        kind,
     )
 
 
@@ -159,7 +166,9 @@ def _tensor(x: Any, name: str) -> DeviceArray:
         raise UsageError(
             f"{name} is a view that conjugates what it reads; give {name}.resolve_conj()"
         )
-    return DeviceArray(x.data_ptr(), dtype, tuple(x.shape), x.is_contiguous(), True, x.get_device())
+    return DeviceArray(
+        x.data_ptr(), dtype, tuple(x.shape), x.is_contiguous(), True, x.get_device(), TORCH
+    )
 
 
 def _torch_dtype(x: Any, name: str) -> DType:
@@ -190,7 +199,7 @@ def _interface(x: Any, name: str) -> DeviceArray:
     strides = told.get("strides")
     contiguous = strides is None or _c_contiguous(shape, tuple(strides), dtype.itemsize)
     device = cupy().cuda.runtime.pointerGetAttributes(pointer).device if pointer else -1
-    return DeviceArray(pointer, dtype, shape, contiguous, not read_only, device)
+    return DeviceArray(pointer, dtype, shape, contiguous, not read_only, device, INTERFACE)
 
 
 def _c_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:

@@ -82,9 +82,12 @@ def _queue(pointer: int, stream: object) -> Queue:
     return pointer, None if pointer == PER_THREAD else stream
 
 
-def current(x: Any, device: int) -> Queue:
-    """Return the current stream of the framework of `x`, a device array on `device`."""
-    if kind_of(x) == CUPY:
+def current(x: Any, device: int, kind: int | None = None) -> Queue:
+    """Return the current stream of the framework of `x`, a device array on `device`.
+
+    `kind` is that of `DeviceArray`, where it is known.
+    """
+    if (kind_of(x) if kind is None else kind) == CUPY:
         stream = cupy().cuda.get_current_stream(device)
         return _queue(stream.ptr, stream)
     return finder(x, device)()
