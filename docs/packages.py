@@ -25,14 +25,18 @@ def names(layer: str) -> list[str]:
     return re.findall(r"\w+", layer)
 
 
-def importable(layers: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each module of a contract of layers, with the modules that it may import."""
+def importable(layers: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield each module of a contract of layers, and which others it may import, in words."""
     for number, layer in enumerate(layers):
-        lower = [name for below in layers[number + 1 :] for name in names(below)]
+        below = "all below" if number + 1 < len(layers) else "none of these"
         for name in names(layer):
-            beside = [other for other in names(layer) if other != name]
-            # A colon lets modules of one layer import each other; a bar keeps them apart.
-            yield name, (beside if ":" in layer else []) + lower
+            beside = ", ".join(f"``{other}``" for other in names(layer) if other != name)
+            if not beside:
+                yield name, below
+            elif ":" in layer:  # a colon lets modules of one layer import each other
+                yield name, f"{beside}, {below}" if below == "all below" else beside
+            else:  # a bar keeps them apart
+                yield name, f"{below}, but not {beside}" if below == "all below" else below
 
 
 def summary(module: str) -> str:
@@ -46,11 +50,11 @@ def summary(module: str) -> str:
 
 def table(container: str, layers: list[str]) -> str:
     """Return a table in reStructuredText: modules from the top down."""
-    lines = [".. list-table::", "   :header-rows: 1", "   :widths: 15 45 40", ""]
+    lines = [".. list-table::", "   :header-rows: 1", "   :widths: 15 55 30", ""]
     rows = [("module", "what it is", "may import")]
-    for name, lower in importable(layers):
+    for name, allowed in importable(layers):
         said = summary(f"{container}.{name}").replace("`", "``").replace("````", "``")
-        rows.append((f"``{name}``", said, ", ".join(lower) or "none of these"))
+        rows.append((f"``{name}``", said, allowed))
     for first, *others in rows:
         lines += [f"   * - {first}", *(f"     - {cell}" for cell in others)]
     return "\n".join(lines)
@@ -71,13 +75,22 @@ def drawn(contract: dict[str, Any]) -> str:
 
 
 class ImportContracts(SphinxDirective):
-    """``.. import-contracts::`` shows every contract under its name."""
+    """``.. import-contracts:: WHICH``: those of ``packages``, or of ``modules`` inside a package."""
+
+    required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
         """Make the tables."""
         contracts = tomllib.loads(CONTRACTS.read_text("utf-8"))["tool"]["importlinter"]["contracts"]
-        text = "\n\n".join(f".. rubric:: {each['name']}\n\n{drawn(each)}" for each in contracts)
-        for file in (CONTRACTS, __file__, *(ROOT / "hpccomm").rglob("__init__.py")):
+        inside = [each for each in contracts if each.get("containers", ["hpccomm"]) != ["hpccomm"]]
+        which = (
+            inside if self.arguments[0] == "modules" else [c for c in contracts if c not in inside]
+        )
+        text = ""
+        for each in which:
+            of = ", ".join(f"``{name}``" for name in each.get("containers", ()))
+            text += f".. rubric:: {each['name']}{of and f' ({of})'}\n\n{drawn(each)}\n\n"
+        for file in (CONTRACTS, __file__, *(ROOT / "hpccomm").rglob("*.py")):
             self.env.note_dependency(str(file))
         return self.parse_text_to_nodes(text)
 
