@@ -82,13 +82,13 @@ class _BinomialTree:
 
     def is_child(self, bit: int) -> Mask:
         """Whether the parent is at distance `bit`."""
-        found: Mask = self.relative % (2 * bit) == bit
-        return found
+        mask: Mask = self.relative % (2 * bit) == bit
+        return mask
 
     def is_parent(self, bit: int) -> Mask:
         """Whether there is a child at distance `bit`."""
-        found: Mask = (self.relative % (2 * bit) == 0) & (self.relative + bit < self._group.size)
-        return found
+        mask: Mask = (self.relative % (2 * bit) == 0) & (self.relative + bit < self._group.size)
+        return mask
 
     def peer(self, distance: int) -> Column:
         """Return the rank at `distance`."""

@@ -1,10 +1,10 @@
 """All-gather and reduce-scatter in two levels, on the blocks of ranks.
 
-A node's owners share out all of its ranks' blocks: an owner has its own and those of the ranks that
-lie so many places on as there are owners, twice as many, ... Each of these is one lap. In a lap each
-owner has at most one block of its node, which the owners at the same place of all nodes gather, or
-fold, among themselves; so each node has all blocks of the lap once, by owner. Then, or before, the
-ranks of each node gather or fold the blocks of each node of the lap.
+The owners of a node share the blocks of all its ranks. With k owners, an owner has its own block and those
+of the ranks k, 2k, ... places further on. Each of these is one lap. In a lap each owner has at most one
+block of its node. The owners at the same place of all nodes gather or fold these blocks among themselves,
+so that each node has each block of the lap on one owner. Before or after that, the ranks of each node
+fold or gather the blocks of the lap.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ class Lap:
     number : int
         Which lap.
     rank : ndarray of int64, shape (owners, nodes)
-        Whose block it is.
+        The rank to which each block belongs.
     start, count : ndarray of int64, shape (owners, nodes)
         Where it lies; the count is 0 where there is none.
     largest : int
@@ -59,11 +59,11 @@ class Lap:
     largest: int
 
     def at(self, start: Column) -> "Lap":
-        """Return the lap with its blocks lying elsewhere: for each node in one place."""
+        """Return the lap with its blocks at other places: one place for each node."""
         return replace(self, start=np.broadcast_to(start, self.start.shape))
 
     def own(self, levels: Levels) -> tuple[Column, Column, Column]:
-        """Return, for each owner, whose block it has, where it lies and its count."""
+        """Return, for each owner, the rank whose block it has, where that lies, and its count."""
         owners, which = levels.slices, levels.slices.which
         return (
             self.rank[which, owners.at],
@@ -93,18 +93,18 @@ def laps(levels: Levels, blocks: Blocks) -> list[Lap]:
     """Return the laps that hold the blocks of all ranks, where they lie."""
     place, owners = levels.place, levels.owners
     nodes = np.arange(levels.num_nodes, dtype=np.int64)
-    found = []
+    every = []
     for number in range(-(-levels.largest // owners)):
         local = number * owners + np.arange(owners, dtype=np.int64)[:, None]
         there = local < place.sizes
         rank = place.rank(nodes, np.where(there, local, 0))
         start, count = blocks.at(rank)
-        found.append(Lap(number, rank, start, np.where(there, count, 0), blocks.largest))
-    return found
+        every.append(Lap(number, rank, start, np.where(there, count, 0), blocks.largest))
+    return every
 
 
 def pieces(levels: Levels, blocks: Blocks, segment: int) -> list[Blocks]:
-    """Cut blocks into segments; not where one rank of a node has to do with all of the array."""
+    """Cut blocks into segments, unless one rank of a node handles the whole array."""
     one_has_all = levels.owners == 1 and (levels.largest > 1 or levels.num_nodes == 1)
     return [blocks] if one_has_all else clipped(blocks, segment)
 
@@ -112,7 +112,7 @@ def pieces(levels: Levels, blocks: Blocks, segment: int) -> list[Blocks]:
 def all_gather_rounds(
     inner: Family, across: Family, levels: Levels, blocks: Blocks, segment: int
 ) -> Rounds:
-    """Hand round the blocks of `RECV`, of which each rank has its own.
+    """Gather the blocks of `RECV`, of which each rank has its own.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def all_gather_rounds(
     levels : Levels
         The ranks.
     blocks : Blocks
-        By rank; one after the other, if one rank of a node has to do with all of the array.
+        By rank. They must lie one after the other if one rank of a node handles the whole array.
     segment : int
         As in the phases.
     """
@@ -147,14 +147,14 @@ def all_gather_rounds(
 
 
 def gathered_across(across: Family, levels: Levels, all_laps: list[Lap], segment: int) -> Rounds:
-    """Hand the owners' blocks of `RECV` to the owners at their place on all nodes."""
+    """Send the owners' blocks of `RECV` to the owners at the same place of all nodes."""
     if levels.num_nodes == 1:
         return iter(())
     return side_by_side(*(_gather(across, levels, lap, segment) for lap in all_laps))
 
 
 def _gather(across: Family, levels: Levels, lap: Lap, segment: int) -> Rounds:
-    """Hand each owner's block of the lap to the owners at its place on all nodes."""
+    """Send each owner's block of the lap to the owners at the same place of all nodes."""
     if across.scattering is not None:
         return across.scattering.all_gather(levels.slices, lap.across(levels))
     return side_by_side(
@@ -184,8 +184,8 @@ def reduce_scatter(
 ) -> Schedule:
     """Fold the blocks of the ranks, piece by piece.
 
-    What a node has folded of a block lies in scratch: one after the other, or at the block's own place
-    where one rank of a node has to do with all of the array.
+    The blocks that a node has folded lie in scratch, one after the other. If one rank of a node
+    handles the whole array, they lie at their own places.
     """
     blocks, total, segment = Listed(call.counts), sum(call.counts), tuning.segment
     cut = pieces(levels, blocks, segment)
@@ -243,7 +243,7 @@ def reduce_scatter(
 
 
 def across_scratch(across: Family, levels: Levels, largest: int, segment: int) -> int:
-    """Return the elements that `folded_across` takes, of blocks of at most `largest`."""
+    """Return the elements that `folded_across` needs for blocks of at most `largest` elements."""
     every = -(-levels.largest // levels.owners)
     if across.scattering is not None:
         return every * across.scattering.scratch(levels.num_nodes, largest)
@@ -253,7 +253,7 @@ def across_scratch(across: Family, levels: Levels, largest: int, segment: int) -
 def folded_across(
     across: Family, levels: Levels, lying: list[Lap], source: str, work: int, segment: int
 ) -> Rounds:
-    """Fold what nodes have folded of blocks in `source`, into scratch of each block's owner.
+    """Fold across nodes the blocks that nodes have folded in `source`, into scratch of their owners.
 
     Parameters
     ----------
@@ -316,7 +316,7 @@ def _distributed(levels: Levels, lying: list[Lap], blocks: Blocks, own: Column) 
     blocks : Blocks
         By rank.
     own : ndarray of int64
-        Where the block of each rank, of which these are pieces, begins.
+        Where the block of each rank begins, which is cut into these pieces.
     """
     place, rank, owners = levels.place, levels.rank, levels.slices
     local = place.local[rank]

@@ -1,9 +1,9 @@
 """Two levels: any family of algorithms within the nodes, composed with any across them.
 
-The network between nodes is slower than what is within them. Here an element crosses it only as often
-as the algorithm across the nodes asks for, with one of each node's ranks taking part: not n ranks,
-but as many as there are nodes. Each rank of a node has a slice of the array, and the ranks with the
-same slice work together across the nodes, so that all network ports of a node are busy. See
+The network between nodes is slower than the links within them. Here an element crosses it only as often
+as the algorithm across the nodes requires for one rank a node. Each rank of a node has a slice of the
+array. The ranks with the same slice work together across the nodes, so that all network ports of a node
+are busy. See
 A. R. Mamidala, R. Kumar, D. De, D. K. Panda, "MPI collectives on modern multicore clusters:
 performance optimizations and communication characteristics", 2008.
 
@@ -13,25 +13,26 @@ With N nodes of L ranks, each call is:
 collective      within the nodes          across, on a slice     within the nodes
 ==============  ========================  =====================  =========================
 all_reduce      reduce_scatter            all_reduce             all_gather
-broadcast       the root deals slices     broadcast              all_gather
+broadcast       the root sends slices     broadcast              all_gather
 reduce          reduce_scatter            reduce                 the root collects slices
 all_gather                                all_gather of blocks   all_gather of N blocks
 reduce_scatter  reduce_scatter of N       reduce_scatter
 all_to_all      one block for each rank   L blocks a node
-barrier         all tell the first rank   dissemination          the first rank tells all
+barrier         all signal the first      dissemination          the first signals all
 ==============  ========================  =====================  =========================
 
-In all_to_all each rank exchanges with every other one, in an order in which a node has to do with few
-other nodes at a time, and all of its ranks with the same ones.
+In all_to_all each rank exchanges with every other rank. Their order is such that a node communicates
+with few other nodes at a time, and all of its ranks with the same ones.
 
-Rounds and elements are the sums of the phases', on L ranks, and on N ranks with 1/L of the array. The
-array is cut into pieces, so that the network part of one overlaps the other parts of another.
+Rounds and elements are the sums over the phases, on L ranks and on N ranks with 1/L of the array. The
+array is cut into pieces, so that the phase across nodes of one piece overlaps the other phases of
+another.
 
-Where nodes differ in size there are as many slices as the smallest node has ranks, and the others of a
-larger node take part within it. A family that cannot scatter (a tree) has one slice: the first rank
-of a node has all of it.
+Where nodes differ in size, there are as many slices as the smallest node has ranks. The other ranks of
+a larger node take part only within it. A family that cannot scatter (a tree) has one slice: the first
+rank of a node has the whole array.
 
-`hpccomm.schedules.algorithms.hierarchical_direct` does the part within the nodes in memory.
+`hpccomm.schedules.algorithms.hierarchical_direct` moves data within nodes in memory.
 """
 
 from dataclasses import dataclass, replace
@@ -96,9 +97,9 @@ class Hierarchical:
         return in_channels(pieces, run, tuning, scratch)
 
     def all_reduced_across(self, levels: Levels, piece: Range, slot: int, segment: int) -> Rounds:
-        """Fold what nodes have folded of slices, in `RECV`, to the same places of all owners.
+        """Fold the slices that nodes have folded, in `RECV`, so that all owners of a slice get the result.
 
-        With one rank a node, what each has in `SEND`.
+        With one rank a node, the contributions are in `SEND`.
         """
         source = RECV if levels.largest > 1 else SEND
 
@@ -152,7 +153,7 @@ class Hierarchical:
         slot: int,
         segment: int,
     ) -> Rounds:
-        """Fold what nodes have folded of slices, in scratch, to the same places on the node `home`.
+        """Fold the slices that nodes have folded, in scratch, to the owners on the node `home`.
 
         A slice lies at its own place, or at element `at`.
         """
@@ -170,9 +171,9 @@ class Hierarchical:
         return self.across.reduce.scratch(levels.num_nodes, levels.slice(count), segment)
 
     def broadcast(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        """Deal slices on the root's node, hand each one across the nodes, and gather within them.
+        """Scatter slices on the root's node, broadcast each one across the nodes, gather within them.
 
-        On its own node the root then hands out all: its array is only read.
+        On its own node the root broadcasts the whole array, which is only read.
         """
         levels, segment = self.levels(group, tuning), tuning.segment
         home, at = levels.of(call.root)
@@ -206,7 +207,7 @@ class Hierarchical:
         return levels.each_slice(slices, across)
 
     def all_gather(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        """Hand each block across the nodes, and then round within them."""
+        """Gather each block across the nodes, and then within them."""
         levels = self.levels(group, tuning)
         gather = self._all_gather(levels, tuning)
         return all_gather_in_pieces(gather, partial(blockwise.pieces, levels))(group, call, tuning)
@@ -217,10 +218,10 @@ class Hierarchical:
         return blockwise.reduce_scatter(self.inner, self.across, levels, call, tuning)
 
     def barrier(self, group: Group, _call: Signature, tuning: Tuning) -> Schedule:
-        """Hear of all of the node, then of all nodes, then tell all of the node."""
+        """Signal to the first rank of the node, then across nodes, then back to all of the node."""
         levels = self.levels(group, tuning)
 
-        def hear(node: Group) -> Rounds:
+        def signal_first(node: Group) -> Rounds:
             firsts, others = with_others(node, node.at == 0)
             is_first = node.at == 0
             first = node.peer(0 * node.at)
@@ -229,14 +230,14 @@ class Hierarchical:
                 sends=(signals(node.rank, first, ~is_first),),
             )
 
-        def tell(node: Group) -> Rounds:
-            for each in hear(node):
+        def signal_all(node: Group) -> Rounds:
+            for each in signal_first(node):
                 yield Round(receives=each.sends, sends=each.receives)
 
         def channel() -> Rounds:
-            yield from levels.each_node(hear)
+            yield from levels.each_node(signal_first)
             yield from barrier_rounds(levels.firsts)
-            yield from levels.each_node(tell)
+            yield from levels.each_node(signal_all)
 
         return Schedule((channel,))
 
@@ -246,7 +247,7 @@ class Hierarchical:
         return ordered.all_reduce(gather)(group, call, tuning)
 
     def all_to_all(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        """Exchange with one rank after the other, so that each node has to do with one at a time."""
+        """Exchange with one rank after the other, so that each node exchanges with one at a time."""
         levels = self.levels(group, tuning)
         return pairwise.all_to_all(levels.interleaved(group), call, tuning)
 
@@ -270,7 +271,7 @@ class Hierarchical:
         return ranges(count, segment * span * levels.owners)
 
     def _fold(self, levels: Levels, piece: Range, buffer: str, slot: int, segment: int) -> Rounds:
-        """Leave in `buffer` of each owner its slice of what its node holds in `SEND`."""
+        """Fold the `SEND` of each node. Each owner gets its slice in `buffer`."""
         final, scattering = levels.num_nodes == 1, self.inner.scattering
         if levels.owners == 1 or scattering is None:
 

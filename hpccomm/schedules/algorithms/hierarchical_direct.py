@@ -1,10 +1,10 @@
 """Two levels, where the ranks of a node reach each other's arrays.
 
-What `hpccomm.schedules.algorithms.hierarchical` does within the nodes by messages is done here in memory. Each
-owner reads its slice of its node's arrays, or the blocks that it is to hand on, works across the nodes,
-and writes what it got to the arrays of its node. Across the nodes the messages are the same, in the same
-order, so that each node may take either form: whether ranks reach each other's arrays is known to
-their node alone.
+`hpccomm.schedules.algorithms.hierarchical` sends messages within nodes; here ranks read and write each
+other's memory instead. Each owner reads its slice of the arrays on its node, or the blocks that it passes
+on. It works across the nodes, and then writes the result to the arrays on its node. The messages across
+nodes are the same, in the same order, so each node may use either form. That matters because only a node
+itself knows whether its ranks reach each other's arrays.
 
 With N nodes of L ranks, a rank touches in memory, with S for the array and B for a block:
 
@@ -19,10 +19,9 @@ reduce_scatter  N blocks of L arrays         reduce_scatter of N B
 all_to_all      L - 1 blocks                 (N-1) L blocks
 ==============  ===========================  =======================  ======================
 
-Each element of an array is read and written within the node by its owner alone, and it is read before it
-is written. So nothing but the beginning and the end of a call needs a barrier: pieces of an array follow
-each other in a channel, and while the messages of one are under way another one is folded. In place it
-is the same.
+Within a node, only the owner of an element reads and writes it, and it reads before it writes. So only
+the beginning and the end of a call need a barrier. Pieces of an array follow each other in a channel,
+and while the messages of one piece are under way, another piece is folded. This holds in place too.
 """
 
 from collections.abc import Callable, Iterator
@@ -61,7 +60,8 @@ Steps = Iterator[Copies | Folds]
 class Direct:
     """Algorithms in two levels, with memory within the nodes.
 
-    On one node they are those of `hpccomm.schedules.algorithms.shm`, with one rank a node those by messages.
+    On one node they are those of `hpccomm.schedules.algorithms.shm`. With one rank a node they are those by
+    messages.
 
     Attributes
     ----------
@@ -132,7 +132,7 @@ class Direct:
     def all_gather(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Hand the own block across the nodes, and write what comes from there to the node.
 
-        Where nodes differ in size, owners read the blocks of those who are none.
+        Where nodes differ in size, owners read the blocks of ranks that are no owners.
         """
         levels, segment = self.messages.levels(group, tuning), tuning.segment
         if levels.num_nodes == 1:
@@ -155,7 +155,7 @@ class Direct:
     def reduce_scatter(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Fold the blocks of one owner a node over the own node, and then across the nodes.
 
-        Where nodes differ in size, owners write the blocks of those who are none.
+        Where nodes differ in size, owners write the blocks of ranks that are no owners.
         """
         levels, segment = self.messages.levels(group, tuning), tuning.segment
         if levels.num_nodes == 1:
@@ -185,7 +185,7 @@ class Direct:
     def all_to_all(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Exchange blocks with other nodes by messages, and with the own one in memory.
 
-        Of blocks of different sizes a rank does not know where its peers' lie: by messages.
+        Blocks of different sizes go by messages: a rank does not know where its peers' blocks lie.
         """
         levels = self.messages.levels(group, tuning)
         if not call.uniform or levels.largest == 1:
@@ -197,9 +197,9 @@ class Direct:
 
 
 def _between_barriers(levels: Levels, schedule: Schedule) -> Schedule:
-    """Let the ranks of each node meet before each channel and after it.
+    """Add a barrier of each node before each channel and after it.
 
-    A peer's array may be touched only while the peer takes part in the call.
+    A peer's array may be accessed only while the peer takes part in the call.
     """
     nodes = levels.place.nodes(levels.rank, levels.place.sizes > 1)
 
@@ -215,13 +215,13 @@ def _between_barriers(levels: Levels, schedule: Schedule) -> Schedule:
 
 
 def _on_nodes(levels: Levels, steps: Callable[[Group], Steps]) -> Steps:
-    """Give the steps of the ranks of nodes of each size."""
+    """Yield the steps of the ranks of nodes of each size."""
     for node in levels.place.nodes(levels.rank, levels.place.sizes > 0):
         yield from steps(node)
 
 
 def _folded(levels: Levels, slices: Blocks, buffer: str, lying: int | None = None) -> Steps:
-    """Leave in `buffer` of each owner its slice of what its node holds; at its place, or `lying`."""
+    """Fold each slice of a node into `buffer` of its owner, at the slice's own place or at `lying`."""
 
     def steps(node: Group) -> Steps:
         start, count = slices.at(node.at)
@@ -263,14 +263,14 @@ def _to_root(levels: Levels, slices: Blocks, root: int, lying: int) -> Copies:
 
 
 def _collected(levels: Levels, laps: list[Lap], blocks: Blocks, first: Column) -> Steps:
-    """Leave each rank's block in its own `RECV`, and in that of its owner.
+    """Copy each rank's block to its own `RECV`, and to that of the block's owner.
 
     Parameters
     ----------
     levels, laps, blocks
         The ranks and the pieces of their blocks.
     first : ndarray of int64
-        For each rank where its block begins, of which these are pieces.
+        For each rank, where its block begins, which is cut into these pieces.
     """
     start, count = blocks.at(levels.rank)
     own = Place(SEND, start - first[levels.rank])
@@ -282,9 +282,9 @@ def _collected(levels: Levels, laps: list[Lap], blocks: Blocks, first: Column) -
 
 
 def _handed_out(levels: Levels, laps: list[Lap]) -> Steps:
-    """Write the blocks of each owner's place on all nodes to the others of its node.
+    """Write the blocks that each owner got from all nodes to the other ranks of its node.
 
-    Whose block it is has it.
+    A rank already has its own block.
     """
 
     def steps(node: Group) -> Steps:
@@ -302,7 +302,7 @@ def _handed_out(levels: Levels, laps: list[Lap]) -> Steps:
 
 
 def _blocks_folded(levels: Levels, laps: list[Lap], lying: list[Lap]) -> Steps:
-    """Leave in scratch of each owner what its node holds of the blocks at its place on all nodes."""
+    """Fold, in scratch of each owner, what its node contributes to its blocks on all nodes."""
 
     def steps(node: Group) -> Steps:
         owner = np.minimum(node.at, levels.owners - 1)
@@ -326,7 +326,7 @@ def _distributed(levels: Levels, laps: list[Lap], lying: list[Lap], first: Colum
     lying : list of Lap
         Where these lie in scratch.
     first : ndarray of int64
-        For each rank where its block begins, of which these are pieces.
+        For each rank, where its block begins, which is cut into these pieces.
     """
     rank = levels.slices.rank
     for lap, there in zip(laps, lying, strict=True):

@@ -34,8 +34,8 @@ class Placement:
 
     def rank(self, node: Column, local: Column | int) -> Column:
         """Return the rank at a place of a node that has such a place."""
-        found: Column = self._ranks[self._first[node] + local]
-        return found
+        ranks: Column = self._ranks[self._first[node] + local]
+        return ranks
 
     def nodes(self, rank: Column, wanted: Mask) -> tuple[Group, ...]:
         """Return nodes as groups, those of one size together.
@@ -52,9 +52,9 @@ class Placement:
             alike = np.flatnonzero(wanted & (self.sizes == size))
             members = self.rank(alike[:, None], np.arange(size, dtype=np.int64))
             node = self.node[rank]
-            asked = wanted[node] & (self.sizes[node] == size)
-            which = np.searchsorted(alike, node[asked])
-            groups.append(Group(rank[asked], self.local[rank[asked]], size, members, which))
+            chosen = wanted[node] & (self.sizes[node] == size)
+            which = np.searchsorted(alike, node[chosen])
+            groups.append(Group(rank[chosen], self.local[rank[chosen]], size, members, which))
         return tuple(groups)
 
     def across(self, rank: Column, members: Column) -> Group:

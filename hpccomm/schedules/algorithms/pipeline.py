@@ -154,9 +154,9 @@ class SegmentTransfers:
 
     def at(self, turn: int) -> Iterator[Transfers]:
         """Yield the table of round `turn`, if it has rows."""
-        found = self._stage.at_work(turn)
-        if found is not None:
-            rows, start, count = found
+        work = self._stage.at_work(turn)
+        if work is not None:
+            rows, start, count = work
             if self._start is not None:
                 start = self._start[rows]
             yield transfers(self._stage.rank[rows], self._peer[rows], self._buffer, start, count)
@@ -245,9 +245,9 @@ class _Folding:
 
     def at(self, turn: int) -> Iterator[Folds]:
         """Yield the table of round `turn`, if it has rows."""
-        found = self.stage.at_work(turn)
-        if found is not None:
-            rows, start, count = found
+        work = self.stage.at_work(turn)
+        if work is not None:
+            rows, start, count = work
             landed = (Place(SCRATCH, each) for each in self.landing)
             yield folds(
                 self.stage.rank[rows],

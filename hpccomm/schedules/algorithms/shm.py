@@ -1,8 +1,8 @@
 """Shared memory: each rank reads its peers' arrays and writes to them, where they lie.
 
-Nothing is sent. In a reduction each rank owns a slice of the array: it folds the contributions to it
-in rank order, block by block, and writes each block to all who want it while it is in the cache. So
-the array passes once through memory, whatever the number of ranks. See J. M. Hashmi, S. Chakraborty,
+No messages are sent. In a reduction each rank owns a slice of the array. It folds the contributions to
+its slice in rank order, block by block, and writes each block to all results while it is in the cache. So
+the array passes through memory once, whatever the number of ranks. See J. M. Hashmi, S. Chakraborty,
 M. Bayatpour, H. Subramoni, D. K. Panda, "Designing efficient shared address space reduction
 collectives for multi-/many-cores", 2018.
 
@@ -20,14 +20,14 @@ scatter         its block                     its block
 scan            the array                     the array
 ==============  ============================  =============================
 
-A barrier begins each schedule, since a peer's array may be touched only once the peer takes part in the
-call; another ends it, since until then a peer may be at work on this rank's arrays.
+A schedule begins with a barrier, since a peer's array may be accessed only once the peer takes part in
+the call. It ends with a barrier, since until then a peer may access this rank's arrays.
 
-A peer's array may be one that the kernel copies from and to. So of each copy one side is the rank's
-own, and what is not folded is moved in one piece, unless it has to wait in scratch.
+A peer's array may be accessible only through a copy by the kernel. So one side of each copy is the rank's
+own memory. What is not folded moves in one piece, unless it has to wait in scratch.
 
-In place too nobody reads what another one overwrites: of all arrays a rank touches the elements
-that are its own to fold or to move, and it reads them before it writes them.
+In place too, no rank reads what another rank overwrites: a rank accesses only the elements that it folds
+or moves, and reads them before it writes them.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,9 +65,9 @@ def _schedule(
     segment: int | None = None,
     scratch: int = 0,
 ) -> Schedule:
-    """Return a channel with a round for the steps of each part, between two barriers.
+    """Return a schedule with a round for the steps of each part, between two barriers.
 
-    One channel: the processor does one thing at a time anyhow.
+    It has one channel, since a processor does one thing at a time.
     """
     barrier = group if group.size > 1 else None
 
@@ -87,7 +87,7 @@ def _cut(blocks: Blocks, tuning: Tuning) -> tuple[list[Blocks], int | None]:
 
 
 def _of(group: Group, position: Column | int) -> Column | None:
-    """Return for each row the rank at `position`; None where there is but one."""
+    """Return the rank at `position` for each row; None if there is one rank only."""
     return None if group.size == 1 else group.peer(np.broadcast_to(position, group.at.shape))
 
 
@@ -99,7 +99,7 @@ def _contributions(group: Group, start: Column) -> tuple[Place, ...]:
 def folded(
     group: Group, start: Column, count: Column, target: Place, *, final: bool = True
 ) -> Copies | Folds:
-    """Return the step that leaves in `target` the fold of all contributions from `start` on."""
+    """Return the step that folds all contributions from `start` on into `target`."""
     if group.size == 1:
         return copies(group.rank, Place(SEND, start), target, count)
     return folds(group.rank, _contributions(group, start), target, count, final=final)
@@ -112,7 +112,7 @@ def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     def steps(piece: Blocks) -> Steps:
         start, count = piece.at(at)
         own = Place(RECV, start)
-        # Each begins with its right neighbour, so that not all of them crowd on one memory.
+        # Each begins with its right neighbour, so that not all ranks access the same memory at once.
         to_peers = (
             copies(rank, own, Place(RECV, start, _of(group, (at + step) % n)), count)
             for step in range(1, n)
@@ -126,8 +126,8 @@ def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank folds its slice of all contributions into the root's result.
 
-    For others that is one more way through the kernel than for the root, if it is not mapped: they
-    read n - 1 slices and write one. So the root has n + 1 parts of the array where they have n.
+    If arrays are not mapped, the others have one copy through the kernel more than the root: they read
+    n - 1 slices and write one. So the root's slice has n + 1 parts of the array where theirs have n.
     """
     root, n = _of(group, call.root), group.size
     parts = np.cumsum([0, *(n + (position == call.root) for position in range(n))])
@@ -188,10 +188,10 @@ def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each two ranks share out what they owe each other: either moves a half of both blocks.
+    """Of the blocks that two ranks exchange, each rank moves one half of both.
 
-    What it sends, a rank that is in place overwrites by what it receives. So that waits in scratch
-    meanwhile, piece by piece. Another rank reads before it writes, since the peer may be in place.
+    A rank that is in place receives where it sends from, so what it sends waits in scratch, piece by
+    piece. Any other rank reads before it writes, since the peer may be in place.
     """
     n, at, rank = group.size, group.at, group.rank
     block = max(call.counts, default=0)
@@ -250,23 +250,23 @@ def scan(group: Group, call: Signature, tuning: Tuning) -> Schedule:
             mine = copies(rank, Place(SEND, start), Place(RECV, start), count)
             return () if call.exclusive else (mine,)
         folded, spare = Place(SCRATCH, 0), Place(SCRATCH, width)
-        found: list[Copies | Folds] = [
+        moves: list[Copies | Folds] = [
             copies(rank, Place(SEND, start, _of(group, 0)), folded, count)
         ]
         if not call.exclusive:
-            found.append(copies(rank, folded, Place(RECV, start, _of(group, 0)), count))
+            moves.append(copies(rank, folded, Place(RECV, start, _of(group, 0)), count))
         for position in range(1, n):
             peer = _of(group, position)
             own, result = Place(SEND, start, peer), Place(RECV, start, peer)
             write = copies(rank, folded, result, count)
             if not call.exclusive:
-                found += [folds(rank, (folded, own), folded, count, final=False), write]
+                moves += [folds(rank, (folded, own), folded, count, final=False), write]
                 continue
             # In place the result lies where the contribution does, which is needed further on.
             if position < n - 1:
-                found.append(folds(rank, (folded, own), spare, count, final=False))
-            found.append(write)
+                moves.append(folds(rank, (folded, own), spare, count, final=False))
+            moves.append(write)
             folded, spare = spare, folded
-        return found
+        return moves
 
     return _schedule(group, pieces, steps, segment, 2 * width if n > 1 else 0)

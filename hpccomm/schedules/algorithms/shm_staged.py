@@ -1,21 +1,21 @@
-"""Shared memory where ranks reach only each other's scratch: what peers need is copied there first.
+"""Shared memory where ranks reach only each other's scratch: each rank copies there what peers need.
 
-The array goes through scratch piece by piece. A round puts one piece there, works on the one before
-and takes out the one before that; then the ranks meet. So there are two slots, used in turn, and one
-barrier a piece:
+The array goes through scratch piece by piece. In each round a rank copies one piece to scratch, works on
+the piece before, and copies the piece before that to the result. A barrier ends the round. So there are
+two slots, used in turn, and one barrier a piece:
 
 - Round t fills slot t mod 2. Peers read that in round t + 1, while the other slot is filled. It is
   filled again in round t + 2, after the barrier that ends their reading.
-- A fold's result is put where the rank that folds has kept no contribution: into its own block of
-  the slot. That is written a round after the rest of the slot, read a round after that, and written
-  again two rounds after it was.
+- The result of a fold goes into the own block of the slot, where the rank that folds has no
+  contribution. It is written one round after the rest of the slot, read one round later, and written
+  again two rounds later.
 
-However large the array, each rank has two slots of about ``SLOT_BYTES``, and less where there is less
-room. They stay in cache: the array passes through memory as often as without staging, and through
-the cache once or twice more.
+However large the array, each rank has two slots of at most ``SLOT_BYTES``, and less where scratch is
+smaller. They stay in the cache. So the array passes through memory as often as without staging, and
+through the cache once or twice more.
 
-Contributions are folded in rank order. In a scan they go from rank to rank, each of which folds in its
-own; in the other reductions each rank folds its slice, as in `hpccomm.schedules.algorithms.shm`.
+Contributions are folded in rank order. In a scan the prefix goes from rank to rank, and each adds its
+own contribution. In the other reductions each rank folds its slice, as in `hpccomm.schedules.algorithms.shm`.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,19 +46,19 @@ from hpccomm.schedules.schedule import (
 )
 
 SLOT_BYTES = 1 << 20
-"""Most of a slot: two of these and what is copied fit a core's cache of the second level."""
+"""The largest slot: two of these and what is copied fit a core's second-level cache."""
 
 LEAST_BYTES = 64 << 10
-"""A piece is not made smaller than this only for ranks to begin earlier: a barrier takes as long."""
+"""The smallest piece that is made only so that ranks begin earlier: a barrier takes as long as copying it."""
 
 SLOTS = 2
 
 Stage = Callable[[int], Sequence[Copies | Folds]]
-"""Gives the steps with a piece, by its number."""
+"""Makes the steps for a piece, from the number of the piece."""
 
 
 def _unless_alone(direct: Build) -> Callable[[Build], Build]:
-    """Let a rank without peers do as with arrays that are reached directly."""
+    """Let a rank without peers use the `direct` build."""
 
     def decorate(staged: Build) -> Build:
         @wraps(staged)
@@ -78,9 +78,9 @@ class _Pieces:
     blocks : Blocks
         One for each rank.
     kept : int
-        So many of them a slot has room for.
+        How many of these blocks a slot has room for.
     in_turn : bool
-        Whether some ranks wait until others have put a piece there: then there are several pieces.
+        Whether some ranks wait until others have filled a slot: then there are several pieces.
 
     Attributes
     ----------
@@ -110,12 +110,12 @@ class _Pieces:
         self.scratch = SLOTS * self._slot
 
     def slot(self, number: Column | int, block: Column | int = 0) -> Column | int:
-        """Return where in scratch that block of piece `number` begins; a single one is anybody's."""
+        """Return where in scratch a block of piece `number` begins; all ranks use it if there is only one."""
         return number % SLOTS * self._slot + block % self._kept * self.length
 
 
 def _schedule(group: Group, pieces: _Pieces, *stages: Stage) -> Schedule:
-    """Return rounds of which each takes a piece, and those before it one stage further."""
+    """Return the schedule whose round t runs stage k on piece t - k."""
     number = len(pieces.pieces)
 
     def channel() -> Rounds:
@@ -170,9 +170,9 @@ def _put_block(
 def _folded(
     group: Group, pieces: _Pieces, number: int, target: Callable[[int], Place]
 ) -> list[Folds]:
-    """Return the folds of a piece: each rank's own contribution, and its peers' from scratch.
+    """Return the folds of a piece: each rank's own contribution, and those of its peers from scratch.
 
-    `target` tells where the rank at a position leaves the result.
+    `target(position)` is where the rank at a position puts the result.
     """
     at = group.at
     start, count = pieces.pieces[number].at(at)
@@ -215,7 +215,7 @@ def _taken(group: Group, pieces: _Pieces, where: Mask | None = None, *, own: boo
 
 @_unless_alone(shm.all_reduce)
 def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank folds its slice, from which all others take it."""
+    """Each rank folds its slice, and all others copy it from there."""
     n, at, rank = group.size, group.at, group.rank
     pieces = _Pieces(Even(0, call.counts[0], n), n, call, tuning)
 
@@ -230,7 +230,7 @@ def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 @_unless_alone(shm.reduce)
 def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank folds its slice, from which the root takes it; of two ranks, the root all of it."""
+    """Each rank folds its slice, and the root copies it from there; of two ranks, the root folds all."""
     n, at, root = group.size, group.at, call.root
     count = call.counts[0]
     blocks = Even(0, count, n) if n > 2 else Listed([count * (p == root) for p in range(n)])
@@ -264,7 +264,7 @@ def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 @_unless_alone(shm.all_gather)
 def all_gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank puts its block where all others take it from."""
+    """Each rank copies its block to scratch, from which all others copy it."""
     blocks = Listed(call.counts)
     pieces = _Pieces(blocks, 1, call, tuning)
     put = _put_block(group, pieces, blocks.at(group.at)[0], None, None)
@@ -273,7 +273,7 @@ def all_gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 @_unless_alone(shm.broadcast)
 def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """The root puts its array where all others take it from."""
+    """The root copies its array to scratch, from which all others copy it."""
     at, rank = group.at, group.rank
     pieces = _Pieces(Even(0, call.counts[0], 1), 1, call, tuning, in_turn=True)
     root = group.peer(np.full_like(at, call.root))
@@ -293,7 +293,7 @@ def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 @_unless_alone(shm.all_to_all)
 def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank puts what it owes the others where they take it from."""
+    """Each rank copies the blocks for the others to scratch, from which they copy them."""
     at, rank = group.at, group.rank
     pieces = _Pieces(Listed(call.counts), group.size, call, tuning)
     put_others = _put(group, pieces)
@@ -307,7 +307,7 @@ def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 @_unless_alone(shm.gather)
 def gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank puts its block where the root takes it from."""
+    """Each rank copies its block to scratch, from which the root copies it."""
     is_root, blocks = group.at == call.root, Listed(call.counts)
     pieces = _Pieces(blocks, 1, call, tuning, in_turn=True)
     put = _put_block(group, pieces, blocks.at(group.at)[0], ~is_root, is_root)
@@ -316,7 +316,7 @@ def gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 @_unless_alone(shm.scatter)
 def scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """The root puts all blocks where the others take theirs from."""
+    """The root copies all blocks to scratch, from which the others copy theirs."""
     at, rank, is_root = group.at, group.rank, group.at == call.root
     blocks = Listed(call.counts)
     begins = blocks.at(at)[0]
@@ -339,7 +339,7 @@ def scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 @_unless_alone(shm.scan)
 def scan(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank folds its contribution to the result of the rank before, from where that put it.
+    """Each rank folds its contribution to the prefix of the rank before, which it reads from scratch.
 
     Rank r has piece t - r in round t: a chain, as of `hpccomm.schedules.algorithms.scan.linear`.
     """

@@ -50,8 +50,8 @@ def two_trees(group: Group, root: Column | int) -> tuple[Tree, Tree]:
 
     def tree(there: Renumber, back: Renumber) -> Tree:
         number = there(relative)
-        depth, *found = _in_order(number, n)
-        parent, *children = (np.where(at < 0, at, (back(at) + root) % n) for at in found)
+        depth, *numbers = _in_order(number, n)
+        parent, *children = (np.where(at < 0, at, (back(at) + root) % n) for at in numbers)
         return Tree(others.bit_length(), depth, parent, tuple(children))
 
     second = (shifted, unshifted) if others % 2 else (mirrored, mirrored)

@@ -1,5 +1,4 @@
 """Pictures: a schedule as arrows between ranks, and as text.
 
-What is drawn is what the schedule does. `trace` follows each element of the arrays through it,
-`text` and `schedule` show that.
+`trace` follows each element of the arrays through a schedule; `text` and `schedule` show the result.
 """

@@ -1,4 +1,4 @@
-"""Figures and their files. matplotlib is loaded here, when a picture is asked for."""
+"""Figures and their files. This module loads matplotlib, and only when something is drawn."""
 
 import io
 import os
@@ -32,7 +32,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def file_format(path: Path) -> str:
-    """Return the format that a file's name asks for.
+    """Return the format that a file's name ends in.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def file_format(path: Path) -> str:
 
 
 def check_place(path: Path) -> None:
-    """Raise what `save` would for this path, as far as that can be told before the work.
+    """Raise what `save` would raise for this path, as far as that is known before the work.
 
     Raises
     ------
@@ -85,8 +85,8 @@ def rendered(figure: "Figure", ending: str, *, resolution: float = 150.0) -> byt
     from matplotlib import rc_context
 
     file = io.BytesIO()
-    # Names of parts are drawn by lot unless there is a salt. Text stays text: small, and found by
-    # a search.
+    # Without a salt the ids of parts are random. Text stays text, so that files are small and can be
+    # searched.
     with rc_context({"svg.hashsalt": "hpccomm", "svg.fonttype": "none"}):
         if ending == "svg":
             figure.savefig(file, format="svg", metadata={"Date": None})

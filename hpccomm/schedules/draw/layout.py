@@ -1,4 +1,4 @@
-"""Where the parts of a schedule's picture go: labels, and the height of each round."""
+"""The layout of a schedule's picture: labels, and the height of each round."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -20,34 +20,34 @@ MARK = 0.075  # radius of a mark
 MEETING = 0.16  # a barrier
 
 MOST_LABELS = 3
-"""Different labels of a rank in a round; with more it gets one that counts them."""
+"""The most labels of a rank in a round. With more parts it gets one label that counts them."""
 
 MOST_RUNS = 2
-"""Slices that a label names; with more it counts the elements."""
+"""The most slices that a label names. With more it counts the elements."""
 
 MOST_WHOSE = 7
-"""Letters for the ranks whose contributions a message holds; with more it counts the ranks."""
+"""The most letters for the ranks whose contributions a message holds. With more it counts the ranks."""
 
 MOST_ROUTES = 11
-"""Letters for senders or receivers of blocks; with more it counts the blocks."""
+"""The most letters for senders or receivers of blocks. With more it counts the blocks."""
 
 INK = (0.13, 0.13, 0.13)
 PARTS = (0.35, 0.35, 0.35)
 
 LIGHTEST = 0.86
-"""Where the scale of colours ends: beyond, they are too light on white."""
+"""The end of the colour scale. Beyond it, colours are too light on white."""
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What stands at the beginning of arrows.
+    """The text at the beginning of arrows.
 
     Attributes
     ----------
     text : str
         What moves; empty for a message without data.
     whose : str
-        Whose contributions it holds, where they were folded; whose blocks, where they are several.
+        The ranks whose contributions were folded in it; for several blocks, the ranks that sent them.
     colour : tuple of float
         Red, green, blue, from 0 to 1.
     """
@@ -95,8 +95,8 @@ def row(step: DrawnStep, subject: Subject) -> RoundLayout:
     for move in step.moves:
         by_rank[move.source][label(move.data, subject)].append(move)
     labels = {}
-    for rank, found in by_rank.items():
-        kept = list(found.items())
+    for rank, own in by_rank.items():
+        kept = list(own.items())
         if len(kept) > MOST_LABELS:
             moves = [move for _, each in kept for move in each]
             kept = [(Label(f"{len(kept)} parts", "", PARTS), moves)]
@@ -114,15 +114,15 @@ def row(step: DrawnStep, subject: Subject) -> RoundLayout:
 
 
 def label(data: Data, subject: Subject) -> Label:
-    """Return what is said of a message, in few letters."""
+    """Return the label of a message, in few letters."""
     if not len(data.elements):
         return Label("", "", INK)
     if subject.call.description.individual:
         return _blocks(routes(data, subject), subject.size)
-    found = runs(data.elements)
-    text = " ".join(str(a) if b == a + 1 else f"{a}:{b}" for a, b in found)
-    if len(found) > MOST_RUNS:
-        text = f"{len(data.elements)} in {len(found)}"
+    slices = runs(data.elements)
+    text = " ".join(str(a) if b == a + 1 else f"{a}:{b}" for a, b in slices)
+    if len(slices) > MOST_RUNS:
+        text = f"{len(data.elements)} in {len(slices)}"
     whose = contributed(data)
     if whose == spans(range(subject.size)):
         whose = "all"
@@ -133,7 +133,7 @@ def label(data: Data, subject: Subject) -> Label:
 
 
 def _blocks(blocks: Sequence[tuple[int, int]], size: int) -> Label:
-    """Return what is said of blocks that ranks exchange: from whom, for whom."""
+    """Return the label of blocks that ranks exchange: from which ranks, for which ranks."""
     colour = shade(blocks[0][0] / max(size - 1, 1))
     if len(blocks) == 1:
         return Label("→".join(map(str, blocks[0])), "", colour)
@@ -145,7 +145,7 @@ def _blocks(blocks: Sequence[tuple[int, int]], size: int) -> Label:
 
 
 def shade(place: float) -> Colour:
-    """Return the colour of a place between 0 and 1, told apart by the colour-blind too."""
+    """Return the colour of a place between 0 and 1, from a scale that colour-blind readers can tell apart."""
     from matplotlib import colormaps
 
     red, green, blue, _ = colormaps["viridis"](LIGHTEST * place)
@@ -153,7 +153,7 @@ def shade(place: float) -> Colour:
 
 
 def pitch(rows: Sequence[RoundLayout]) -> float:
-    """Return the inches between ranks: what the widest label takes."""
+    """Return the inches between ranks, which depend on the widest label."""
     widths = [each.width for row in rows for kept in row.labels.values() for each, _ in kept]
     return min(max(max(widths, default=0.0) + 0.14, 0.42), 1.4)
 

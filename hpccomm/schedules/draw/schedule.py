@@ -1,4 +1,4 @@
-"""A schedule as a picture: ranks across, rounds down, an arrow for each message."""
+"""A schedule as a picture: a column for each rank, rounds downwards, an arrow for each message."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -57,17 +57,17 @@ Start = tuple[float, float, Colour]
 def draw(subject: Subject) -> "Figure":
     """Draw a schedule.
 
-    Each channel is a panel. At the beginning of an arrow stands which elements move, and whose
-    contributions they hold; colours go from the first element to the last. Arrows have ids,
-    ``message-C-R-S-T-I``: channel, round, sender, receiver, and the number among those of the
-    same; ``read-`` and ``write-`` where a rank reaches its peer's memory.
+    Each channel is a panel. The label at the beginning of an arrow says which elements move, and whose
+    contributions they hold. Colours go from the first element to the last. Arrows have ids,
+    ``message-C-R-S-T-I``: channel, round, sender, receiver, and a number among equal ones. The ids begin
+    with ``read-`` or ``write-`` where a rank accesses its peer's memory.
 
     Raises
     ------
     ConfigurationError
         If matplotlib is missing.
     """
-    new_figure(1, 1)  # its lack is told before the work
+    new_figure(1, 1)  # raises before the work if matplotlib is missing
     panels = [[row(step, subject) for step in steps] for steps in subject.channels]
     apart = pitch([each for rows in panels for each in rows])
     panel = GUTTER + apart * subject.size
@@ -125,13 +125,13 @@ class _Panel:
             for y in (first - RANKS / 2, last + RANKS / 2):
                 self._text(x, y, str(rank), size=8.5, colour="white", box=circle)
         y = first
-        shown = -1
+        last_number = -1
         for each in rows:
             number = each.step.number
-            if number != shown:
+            if number != last_number:
                 self._rule(y)
                 self._text(self.left + 0.14, y + each.height / 2, str(number), size=8, colour=PALE)
-            shown = number
+            last_number = number
             self._step(each, y)
             y += each.height
         self._rule(y)
@@ -180,42 +180,42 @@ class _Panel:
         starts: dict[int, Start] = {}
         for rank, kept in each.labels.items():
             x = self.at[rank]
-            y = top + each.stack - sum(found.height for found, _ in kept)
-            for place, (found, moves) in enumerate(kept):
-                middle, foot = y + found.height / 2, y + found.height
-                self._label(found, x, middle)
+            y = top + each.stack - sum(shown.height for shown, _ in kept)
+            for place, (shown, moves) in enumerate(kept):
+                middle, foot = y + shown.height / 2, y + shown.height
+                self._label(shown, x, middle)
                 for move in moves:
                     colour = label(move.data, self.subject).colour
-                    side = found.width / 2 if move.target > rank else -found.width / 2
+                    side = shown.width / 2 if move.target > rank else -shown.width / 2
                     lowest = place == len(kept) - 1
                     begin = (x, foot - 0.02) if lowest else (x + side, middle)
                     starts[id(move)] = (*begin, colour)
                 y = foot
         return starts
 
-    def _label(self, found: Label, x: float, y: float) -> None:
+    def _label(self, shown: Label, x: float, y: float) -> None:
         from matplotlib.patches import FancyBboxPatch
 
-        if not found.text:
+        if not shown.text:
             return
-        width, height, round_by = found.width, found.height - 0.03, 0.03
+        width, height, round_by = shown.width, shown.height - 0.03, 0.03
         self.axes.add_patch(
             FancyBboxPatch(
                 (x - width / 2 + round_by, y - height / 2 + round_by),
                 width - 2 * round_by,
                 height - 2 * round_by,
                 boxstyle=f"round,pad={round_by}",
-                fc=found.colour,
+                fc=shown.colour,
                 ec="none",
                 zorder=4,
             )
         )
-        red, green, blue = found.colour
+        red, green, blue = shown.colour
         colour = INK if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
-        above, below = (0.33 * LINE, 0.38 * LINE) if found.whose else (0.0, 0.0)
-        self._text(x, y - above, found.text, size=TYPE, colour=colour, weight="bold")
-        if found.whose:
-            self._text(x, y + below, found.whose, size=TYPE - 1, colour=colour)
+        above, below = (0.33 * LINE, 0.38 * LINE) if shown.whose else (0.0, 0.0)
+        self._text(x, y - above, shown.text, size=TYPE, colour=colour, weight="bold")
+        if shown.whose:
+            self._text(x, y + below, shown.whose, size=TYPE - 1, colour=colour)
 
     def _arrow(self, move: Move, start: Start, end: tuple[float, float], name: str) -> None:
         from matplotlib.patches import FancyArrowPatch
@@ -237,12 +237,12 @@ class _Panel:
         self.axes.add_patch(arrow)
 
     def _marks(self, step: DrawnStep, y: float) -> set[int]:
-        """Draw what ranks do with their memory; return the ranks."""
+        """Draw the signs of local steps; return the ranks that have one."""
         kinds: dict[int, list[str]] = defaultdict(list)
         for mark in step.marks:
             kinds[mark.rank].append(mark.what)
-        for rank, found in kinds.items():
-            for place, what in enumerate(found):
+        for rank, signs in kinds.items():
+            for place, what in enumerate(signs):
                 _mark(self.axes, what, self.at[rank] + 2.4 * MARK * place, y)
         return set(kinds)
 
@@ -298,7 +298,7 @@ def _bar(axes: "Axes", ends: Sequence[float], y: float) -> None:
 
 
 def _legend(axes: "Axes", subject: Subject, y: float) -> None:
-    """Say what the signs mean that occur."""
+    """Draw the meaning of each sign that occurs."""
     steps = [step for steps in subject.channels for step in steps]
     kinds = {mark.what for step in steps for mark in step.marks}
     kinds |= {"peer" for step in steps for move in step.moves if move.how != "message"}

@@ -1,4 +1,4 @@
-"""What a picture shows: an algorithm on an example call."""
+"""What a picture shows: an algorithm that carries out an example call."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +16,12 @@ from hpccomm.schedules.schedule import whole
 from hpccomm.topology import Topology, arrange
 
 MOST_ELEMENTS = 1 << 16
-"""Each is followed by itself, on every rank."""
+"""The most elements. The picture follows each of them, on every rank."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subject:
-    """A schedule, what it is for, and what each of its steps moves.
+    """A schedule, its call, and what each of its steps moves.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Subject:
 
     @property
     def summary(self) -> str:
-        """What it costs: rounds, messages, and the elements of the rank that sends most."""
+        """Its cost: rounds, messages, and the elements of the rank that sends most."""
         rounds = [len({step.number for step in steps}) for steps in self.channels]
         sent = np.zeros(self.size, np.int64)
         messages = accesses = 0
@@ -110,13 +110,13 @@ def subject(
     algorithm : str
         Its name.
     collective : str, optional
-        By default the first collective that has this algorithm; with `root` the first rooted one.
+        By default the first collective that has this algorithm; with `root` the first that has a root.
     ranks : int
         Number of ranks, at most `hpccomm.schedules.draw.trace.MOST_RANKS`.
     root : int, optional
         Of a rooted collective; by default 0.
     count : int, optional
-        Elements of the array; of all_gather, gather and scatter those of all ranks together. By
+        Elements of the array; for all_gather, gather and scatter those of all ranks together. By
         default one for each rank.
     segment : int, optional
         Elements to move at a time; by default all of them.

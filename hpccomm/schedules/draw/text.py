@@ -1,4 +1,4 @@
-"""Words for what moves, and a schedule as lines of text."""
+"""A schedule as lines of text."""
 
 from collections.abc import Iterable, Iterator
 
@@ -13,12 +13,11 @@ SIGNS = {"copy": "copies", "fold": "folds", "final": "completes"}
 
 
 def lines(subject: Subject) -> Iterator[str]:
-    """Show each round in a line: ``round 3: 0→1 [4:8] of 0-2; folds: 1``.
+    """Yield a line for each round: ``round 3: 0→1 [4:8] of 0-2; folds: 1``.
 
-    A message is shown as sender→receiver, the slice of the array that it moves, and, where it was
-    folded, the ranks whose contributions it holds. ``0⇢1`` is not a message: one of the two ranks
-    reaches the other's memory. Copies, folds, and folds that complete a result name the ranks
-    that do them.
+    A message is shown as sender→receiver, the slice of the array that it moves, and the ranks whose
+    contributions are folded in it. ``0⇢1`` is not a message: one of the two ranks accesses the other's
+    memory. Copies, folds, and folds that complete a result name the ranks that do them.
     """
     yield subject.title
     yield subject.summary
@@ -51,7 +50,7 @@ def _said(step: DrawnStep, subject: Subject) -> Iterator[str]:
 
 
 def slices(data: Data, subject: Subject) -> str:
-    """Return which elements these are, such as ``[4:8]``; or whose block for whom."""
+    """Return the slices of the array, such as ``[4:8]``; or sender and receiver of blocks."""
     if subject.call.description.individual:
         return " ".join(f"[{source}→{target}]" for source, target in routes(data, subject))
     return " ".join(f"[{first}:{last}]" for first, last in runs(data.elements))
@@ -62,18 +61,18 @@ def routes(data: Data, subject: Subject) -> list[tuple[int, int]]:
     call, size = subject.call, subject.size
     total = call.elements
     block = total // len(call.counts)
-    found = dict.fromkeys(
+    blocks = dict.fromkeys(
         (element // total, element % total // block) for element in data.elements.tolist()
     )
     if call.description.peers:
-        return [(sender, ring(sender, size)[number]) for sender, number in found]
-    return list(found)
+        return [(sender, ring(sender, size)[number]) for sender, number in blocks]
+    return list(blocks)
 
 
 def contributed(data: Data) -> str:
-    """Return the ranks whose contributions are folded in each element, or nothing if it is one's.
+    """Return the ranks whose contributions are folded in each element.
 
-    Elements that hold different ones are not summed up in a word: nothing.
+    The text is empty if it is only one rank, or if the elements differ.
     """
     if not len(data.contributions) or (data.contributions != data.contributions[0]).any():
         return ""
@@ -96,8 +95,8 @@ def runs(elements: Column) -> list[tuple[int, int]]:
 
 
 def spans(ranks: Iterable[int]) -> str:
-    """Return ranks, or elements, in short: ``0-3,5``."""
-    found = runs(np.array(sorted(ranks), np.int64))
+    """Return ranks or elements as ranges: ``0-3,5``."""
+    pieces = runs(np.array(sorted(ranks), np.int64))
     return ",".join(
-        str(first) if last == first + 1 else f"{first}-{last - 1}" for first, last in found
+        str(first) if last == first + 1 else f"{first}-{last - 1}" for first, last in pieces
     )

@@ -1,4 +1,4 @@
-"""Follows the elements of a call's arrays through a schedule: what each message moves, and of whom.
+"""Follows the elements of a call's arrays through a schedule: which elements each message moves.
 
 The schedule runs on the prover's symbolic memory, which knows what each element is.
 """
@@ -20,20 +20,20 @@ from hpccomm.schedules.proof.sharing import arrivals
 from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Round, Schedule
 
 MOST_RANKS = 64
-"""Contributions are bits of a number. No picture of more ranks could be read either."""
+"""Contributions are bits of one number. A picture of more ranks would not be readable either."""
 
 MOST_MOVES = 1 << 14
-"""Moves and local steps: as many are drawn in half a minute, and nobody could read more."""
+"""The most moves and local steps. Drawing so many takes half a minute, and more would not be readable."""
 
 MOST_MOVED = 1 << 25
-"""Elements that these read together; those of moves are kept, at most 512 MiB."""
+"""The most elements that they read together. Those of moves are kept, at most 512 MiB."""
 
 Contributions = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Data:
-    """Elements, as they lie one after the other in a buffer.
+    """Elements that lie one after the other in a buffer.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A local step of a rank.
+    """The kind of a local step of a rank.
 
     Attributes
     ----------
@@ -87,9 +87,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnStep:
-    """What is shown at once: a round of a channel, or a part of it.
+    """What is drawn at one height: a round of a channel, or a part of it.
 
-    Where a rank's local steps first read its peers' memory and then write it, these are two parts.
+    Where local steps first read the memory of peers and then write it, a round has two parts.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class DrawnStep:
     moves : tuple of Move
         Between ranks.
     marks : tuple of Mark
-        What ranks do with their memory, each kind once a rank.
+        The local steps, each kind once a rank.
     meeting : tuple of tuple of int
         The groups of ranks that meet in a barrier at the end.
     """
@@ -155,11 +155,11 @@ class _Trace:
     def shown(self, number: int, barrier: Group | None) -> Iterator[DrawnStep]:
         """Give what is shown of the round that was seen, and forget it."""
         moves, marks = self._messages, dict[Mark, None]()
-        for its, found in self._steps:
-            if found and moves and found[0].how != moves[0].how:
+        for its, reached in self._steps:
+            if reached and moves and reached[0].how != moves[0].how:
                 yield _step(number, moves, marks)
                 moves, marks = [], {}
-            moves = moves + found
+            moves = moves + reached
             marks.update(dict.fromkeys(its))
         meeting = (
             () if barrier is None else tuple(tuple(met.tolist()) for met, _ in arrivals(barrier))
@@ -175,7 +175,7 @@ class _Trace:
 
 
 def follow(case: ProofCase) -> tuple[Schedule, tuple[tuple[DrawnStep, ...], ...]]:
-    """Return a schedule and the steps of each channel; rounds in which no rank does anything have none.
+    """Return a schedule and the steps of each channel. Rounds in which no rank does anything have no step.
 
     Parameters
     ----------

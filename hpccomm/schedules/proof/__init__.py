@@ -1,39 +1,39 @@
 """Proves schedules by running them on symbols instead of numbers.
 
-Each element of memory holds which ranks' contributions it is the fold of, and of which element. The
-rounds of all ranks run on that, a whole round in a few operations on arrays, and anything that is
-not certain to be right raises `hpccomm.testing.Unproven`:
+Each element of memory is a symbol: the set of ranks whose contributions are folded in it, and which element
+of their arrays it is. The rounds of all ranks run on these symbols, a whole round in a few operations on
+arrays. Whatever may be wrong raises `hpccomm.testing.Unproven`. Checked is:
 
-- Each element of each result is the fold of the contributions that the call asks for, of the right
-  element, each exactly once; with ``deterministic=True`` from left to right in the order of ranks.
-  With more than one rank it passed exactly one fold that is `final` (but in a scan).
-- No element is read before it was written; every slice lies in its buffer; what was given is not
-  overwritten, unless the result lies in the same memory, and the root's array of a broadcast never.
-- Each message has both ends in the same round of the same channel, with the same count. What is
-  received overlaps nothing else that is sent or received in the round. The rows of a local step do
-  not depend on each other.
-- No channel writes what another one reads or writes, so that any order of the channels gives the
-  same, and they are run here one after the other.
-- Where ranks reach each other's memory, they share a node, and it is of the buffers that the form may
-  reach. Scratch that peers reach is no larger than the room for it. Between two ranks' accesses of
+- Each element of each result is the fold of the right element of the contributions that the call
+  requires, each exactly once; with ``deterministic=True`` from left to right in the order of ranks.
+  With more than one rank it passed exactly one fold that is `final`, except in a scan.
+- No element is read before it was written. Every slice lies in its buffer. Inputs are not overwritten,
+  unless the result lies in the same memory; the root's array of a broadcast never is.
+- Each message has both ends in the same round of the same channel, with the same count. A
+  received slice overlaps no other slice that is sent or received in the round. The rows of a local step
+  do not depend on each other.
+- No channel writes what another channel reads or writes. So any order of the channels gives the same
+  result, and the proof runs them one after the other.
+- Ranks that reach each other's memory share a node, and reach only the buffers that the form may reach.
+  Scratch that peers reach is no larger than the room for it. Between two ranks' accesses of
   one element, of which one writes it, both meet in a barrier; so do a rank and its peer before it
   first touches the peer's memory, and after it last does.
 
 No deadlock
 -----------
-That nobody waits for ever follows, even where a send is complete only once its receive is there.
-Look at one channel. Say that all ranks have completed, or will complete, its rounds below k. Then
-each rank comes to round k and begins all of its messages there before it waits for any. Both ends
-of each message are in round k, so both are begun, so it completes. So do the local steps, which
-wait for nobody, and then the barrier, since all its ranks come to it at the end of round k. So all
-complete round k; and there is a last round.
+It follows that no rank waits for ever, even where a send completes only once its receive has begun.
+Consider one channel, and assume that all ranks complete its rounds below k. Then each rank begins round k,
+and all of its messages there before it waits for any. Both ends of each message are in round k, so both
+begin, and the message completes. The local steps wait for nothing, so they complete. All ranks of the
+barrier reach it at the end of round k, so it completes. Hence all ranks complete round k, and there is a
+last round.
 
-This rests on these points. Checked here: both ends of a message are in one round of one channel,
-with one count; all members of a barrier are in one round; the rounds end; the ends of several
-messages of one pair match in the order of their rows, and each pair's messages match round after
-round, so that matching in the order of sending gives the same pairs. The executor's part: a rank
-begins all messages of a round before it waits, its channels advance independently of each other,
-and the messages (and barriers) of one channel are never taken for those of another.
+The proof checks what this needs of a schedule. Both ends of a message are in one round of one channel, with
+one count. All members of a barrier are in one round. The rounds end. Several messages of one pair match in
+the order of their rows, and the messages of each pair match round after round, so that matching in the
+order of sending gives the same pairs. The executor provides the rest: a rank begins all messages of a round
+before it waits, its channels advance independently of each other, and the messages and barriers of one
+channel are never taken for those of another.
 """
 
 from collections.abc import Sequence
@@ -97,10 +97,11 @@ def prove(
     ranks : int
         Number of ranks, at least 1.
     count : int, sequence of int or sequence of sequences of int
-        Elements; by default ``2 * ranks + 1``, and none for a barrier. With 0 there is nothing to
-        prove but that ranks meet. For all_reduce, broadcast, reduce and scan: of the array. For the others: of every
-        rank's block, or a sequence with that of each rank; where ranks have counts of their own also a
-        sequence for each rank with what it sends to each (or to each of its peers).
+        Elements; by default ``2 * ranks + 1``, and none for a barrier. With 0 the
+        proof only shows that messages match. For all_reduce, broadcast, reduce and scan: elements of
+        the array. For the others: elements of every rank's block, or a sequence with those of each
+        rank's block. Where ranks have counts of their own, also a sequence for each rank with the
+        elements that it sends to each rank (or to each of its peers).
     root : int
         The root, where the collective has one.
     segment : int
@@ -108,28 +109,29 @@ def prove(
     channels : int
         `Tuning.channels`.
     topology : Topology or None
-        `Tuning.topology`: which ranks share a node. None: no matter, or all of them.
+        `Tuning.topology`: which ranks share a node. None: all of them, or it does not matter.
     in_place : bool or sequence of bool
-        Whether `send` and `recv` lie in the same memory (on each rank), where that means something.
+        Whether `send` and `recv` lie in the same memory: on all ranks, or for each rank. Ignored where a
+        call cannot be in place.
     exclusive : bool
-        Of a scan.
+        Whether a scan is exclusive.
     deterministic : bool
-        Prove the build that folds in rank order, and that it does. For a narrow float it must also
-        round once.
+        Prove the build that folds in rank order, and that it does so. For a narrow float it must also
+        round only once.
     dtype : dtype or None
         By default int64.
     op : ReduceOp, PremulSum or callable
-        Of a reduction.
+        The reduction.
     peers : sequence of sequences of int or None, optional
         Where blocks are those of listed peers: the peers of each rank, None for a block that is not
         exchanged. By default the ranks are a ring.
     solo : bool
-        Ask for each rank's program alone, as an executor does, instead of for all at once. Both
-        must be right, and the same: see `hpccomm.schedules.proof.check_same_program`.
+        Build each rank's program alone, as an executor does, instead of all at once. Both must be right,
+        and equal: see `hpccomm.schedules.proof.check_same_program`.
     form : str
-        Which of an algorithm's forms is to be proven: ``"build"``; ``"direct"``, in which ranks of a
-        node reach each other's arrays; ``"staged"``, in which they reach each other's scratch, and
-        fold in rank order.
+        Which form of the algorithm to prove: ``"build"``; ``"direct"``, in which the ranks of a node
+        reach each other's arrays; or ``"staged"``, in which they reach each other's scratch, and fold in
+        rank order.
     room : int
         `Tuning.room`: elements of scratch that a rank may have where peers reach it.
 
@@ -138,8 +140,8 @@ def prove(
     Unproven
         An AssertionError that says which rank does what wrong, in which round of which channel.
     UsageError
-        If there is no such collective or algorithm, or it has no such form, or none that folds in rank
-        order; if `ranks`, `segment`, `channels` or `room` is no integer of at least 1, `root` is no
+        If there is no such collective or algorithm; if it has no such form, or no build that folds in
+        rank order; if `ranks`, `segment`, `channels` or `room` is no integer of at least 1, `root` is no
         rank, or `count`, `topology` or `in_place` does not fit the ranks; if what the algorithm builds
         is no schedule.
 
@@ -148,7 +150,7 @@ def prove(
     >>> from hpccomm.testing import prove
     >>> prove("all_reduce", "ring", 6, count=20, segment=2)
     """
-    given = case(
+    proved = case(
         collective,
         algorithm,
         ranks,
@@ -167,21 +169,21 @@ def prove(
         form=form,
         room=room,
     )
-    prove_all([given])
+    prove_all([proved])
 
 
 def prove_all(cases: Sequence[ProofCase]) -> None:
-    """Prove several cases at once, which takes less time than one after the other.
+    """Prove several cases at once, which is faster than one after the other.
 
     Parameters
     ----------
     cases : sequence of Case
-        As `case` makes them. Their number and size are limited by memory only.
+        The cases, as `case` makes them. Only memory limits their number and size.
 
     Raises
     ------
     Unproven
-        For the first fault that is met, in whichever case.
+        For the first fault of any case.
     """
     if not cases:
         return

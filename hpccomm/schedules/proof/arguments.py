@@ -1,4 +1,4 @@
-"""What may be asked to be proven: arguments checked before anything is built."""
+"""The arguments of a proof, which are checked before anything is built."""
 
 import difflib
 import operator
@@ -62,7 +62,7 @@ def check(
 
 
 def chosen(collective: str, algorithm: str | Algorithm | Build) -> Algorithm:
-    """Return the algorithm that is asked for.
+    """Return the chosen algorithm.
 
     Raises
     ------

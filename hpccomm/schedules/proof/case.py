@@ -1,4 +1,4 @@
-"""What is to be proven: a schedule for each rank's call, and what the calls ask for."""
+"""What is proved: the calls of all ranks, their schedules, and the results that the calls require."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -51,24 +51,24 @@ class RankSchedule(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProofCase:
-    """One collective call of all ranks, and the schedules that are to carry it out.
+    """One collective call of all ranks, and the schedules that carry it out.
 
     Attributes
     ----------
     title : str
-        What to call it in an error.
+        Its name in errors.
     build : callable
         Makes the schedules.
     calls : tuple of Signature
         The call of each rank.
     tuning : Tuning
-        Given to it.
+        Passed to `build`.
     in_rank_order : bool
         Whether each element must be the left fold of the contributions in rank order.
     reaches : frozenset of str
-        The buffers of each other that ranks may reach.
+        The buffers of peers that ranks may reach.
     solo : bool
-        Whether each rank's program is asked for alone, as it is for running.
+        Whether each rank's program is built alone, as it is where it runs.
     """
 
     title: str
@@ -96,9 +96,9 @@ class ProofCase:
         Raises
         ------
         Unproven
-            If its scratch, where peers reach that, is larger than there is room for.
+            If peers reach its scratch, and it is larger than the room for it.
         UsageError
-            If what is built is no schedule.
+            If `build` returns no schedule.
         """
         built: object = self.build(world(self.size, ranks), call, self.tuning)
         if not isinstance(built, Schedule):
@@ -152,8 +152,8 @@ def case(
     """
     check(collective, ranks, root, segment, channels, topology, in_place, room, peers)
     known = chosen(collective, algorithm)
-    given = algorithm
-    name = given if isinstance(given, str) else getattr(given, "__name__", "an algorithm")
+    unnamed = getattr(algorithm, "__name__", "an algorithm")
+    name = algorithm if isinstance(algorithm, str) else unnamed
     build = form_of(f"{name} {collective}", known, form, deterministic=deterministic)
     count = elements(collective, ranks, count, peers)
     calls = signatures(
@@ -182,8 +182,8 @@ def case(
         "room": room if form == "staged" else 0,
         "topology": topology and topology.node_of,
     }
-    told = "".join(f", {key}={value}" for key, value in described.items() if value)
-    title = f"{name} {collective}, {ranks} ranks{told}"
+    details = "".join(f", {key}={value}" for key, value in described.items() if value)
+    title = f"{name} {collective}, {ranks} ranks{details}"
     in_order = deterministic or (form == "staged" and known.shared)
     return ProofCase(title, build, calls, tuning, in_order, _reached(known, form), solo)
 
@@ -209,8 +209,8 @@ def signatures(
 ) -> tuple[Signature, ...]:
     """Return the call of each rank; the parameters are those of `hpccomm.testing.prove`.
 
-    In place is meant where it means something: at the root, where only it has both arrays; where ranks
-    have counts of their own, if both arrays have one size.
+    A call is in place only where that is possible: at the root, where only the root has both arrays;
+    where ranks have counts of their own, if both arrays have one size.
     """
     what = DESCRIPTIONS[collective]
     wanted = [in_place] * ranks if isinstance(in_place, bool) else list(in_place)
@@ -290,10 +290,10 @@ def _with_peers(peers: Sequence[tuple[int, ...]], count: Counts) -> Iterator[Lis
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """What the arrays `recv` of some ranks hold in the end, one after the other.
+    """What the arrays `recv` of some ranks must hold in the end, one after the other.
 
     Element j is the fold of element `origin[j]` of the contributions of `number[j]` ranks from
-    `first[j]` on; nothing was written there where that is no rank.
+    `first[j]` on. If `number[j]` is 0, nothing is written there.
     """
 
     first: NDArray[np.int64]

@@ -18,12 +18,12 @@ def _nodes(case: ProofCase) -> Column:
 
 
 class Checks:
-    """Checks of one channel. Ranks are numbered through, but where `first` and `size` are given.
+    """Checks of one channel. Ranks are numbered through, except where `first` and `size` are parameters.
 
     Attributes
     ----------
     channel, round : int
-        Where the rows stand that are checked.
+        Where the checked rows are.
     folding : ndarray of shape (ranks,), bool
         Whether the collective folds.
     once : ndarray of shape (ranks,), bool
@@ -44,13 +44,13 @@ class Checks:
         self._node = np.concatenate([_nodes(case) for case in cases])
 
     def demand(self, good: Mask, ranks: Column, what: str | Callable[[int], str]) -> None:
-        """Raise with what the first row that is not good does; `ranks` has whose row it is."""
+        """Raise for the first row that is not good: `what` says what it does, and `ranks` whose row it is."""
         if not good.all():
             row = int(np.argmin(good))
             raise self.unproven(int(ranks[row]), what if isinstance(what, str) else what(row))
 
     def unproven(self, rank: int, problem: str) -> Unproven:
-        """Return the error that `rank` has this problem here."""
+        """Return the error for a problem of `rank` in this round."""
         case, local = self._memory.local(rank)
         where = f"rank {local}, channel {self.channel}, round {self.round}"
         return Unproven(f"{case.title}: {where}: {problem}")
@@ -60,14 +60,14 @@ class Checks:
         return self._memory.local(int(rank))[1]
 
     def ranks(self, rank: Column, first: Column | int, size: Column | int) -> None:
-        """The schedule names ranks of its case, which begins at rank `first`."""
+        """Check that the schedule names ranks of its case, which begins at rank `first`."""
         good = (rank >= 0) & (rank < size)
         if not good.all():
             at = first if isinstance(first, int) else int(first[np.argmin(good)])
             raise self.unproven(at, f"the schedule names rank {int(rank[np.argmin(good)])}")
 
     def neighbours(self, actor: Column, place: Place, first: Column, size: Column) -> None:
-        """Each `actor` may reach into that buffer of the place's peer."""
+        """Check that each `actor` may access that buffer of the place's peer."""
         peer = place.peer
         assert peer is not None
         self.demand(
@@ -89,7 +89,7 @@ class Checks:
     def bounds(
         self, actor: Column, holder: Column, code: Column, start: Column, count: Column, verb: str
     ) -> None:
-        """The slices lie in the buffers, of numbers `code`, of their holders."""
+        """Check that the slices lie in the buffers, of numbers `code`, of their holders."""
         length = self._memory.length[code, holder]
         self.demand(
             (start >= 0) & (count >= 0) & (start + count <= length),
@@ -101,7 +101,7 @@ class Checks:
         )
 
     def written(self, cells: Cells, actor: Column, verb: str) -> None:
-        """The cells that each `actor` reads were written."""
+        """Check that the cells that each `actor` reads were written."""
         self.demand(
             self._memory.state[cells, FLAGS] != 0,
             actor,
@@ -109,7 +109,7 @@ class Checks:
         )
 
     def apart(self, source: Cells, target: Cells, actor: Column, verb: str) -> None:
-        """What is written may be read only for the element that goes there."""
+        """Check that a written cell is read only for the element that goes there."""
         mark = self._memory.mark
         index = np.arange(len(target))
         mark[target] = index
@@ -126,7 +126,7 @@ class Checks:
         )
 
     def matched(self, receives: Column, sends: Column) -> None:
-        """Both ends of each message are there: as numbers, source times all ranks plus target."""
+        """Check that each message has both ends. A message is a number: source times all ranks plus target."""
         waiting, under_way = Counter(receives.tolist()), Counter(sends.tolist())
         lost = sorted((waiting - under_way) | (under_way - waiting))
         if not lost:

@@ -1,8 +1,8 @@
-"""The memory of all ranks, of symbols instead of numbers.
+"""The memory of all ranks, which holds symbols instead of numbers.
 
-A cell is one element of memory. All cells of all ranks lie in one row, so that what a whole round
-does is a few operations on arrays of cell numbers. A cell holds, as integers side by side, the
-fold of which contributions it is.
+A cell is one element of memory. The cells of all ranks are numbered through, so that a whole round is a
+few operations on arrays of cell numbers. A cell holds several integers, which say the fold of which
+contributions it is.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,12 @@ CODES = {SEND: 0, RECV: 1, SCRATCH: 2}
 NAMES = tuple(CODES)
 
 FIRST, NUMBER, ORIGIN, FLAGS, BITS = range(5)
-"""What a cell holds: the lowest rank whose contribution it has (of an ordered fold), how many it
-has, which element of them, flags, and from `BITS` on a bit for each rank, 64 to an integer."""
+"""The integers of a cell: the lowest rank whose contribution it has (in an ordered fold), the number of
+contributions, the element of the contributions, flags, and from `BITS` on a bit for each rank, 64 to an
+integer."""
 
 WRITTEN = 1
-"""Set once the cell was written, or given."""
+"""Set once the cell was written, or if it is an input."""
 
 FINAL = 2
 """Set by a fold that is `final`."""
@@ -44,7 +45,7 @@ def spread(first: Column, count: Column) -> Cells:
 
 @dataclass(slots=True, eq=False)
 class SymbolicMemory:
-    """The buffers of the ranks of several cases, which are numbered through.
+    """The buffers of the ranks of several cases. Ranks are numbered through.
 
     Attributes
     ----------
@@ -59,7 +60,7 @@ class SymbolicMemory:
     state : ndarray of shape (cells, BITS + words), int64
         What the cells hold.
     protected : ndarray of shape (cells,), bool
-        What was given and is no result, and must not be written.
+        Inputs that are no results, and must not be written.
     owner : ndarray of shape (cells,)
         Whose cell it is.
     read, wrote : ndarray of shape (cells,), bool
@@ -67,9 +68,9 @@ class SymbolicMemory:
     others_read, others_wrote : ndarray of shape (cells,), bool
         Those that the channels before it touched.
     mark : ndarray of shape (cells,)
-        -1, but while overlaps are looked for.
+        -1, except while overlaps are searched.
     heard : ndarray of shape (ranks, words), int64
-        A bit for each rank of the same case that is known to have begun.
+        A bit for each rank of the same case that this rank knows to have begun.
     """
 
     cases: Sequence[ProofCase]
@@ -101,7 +102,7 @@ class SymbolicMemory:
         return self.cases[which], rank - int(self.offset[which])
 
     def name(self, cell: int) -> str:
-        """Return whose cell it is, and where; in place, where in `recv`."""
+        """Return the name of a cell: buffer, index and rank; in place, its index in `recv`."""
         rank = int(self.owner[cell])
         for code in (CODES[RECV], CODES[SEND], CODES[SCRATCH]):
             at = cell - int(self.base[code, rank])
@@ -133,7 +134,7 @@ def one_bit(rank: Column, words: int) -> NDArray[np.int64]:
 
 
 def lay_out(cases: Sequence[ProofCase], parts: Sequence[Sequence[RankSchedule]]) -> SymbolicMemory:
-    """Return the memory of `cases` before anything ran."""
+    """Return the memory of `cases` before anything runs."""
     offset = np.cumsum([0, *(case.size for case in cases)])
     ranks = int(offset[-1])
     length = np.zeros((3, ranks), np.int64)
@@ -181,7 +182,7 @@ def fill(memory: SymbolicMemory) -> None:
 
 
 def check_results(memory: SymbolicMemory, parts: Sequence[Sequence[RankSchedule]]) -> None:
-    """Raise `Unproven` unless each element of a result is what the calls ask for."""
+    """Raise `Unproven` unless each element of a result is what the calls require."""
     words = memory.state.shape[1] - BITS
     # Row k has the bits of the ranks below k.
     below = np.zeros((64 * words + 1, words), np.int64)
@@ -201,12 +202,12 @@ def check_results(memory: SymbolicMemory, parts: Sequence[Sequence[RankSchedule]
                 (cells, want.first, want.number, want.origin, np.full(len(cells), demanded))
             )
     cells, first, number, origin, flags = (np.concatenate(c) for c in zip(*wanted, strict=True))
-    found = memory.state[cells]
+    state = memory.state[cells]
     bits = below[first + number] ^ below[first]
     empty = number == 0
-    right = (found[:, BITS:] == bits).all(axis=1)
-    right &= np.where(empty, found[:, FLAGS] == 0, found[:, ORIGIN] == origin)
-    has = found[:, FLAGS] & flags
+    right = (state[:, BITS:] == bits).all(axis=1)
+    right &= np.where(empty, state[:, FLAGS] == 0, state[:, ORIGIN] == origin)
+    has = state[:, FLAGS] & flags
     right &= empty | (has == flags)
     if right.all():
         return
@@ -219,7 +220,7 @@ def check_results(memory: SymbolicMemory, parts: Sequence[Sequence[RankSchedule]
     whose = f"rank {last}" if number[row] == 1 else f"each of ranks {int(first[row])} to {last}"
     if empty[row]:
         problem += ", and must be left as it was"
-    elif not (found[row, BITS:] == bits[row]).all() or found[row, ORIGIN] != origin[row]:
+    elif not (state[row, BITS:] == bits[row]).all() or state[row, ORIGIN] != origin[row]:
         problem += f", and must hold element {int(origin[row])} of {whose}"
     elif missing & FINAL:
         problem += ", which passed no final fold"
@@ -229,7 +230,7 @@ def check_results(memory: SymbolicMemory, parts: Sequence[Sequence[RankSchedule]
 
 
 def check_barriers(memory: SymbolicMemory) -> None:
-    """Raise `Unproven` where a rank may leave a barrier that another has not come to."""
+    """Raise `Unproven` where a rank may leave a barrier before another rank has arrived."""
     words = memory.state.shape[1] - BITS
     for first, case in zip(memory.offset.tolist(), memory.cases, strict=False):
         if DESCRIPTIONS[case.calls[0].collective].sends != "nothing":

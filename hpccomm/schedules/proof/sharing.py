@@ -1,4 +1,4 @@
-"""Ranks that reach each other's memory: nothing but a barrier keeps them apart."""
+"""Ranks that reach each other's memory: only a barrier orders their accesses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ NEVER = 1 << 62
 
 
 def arrivals(group: Group) -> list[tuple[NDArray[np.int64], Column]]:
-    """Return the groups that meet, with those of the rows' ranks that come to each."""
+    """Return the groups that meet, and which ranks of the rows arrive at each."""
     members, which = group.meetings()
     known, which = np.unique(members[which], axis=0, return_inverse=True)
     return [(ranks, group.rank[which.reshape(-1) == i]) for i, ranks in enumerate(known)]
@@ -22,7 +22,7 @@ def arrivals(group: Group) -> list[tuple[NDArray[np.int64], Column]]:
 
 @dataclass(slots=True, eq=False)
 class Accesses:
-    """Which rank touched which cell in which round of a channel, and the barriers between."""
+    """Which rank accessed which cell in which round of a channel, and the barriers between."""
 
     _touched: list[tuple[Cells, Column, int, bool]] = field(default_factory=list)
     _met: list[tuple[int, Column]] = field(default_factory=list)
@@ -36,19 +36,19 @@ class Accesses:
         self._met.append((at, label))
 
     def check(self, owner: Column, refuse: Callable[[int, int, int, int, int], Exception]) -> None:
-        """Raise unless barriers keep apart what ranks do with one cell.
+        """Raise unless barriers separate what ranks do with one cell.
 
-        Between two ranks' accesses of a cell, of which one writes it, both meet in a barrier.
-        Before a rank touches a peer's cell, and after that, they meet as well: the call may be new
-        to the peer, and must not be over for it. Two accesses of one round have no barrier between.
+        Between two ranks' accesses of a cell, of which one writes it, both meet in a barrier. They
+        also meet before a rank accesses a peer's cell, and afterwards: otherwise the peer may not have
+        begun the call yet, or may have left it. Two accesses in one round have no barrier between.
 
         Parameters
         ----------
         owner : ndarray
-            Of each cell, whose it is.
+            The rank of each cell.
         refuse : callable
-            Makes the exception of: a cell, a rank that touches it and in which round, the other
-            rank and its round (-1 is before the first, `NEVER` after the last).
+            Makes the exception from: a cell, a rank that accesses it and its round, the other rank and
+            its round (-1 is before the first round, `NEVER` after the last).
         """
         if not self._touched:
             return

@@ -1,4 +1,4 @@
-"""One rank's program, asked for alone, is its part of the program of all."""
+"""The program of one rank, built alone, equals its part of the program of all ranks."""
 
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
@@ -17,20 +17,19 @@ from hpccomm.schedules.schedule import (
 )
 
 Row = tuple[object, ...]
-"""What a rank does in one row of a table."""
+"""One row of a table, for one rank."""
 
 
 def check_same_program(case: ProofCase) -> None:
-    """Raise `hpccomm.testing.Unproven` unless both ways to ask for a rank's program give the same.
+    """Raise `hpccomm.testing.Unproven` unless both ways to build a rank's program give the same.
 
-    One build for all ranks with equal calls, which is what `hpccomm.testing.prove` proves, and one
-    for each rank, which is what an executor runs, must agree but for rounds in which the rank does
-    nothing.
+    `hpccomm.testing.prove` proves one build for all ranks with equal calls. An executor runs one build
+    for each rank. Both must agree, except for rounds in which the rank does nothing.
 
     Parameters
     ----------
     case : ProofCase
-        As `case` makes it; whether it is `solo` makes no difference.
+        The case, as `case` makes it. Its `solo` is ignored.
     """
     for part in case.parts():
         together = [list(channel()) for channel in part.schedule.channels]

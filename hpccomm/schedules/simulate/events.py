@@ -1,18 +1,17 @@
-"""A virtual clock for every rank, moved on by the rounds of a schedule.
+"""A virtual clock for every rank, which the rounds of a schedule advance.
 
-The rules of time are those of `hpccomm.schedules.cost.network`, and of a round those of
-`hpccomm.schedules.schedule`: in a channel a rank's sends and receives of a round begin when it has
-ended its last one; once it has passed on its own messages and has those of others, the local steps
-follow, on the one engine that its channels share; then the barrier. A send does not wait for its
-receiver.
+`hpccomm.schedules.cost.network` has the rules of time, and `hpccomm.schedules.schedule` those of rounds.
+In a channel, a rank begins the sends and receives of a round when it has ended the round before. Once its
+own messages have passed their links and those of its peers have arrived, the local steps follow. They run on
+one engine that the channels of a rank share. Then comes the barrier. A send does not wait for its receiver.
 
-Channels run concurrently and share links and engines. Of what is next in each channel, a round's
-messages or its steps, that is taken, for all ranks at once, which is ready first, on average over its
-rows; and with it the messages of other channels that are ready before its last row. So a link serves
-the messages of one channel round by round, as receivers ask for them, and those that are taken
-together in the order in which they came. Where the clocks of a round lie far apart, some of its messages
-can wait for others that came later: against one message at a time, that is some percent where channels
-contend. With one channel all is as it would be one by one.
+Channels run concurrently and share links and engines. Next in each channel are the messages of a round, or
+its steps. The simulation takes those that are ready first, on average over their rows, for all ranks at
+once. With them it takes the messages of other channels that are ready before the last row. So a link serves
+the messages of one channel round by round, and messages that are taken together in the order in which they
+arrive. Where the clocks of a round differ much, some of its messages may wait for others that arrived
+later. Compared with one message at a time, that makes a few percent where channels contend. With one
+channel the result is the same as with one message at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,16 +36,16 @@ from hpccomm.schedules.simulate.repeats import ClockSlice, Repeats, rows
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a simulation found.
+    """The result of a simulation.
 
     Attributes
     ----------
     ends : ndarray of float64, shape (ranks,)
         Seconds from the earliest start to each rank's end.
     bottleneck : str
-        The link or engine that was taken for longest; empty if none was.
+        The link or engine that was busy longest; empty if none was.
     busy : float
-        Seconds that it was taken for: no time can be shorter.
+        Seconds that it was busy, a lower bound of the time.
     """
 
     ends: Times
@@ -62,14 +61,14 @@ class Outcome:
 def simulate(
     schedule: Schedule, network: Network, itemsize: int, starts: Times | None = None
 ) -> Outcome:
-    """Run a schedule in virtual time. Local; takes as long as there are rounds and rows.
+    """Run a schedule in virtual time. Local; the work is proportional to rounds and rows.
 
     Parameters
     ----------
     schedule : Schedule
         Of all ranks of `network`.
     network : Network
-        Where it runs.
+        The network on which it runs.
     itemsize : int
         Bytes of an element.
     starts : ndarray of float64, shape (ranks,), optional
@@ -78,7 +77,7 @@ def simulate(
     Raises
     ------
     UsageError
-        If `starts` has not one time for each rank.
+        If `starts` does not have one time for each rank.
     """
     begin = np.zeros(network.ranks) if starts is None else starts
     if begin.shape != (network.ranks,):
@@ -127,11 +126,11 @@ class _Steps:
 
     @property
     def rank(self) -> Column:
-        """Ranks whose clocks tell when they are ready."""
+        """Ranks whose clocks say when they are ready."""
         return self.steps[0].rank if self.barrier is None else self.barrier.rank
 
     def alike(self, other: "_Steps") -> bool:
-        """Whether the other asks for the same, and that on own memory alone."""
+        """Whether the other takes equally long, and neither accesses the memory of peers."""
         return (
             self.barrier is other.barrier is None
             and len(self.steps) == len(other.steps)
@@ -150,11 +149,11 @@ class _Channel:
     number : int
         Its place in the schedule.
     clock : ndarray of float64, shape (ranks,)
-        When each rank has ended what was taken so far.
+        When each rank has ended what has been run so far.
     following : _Messages, _Steps or None
         What comes next; None at the end.
     ready, latest : float
-        When that is ready, on average over rows, and for the last of them.
+        When that is ready: on average over its rows, and for the last of them.
     """
 
     def __init__(self, number: int, acts: Iterator[_Act], clock: Times) -> None:
@@ -174,7 +173,7 @@ class _Channel:
 
 
 class _Resources:
-    """What the channels share: links and engines."""
+    """The links and engines that channels share."""
 
     def __init__(self, network: Network, itemsize: int) -> None:
         self._network = network
@@ -182,12 +181,12 @@ class _Resources:
         self._links = Links(network)
         self._engine = np.zeros(network.ranks)
         self._worked = np.zeros(network.ranks)
-        # What was taken last of the same channels: it may come again.
+        # What ran last in the same channels: it may repeat.
         self._sent: dict[tuple[int, ...], tuple[LinkRoutes, Column, Repeats | None]] = {}
         self._done: dict[int, tuple[_Steps, Repeats | None]] = {}
 
     def acts(self, rounds: Rounds) -> Iterator[_Act]:
-        """Yield what rounds ask for, one after the other."""
+        """Yield the messages of each round, and then its steps."""
         for each in rounds:
             sends = [table for table in each.sends if len(table.rank)]
             if sends:
@@ -250,7 +249,7 @@ class _Resources:
         return Repeats(clocks, [ClockSlice(self._links.busy, passed)])
 
     def work(self, channel: _Channel) -> None:
-        """Take the steps that come next in a channel."""
+        """Run the steps that come next in a channel."""
         steps, clock = channel.following, channel.clock
         assert isinstance(steps, _Steps)
 
@@ -277,14 +276,14 @@ class _Resources:
         self._done[channel.number] = steps, repeats
 
     def bottleneck(self) -> tuple[str, float]:
-        """Return the name of what was taken for longest, and for how many seconds."""
-        found: list[tuple[float, str]] = [(0.0, "")]
+        """Return the name of what was busy longest, and its seconds."""
+        taken: list[tuple[float, str]] = [(0.0, "")]
         if len(self._links.busy):
             link = int(self._links.busy.argmax())
-            found.append((float(self._links.busy[link]), self._links.name(link)))
+            taken.append((float(self._links.busy[link]), self._links.name(link)))
         rank = int(self._worked.argmax())
-        found.append((float(self._worked[rank]), f"folds and copies of rank {rank}"))
-        busy, name = max(found, key=lambda each: each[0])
+        taken.append((float(self._worked[rank]), f"folds and copies of rank {rank}"))
+        busy, name = max(taken, key=lambda each: each[0])
         return name, busy
 
     def _work(self, step: Copies | Folds, clock: Times) -> None:
@@ -330,7 +329,7 @@ class _Resources:
 
 
 def _alike(step: Copies | Folds, other: Copies | Folds) -> bool:
-    """Whether two steps cost the same on the same ranks, and reach no other rank's memory."""
+    """Whether two steps cost the same on the same ranks, and access no other rank's memory."""
     places, others = touched(step), touched(other)
     return (
         len(places) == len(others)

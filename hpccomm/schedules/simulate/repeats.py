@@ -1,8 +1,8 @@
-"""Rounds that repeat one another, as those of a pipeline that is full.
+"""Rounds that repeat one another, such as those of a full pipeline.
 
-Time has no zero: where a round comes again, and everything that it looks at (clocks, links, engines)
-stands later by the same number of seconds than the last time, everything that it moves is also later
-by that. So it need not be worked out again. That is exact but for the rounding of the clocks.
+Assume that a round repeats, and everything that it reads (clocks, links, engines) is later by the same
+number of seconds than the last time. Then everything that it writes is later by the same number too, and
+need not be computed again. This is exact up to the rounding of the clocks.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,20 +14,20 @@ from hpccomm.schedules.cost.links import Times
 from hpccomm.schedules.schedule import Column, Mask
 
 ROUNDING = 1e-12
-"""Shifts that differ by less than this part of the clocks are equal."""
+"""Shifts are equal if they differ by less than this fraction of the clocks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClockSlice:
-    """Some elements of one array of clocks, or of seconds that something has been busy for."""
+    """Some elements of an array of clocks, or of an array of busy seconds."""
 
     array: Times
     index: Column | slice
 
     def now(self) -> Times:
         """Return a copy of the elements."""
-        found: Times = self.array[self.index]
-        return found.copy() if isinstance(self.index, slice) else found
+        times: Times = self.array[self.index]
+        return times.copy() if isinstance(self.index, slice) else times
 
 
 def rows(mask: Mask) -> Column | slice:
@@ -37,7 +37,7 @@ def rows(mask: Mask) -> Column | slice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _WorkedOut:
-    """A round that was worked out: what it looked at, before and after, and what it added."""
+    """A round that was computed: what it read, before and after, and what it added."""
 
     before: tuple[Times, ...]
     after: tuple[Times, ...]
@@ -45,14 +45,14 @@ class _WorkedOut:
 
 
 class Repeats:
-    """A round that comes again and again, and what came of it when it was last worked out.
+    """A round that repeats, and its effect when it was last computed.
 
     Parameters
     ----------
     clocks : sequence of Part
-        All that it looks at, and moves.
+        All that it reads and writes.
     totals : sequence of Part
-        What it adds to.
+        The totals to which it adds.
     """
 
     def __init__(self, clocks: Sequence[ClockSlice], totals: Sequence[ClockSlice]) -> None:
@@ -61,7 +61,7 @@ class Repeats:
         self._taken: _WorkedOut | None = None
 
     def take(self, work_out: Callable[[], None]) -> None:
-        """Take the round once more; `work_out` does it where the clocks do not tell its result."""
+        """Run the round once more; `work_out` computes it where the clocks do not determine its result."""
         now = tuple(part.now() for part in self._clocks)
         shift = None if self._taken is None else _shift(self._taken.before, now)
         if self._taken is None or shift is None:
@@ -80,7 +80,7 @@ class Repeats:
 
 
 def _shift(before: tuple[Times, ...], now: tuple[Times, ...]) -> float | None:
-    """Return by how much all of `now` is later than `before`; None if that differs."""
+    """Return by how much all of `now` is later than `before`; None if the differences vary."""
     shifts = [later - sooner for later, sooner in zip(now, before, strict=True) if len(later)]
     if not shifts:
         return 0.0
