@@ -1,8 +1,8 @@
 """Threads of one process as ranks, without MPI: for tests and notebooks.
 
-A `World` holds the messages under way. A message is copied when it is sent, so that a send is
-complete at once; it is matched by context (which communicator), sender, receiver and tag, in order.
-Ranks reach each other's arrays as well: what they expose in a call is listed together.
+A `World` holds the messages under way. A send copies its message, so that it completes at once.
+Messages are matched in order by context (the communicator), sender, receiver and tag. Ranks also reach
+each other's arrays: a `World` lists what they expose in a call.
 """
 
 import threading
@@ -37,7 +37,7 @@ Buffers = Sequence[NDArray[Any]]
 
 @dataclass(slots=True)
 class Mailbox:
-    """Messages that nobody took yet, or receives that wait for one; never both."""
+    """Messages without a receive, or receives without a message; never both."""
 
     messages: deque[NDArray[Any]] = field(default_factory=deque)
     receives: "deque[_Receive]" = field(default_factory=deque)
@@ -45,12 +45,12 @@ class Mailbox:
 
 @dataclass(slots=True)
 class Exposed:
-    """What the ranks of a communicator expose in one call.
+    """Arrays that the ranks of a communicator expose in one call.
 
     Attributes
     ----------
     buffers : dict
-        Of each rank that has taken part so far.
+        By rank, of the ranks that have taken part so far.
     """
 
     buffers: dict[int, Buffers] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class World:
     Attributes
     ----------
     topology : Topology
-        Which of them are to look as if they shared a node.
+        Which ranks appear to share a node.
     """
 
     topology: Topology
@@ -89,7 +89,7 @@ def make_world(ranks: int, ranks_per_node: int | None = None) -> World:
 
 
 class _Seat(threading.local):
-    """Which world and rank the current thread is."""
+    """World and rank of the current thread."""
 
     world: World | None = None
     rank: int = 0
@@ -100,7 +100,7 @@ seat = _Seat()
 
 
 def _sent() -> bool:
-    """Tell that a send is complete: it is at once."""
+    """Return True: a send completes at once."""
     return True
 
 
@@ -115,7 +115,7 @@ class _Receive:
         self._src = src
 
     def test(self) -> bool:
-        """Return whether the message is there."""
+        """Return whether the message has arrived."""
         message = self.message
         if message is None:
             return False
@@ -129,10 +129,9 @@ class _Receive:
 
 
 class LoopbackExposure:
-    """One rank's part in what the ranks expose in one call.
+    """One rank's part in the arrays that the ranks expose in one call.
 
-    It holds the arrays of all: while a rank can reach them they stay, whatever becomes of their
-    owners.
+    It holds the arrays of all ranks, so that they stay alive while a rank can reach them.
     """
 
     lasting = False
@@ -151,7 +150,7 @@ class LoopbackExposure:
         self.scratch = scratch
 
     def learn(self, records: Mapping[int, Record]) -> Reach:
-        """Return what threads reach of each other: all, where they are to."""
+        """Return how threads reach each other's arrays: directly, if plain arrays may be reached."""
         if self._plain:
             return Reach.DIRECT
         return Reach.STAGED if all(record[1] for record in records.values()) else Reach.APART
@@ -187,13 +186,13 @@ class LoopbackMemory:
         return room // max(Counter(self._world.topology.node_of).values())
 
     def holds(self, data: NDArray[Any]) -> bool:
-        """Tell that no memory is special here."""
+        """Return False: no memory is special here."""
         return False
 
     def expose(
         self, buffers: Buffers, fingerprint: int, scratch: int, *, plain: bool, room: int
     ) -> LoopbackExposure:
-        """Let the peers reach `buffers` in the call in which they have exposed as often."""
+        """Let the peers reach `buffers` in their call of the same number."""
         self._calls += 1
         key = (self._context, self._calls)
         staging = np.empty(scratch, np.uint8) if 0 < scratch <= room else None
@@ -202,7 +201,7 @@ class LoopbackMemory:
         with self._world.lock:
             exposed = self._world.exposed[key]
             exposed.buffers[self._rank] = buffers
-            if len(exposed.buffers) == self._size:  # all have found it
+            if len(exposed.buffers) == self._size:  # all have it
                 del self._world.exposed[key]
         return LoopbackExposure(exposed, fingerprint, staging, plain)
 
@@ -243,11 +242,11 @@ class LoopbackTransport:
         return receive.test
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
-        """Tell that there is no need to: a receive raises by itself."""
+        """Return False: a receive raises by itself."""
         return False
 
     def forget(self) -> None:
-        """Forget what nobody received here."""
+        """Drop the messages to this rank that were not received."""
         with self._world.lock:
             boxes = self._world.mailboxes
             for key in [k for k in boxes if k[0] == self._context and k[2] == self.rank]:
@@ -255,7 +254,7 @@ class LoopbackTransport:
 
 
 class LoopbackOneSided:
-    """One window of the threads of one communicator, all of whose memory each reaches."""
+    """One window of the threads of one communicator. Each thread reaches the memory of all."""
 
     def __init__(self, signals: LoopbackTransport, shared: Shared) -> None:
         self.signals: Transport = signals
@@ -267,19 +266,19 @@ class LoopbackOneSided:
         self._shared.memory[self.signals.rank] = memory
 
     def put(self, data: NDArray[Any], dst: int, start: int) -> Request:
-        """Write, which is complete at once."""
+        """Write at once."""
         source = as_bytes(data)
         self._shared.memory[dst][start : start + source.size] = source
         return _sent
 
     def get(self, into: NDArray[Any], src: int, start: int) -> Request:
-        """Read, which is complete at once."""
+        """Read at once."""
         target = as_bytes(into)
         target[:] = self._shared.memory[src][start : start + target.size]
         return _sent
 
     def flush(self, dst: int) -> None:
-        """Do nothing: what was put is there."""
+        """Do nothing: writes complete at once."""
 
     def acquire(self, dst: int) -> Request:
         """Begin to take the lock."""
@@ -330,7 +329,7 @@ class LoopbackBackend:
     def group(self, ranks: Sequence[int], label: int) -> "LoopbackBackend":
         """Return the backend of the group of `ranks`. Does not block."""
         members = [self._members[rank] for rank in ranks]
-        # Every member makes the same context of what they all know, so nothing is exchanged.
+        # Every member makes the same context from common knowledge, so nothing is exchanged.
         context = (*self._context, label, tuple(members))
         return LoopbackBackend(self.world, context, members, list(ranks).index(self.rank))
 
@@ -342,12 +341,12 @@ class LoopbackBackend:
         with self.world.lock:
             shared = self.world.windows[context]
             shared.locks[self.rank] = threading.Lock()
-            if len(shared.locks) == self.size:  # all have found it
+            if len(shared.locks) == self.size:  # all have it
                 del self.world.windows[context]
         return LoopbackOneSided(signals, shared)
 
     def translate(self, error: Exception) -> HpccommError | None:
-        """Return None: there is no library whose errors could come."""
+        """Return None: no library raises errors here."""
         return None
 
     def end_job(self, reason: str) -> None:
@@ -363,7 +362,7 @@ class LoopbackBackend:
 
 
 def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> LoopbackBackend:
-    """Return the current thread's rank of its world; of a world of one rank outside any.
+    """Return the backend of the current thread's rank; outside any world, that of a single rank.
 
     Raises
     ------

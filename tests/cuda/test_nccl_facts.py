@@ -93,7 +93,7 @@ def test_variables_that_ranks_decide_by_must_be_alike():
     told[1] = replace(told[1], variables={})
     assert unfit(told) == (
         "NCCL_ALGO differs between the ranks (Ring on ranks 0, 2, not set on rank 1); "
-        "set it alike on all, or on none"
+        "set it to the same value on all ranks, or on none"
     )
 
 

@@ -58,11 +58,11 @@ class MpiBackend:
         self.mpi_comm = mpi_comm
 
     def native(self, signature: Signature) -> Native | None:
-        """Return the library's own way, or None."""
+        """Return the library's own call, or None."""
         own = native(self._comm, signature, self._reductions)
         if own is not None and self.threaded:
-            # Where no thread moves asynchronous calls on, every wait must, also on the ranks that
-            # could do otherwise: a blocking call does not match a polled one.
+            # Without a thread that progresses asynchronous calls, every wait must do so, on all ranks:
+            # a blocking call does not match a polled one.
             return Native(own.start)
         return own
 
@@ -101,7 +101,7 @@ class MpiBackend:
         bootstrap.end_started_job(reason)
 
     def abandon(self) -> None:
-        """Have MPI's finalisation stand under a deadline: a peer may never come."""
+        """Put MPI's finalisation under a deadline: a peer may never come."""
         bootstrap.note_failure()
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ def _crowded(topology: Topology) -> bool:
 
 
 def _shared_memory(comm: Any, topology: Topology) -> NodeMemory | None:
-    """Return the way to the memory of the node's other ranks, if all ranks find one. Collective."""
+    """Return the memory of the node's ranks if all ranks reach it, else None. Collective."""
     rank: int = comm.rank
     neighbours = topology.neighbours(rank)
     launch = launched()

@@ -1,12 +1,12 @@
-"""Messages between ranks of a node, of which a note goes before the large ones.
+"""Messages between ranks of a node. A note precedes each large one.
 
-An array in registered memory is copied by its receiver itself, from where the note says that it lies. MPI
-copies once too, but Open MPI and MPICH do it by the kernel, page by page: from mapped memory it takes half
-of the time or less from 512 KiB to 2 MiB, and again at 64 MiB. Intel MPI is as fast by itself.
+The receiver itself copies an array in registered memory, from the place that the note names. MPI copies
+once too, but Open MPI and MPICH copy through the kernel, page by page. Copying from mapped memory takes at
+most half of the time from 512 KiB to 2 MiB, and again at 64 MiB. Intel MPI is as fast by itself.
 
-Plain arrays are left to MPI: through ``process_vm_readv`` they take as long. But the note tells their size, so
-that a receive can be posted: Intel MPI takes nine times as long, 34 ms for 64 MiB instead of 3.8, to
-receive a message that was matched by a probe.
+MPI moves plain arrays, because ``process_vm_readv`` takes as long. The note contains their size, so that a
+receive can be posted: Intel MPI needs nine times as long (34 ms instead of 3.8 ms for 64 MiB) to receive a
+message that was matched by a probe.
 """
 
 from collections.abc import Set
@@ -25,37 +25,37 @@ from hpccomm.contracts.transport import RECORD, Record, Request, SharedMemory, S
 from hpccomm.memory.views import as_bytes
 
 DIRECT_BYTES = 256 << 10
-"""From this size on the note and the answer cost less than MPI's copy of a registered array."""
+"""From this size on, the note and the answer cost less than MPI's copy of a registered array."""
 
 COPIED = MPI.get_vendor()[0] in ("Open MPI", "MPICH")
-"""Whether that holds with this library."""
+"""Whether that holds for this library."""
 
 POSTED_BYTES = 1 << 20
-"""From this size on a note goes before a plain array; it costs 1 % or less of the time."""
+"""From this size on, a note precedes a plain array; it costs 1 % or less of the time."""
 
 NUMBERS = 2 + RECORD
-"""A note tells its number, the bytes of the array and the record that says where it lies."""
+"""A note has its number, the bytes of the array and the record of where the array lies."""
 
 NOTE_BYTES = 8 * NUMBERS + 1
-"""Whatever has this size is a note: an odd one, which few arrays have."""
+"""Every message of this size is a note. The size is odd, which is rare for arrays."""
 
 FOLLOWS = -1
-"""The number of a note in front of an array that comes as the next message."""
+"""Number of a note whose array is the next message."""
 
 _NO_RECORD: Record = np.zeros(RECORD, np.int64)
 
 
 class NearbyTransport(CheckedTransport):
-    """Sends where a registered array lies, and waits until its receiver has copied it.
+    """Sends the place of a registered array, and waits until its receiver has copied it.
 
-    The note goes the way of any message, so that order is kept between small and large ones.
+    A note travels like any message, so that small and large messages stay in order.
 
     Parameters
     ----------
     comm : MPI communicator
         Moves the messages.
     shared : SharedMemory
-        Where the ranks of a node reach each other's memory. Messages' own: others may be under way.
+        Reaches the memory of the node's ranks. For messages alone, since collectives may be under way.
     near : set of int
         The other ranks of the node.
     """
@@ -67,10 +67,10 @@ class NearbyTransport(CheckedTransport):
         self._answers = self.largest_tag
         self.largest_tag -= 1
         self._numbers = count()
-        # The receive that is posted after a note takes the next message, whichever it is: so no other
-        # thread (asynchronous calls have one of their own) may send between a note and its array.
+        # The receive after a note takes the next message, whichever it is. So no other thread
+        # (asynchronous calls have one) may send between a note and its array.
         self._lock = Lock()
-        # Of each receiver, the numbers of notes that it has answered and nobody here has seen yet.
+        # By receiver, the numbers of notes whose answers have arrived and are not yet used.
         self._copied: dict[int, set[int]] = {rank: set() for rank in near}
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
@@ -100,7 +100,7 @@ class NearbyTransport(CheckedTransport):
         return _polled(self._taken(data, src, tag, receives, turn))
 
     def _offered(self, shared: SharedMemory, data: NDArray[Any], dst: int, tag: int) -> Steps:
-        """Say where the array lies, and wait for the answer."""
+        """Send the place of the array, and wait for the answer."""
         number = next(self._numbers)
         exposure = shared.expose([data], 0, 0, plain=False, room=0)
         sent = super().isend(_note(number, data.nbytes, exposure.record), dst, tag)
@@ -116,7 +116,7 @@ class NearbyTransport(CheckedTransport):
         return steps()
 
     def _hear(self, dst: int) -> Steps:
-        """Take an answer of `dst`, if one is there."""
+        """Receive an answer of `dst` if one has arrived."""
         message = self._improbe(dst, self._answers)
         if message is None:
             yield False
@@ -128,7 +128,7 @@ class NearbyTransport(CheckedTransport):
     def _taken(
         self, data: NDArray[Any], src: int, tag: int, receives: list[int], turn: int
     ) -> Steps:
-        """Take the next message: an array, or a note and what it speaks of."""
+        """Receive the next message: an array, or a note and its array."""
         while receives[1] != turn:
             yield False
         status = MPI.Status()
@@ -142,7 +142,7 @@ class NearbyTransport(CheckedTransport):
             yield from _complete(message.Irecv([note, *block(NOTE_BYTES)]).Test)
             numbers = note[:-1].view(np.int64)
             number, nbytes, record = int(numbers[0]), int(numbers[1]), numbers[2:].copy()
-            # The array is the next message, of this size: so the receive can be posted.
+            # The array is the next message and has this size, so the receive can be posted.
             begin = partial(self._comm.Irecv, source=src, tag=tag)
         fits = nbytes == data.nbytes
         if number == FOLLOWS:
@@ -155,7 +155,7 @@ class NearbyTransport(CheckedTransport):
             try:
                 if fits:
                     self._copy(src, record, data)
-            finally:  # the sender waits for the answer, whatever became of the array
+            finally:  # the sender waits for the answer even if the copy failed
                 answer = np.array([number])
                 yield from _complete(
                     self._comm.Isend([answer, 1, MPI.INT64_T], src, self._answers).Test
@@ -164,7 +164,7 @@ class NearbyTransport(CheckedTransport):
             raise mismatch(src, nbytes, data.nbytes)
 
     def _copy(self, src: int, record: Record, into: NDArray[Any]) -> None:
-        """Copy the registered array of rank `src` of which its record tells."""
+        """Copy the registered array of rank `src` that the record describes."""
         assert self.shared is not None  # where it is None, no rank offers any
         exposure = self.shared.expose((), 0, 0, plain=True, room=0)
         exposure.learn({src: record})

@@ -1,7 +1,7 @@
-"""Messages over an MPI communicator, of which only those of the right size reach an array.
+"""Messages over an MPI communicator. Only messages of the right size reach an array.
 
-A message that is longer than a posted receive may overwrite memory (Open MPI 5 does), so no receive
-is posted that another size could match.
+A message that is longer than a posted receive may overwrite memory (Open MPI 5 does). So no receive is
+posted that a message of another size could match.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ _BYTE = MPI.BYTE
 
 
 class CheckedTransport:
-    """Matches a message first, and receives it once its size is known: for any tag."""
+    """Matches a message first and receives it when its size is known. Takes any tag."""
 
     shared: SharedMemory | None = None
 
@@ -31,7 +31,7 @@ class CheckedTransport:
         self._comm = comm
         self._isend = comm.Isend
         self._improbe = comm.Improbe
-        # For each sender and tag, how many receives were begun, and how many have their message.
+        # For each sender and tag: the receives that have begun, and those that have their message.
         self._receives: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
         self.rank: int = comm.rank
         self.size: int = comm.size
@@ -67,7 +67,7 @@ class CheckedTransport:
                 into = data
                 if arrived != data.nbytes:
                     wrong = mismatch(src, arrived, data.nbytes)
-                    into = np.empty(arrived, np.uint8)  # takes what is lost
+                    into = np.empty(arrived, np.uint8)  # receives the message, which is lost
                 request = message.Irecv([into, *block(arrived)])
             if not request.Test():
                 return False
@@ -78,15 +78,15 @@ class CheckedTransport:
         return test
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
-        """Tell that there is no need to: a receive raises by itself."""
+        """Return False: a receive raises by itself."""
         return False
 
 
 class SizedTransport:
-    """Has a message's size in its tag, so that a receive can be posted: for hpccomm's own calls.
+    """Puts a message's size into its tag, so that a receive can be posted. For hpccomm's own calls.
 
-    That spares the small ones a third of their time. A message whose size does not fit into a tag
-    goes the other way.
+    This saves a third of the time of small messages. A message whose size does not fit into a tag goes
+    through `CheckedTransport`.
     """
 
     largest_tag = TAGS - 1
@@ -97,7 +97,7 @@ class SizedTransport:
         self._isend = comm.Isend
         self._irecv = comm.Irecv
         self._checked = CheckedTransport(comm)
-        # Bytes that a tag can tell; and no more than MPI's plain counts.
+        # The most bytes that a tag can encode, and no more than MPI's plain counts hold.
         self._most = min((self._checked.largest_tag + 1) // TAGS - 2, INT_MAX)
         self.rank: int = comm.rank
         self.size: int = comm.size
@@ -120,10 +120,10 @@ class SizedTransport:
         return test
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
-        """Tell whether the first message from `src` that no receive matches is another one.
+        """Return whether the first unmatched message from `src` is not the expected one.
 
-        It stands before that of `nbytes` bytes: of the same channel, but of another size or call.
-        With `take` it is received apart, and that raises.
+        Such a message is of the same channel, but of another size or call, and comes before the
+        expected one of `nbytes` bytes. With `take` it is received elsewhere, and an error is raised.
         """
         status = MPI.Status()
         if not self._comm.Iprobe(src, MPI.ANY_TAG, status):

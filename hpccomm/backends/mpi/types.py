@@ -12,10 +12,10 @@ from hpccomm.memory.folding import Folder
 from hpccomm.reductions import ReduceOp, meaningful
 
 INT_MAX = 2**31 - 1
-"""Counts above are refused by some libraries (Open MPI 5), although mpi4py passes them on."""
+"""Some libraries (Open MPI 5) refuse larger counts, although mpi4py passes them on."""
 
 PIECE_BYTES = 1 << 30
-"""Larger messages are described by a datatype of so many bytes, larger reductions cut up."""
+"""A larger message is described by a datatype of so many bytes; a larger reduction is cut up."""
 
 _TYPES: dict[DType, MPI.Datatype] = {
     np.dtype(np.int8): MPI.INT8_T,
@@ -54,18 +54,18 @@ _BOOL_OPS: dict[ReduceOp, MPI.Op] = {
 
 
 _TRIED = 131
-"""Elements on which the library's reductions are tried."""
+"""Number of elements on which the library's reductions are tried."""
 
 Pair = tuple[ReduceOp, DType]
 Reductions = Mapping[Pair, tuple[MPI.Datatype, MPI.Op]]
-"""What the library reduces as hpccomm means it, and MPI's names for it."""
+"""The pairs that the library reduces with hpccomm's meaning, and MPI's names for them."""
 
 
 def _candidates() -> dict[Pair, tuple[MPI.Datatype, MPI.Op]]:
     """Return the pairs for which MPI has names.
 
-    MIN and MAX of floats are left out: libraries leave ranks with different results where there is
-    a NaN. float16 is too: where a library has it at all, it is an extension.
+    MIN and MAX of floats are left out, because libraries give ranks different results if there is a
+    NaN. float16 is left out, because it is an extension where a library has it at all.
     """
     named: dict[Pair, tuple[MPI.Datatype, MPI.Op]] = {
         (op, dtypes.BOOL): (MPI.UINT8_T, mpi_op) for op, mpi_op in _BOOL_OPS.items()
@@ -80,14 +80,14 @@ def _candidates() -> dict[Pair, tuple[MPI.Datatype, MPI.Op]]:
 
 @cache
 def tried() -> tuple[bool, ...]:
-    """Return, for each candidate, whether the library does it right in this process."""
+    """Return for each candidate whether the library's result is right in this process."""
     return tuple(_works(*pair, *named) for pair, named in _candidates().items())
 
 
 def agreed(answers: Sequence[Sequence[bool]]) -> Reductions:
     """Return the reductions that are right on every rank, from every rank's `tried`.
 
-    Ranks may differ: libraries choose their code by the processor.
+    Ranks may differ, because libraries choose their code by the processor.
     """
     everywhere = [all(column) for column in zip(*answers, strict=True)]
     candidates = _candidates().items()

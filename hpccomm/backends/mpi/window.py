@@ -1,8 +1,8 @@
-"""One-sided communication by MPI's own.
+"""One-sided communication by MPI's windows.
 
-All epochs are passive and last as long as the window. On one node an MPI library may need the
-target's help even so (Open MPI, MPICH and Intel MPI do, for memory that they did not allocate): a
-rank helps whenever it is in an MPI call.
+All epochs are passive and last as long as the window. On one node an MPI library may still need the
+target's help (Open MPI, MPICH and Intel MPI do, for memory that they did not allocate). A rank helps
+whenever it is in an MPI call.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from hpccomm.contracts.transport import Request, SharedMemory, Transport
 from hpccomm.memory.views import as_bytes
 
 NEXT, SERVED = 0, 1
-"""Of the two numbers that make a rank's lock: the next ticket, and the one whose turn it is."""
+"""Places of the two numbers of a rank's lock: the next ticket, and the ticket that is served."""
 
 _ONE = np.ones(1, np.int64)
 _INT64 = MPI.INT64_T
@@ -40,7 +40,7 @@ class MpiOneSided:
         self._comm = comm.Dup()
         self.signals: Transport = CheckedTransport(self._comm)
         self.signals.shared = shared
-        # Memory of MPI's own: there its atomic operations need no help of the target on a node.
+        # Memory that MPI allocates: there its atomic operations need no help from the target on a node.
         self._locks = MPI.Win.Allocate(2 * 8, 1, comm=self._comm)
         np.asarray(self._locks.tomemory()).view(np.int64)[:] = 0
         self._locks.Lock_all(MPI.MODE_NOCHECK)
@@ -62,11 +62,11 @@ class MpiOneSided:
         return _begun(self._data.Rget, into, src, start)
 
     def flush(self, dst: int) -> None:
-        """Wait until it is there. MPI has no call for this that could be polled."""
+        """Wait until all transfers have arrived. MPI has no call for this that can be polled."""
         self._data.Flush(dst)
 
     def acquire(self, dst: int) -> Request:
-        """Draw a ticket, and look whether it is its turn, again and again.
+        """Draw a ticket, and poll until it is served.
 
         J. M. Mellor-Crummey, M. L. Scott, "Algorithms for scalable synchronization on shared-memory
         multiprocessors", 1991: the ticket lock, which is fair.
@@ -83,8 +83,8 @@ class MpiOneSided:
                 elif ticket == number[0]:
                     return True
                 else:
-                    # A look at memory of this node is complete at once, without MPI's moving
-                    # anything on: whoever has the lock may wait for just that.
+                    # Reading memory of this node completes at once, and MPI makes no progress by it.
+                    # The owner of the lock may wait for exactly that progress.
                     self._comm.Iprobe()
                     request = self._fetch(number, dst, SERVED, MPI.NO_OP)
                     return False
@@ -94,7 +94,7 @@ class MpiOneSided:
         return test
 
     def release(self, dst: int) -> Request:
-        """Begin to let the next ticket have its turn."""
+        """Begin to serve the next ticket."""
         test: Request = self._fetch(np.empty(1, np.int64), dst, SERVED, MPI.SUM).Test
         return test
 

@@ -18,11 +18,11 @@ def translate(error: Exception) -> HpccommError | None:
         detail = libnccl.last_error()
         text = f"NCCL has failed: {error}{f' ({detail})' if detail else ''}"
         if error.status == REMOTE:
-            return PeerLost(f"{text}; a rank is gone: look at its own report")
+            return PeerLost(f"{text}; a rank has ended: look at its own report")
         return CommunicationError(f"{text}; NCCL_DEBUG=WARN shows where")
     if isinstance(error, KeyError) and error.args and error.args[0] in UNKNOWN_TO_CUPY:
         return CommunicationError(
-            f"NCCL says that the call {UNKNOWN_TO_CUPY[error.args[0]]} (status {error.args[0]}), "
+            f"NCCL reports that the call {UNKNOWN_TO_CUPY[error.args[0]]} (status {error.args[0]}), "
             "which a blocking communicator should not; unset NCCL_COMM_BLOCKING"
         )
     if isinstance(error, cupy().cuda.runtime.CUDARuntimeError):

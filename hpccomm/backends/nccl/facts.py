@@ -1,7 +1,6 @@
-"""What each rank's device and NCCL are, and whether together they can work.
+"""Facts about each rank's device and NCCL, and whether NCCL can work between the ranks.
 
-Whatever NCCL would refuse, or hang at, because of where the ranks are, is found here, before it is
-called.
+This detects every placement of ranks at which NCCL would fail or hang, before NCCL is called.
 """
 
 import json
@@ -28,12 +27,12 @@ RANKS_A_GPU = 2
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One rank's device and what drives it.
+    """One rank's device and software.
 
     Attributes
     ----------
     rank : int
-        Of the communicator that is to be.
+        In the new communicator.
     host : str
         Name of its host.
     visible : int
@@ -41,7 +40,7 @@ class Facts:
     device : int
         Number of its device; -1 where it has none.
     name, uuid, pci : str
-        What the device is, which one it is, and where it sits on its host.
+        Model of the device, its UUID, and its PCI address.
     capability : int
         Compute capability, ten times: 90 is a Hopper.
     nccl : int
@@ -49,17 +48,17 @@ class Facts:
     cupy, driver, runtime : str
         Versions of CuPy and of CUDA's driver and runtime.
     functions : tuple of str
-        Those of `libnccl.FUNCTIONS` that the library has.
+        The functions of `libnccl.FUNCTIONS` that the library has.
     host_id : str
         The user's ``NCCL_HOSTID``.
     several : bool
-        Whether the user lets several ranks use one GPU.
+        Whether the user allows several ranks on one GPU.
     ctas : bool
-        Whether the user limits what NCCL takes of a GPU, by ``NCCL_MAX_CTAS``.
+        Whether the user limits NCCL's share of a GPU by ``NCCL_MAX_CTAS``.
     variables : dict
         The user's variables that must be equal on all ranks.
     why_not : str
-        Why this rank cannot take part, and what to do; empty if it can.
+        Why this rank cannot take part, and the remedy; empty if it can.
     """
 
     rank: int
@@ -159,9 +158,9 @@ def _lacking(cupy: str, available: bool) -> str:
 
 
 def unfit(ranks: Sequence[Facts]) -> str:
-    """Return why NCCL cannot work between these ranks, and what to do; empty if it can.
+    """Return why NCCL cannot work between these ranks, and the remedy; empty if it can.
 
-    The same on all ranks, since it looks at nothing else.
+    The result is the same on all ranks, because it depends on the facts alone.
     """
     for look in (_missing, _mixed, _differing, _doubled):
         why = look(ranks)
@@ -190,14 +189,14 @@ def _mixed(ranks: Sequence[Facts]) -> str:
 
 
 def _differing(ranks: Sequence[Facts]) -> str:
-    """Look for variables from which ranks would decide differently, and wait for each other."""
+    """Look for variables by which ranks would decide differently, and then wait for each other."""
     for name in variables.EQUAL_ON_ALL:
         values = _grouped(ranks, partial(_set_to, name))
         if len(values) > 1:
             listed = ", ".join(
                 f"{value} on {named(each.rank for each in alike)}" for value, alike in values
             )
-            return f"{name} differs between the ranks ({listed}); set it alike on all, or on none"
+            return f"{name} differs between the ranks ({listed}); set it to the same value on all ranks, or on none"
     return ""
 
 
@@ -206,9 +205,9 @@ def _set_to(name: str, each: Facts) -> str:
 
 
 def _doubled(ranks: Sequence[Facts]) -> str:
-    """Look for a GPU that ranks would share, which NCCL refuses unless the user allows it."""
+    """Look for a GPU that ranks would share. NCCL refuses that unless the user allows it."""
     shared = []
-    # Ranks on one GPU are on one host, unless NCCL_HOSTID has NCCL take them for several.
+    # Ranks on one GPU are on one host, unless NCCL_HOSTID makes NCCL see several hosts.
     for (uuid, _), alike in _grouped(ranks, lambda each: (each.uuid, each.host_id or each.host)):
         allowed = all(each.several and each.nccl >= SEVERAL_RANKS_SINCE for each in alike)
         if len(alike) > 1 and not allowed:
@@ -221,19 +220,19 @@ def _doubled(ranks: Sequence[Facts]) -> str:
         return ""
     new = ranks[0].nccl >= SEVERAL_RANKS_SINCE
     several = (
-        f"or set {variables.SEVERAL_RANKS_A_GPU}=1 on all ranks, for about two a GPU"
+        f"or set {variables.SEVERAL_RANKS_A_GPU}=1 on all ranks, for about two ranks per GPU"
         if new
         else f"or install NCCL 2.30 and set {variables.SEVERAL_RANKS_A_GPU}=1"
     )
     return (
-        f"{'; '.join(shared)}; start at most as many ranks on a host as it has GPUs, with all of them "
-        f"visible to each, or give device= another one on each rank, {several} (to try a program, "
-        f"a different {variables.HOST_ID} a rank also does: then they talk over sockets)"
+        f"{'; '.join(shared)}; start at most as many ranks on a host as it has GPUs, with all GPUs "
+        f"visible to each rank, or give each rank another device=, {several} (to try a program, "
+        f"a different {variables.HOST_ID} for each rank also works: NCCL then uses sockets)"
     )
 
 
 def crowded(ranks: Sequence[Facts]) -> str:
-    """Return what is to be feared where many ranks share a GPU, as the user lets them; else ''."""
+    """Return a warning if more ranks share a GPU than it has room for; else ''."""
     for _, alike in _grouped(ranks, lambda each: each.uuid):
         if len(alike) > RANKS_A_GPU and not all(each.ctas for each in alike):
             return (
@@ -251,7 +250,7 @@ def _grouped(ranks: Iterable[Facts], key: Callable[[Facts], Any]) -> list[tuple[
 
 
 def named(ranks: Iterable[int]) -> str:
-    """Return ranks in words, such as ``ranks 0-3, 6``."""
+    """Return ranks as text, such as ``ranks 0-3, 6``."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):
         if spans and rank == spans[-1][1] + 1:
@@ -263,7 +262,7 @@ def named(ranks: Iterable[int]) -> str:
 
 
 def version_text(code: int) -> str:
-    """Return NCCL's version code as people write it: 23203 is 2.32.3, 2708 is 2.7.8."""
+    """Return NCCL's version code in the usual form: 23203 is 2.32.3, 2708 is 2.7.8."""
     if not code:
         return "none"
     major = 10000 if code >= 10000 else 1000

@@ -1,4 +1,4 @@
-"""NCCL's groups: calls between start and end go out together, and may wait for each other."""
+"""NCCL's groups: calls between start and end are issued together, and may wait for each other."""
 
 import contextlib
 from types import TracebackType
@@ -7,10 +7,10 @@ from hpccomm.backends.nccl.libnccl import binding
 
 
 class NcclGroup:
-    """Issues what is called in its block together, at its end. They nest; the outermost counts.
+    """Issues the calls of its block together, at its end. Groups nest; the outermost one issues.
 
-    A group that was begun is ended, also if the block raises: NCCL counts them per thread, and would
-    hold back every later call.
+    A group ends even if the block raises: NCCL counts groups per thread, and an open group would hold
+    back every later call.
     """
 
     __slots__ = ("_end", "_start")
@@ -32,6 +32,6 @@ class NcclGroup:
         if error is None:
             self._end()
             return
-        # NCCL's own error says again that a call of the block failed; that one goes on.
+        # NCCL's own error repeats that a call of the block failed; the original error is raised.
         with contextlib.suppress(RuntimeError, KeyError):
             self._end()

@@ -1,4 +1,4 @@
-"""The NCCL library: CuPy's binding of it, and by ctypes the functions that CuPy does not offer."""
+"""The NCCL library: CuPy's binding, and by ctypes the functions that CuPy does not offer."""
 
 import ctypes
 import sys
@@ -55,17 +55,17 @@ def binding() -> Any:
 
 @cache
 def functions() -> Any:
-    """Return libnccl, the very library that CuPy has loaded, with its functions typed, or None where it cannot be reached.
+    """Return the NCCL library that CuPy has loaded, with typed functions; None if it is not found.
 
-    Each function is an attribute and returns NCCL's status; one that the library lacks is not there.
+    Each function is an attribute and returns NCCL's status. Functions that the library lacks are missing.
     """
     module = sys.modules[binding().NcclCommunicator.__module__]
     path = getattr(module, "__file__", None) or ""
     if not path.endswith(".so"):
         return None
     try:
-        # What is looked up in an extension module is found in the libraries that it is linked to:
-        # so this is the NCCL whose communicators CuPy holds, whichever others are loaded.
+        # A lookup in an extension module also searches the libraries that it is linked to. So this is
+        # the NCCL whose communicators CuPy holds, whichever others are loaded.
         library = ctypes.CDLL(path)
     except OSError:
         return None
@@ -92,7 +92,7 @@ def check(status: int) -> None:
 
 
 def last_error() -> str:
-    """Return what NCCL says of the last error of this process; empty where it says nothing."""
+    """Return NCCL's message about the last error of this process; empty if there is none."""
     function = getattr(functions(), "ncclGetLastError", None)
     text = function(None) if function is not None else b""
     return text.decode(errors="replace").strip() if text else ""

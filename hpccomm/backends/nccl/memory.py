@@ -1,8 +1,8 @@
 """Device memory from NCCL's own allocator, registered with communicators.
 
-What nobody holds any more is not freed then and there: garbage collection comes at any moment, in any
-thread, while a graph is captured or after a fork. It is freed when memory is next asked for, or when
-the communicator is closed.
+Memory is not freed when its last reference goes: the garbage collector runs at any moment, in any
+thread, during the capture of a graph or after a fork. It is freed at the next request for memory, or
+when the communicator is closed.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.library import cupy
 
 NEEDED = frozenset(("ncclMemAlloc", "ncclMemFree", "ncclCommRegister", "ncclCommDeregister"))
-"""Functions without which there is no registered memory (they came with NCCL 2.19)."""
+"""Functions that registered memory needs (NCCL 2.19 and later)."""
 
 
 @dataclass(slots=True)
@@ -40,13 +40,13 @@ class _Allocation:
     def free(self) -> None:
         library = libnccl.functions()
         for communicator, handle in self.handles:
-            if communicator.comm:  # else its registrations went with it
+            if communicator.comm:  # else its registrations have ended with it
                 library.ncclCommDeregister(communicator.comm, handle)
         library.ncclMemFree(self.pointer)
 
 
 _orphans: deque[_Allocation] = deque()
-"""Released after their communicator was closed: whoever frees next frees these too."""
+"""Released after their communicator was closed; the next `sweep` of any registry frees them."""
 
 
 class RegisteredMemory:
@@ -83,14 +83,14 @@ class Registry:
         self._closed = False
 
     def empty(self, nbytes: int, communicators: Iterable[Any]) -> RegisteredMemory | None:
-        """Return new memory, registered with `communicators`; None where NCCL refuses. Local.
+        """Return new memory, registered with `communicators`; None if NCCL refuses. Local.
 
-        It may wait for what is under way on the device, if released memory is freed.
+        It may wait for work on the device, if it frees released memory.
 
         Raises
         ------
         UsageError
-            While a graph is captured.
+            During the capture of a graph.
         MemoryError
             If the device has none left.
         """
@@ -99,16 +99,16 @@ class Registry:
         with streams.on_device(self._device):
             if not streams.undisturbed(cupy().cuda.get_current_stream().ptr):
                 raise UsageError(
-                    "comm.empty with device= while a CUDA graph is captured, which would end the "
-                    "capture; make arrays before"
+                    "comm.empty with device= would end the capture of a CUDA graph that is under way; "
+                    "make arrays before the capture"
                 )
             self.sweep()
             status = libnccl.functions().ncclMemAlloc(ctypes.byref(pointer), size)
             if status or not pointer.value:
                 raise MemoryError(
                     f"device {self._device} has no {nbytes} bytes for comm.empty "
-                    f"(NCCL: {libnccl.last_error() or status}); free arrays, or let CuPy's pool give back "
-                    "what it keeps: cupy.get_default_memory_pool().free_all_blocks()"
+                    f"(NCCL: {libnccl.last_error() or status}); free arrays, or the memory that CuPy's "
+                    "pool keeps: cupy.get_default_memory_pool().free_all_blocks()"
                 )
             block = _Allocation(pointer.value, size, self._device)
             if any(block.register(communicator) for communicator in communicators):
@@ -116,7 +116,7 @@ class Registry:
                 return None
         self._blocks[block.pointer] = block
         memory = RegisteredMemory(block.pointer, nbytes)
-        # At exit the process's memory goes with it, and NCCL may be gone before.
+        # At exit the system frees the process's memory, and NCCL may have ended before.
         weakref.finalize(memory, self._release, block).atexit = False
         return memory
 
@@ -125,20 +125,20 @@ class Registry:
         (_orphans if self._closed else self._released).append(block)
 
     def register(self, communicator: Any) -> None:
-        """Register all memory with another communicator, which was made later."""
+        """Register all memory with a communicator that was made later."""
         for block in list(self._blocks.values()):
             block.register(communicator)
 
     def holds(self, pointer: int, nbytes: int) -> bool:
-        """Tell whether memory lies within what is registered. Local."""
-        # A copy: the garbage collector may release others meanwhile.
+        """Return whether an address range lies within registered memory. Local."""
+        # A copy, because the garbage collector may release others meanwhile.
         return not self._closed and any(
             block.pointer <= pointer and pointer + nbytes <= block.pointer + block.nbytes
             for block in tuple(self._blocks.values())
         )
 
     def sweep(self) -> None:
-        """Free what nobody holds any more, after all that is under way on the device. Blocks."""
+        """Free released memory after all work on the device is done. Blocks."""
         left = []
         for queue in (self._released, _orphans):
             while queue:
@@ -151,7 +151,7 @@ class Registry:
                         block.free()
 
     def forget(self) -> None:
-        """Hold nothing any more: the communicators are about to end. What is held lives on."""
+        """Drop all registrations, because the communicators are about to end. Memory in use lives on."""
         self._closed = True
         _orphans.extend(self._released)
         for block in (*self._blocks.values(), *self._released):

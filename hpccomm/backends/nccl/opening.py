@@ -1,4 +1,4 @@
-"""Making the NCCL side of a communicator."""
+"""Creation of a communicator's NCCL backend."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -30,10 +30,10 @@ def open_nccl(
     left_out: Sequence[int] = (),
     settling: Callable[[], Steps] | None = None,
 ) -> tuple[NcclBackend | None, str]:
-    """Make the NCCL side of the ranks of a host backend. Collective over them; blocks.
+    """Make the NCCL backend for the ranks of a host backend. Collective over them; blocks.
 
-    Every step is agreed: what fails on one rank gives the same answer on all, and none is left
-    waiting.
+    All ranks agree on every step: a failure on one rank gives the same result on all, and no rank is
+    left waiting.
 
     Parameters
     ----------
@@ -44,27 +44,27 @@ def open_nccl(
     drive : callable
         Waits for polled steps, under the communicator's deadline.
     device : int or None
-        CUDA device of this rank; None where it has none.
+        CUDA device of this rank; None if it has none.
     parent : NcclBackend, optional
-        That of the communicator that this one is shrunk from. Where NCCL shrinks, and the parent has
-        not failed, that is how it is made.
+        That of the communicator from which this one is shrunk. NCCL's shrink is used if NCCL has it
+        and the parent has not failed.
     left_out : sequence of int
-        The parent's ranks that are not in this one.
+        The parent's ranks that are left out.
     settling : callable, optional
-        Gives steps that end once nothing is under way on the parent, or it has failed. NCCL's shrink
-        could wait for ever for what is.
+        Returns steps that end when no call is under way on the parent, or when it has failed. NCCL's
+        shrink could wait for ever for such a call.
 
     Returns
     -------
     NcclBackend or None
         None on all ranks if NCCL cannot work between them.
     str
-        Why then, and what to do.
+        The reason then, and the remedy.
 
     Raises
     ------
     CollectiveTimeout
-        If a rank did not come before the deadline.
+        If a rank did not call before the deadline.
     """
     global _warned
     own = mine(backend.rank, device)
@@ -101,7 +101,7 @@ def _communicator(
     left_out: Sequence[int],
     settling: Callable[[], Steps] | None,
 ) -> tuple[Any, str]:
-    """Return NCCL's communicator: the parent's without some ranks where that can be, else a new one."""
+    """Return NCCL's communicator: shrunk from the parent's if possible, else a new one."""
     if (
         isinstance(parent, NcclBackend)
         and left_out
@@ -114,5 +114,5 @@ def _communicator(
             made, why = agreed_setup(ranks, "shrinking", lambda: kept(parent.shrunk(left_out)))
             if made is not None:
                 return made, why
-            logger.warning("NCCL cannot shrink a communicator (%s), and makes a new one", why)
+            logger.warning("NCCL cannot shrink a communicator (%s); a new one is made", why)
     return new_communicator(ranks, None)

@@ -1,4 +1,4 @@
-"""Which of NCCL's reductions does one of hpccomm's as it is meant, and on which datatype."""
+"""Which reduction and datatype of NCCL have the meaning of one of hpccomm's reductions."""
 
 import ctypes
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ _DATATYPES: dict[DType, int] = {
     dtypes.FLOAT8_E4M3FN: FLOAT8_E4M3,
     dtypes.FLOAT8_E5M2: FLOAT8_E5M2,
 }
-"""Those that NCCL reduces. It has no 16-bit integers."""
+"""The dtypes that NCCL reduces. It has no 16-bit integers."""
 
 _OPS: dict[object, int] = {
     ReduceOp.SUM: SUM,
@@ -60,7 +60,7 @@ _OF_BOOL: dict[object, int] = {
 }
 
 _OF_COMPLEX: dict[object, int] = {ReduceOp.SUM: SUM, ReduceOp.AVG: AVG}
-"""What is done to real and imaginary parts alike."""
+"""Reductions that treat real and imaginary parts alike."""
 
 _SPACING: dict[DType, float] = {
     np.dtype(np.float16): 2.0**-10,
@@ -68,25 +68,25 @@ _SPACING: dict[DType, float] = {
     dtypes.FLOAT8_E4M3FN: 2.0**-3,
     dtypes.FLOAT8_E5M2: 2.0**-2,
 }
-"""How far apart neighbours in a narrow float are, as a part of them; more where they fade."""
+"""Relative distance of neighbouring values of a narrow float; subnormal values are further apart."""
 
 _FLOAT8 = (FLOAT8_E4M3, FLOAT8_E5M2)
 
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """What NCCL can do between some ranks. The same on all of them.
+    """What NCCL can do between the ranks of a communicator. The same on all of them, but for `rank`.
 
     Attributes
     ----------
     rank, size : int
-        Of the communicator. (The rank alone differs.)
+        Of the communicator.
     version : int
         NCCL's, as its code.
     capability : int
         The lowest compute capability, ten times.
     functions : frozenset of str
-        Those of `libnccl.FUNCTIONS` that every rank has.
+        The functions of `libnccl.FUNCTIONS` that every rank has.
     """
 
     rank: int
@@ -105,12 +105,12 @@ class Reduction:
     datatype : int
         NCCL's.
     width : int
-        Elements of it in one of the array's.
+        How many of its elements make one of the array's.
     op : int
         NCCL's.
     factor : ndarray or None
-        What contributions are multiplied by first, as one element of the datatype; then `op` is
-        made for each call.
+        Factor by which contributions are multiplied first, as one element of the datatype. The
+        operation is then made for each call, and `op` is not used.
     """
 
     datatype: int
@@ -120,7 +120,7 @@ class Reduction:
 
 
 def reduction(op: Op | None, dtype: DType, ability: Ability) -> Reduction | None:
-    """Return how NCCL does `op` on `dtype` as hpccomm means it; None where it does not."""
+    """Return NCCL's reduction with hpccomm's meaning of `op` on `dtype`; None if there is none."""
     if dtype == dtypes.BOOL:
         known = _OF_BOOL.get(op)
         return None if known is None else Reduction(UINT8, 1, known)
@@ -147,10 +147,10 @@ def reduction(op: Op | None, dtype: DType, ability: Ability) -> Reduction | None
 
 
 def _factor(factor: complex, dtype: DType) -> NDArray[Any] | None:
-    """Return the factor as one element of `dtype`, as NCCL takes it; None where that is another one.
+    """Return the factor as one element of `dtype`, as NCCL takes it; None if it loses too much.
 
-    NCCL multiplies by a factor of the datatype's own width. In a narrow float it is rounded, as each
-    product is; where it would overflow, or fade, products would be wrong that are not.
+    NCCL multiplies by a factor of the datatype's own width. A narrow float rounds it, as it rounds each
+    product. A factor that overflows or becomes subnormal would make products wrong that are not.
     """
     if isinstance(factor, complex):
         if factor.imag:
@@ -171,8 +171,8 @@ def _factor(factor: complex, dtype: DType) -> NDArray[Any] | None:
 def with_op(communicator: Any, how: Reduction, bind: Callable[[int], Launch]) -> Launch:
     """Return the launch that `bind` makes for the number of an operation.
 
-    A premultiplied sum is an operation of one communicator, made for each call: NCCL copies what it
-    needs of it, so that it may be destroyed once the call has returned, in a group as well.
+    A premultiplied sum is an operation of one communicator, made for each call. NCCL copies what it
+    needs, so that the operation may be destroyed once the call has returned, also in a group.
     """
     factor = how.factor
     if factor is None:

@@ -1,4 +1,4 @@
-"""NCCL's own environment variables: the one place where hpccomm looks at them."""
+"""NCCL's own environment variables. Only this module reads them."""
 
 import logging
 import os
@@ -17,10 +17,11 @@ LAUNCH_ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
 MAX_CTAS = "NCCL_MAX_CTAS"
 
 EQUAL_ON_ALL = (ALGO, "NCCL_PROTO")
-"""What each rank decides from by itself, and all must alike: else NCCL's calls do not fit each other."""
+"""Variables by which each rank decides alone. They must be equal on all ranks, or NCCL's calls do not
+match each other."""
 
 LAUNCH_ORDER_SINCE = 22600
-"""NCCL version that knows `LAUNCH_ORDER`."""
+"""First NCCL version with `LAUNCH_ORDER`."""
 
 MISNAMED: Mapping[str, str] = {
     "NCCL_NVLINK_DISABLE": "NCCL_P2P_DISABLE=1 or NCCL_P2P_LEVEL",
@@ -29,45 +30,45 @@ MISNAMED: Mapping[str, str] = {
     "NCCL_MIN_NRINGS": "NCCL_MIN_NCHANNELS, its name today",
     "NCCL_MAX_NRINGS": "NCCL_MAX_NCHANNELS, its name today",
 }
-"""Names that look like NCCL's variables and are not, with what is meant."""
+"""Names that look like NCCL's variables but are not, with the right ones."""
 
 DEBUG_LEVELS = ("NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE")
 
 
 def host_id() -> str:
-    """Return what the user has NCCL take for the host's name; empty where it is the host's own."""
+    """Return the user's ``NCCL_HOSTID``, which NCCL takes for the host's name; empty if unset."""
     return os.environ.get(HOST_ID, "")
 
 
 def several_ranks_a_gpu() -> bool:
-    """Tell whether the user lets several ranks use one GPU."""
+    """Return whether the user allows several ranks on one GPU."""
     return os.environ.get(SEVERAL_RANKS_A_GPU, "").strip() not in ("", "0")
 
 
 def ctas_limited() -> bool:
-    """Tell whether the user limits how much of a GPU NCCL takes."""
+    """Return whether the user limits NCCL's share of a GPU."""
     return bool(os.environ.get(MAX_CTAS))
 
 
 def equal_on_all() -> dict[str, str]:
-    """Return the user's own variables that must be equal on all ranks, where they are set."""
+    """Return the variables that the user has set and that must be equal on all ranks."""
     values = {name: os.environ.get(name, "") for name in EQUAL_ON_ALL}
     values[ALGO] = algo()
     return {name: value for name, value in values.items() if value}
 
 
 def order_launches(version: int) -> None:
-    """Have NCCL order the calls of all communicators of a device as the program issues them.
+    """Make NCCL order the calls of all communicators of a device as the program issues them.
 
-    Without it, two communicators whose kernels start in different orders on two devices wait for
-    each other for ever. What the user set stays.
+    Otherwise two communicators whose kernels start in different orders on two devices wait for each
+    other for ever. A value that the user has set stays.
     """
     if version >= LAUNCH_ORDER_SINCE:
         os.environ.setdefault(LAUNCH_ORDER, "1")
 
 
 def warn_of_misnamed(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Log a warning for each variable that NCCL does not read as it was meant; return their names."""
+    """Log a warning for each misnamed variable or wrong value; return the names."""
     present = os.environ if environ is None else environ
     wrong = [name for name in MISNAMED if name in present]
     for name in wrong:
@@ -86,19 +87,19 @@ _before: str | None = None
 
 
 def algo() -> str:
-    """Return the user's own ``NCCL_ALGO``; empty where there is none."""
+    """Return the user's own ``NCCL_ALGO``; empty if unset."""
     with _changed:
         value = _before if _creating and _value is not None else os.environ.get(ALGO)
     return value or ""
 
 
 class Pin:
-    """Has ``NCCL_ALGO`` be `value` while communicators are created; None: as the user has it.
+    """Holds ``NCCL_ALGO`` at `value` while communicators are created; None leaves the user's value.
 
-    NCCL reads it while a communicator is created, for the life of that communicator. The variable is
-    the process's, and its ranks may be threads that create one communicator together: those that want
-    the same value may hold it at once, those that want another wait. Restored when the last one
-    leaves.
+    NCCL reads the variable when it creates a communicator, for the life of that communicator. The
+    variable belongs to the process, whose ranks may be threads that create one communicator together.
+    Threads that want the same value may hold it at the same time; threads that want another value
+    wait. The last thread to leave restores the user's value.
 
     Parameters
     ----------
@@ -112,7 +113,7 @@ class Pin:
         self._left = False
 
     def enter(self) -> None:
-        """Set the variable, once nobody holds another value. Blocks.
+        """Set the variable when no thread holds another value. Blocks.
 
         Raises
         ------
@@ -124,7 +125,7 @@ class Pin:
             while _creating and _value != self._wanted and not self._left:
                 _changed.wait()
             if self._left:
-                raise CommunicatorAborted("creating a communicator was given up")
+                raise CommunicatorAborted("the creation of a communicator was given up")
             if not _creating:
                 _value, _before = self._wanted, os.environ.get(ALGO)
                 if _value is not None:
@@ -133,7 +134,7 @@ class Pin:
             self._held = True
 
     def leave(self) -> None:
-        """Hold it no longer: from any thread, as from one that waits for the creator no more."""
+        """Release the variable. From any thread, such as one that no longer waits for the creator."""
         global _creating
         with _changed:
             self._left = True
