@@ -7,7 +7,7 @@ On a virtual cluster, as root, and on a real one::
     srun -N 4 --ntasks-per-node 8 python benchmarks/simulated.py --cluster ethernet100
 
 Measures collectives by ``hpccomm perf``, fits the description of the cluster to that run as ``hpccomm
-tune --fit`` does, simulates the largest size on the fitted description, and prints the ratios. The
+fit`` does, simulates the largest size on the fitted description, and prints the ratios. The
 description that is given says how many ports a node has; all its speeds are fitted.
 
 Exit status: 0, or 1 where a simulated time is further off than ``--within``.
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
-from hpccomm.bench.fit import fit
-from hpccomm.bench.tune import measured, report
+from hpccomm.bench.fit import report, stored_runs
+from hpccomm.bench.fit.parameters import fit
 from hpccomm.cli.main import main as hpccomm
 from hpccomm.results import reader
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -64,8 +64,8 @@ def measure(output: Path, arguments: argparse.Namespace) -> int:
 
 def fitted(run: "Run", cluster: str) -> "Network":
     """Fit the description of the cluster to all rows of a run; print the report. Local."""
-    network = measured.described(run, cluster)
-    rows = measured.usable(run, network, segment=None, channels=None)
+    network = stored_runs.described(run, cluster)
+    rows = stored_runs.usable(run, network, segment=None, channels=None)
     found = fit(network, rows.measurements)
     print(report.text(run, rows, found) + dump(found.network))
     return found.network
@@ -73,7 +73,7 @@ def fitted(run: "Run", cluster: str) -> "Network":
 
 def compare(run: "Run", network: "Network", algorithm: str) -> list[Pair]:
     """Simulate the largest arrays of each collective, out of place. Local."""
-    rows = measured.usable(run, network, segment=None, channels=None)
+    rows = stored_runs.usable(run, network, segment=None, channels=None)
     largest: dict[str, int] = {}
     for row in rows.rows:
         largest[row.collective] = max(row.bytes, largest.get(row.collective, 0))

@@ -37,7 +37,8 @@ VERBS: dict[str, tuple[str, str]] = {
         "hpccomm.cli.simulate",
         "time collectives on a described cluster, in virtual time",
     ),
-    "tune": ("hpccomm.cli.tune", "fit a cluster's description to the times of a stored run"),
+    "tune": ("hpccomm.cli.tune", 'measure the table by which algorithm="auto" chooses'),
+    "fit": ("hpccomm.cli.fit", "fit a cluster's description to the times of a stored run"),
     "plot": ("hpccomm.cli.plot", "draw an algorithm: which rank talks to which, step by step"),
 }
 """Each verb's module, imported when the verb is used, and what it does.

@@ -1,18 +1,16 @@
-"""``hpccomm tune``: what measurements say about a machine."""
+"""``hpccomm tune``: the table that `auto` goes by, measured on the machine at hand."""
 
 import argparse
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.cli import output
-from hpccomm.cli.show import add_run, path
 from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.errors import UsageError
-from hpccomm.schedules.cost.network_files import ready
 
 TUNED = tuple(name for name, what in DESCRIPTIONS.items() if not what.peers)
 """Collectives that can be tuned. Where ranks list their peers, no size is known to all of them."""
@@ -22,12 +20,6 @@ Measure this machine, and write the table by which algorithm="auto" chooses: for
 which algorithm is the fastest from which size on, the MPI library's own among them. Run it under the
 mpiexec and with the settings of the program that is to use it; the table holds for that number of
 ranks and nodes, that MPI library and processor. The program reads it from HPCCOMM_TUNING_FILE.
-
-With --fit it measures nothing, but fits the parameters of a cluster's description to the times of a
-stored run: latencies, bandwidths, the speeds of folds and copies, and what each call costs beyond
-them. Rows of hpccomm's own algorithms are used, whose prices are known in terms of these parameters;
-native and auto are not. Measure several collectives and algorithms: one alone does not tell all
-parameters apart.
 """
 
 EXAMPLES = """\
@@ -35,130 +27,9 @@ examples:
   mpiexec -n 4 hpccomm tune --output tuning.h5
   HPCCOMM_TUNING_FILE=tuning.h5 mpiexec -n 4 python program.py
   mpiexec -n 4 hpccomm tune all_reduce,broadcast -b 1K -e 16M -f 2 --output tuning.h5
-
-  mpiexec -n 4 hpccomm perf all_reduce,all_gather,broadcast -b 8 -e 64M -f 4 \\
-      --algorithm ring,recursive_doubling,binomial --output runs.h5
-  hpccomm tune --fit runs.h5 --output mine.toml
-  hpccomm simulate all_reduce --cluster mine.toml --ranks 4
 """
 
-OUTPUT = Path("tuning.h5")
-
-MEASURING = (
-    "collectives",
-    "minbytes",
-    "maxbytes",
-    "stepfactor",
-    "blocks",
-    "seconds",
-    "segments",
-    "deterministic",
-    "every",
-    "unverified",
-)
-FITTING = ("run", "cluster", "segment", "channels")
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.description = DESCRIPTION
-    parser.epilog = EXAMPLES
-    parser.add_argument(
-        "--output",
-        type=readers.file,
-        metavar="FILE",
-        help=f"the results file (default: {OUTPUT}; one that holds runs gets one more); with --fit "
-        "the description, FILE.toml (default: print it after the report, whose lines are comments in "
-        "it)",
-    )
-    _add_measuring(parser.add_argument_group("measuring"))
-    _add_fitting(parser.add_argument_group("fitting a cluster's description"))
-
-
-def _add_measuring(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument(
-        "collectives",
-        nargs="?",
-        type=_collectives,
-        metavar="COLLECTIVE",
-        help=f"{readers.ALL} (the default), or some with commas between them: {', '.join(TUNED)}",
-    )
-    group.add_argument(
-        "-b", "--minbytes", type=readers.size, metavar="SIZE", help="smallest size (default: 8)"
-    )
-    group.add_argument(
-        "-e", "--maxbytes", type=readers.size, metavar="SIZE", help="largest size (default: 64M)"
-    )
-    group.add_argument(
-        "-f",
-        "--stepfactor",
-        type=readers.integer(2),
-        metavar="N",
-        help="each size is so many times the one before (default: 4); where the fastest way changes, "
-        "a size between is measured as well",
-    )
-    group.add_argument(
-        "--blocks",
-        type=readers.integer(1),
-        metavar="N",
-        help="how often each way is timed at a size, in turns with the others (default: 11)",
-    )
-    group.add_argument(
-        "--seconds",
-        type=_seconds,
-        metavar="S",
-        help="about how long each time; a call that takes longer is made once (default: 0.004)",
-    )
-    group.add_argument(
-        "--segments",
-        type=_segments,
-        metavar="SIZE,...",
-        help="bytes that algorithms move at a time, each a way of its own beside that of the built-in "
-        "table (default: none)",
-    )
-    group.add_argument(
-        "--deterministic",
-        action="store_true",
-        default=None,
-        help="measure reductions with deterministic=True as well",
-    )
-    group.add_argument(
-        "--every",
-        action="store_true",
-        default=None,
-        help="try every algorithm that applies, not only those that are known to be good somewhere",
-    )
-    group.add_argument(
-        "--unverified",
-        action="store_true",
-        default=None,
-        help="do not measure auto by the new table in the end",
-    )
-
-
-def _add_fitting(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--fit", type=path, metavar="FILE.h5", help="the results file")
-    add_run(group)
-    group.add_argument(
-        "--cluster",
-        metavar="NAME|FILE",
-        help="a description whose ports, and what they share, are the cluster's, and whose "
-        f"parameters hold where the run does not tell them: {', '.join(ready())}, or a TOML file "
-        "(default: a port for each rank; what is not told costs nothing)",
-    )
-    group.add_argument(
-        "--segment",
-        type=readers.size,
-        metavar="SIZE",
-        help="bytes that the algorithms moved at a time (default: as the run tells)",
-    )
-    group.add_argument(
-        "--channels",
-        type=readers.integer(1),
-        metavar="N",
-        help="pieces of an array that were under way at the same time (default: as the run tells, or "
-        "2)",
-    )
+OUTPUT = "tuning.h5"
 
 
 def _collectives(text: str) -> tuple[str, ...]:
@@ -191,41 +62,64 @@ def _segments(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure, or fit; return the exit status."""
-    _check_together(args)
-    return _measure(args) if args.fit is None else _fit(args)
+_FLAGS = (
+    Flag(
+        f"--output FILE {OUTPUT}",
+        readers.file,
+        "the results file; one that holds runs gets one more",
+    ),
+    Flag("-b --minbytes SIZE 8", readers.size, "smallest size", "minimum_bytes"),
+    Flag("-e --maxbytes SIZE 64M", readers.size, "largest size", "maximum_bytes"),
+    Flag(
+        "-f --stepfactor N 4",
+        readers.integer(2),
+        "factor between sizes; where the fastest choice changes, a size between is measured as well",
+    ),
+    Flag(
+        "--blocks N 11",
+        readers.integer(1),
+        "how often each choice is timed at a size, in turns with the others",
+    ),
+    Flag(
+        "--seconds S 0.004",
+        _seconds,
+        "about how long each time; a call that takes longer is made once",
+    ),
+    Flag(
+        "--segments SIZE,...",
+        _segments,
+        "bytes that algorithms move at a time, each a choice of its own beside that of the built-in "
+        "table (default: none)",
+    ),
+)
+
+_SWITCHES = {
+    "--deterministic": "measure reductions with deterministic=True as well",
+    "--every": "try every algorithm that applies, not only those with short estimated times",
+    "--unverified": "do not measure auto by the new table in the end",
+}
 
 
-def _check_together(args: argparse.Namespace) -> None:
-    """Raise unless the flags that are given belong together.
-
-    Raises
-    ------
-    UsageError
-        If one measures and another fits.
-    """
-    others = FITTING if args.fit is None else MEASURING
-    stray = [name for name in others if getattr(args, name) is not None]
-    if stray:
-        belongs = "is for --fit" if args.fit is None else "measures, and --fit does not"
-        name = stray[0] if stray[0] == "collectives" else f"--{stray[0]}"
-        raise UsageError(f"{name} {belongs}; give one or the other")
-    if args.fit is not None and args.output is not None:
-        try:
-            readers.toml_file(str(args.output))
-        except argparse.ArgumentTypeError as error:
-            raise UsageError(f"--output: {error}") from None
-
-
-def _measure(args: argparse.Namespace) -> int:
-    """Measure this machine. Collective: every rank of the job runs it."""
-    sizes = Sizes(
-        8 if args.minbytes is None else args.minbytes,
-        64 << 20 if args.maxbytes is None else args.maxbytes,
-        args.stepfactor or 4,
-        0,
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.description = DESCRIPTION
+    parser.epilog = EXAMPLES
+    parser.add_argument(
+        "collectives",
+        nargs="?",
+        type=_collectives,
+        default=TUNED,
+        metavar="COLLECTIVE",
+        help=f"{readers.ALL} (the default), or some with commas between them: {', '.join(TUNED)}",
     )
+    add_flags(parser, "measuring", _FLAGS)
+    for name, meaning in _SWITCHES.items():
+        parser.add_argument(name, action="store_true", help=meaning)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure this machine; return the exit status. Collective: every rank of the job runs it."""
+    sizes = Sizes(args.minimum_bytes, args.maximum_bytes, args.stepfactor, 0)
     if sizes.smallest > sizes.largest:
         raise UsageError(
             f"-b/--minbytes {sizes.smallest} is above -e/--maxbytes {sizes.largest}; "
@@ -237,15 +131,15 @@ def _measure(args: argparse.Namespace) -> int:
     from hpccomm.communicator.creation import new_comm
     from hpccomm.settings import CommOptions
 
-    asked = TuneRequest(
-        collectives=args.collectives or TUNED,
+    request = TuneRequest(
+        collectives=args.collectives,
         sizes=sizes,
-        effort=Effort(args.blocks or 11, args.seconds or 0.004),
+        effort=Effort(args.blocks, args.seconds),
         segments=args.segments or (),
-        deterministic=bool(args.deterministic),
-        every=bool(args.every),
+        deterministic=args.deterministic,
+        every=args.every,
         verify=not args.unverified,
-        output=args.output or OUTPUT,
+        output=args.output,
     )
     place = launched()
     with ExitStack() as stack:
@@ -258,37 +152,11 @@ def _measure(args: argparse.Namespace) -> int:
             )
         tune(
             comm,
-            asked,
+            request,
             ("hpccomm", *sys.argv[1:]),
             "none" if place is None else place.launcher,
             sys.stdout,
         )
         if comm.rank == 0:
-            output.write(f"# Written to {asked.output}: set HPCCOMM_TUNING_FILE to it\n")
-    return 0
-
-
-def _fit(args: argparse.Namespace) -> int:
-    """Fit, report and write."""
-    from hpccomm.bench.fit import fit
-    from hpccomm.bench.tune import measured, report
-    from hpccomm.results import reader, storage
-    from hpccomm.schedules.cost.network_files import dump
-
-    if args.segment is not None:
-        readers.check_segment(args.segment)
-    chosen = reader.choose(reader.read(args.fit), args.run)
-    if args.output is not None and args.output.exists() and args.output.samefile(args.fit):
-        raise UsageError(f"--output {args.output} is the results file itself; give another name")
-    network = measured.described(chosen, args.cluster)
-    rows = measured.usable(chosen, network, segment=args.segment, channels=args.channels)
-    found = fit(network, rows.measurements)
-    text = report.text(chosen, rows, found)
-    description = dump(found.network)
-    if args.output is None:
-        output.write(text + description)
-        return 0
-    with storage.reported(args.output, "write"):
-        args.output.write_text(description, encoding="utf-8")
-    output.write(f"{text}# Written to {args.output}\n")
+            output.write(f"# Written to {request.output}: set HPCCOMM_TUNING_FILE to it\n")
     return 0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cost.calls import call_of
 
-from hpccomm.bench.fit import Measurement, _fitted, _non_negative, fit
+from hpccomm.bench.fit.parameters import Measurement, _fitted, _non_negative, fit
 from hpccomm.errors import ResultsError
 from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import Level, Network

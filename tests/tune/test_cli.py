@@ -1,4 +1,4 @@
-"""hpccomm tune --fit: from a stored run to a description that simulate reads."""
+"""hpccomm fit: from a stored run to a description that simulate reads; and the arguments of tune."""
 
 import tomllib
 from dataclasses import replace
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.bench.tune import measured
+from hpccomm.bench.fit import stored_runs
 from hpccomm.cli.main import main
 from hpccomm.errors import ConfigurationError
 from hpccomm.results import reader
@@ -29,7 +29,7 @@ def simulated(tmp_path):
 def test_a_simulated_cluster_is_found(simulated, capsys):
     capsys.readouterr()
     mine = simulated.parent / "mine.toml"
-    assert main(["tune", "--fit", str(simulated), "--output", str(mine)]) == 0
+    assert main(["fit", str(simulated), "--output", str(mine)]) == 0
     said = capsys.readouterr().out
     assert "32 ranks, 8 a node" in said
     truth, found = load("ib400x32"), load(str(mine))
@@ -43,14 +43,14 @@ def test_a_simulated_cluster_is_found(simulated, capsys):
 
 def test_without_output_the_description_is_printed(simulated, capsys):
     capsys.readouterr()
-    assert main(["tune", "--fit", str(simulated)]) == 0
+    assert main(["fit", str(simulated)]) == 0
     table = tomllib.loads(capsys.readouterr().out)  # the report is its comments
     assert table["ranks_per_node"] == 8
     assert table["across"]["bandwidth"] == pytest.approx(49e9, rel=0.03)
 
 
 def test_a_description_of_other_nodes_is_refused(simulated, capsys):
-    assert main(["tune", "--fit", str(simulated), "--cluster", "lab1g"]) == 2
+    assert main(["fit", str(simulated), "--cluster", "lab1g"]) == 2
     assert "2 ranks on a node, and the run 8" in capsys.readouterr().err
 
 
@@ -59,7 +59,7 @@ def test_one_rank_gives_a_description_that_can_be_read(tmp_path, cluster, capsys
     run, mine = str(tmp_path / "run.h5"), str(tmp_path / "mine.toml")
     command = ["simulate", "all_reduce", "--cluster", "ib400x32", "--ranks", "1"]
     assert main([*command, "-b", "1M", "-e", "2M", "--output", run]) == 0
-    assert main(["tune", "--fit", run, "--output", mine, *cluster]) == 0
+    assert main(["fit", run, "--output", mine, *cluster]) == 0
     assert load(mine).resized(1).ranks == 1
 
 
@@ -71,7 +71,7 @@ def test_rows_of_no_time_are_not_used(tmp_path, capsys):
     command = ["simulate", "all_reduce,all_gather", "--cluster", str(free), "--algorithm", "ring"]
     assert main([*command, "-b", "1K", "-e", "4K", "-f", "2", "--output", run]) == 0
     capsys.readouterr()
-    assert main(["tune", "--fit", run]) == 0
+    assert main(["fit", run]) == 0
     said = capsys.readouterr().out
     assert "not used: 3 rows, took no time" in said
     assert "nan" not in said
@@ -85,7 +85,7 @@ def test_a_bandwidth_without_end_is_warned_of(tmp_path, capsys):
     command = ["simulate", "all_gather", "--cluster", str(free), "--algorithm", "ring"]
     assert main([*command, "-b", "1K", "-e", "4K", "-f", "2", "--output", run]) == 0
     capsys.readouterr()
-    assert main(["tune", "--fit", run]) == 0
+    assert main(["fit", run]) == 0
     said = capsys.readouterr().out
     assert tomllib.loads(said)["inner"]["bandwidth"] == float("inf")
     assert "warning: bandwidth = inf is written for inner" in said
@@ -93,24 +93,24 @@ def test_a_bandwidth_without_end_is_warned_of(tmp_path, capsys):
 
 def test_channels_are_the_run_s_unless_given(simulated):
     run = reader.choose(reader.read(simulated), None)
-    network = measured.described(run, None)
+    network = stored_runs.described(run, None)
     for given, used in ((None, 1), (4, 4)):
-        rows = measured.usable(run, network, segment=None, channels=given)
+        rows = stored_runs.usable(run, network, segment=None, channels=given)
         assert {row.tuning.channels for row in rows.measurements} == {used}
 
 
 def test_a_segment_of_nothing_is_refused(simulated, capsys):
-    assert main(["tune", "--fit", str(simulated), "--segment", "0"]) == 2
+    assert main(["fit", str(simulated), "--segment", "0"]) == 2
     assert "nothing would move" in capsys.readouterr().err
 
 
 def test_the_results_file_is_not_overwritten(simulated, capsys):
     before = simulated.read_bytes()
-    assert main(["tune", "--fit", str(simulated), "--output", str(simulated)]) == 2
+    assert main(["fit", str(simulated), "--output", str(simulated)]) == 2
     assert "ending in .toml" in capsys.readouterr().err
     alias = simulated.with_name("run.toml")
     alias.symlink_to(simulated)
-    assert main(["tune", "--fit", str(simulated), "--output", str(alias)]) == 2
+    assert main(["fit", str(simulated), "--output", str(alias)]) == 2
     assert "the results file itself" in capsys.readouterr().err
     assert simulated.read_bytes() == before
 
@@ -145,7 +145,7 @@ def test_a_real_run(mpiexec, tmp_path, capsys):
     file = tmp_path / "run.h5"
     command = ["perf", "all_reduce", "--algorithm", "ring", "-b", "1K", "-e", "1M", "-f", "8"]
     mpiexec(2, "-m", "hpccomm", *command, "-n", "5", "--output", str(file))
-    assert main(["tune", "--fit", str(file)]) == 0
+    assert main(["fit", str(file)]) == 0
     said = capsys.readouterr().out
     assert "2 ranks, 2 a node; 8 of 8 rows used" in said
     assert "across" in said
@@ -160,7 +160,7 @@ def test_rows_of_unknown_algorithms_are_not_used(mpiexec, tmp_path, capsys):
     file = tmp_path / "run.h5"
     command = ["perf", "all_reduce", "--algorithm", "native", "-b", "1K", "-e", "1K", "-n", "2"]
     mpiexec(2, "-m", "hpccomm", *command, "--output", str(file))
-    assert main(["tune", "--fit", str(file)]) == 2
+    assert main(["fit", str(file)]) == 2
     assert "of own algorithms" in capsys.readouterr().err
 
 
@@ -175,11 +175,6 @@ def test_one_rank_has_nothing_to_choose(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--segment", "64K"], "--segment is for --fit"),
-        (["--cluster", "ib400x32"], "--cluster is for --fit"),
-        (["--fit", "x.h5", "--blocks", "3"], "--blocks measures, and --fit does not"),
-        (["--fit", "x.h5", "broadcast"], "collectives measures"),
-        (["--fit", "x.h5", "--output", "y.h5"], "give one ending in .toml"),
         (["magic"], "'magic' is no collective"),
         (["--seconds", "0"], "is no time"),
         (["--segments", "64K,0"], "nothing would move"),
@@ -189,3 +184,23 @@ def test_one_rank_has_nothing_to_choose(tmp_path, monkeypatch, capsys):
 def test_what_does_not_fit_is_refused(arguments, said, capsys):
     assert main(["tune", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["x.h5", "--output", "y.h5"], "give one ending in .toml"),
+        (["x.h5", "--blocks", "3"], "unrecognized arguments: --blocks 3"),
+        ([], "the following arguments are required: RUNS.h5"),
+        (["none.h5"], "none.h5"),
+        (["none.h5", "--channels", "0"], "an integer from 1"),
+    ],
+)
+def test_what_does_not_fit_a_fit_is_refused(arguments, said, capsys):
+    assert main(["fit", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_tune_does_not_fit(capsys):
+    assert main(["tune", "--fit"]) == 2
+    assert "unrecognized arguments: --fit" in capsys.readouterr().err

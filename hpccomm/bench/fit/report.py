@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpccomm.bench.fit import SPEEDS, Fit, Parameter
-from hpccomm.bench.tune.measured import Usable
+from hpccomm.bench.fit.parameters import SPEEDS, Fit, Parameter
+from hpccomm.bench.fit.stored_runs import Usable
 from hpccomm.results.reader import Run
 
 UNSURE = 0.25

@@ -347,7 +347,11 @@ def _with(network: Network, values: dict[str, float]) -> Network:
 def _errors(
     columns: Floats, residuals: Floats, names: list[str], told: list[str]
 ) -> dict[str, float]:
-    """Return the standard error of each fitted parameter, in seconds."""
+    """Return the standard error of each fitted parameter, in seconds.
+
+    One that was fitted to no time may have left the critical paths: it has none.
+    """
+    told = [name for name in told if columns[:, names.index(name)].any()]
     free = columns[:, [names.index(name) for name in told]]
     spare = len(columns) - len(told)
     if spare < 1:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpccomm.bench.fit import Measurement
+from hpccomm.bench.fit.parameters import Measurement
 from hpccomm.bench.perf.names import OPS, TYPES
 from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.contracts.signature import Signature

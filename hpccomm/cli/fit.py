@@ -1,0 +1,81 @@
+"""``hpccomm fit``: a cluster's description from the times of a stored run."""
+
+import argparse
+
+from hpccomm.bench.fit.from_file import fitted
+from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.perf import readers
+from hpccomm.cli import output
+from hpccomm.cli.show import add_run, path
+from hpccomm.errors import UsageError
+from hpccomm.results import storage
+from hpccomm.schedules.cost.network_files import ready
+
+DESCRIPTION = """\
+Fit the parameters of a cluster's description to the times of a stored run: latencies and bandwidths
+within nodes and between them, the speeds of reducing and copying, and what each call takes beyond
+them. Only rows of hpccomm's own algorithms are used, since the prices of these are known in terms of
+the parameters. Measure several collectives and algorithms: one alone cannot tell all parameters apart.
+"""
+
+EXAMPLES = """\
+examples:
+  mpiexec -n 4 hpccomm perf all_reduce,all_gather,broadcast -b 8 -e 64M -f 4 \\
+      --algorithm ring,recursive_doubling,binomial --output runs.h5
+  hpccomm fit runs.h5 --output mine.toml
+  hpccomm simulate all_reduce --cluster mine.toml --ranks 4
+"""
+
+_FLAGS = (
+    Flag(
+        "--output FILE.toml",
+        readers.toml_file,
+        "write the description to this file (default: print it after the report, whose lines are "
+        "comments in it)",
+    ),
+    Flag(
+        "--cluster NAME|FILE",
+        str,
+        "a description that has the ports of the cluster and what they share, and the parameters that "
+        f"the run says nothing of: {', '.join(ready())}, or a TOML file (default: a port for each rank; "
+        "parameters that the run says nothing of cost nothing)",
+    ),
+    Flag(
+        "--segment SIZE",
+        readers.size,
+        "bytes that the algorithms moved at a time (default: those of the run)",
+    ),
+    Flag(
+        "--channels N",
+        readers.integer(1),
+        "segments that were under way at the same time (default: those of the run, or 2)",
+    ),
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.description = DESCRIPTION
+    parser.epilog = EXAMPLES
+    parser.add_argument("file", metavar="RUNS.h5", type=path, help="the results file")
+    add_run(parser)
+    add_flags(parser, "the fit", _FLAGS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fit, report and write; return the exit status."""
+    to = args.output
+    if args.segment is not None:
+        readers.check_segment(args.segment)
+    if to is not None and to.exists() and to.samefile(args.file):
+        raise UsageError(f"--output {to} is the results file itself; give another name")
+    report, description = fitted(
+        args.file, args.run, args.cluster, segment=args.segment, channels=args.channels
+    )
+    if to is None:
+        output.write(report + description)
+        return 0
+    with storage.reported(to, "write"):
+        to.write_text(description, encoding="utf-8")
+    output.write(f"{report}# Written to {to}\n")
+    return 0
