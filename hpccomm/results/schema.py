@@ -1,4 +1,4 @@
-"""What a results file holds: the one description that the writer, the reader and the documentation share.
+"""The contents of a results file, described once for the writer, the reader and the documentation.
 
 The dataclasses are the columns. Each field carries how it is stored and what it means, so that the
 HDF5 types, the CSV heading and the tables of ``docs/results.rst`` are all read from here.
@@ -14,7 +14,7 @@ from datetime import datetime
 from hpccomm.errors import UsageError
 
 FORMAT = "hpccomm results"
-"""Value of the root attribute ``format``, by which a results file is told from any other HDF5 file."""
+"""Value of the root attribute ``format``, which identifies a results file among HDF5 files."""
 
 SCHEMA_VERSION = 1
 """Value of the root attribute ``schema_version``. It grows when an older reader would be wrong."""
@@ -37,9 +37,7 @@ class Row:
 
     collective: str = field(metadata=_stored("S32", "name of the call, such as all_reduce"))
     backend: str = field(metadata=_stored("S64", "backend that ran it"))
-    algorithm: str = field(
-        metadata=_stored("S64", "algorithm as it was asked for; auto when it was not")
-    )
+    algorithm: str = field(metadata=_stored("S64", "algorithm as requested; auto if none was"))
     dtype: str = field(
         metadata=_stored("S32", "nccl-tests' name of the type where it has one, else NumPy's")
     )
@@ -54,7 +52,7 @@ class Row:
     wrong: int = field(
         metadata=_stored("<i8", "elements that differ from the expected ones; -1 if not checked")
     )
-    iterations: int = field(metadata=_stored("<i8", "repetitions that time is the average of"))
+    iterations: int = field(metadata=_stored("<i8", "repetitions over which time is averaged"))
     finished: float = field(
         default=0.0, metadata=_stored("<f8", "when it was measured, since 1970-01-01 UTC", "s")
     )
@@ -94,16 +92,16 @@ class RankInfo:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """What is known of one rank's device beside its line in the table of ranks."""
+    """Further facts about one rank's device, beside its line in the table of ranks."""
 
     uuid: str = field(metadata=_stored("str", "the device's UUID, the same in every process"))
     link: str = field(
         default="",
-        metadata=_stored("str", "its fastest link to others, as NVML tells it; empty if unknown"),
+        metadata=_stored("str", "its fastest link to others, from NVML; empty if unknown"),
     )
     peak: float = field(
         default=0.0,
-        metadata=_stored("<f8", "what that link moves in one direction; 0 if unknown", "1e9 B/s"),
+        metadata=_stored("<f8", "bandwidth of that link in one direction; 0 if unknown", "1e9 B/s"),
     )
 
 
@@ -133,9 +131,9 @@ class Config:
     local_register: int = field(
         default=0, metadata=_stored("<i8", "-R: 1 if arrays were in registered memory")
     )
-    run_cycles: int = field(default=1, metadata=_stored("<i8", "-N; 0 is without end"))
+    run_cycles: int = field(default=1, metadata=_stored("<i8", "-N; 0 is endless"))
     nthreads: int = field(default=1, metadata=_stored("<i8", "ranks that are threads of a process"))
-    ngpus: int = field(default=1, metadata=_stored("<i8", "devices a thread"))
+    ngpus: int = field(default=1, metadata=_stored("<i8", "devices of a thread"))
     stream_null: bool = field(
         default=False, metadata=_stored("u1", "-y: 1 if calls were on CUDA's null stream")
     )
@@ -143,7 +141,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """Who, where and with what a run was made; all that is known before it measures.
+    """Who made a run, where, and with what: all that is known before it measures.
 
     Raises
     ------
@@ -158,7 +156,7 @@ class RunInfo:
     )
     arguments: tuple[str, ...] = field(metadata=_stored("str[]", "the command line, program first"))
     skipped: tuple[str, ...] = field(
-        metadata=_stored("str[]", "combinations left out because they do not exist")
+        metadata=_stored("str[]", "combinations that were skipped because they do not exist")
     )
     config: Config = field(
         metadata=_stored("group", "settings of the measurement, one attribute each")
@@ -167,7 +165,7 @@ class RunInfo:
         metadata=_stored("table", "where each rank ran, in order of rank")
     )
     versions: Mapping[str, str] = field(
-        metadata=_stored("group", "versions, one attribute a library")
+        metadata=_stored("group", "versions, one attribute for each library")
     )
     environment: Mapping[str, str] = field(
         metadata=_stored("group", "environment variables of the allow-list")
@@ -177,9 +175,7 @@ class RunInfo:
     )
     simulation: Mapping[str, str] = field(
         default_factory=dict,
-        metadata=_stored(
-            "group", "what was simulated, and how; empty or absent where it was measured"
-        ),
+        metadata=_stored("group", "what was simulated, and how; empty or absent for a measurement"),
     )
     devices: tuple[DeviceInfo, ...] = field(
         default=(),
@@ -214,7 +210,7 @@ LOCATION: tuple[tuple[str, str, str], ...] = (
 """Columns of the stored table of rows beside those of `Row`: (name, type, meaning)."""
 
 STATE: tuple[tuple[str, str, str], ...] = (
-    ("rows", "<i8", "rows written; what lies behind them in rows and samples is room, not data"),
+    ("rows", "<i8", "rows written; rows and samples may have space for more, which is not data"),
     ("ended", "<f8", "end of the run in seconds since 1970-01-01 UTC; 0 while it has none"),
     ("status", "S1000", "completed, or failed: and why; empty while the run has no end"),
 )
@@ -240,7 +236,7 @@ ENVIRONMENT: tuple[str, ...] = (
     "MKL_NUM_THREADS",
     "LD_LIBRARY_PATH",
 )
-"""Environment variables that a results file may hold. Never the whole environment: secrets live there."""
+"""Environment variables that a results file may hold. The whole environment is never stored: it may contain secrets."""
 
 SLURM: tuple[str, ...] = (
     "SLURM_CLUSTER_NAME",
