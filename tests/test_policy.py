@@ -17,10 +17,10 @@ from hpccomm.dispatch.policy import (
     Machine,
     Pick,
     Policy,
-    Row,
-    Rows,
     Shape,
     Table,
+    TableRow,
+    TableRows,
     Tables,
     builtin,
     stored,
@@ -56,7 +56,7 @@ def place(ranks: int = RANKS, nodes: int = 1, **given: object) -> Shape:
     return Shape(ranks=ranks, nodes=nodes, ranks_per_node=ranks // nodes, **facts)
 
 
-def policy_of(rows: dict[tuple[str, str], Rows], ranks: int = RANKS) -> Policy:
+def policy_of(rows: dict[tuple[str, str], TableRows], ranks: int = RANKS) -> Policy:
     shape = place(ranks)
     network = typical().placed(ranks, ranks, typical())
     return Policy(shape, Table(shape, "2026-11-21", rows), "a table", network)
@@ -164,7 +164,7 @@ def test_built_in_tables_take_what_applies(
 
 @given(st.lists(st.integers(1, 1 << 20), unique=True, max_size=6), st.integers(0, 1 << 21))
 def test_a_row_holds_up_to_the_next(starts: list[int], nbytes: int) -> None:
-    rows = tuple(Row(start, Pick(f"from {start}")) for start in sorted({0, *starts}))
+    rows = tuple(TableRow(start, Pick(f"from {start}")) for start in sorted({0, *starts}))
     table = Table(place(), "2026-11-21", {("all_reduce", "own"): rows})
     wanted = [row for row in rows if row.start <= nbytes][-1]
     assert table.find("all_reduce", "own", nbytes) == wanted
@@ -174,16 +174,16 @@ def test_a_row_holds_up_to_the_next(starts: list[int], nbytes: int) -> None:
 
 @pytest.mark.parametrize("starts", [[], [1], [0, 8, 4], [0, 4, 4]])
 def test_rows_ascend_from_nothing(starts: list[int]) -> None:
-    rows = tuple(Row(start, Pick("ring")) for start in starts)
+    rows = tuple(TableRow(start, Pick("ring")) for start in starts)
     with pytest.raises(UsageError, match="begin at"):
         Table(place(), "2026-11-21", {("all_reduce", "own"): rows})
 
 
 def test_auto_follows_the_table_where_it_applies() -> None:
     rows = {
-        ("all_reduce", "native"): (Row(0, Pick("native")), Row(4096, Pick("shm", 65536))),
-        ("all_reduce", "own"): (Row(0, Pick("ring", 1024, 3)),),
-        ("all_reduce", "ordered"): (Row(0, Pick("shm")),),
+        ("all_reduce", "native"): (TableRow(0, Pick("native")), TableRow(4096, Pick("shm", 65536))),
+        ("all_reduce", "own"): (TableRow(0, Pick("ring", 1024, 3)),),
+        ("all_reduce", "ordered"): (TableRow(0, Pick("shm")),),
     }
     chooses = policy_of(rows)
 
@@ -206,7 +206,7 @@ def test_auto_follows_the_table_where_it_applies() -> None:
 
 
 def test_the_reason_tells_the_size_and_the_table() -> None:
-    rows = {("broadcast", "native"): (Row(0, Pick("native")), Row(512, Pick("binomial")))}
+    rows = {("broadcast", "native"): (TableRow(0, Pick("native")), TableRow(512, Pick("binomial")))}
     call = ask("broadcast", 200)
     facts = {"native": True, "shared": False, "deterministic": False}
     said = policy_of(rows).decide(call, "auto", **facts).reason
@@ -275,7 +275,9 @@ def test_memory_that_ranks_share_and_blocks_of_one_size_are_conditions() -> None
 
 
 def tuned(shape: Shape) -> Table:
-    return Table(shape, "2026-11-21", {("all_reduce", "own"): (Row(0, Pick("ring", 4096, 3)),)})
+    return Table(
+        shape, "2026-11-21", {("all_reduce", "own"): (TableRow(0, Pick("ring", 4096, 3)),)}
+    )
 
 
 def test_a_tuned_table_is_taken_for_its_shape_alone() -> None:
@@ -335,7 +337,7 @@ def test_tables_are_written_and_read_back(
 ) -> None:
     rows = {
         (collective, case): tuple(
-            Row(start, Pick(list(ALGORITHMS[collective])[-1], segment, segment % 5))
+            TableRow(start, Pick(list(ALGORITHMS[collective])[-1], segment, segment % 5))
             for start in sorted({0, *given})
         )
         for (collective, case), given in starts.items()

@@ -11,13 +11,13 @@ import pytest
 import hpccomm
 from hpccomm import CommOptions
 from hpccomm.backends.bootstrap import machine
-from hpccomm.dispatch.policy import Pick, Row, Shape, Table, stored
+from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored
 from hpccomm.testing import run_ranks
 
 RANKS = 3
 ROWS = {
-    ("all_reduce", "own"): (Row(0, Pick("pairwise")), Row(1000, Pick("ring", 4096, 3))),
-    ("broadcast", "own"): (Row(0, Pick("chain", 1 << 16)),),
+    ("all_reduce", "own"): (TableRow(0, Pick("pairwise")), TableRow(1000, Pick("ring", 4096, 3))),
+    ("broadcast", "own"): (TableRow(0, Pick("chain", 1 << 16)),),
 }
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from hpccomm.dispatch.policy import NATIVE, Pick, Row, Rows
+from hpccomm.dispatch.policy import NATIVE, Pick, TableRow, TableRows
 
 CHANGE = math.log(1.1)
 """What a change of the pick must gain in time, over all sizes that it holds for."""
@@ -22,7 +22,7 @@ Times = Sequence[tuple[int, Mapping[Pick, float]]]
 """For sizes in bytes, ascending: the seconds of what was measured there."""
 
 
-def rows(times: Times) -> Rows:
+def rows(times: Times) -> TableRows:
     """Return the rows that come near to the fastest pick at every size, with few changes.
 
     Among all sequences of picks this is the one of the least cost: the logarithm of what each size
@@ -56,11 +56,11 @@ def rows(times: Times) -> Rows:
         chosen.append(pick)
         pick = came[pick]
     chosen.reverse()
-    found = [Row(0, chosen[0])]
+    found = [TableRow(0, chosen[0])]
     for index in range(1, len(times)):
         if chosen[index] != chosen[index - 1]:
             start = round(math.sqrt(times[index - 1][0] * times[index][0]))
-            found.append(Row(start, chosen[index]))
+            found.append(TableRow(start, chosen[index]))
     return tuple(found)
 
 
@@ -70,7 +70,7 @@ def _loss(seconds: float, fastest: float) -> float:
     return lost + WEIGHT * max(0.0, lost - LIMIT)
 
 
-def changes(found: Rows, sizes: Sequence[int], factor: float = 2.0) -> list[int]:
+def changes(found: TableRows, sizes: Sequence[int], factor: float = 2.0) -> list[int]:
     """Return sizes to measure as well: those between two that take different picks.
 
     Sizes that are within `factor` of each other need none between them.

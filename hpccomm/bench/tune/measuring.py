@@ -11,7 +11,7 @@ from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, arguments, even, 
 from hpccomm.bench.tune.timing import Seconds
 from hpccomm.communicator import Communicator
 from hpccomm.contracts.collectives import DESCRIPTIONS
-from hpccomm.dispatch.policy import NATIVE, Pick, Rows
+from hpccomm.dispatch.policy import NATIVE, Pick, TableRows
 from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import Row
@@ -196,7 +196,7 @@ def _near(ideas: Mapping[Pick, float], factor: float, most: int | None = None) -
     return kept
 
 
-def cases(found: Sequence[Finding], deterministic: bool) -> dict[str, Rows]:
+def cases(found: Sequence[Finding], deterministic: bool) -> dict[str, TableRows]:
     """Return the rows of a collective for each case that was measured."""
     everything = [(each.nbytes, each.seconds) for each in found]
     if deterministic:

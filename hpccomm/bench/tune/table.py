@@ -17,7 +17,7 @@ from hpccomm.bench.tune.verifying import Verdict, verify
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.creation import new_comm
 from hpccomm.contracts.collectives import BLOCKWISE, DESCRIPTIONS, REDUCTIONS
-from hpccomm.dispatch.policy import Rows, Table, stored
+from hpccomm.dispatch.policy import Table, TableRows, stored
 from hpccomm.dispatch.policy.table import Shape
 from hpccomm.results.schema import Config
 from hpccomm.results.writer import Writer
@@ -213,5 +213,5 @@ def _sweep(
     return bench.sweep(collective, sizes, deterministic=deterministic, tell=tell)
 
 
-def _table(shape: Shape, rows: dict[tuple[str, str], Rows]) -> Table:
+def _table(shape: Shape, rows: dict[tuple[str, str], TableRows]) -> Table:
     return Table(shape, datetime.now(UTC).date().isoformat(), rows)

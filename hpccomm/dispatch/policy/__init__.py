@@ -20,7 +20,7 @@ from hpccomm.dispatch.policy.choosing import (
     fastest,
     taken,
 )
-from hpccomm.dispatch.policy.table import CASES, Pick, Row, Rows, Shape, Table
+from hpccomm.dispatch.policy.table import CASES, Pick, Shape, Table, TableRow, TableRows
 from hpccomm.dispatch.policy.tables import Machine, Tables
 
 __all__ = [
@@ -33,10 +33,10 @@ __all__ = [
     "Machine",
     "Pick",
     "Policy",
-    "Row",
-    "Rows",
     "Shape",
     "Table",
+    "TableRow",
+    "TableRows",
     "Tables",
     "applicable",
     "fastest",

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm.dispatch.policy.choosing import NATIVE
-from hpccomm.dispatch.policy.table import Pick, Row, Shape, Table
+from hpccomm.dispatch.policy.table import Pick, Shape, Table, TableRow
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 
@@ -132,7 +132,7 @@ def _plain(value: Any, kind: object) -> Any:
     return value
 
 
-def _lines(table: Iterable[Any]) -> Iterator[tuple[tuple[str, str], Row]]:
+def _lines(table: Iterable[Any]) -> Iterator[tuple[tuple[str, str], TableRow]]:
     for line in table:
         collective, case, algorithm = (
             bytes(line[name]).decode() for name in ("collective", "case", "algorithm")
@@ -144,4 +144,4 @@ def _lines(table: Iterable[Any]) -> Iterator[tuple[tuple[str, str], Row]]:
         start, segment, channels = (int(line[name]) for name in ("start", "segment", "channels"))
         if min(start, segment, channels) < 0:
             raise UsageError(f"{collective} has a row of less than 0 bytes, segments or channels")
-        yield (collective, case), Row(start, Pick(algorithm, segment, channels))
+        yield (collective, case), TableRow(start, Pick(algorithm, segment, channels))

@@ -85,14 +85,14 @@ class Pick(NamedTuple):
     channels: int = 0
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """From `start` bytes of the larger array of a rank on, up to the next row, this pick is taken."""
 
     start: int
     pick: Pick
 
 
-Rows = tuple[Row, ...]
+TableRows = tuple[TableRow, ...]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Table:
 
     shape: Shape
     measured: str
-    rows: Mapping[tuple[str, str], Rows] = field(repr=False)  # pages of them
+    rows: Mapping[tuple[str, str], TableRows] = field(repr=False)  # pages of them
 
     def __post_init__(self) -> None:
         for (collective, case), rows in self.rows.items():
@@ -129,7 +129,7 @@ class Table:
                     "give at least one row, the first from 0, each from more bytes on"
                 )
 
-    def find(self, collective: str, case: str, nbytes: int) -> Row | None:
+    def find(self, collective: str, case: str, nbytes: int) -> TableRow | None:
         """Return the row that `nbytes` fall into; None where the table has none for the case."""
         rows = self.rows.get((collective, case))
         if rows is None:

@@ -16,7 +16,7 @@ import tomllib
 from dataclasses import asdict
 from typing import Any
 
-from hpccomm.dispatch.policy.table import Pick, Row, Rows, Shape, Table
+from hpccomm.dispatch.policy.table import Pick, Shape, Table, TableRow, TableRows
 
 
 def parse(text: str) -> Table:
@@ -31,8 +31,8 @@ def parse(text: str) -> Table:
     return Table(shape, measured, rows)
 
 
-def _rows(given: list[list[Any]]) -> Rows:
-    return tuple(Row(start, Pick(*pick)) for start, *pick in given)
+def _rows(given: list[list[Any]]) -> TableRows:
+    return tuple(TableRow(start, Pick(*pick)) for start, *pick in given)
 
 
 def dump(table: Table) -> str:
@@ -47,7 +47,7 @@ def dump(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(row: Row) -> str:
+def _row(row: TableRow) -> str:
     pick = list(row.pick)
     while not pick[-1]:  # what is left to the default
         pick.pop()

@@ -50,7 +50,7 @@ class Terms(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class CallSize:
     """How large a call is.
 
     Attributes
@@ -196,9 +196,9 @@ PAIRS = Crossing(_ranks, _ranks, flows=0)
 ROOT = Crossing(_ranks, _ranks, flows=1)
 """From or to one rank."""
 
-Line = tuple[Callable[[Extent], Terms], Crossing]
+TermsLine = tuple[Callable[[CallSize], Terms], Crossing]
 
-LINES: Mapping[tuple[str, str], Line] = MappingProxyType(
+LINES: Mapping[tuple[str, str], TermsLine] = MappingProxyType(
     {
         ("all_reduce", "ring"): (lambda e: e.around(2, 1), NEIGHBOURS),
         ("all_reduce", "recursive_doubling"): (
@@ -369,18 +369,18 @@ def rounds_of(
 
 def _parts(
     network: Network, collective: str, nbytes: int, algorithm: str, segment: int
-) -> list[tuple[Network, Line, Extent]]:
+) -> list[tuple[Network, TermsLine, CallSize]]:
     """Return what an algorithm does one after the other: a line, and where it does that."""
     n, per_node = network.ranks, min(network.ranks_per_node, network.ranks)
     if n == 1 or (not nbytes and DESCRIPTIONS[collective].sends != "nothing"):
         return []  # messages without data are not sent
     key, m = (collective, algorithm), float(nbytes)
     if key in LINES:
-        return [(network, LINES[key], Extent(n, m, segment))]
+        return [(network, LINES[key], CallSize(n, m, segment))]
     within, across = COMPOSED[key]
     found = []
     if per_node > 1:
-        node, extent = replace(network, ranks=per_node), Extent(per_node, m, segment)
+        node, extent = replace(network, ranks=per_node), CallSize(per_node, m, segment)
         found = [(node, LINES[each], extent) for each in within]
     level = network.across
     if level is not None and network.nodes > 1:
@@ -391,11 +391,11 @@ def _parts(
             ranks_per_node=1,
             across=Level(level.latency, shared, 1, gap=level.gap),
         )
-        found.append((between, LINES[across], Extent(network.nodes, m / per_node, segment)))
+        found.append((between, LINES[across], CallSize(network.nodes, m / per_node, segment)))
     return found
 
 
-def _seconds(network: Network, line: Line, extent: Extent) -> float:
+def _seconds(network: Network, line: TermsLine, extent: CallSize) -> float:
     """Return the seconds of a line, without the call's overhead."""
     build, crossing = line
     terms = build(extent)
