@@ -14,7 +14,7 @@ MATHJAX = 'html_math_renderer = "mathjax"\n'
 CONF = f"""
 import sys
 sys.path.insert(0, {str(DOCS)!r})
-extensions = ["formulas", "self_contained"]
+extensions = ["formulas", "packages", "self_contained"]
 """
 PAGE = """
 Title
@@ -72,6 +72,27 @@ def test_what_is_loaded_from_elsewhere_fails_the_build(
     assert done.returncode != 0
     assert "index.html loads" in done.stderr
     assert address in done.stderr
+
+
+def test_names_in_the_code_are_checked(tmp_path: Path) -> None:
+    done = build(tmp_path, MATHML, ":in-code:`hpccomm.runtime.waiting.drive`")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "html" / "index.html").read_text()
+    assert "drive" in page
+    assert "runtime/waiting.py" in page
+
+    done = build(tmp_path, MATHML, ":in-code:`hpccomm.runtime.waiting.no_such_name`")
+    assert done.returncode != 0
+    assert "there is no hpccomm.runtime.waiting.no_such_name in the code" in done.stderr
+
+
+def test_contracts_are_drawn(tmp_path: Path) -> None:
+    text = "Title\n=====\n\n.. import-contracts:: packages\n\n.. import-contracts:: modules\n"
+    done = build(tmp_path, MATHML, text)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "html" / "index.html").read_text()
+    for name in ("communicator", "dispatch", "runtime", "errors", "mpi4py"):
+        assert f">{name}<" in page
 
 
 def test_the_documentation_uses_both() -> None:
