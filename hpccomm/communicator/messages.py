@@ -49,7 +49,7 @@ class Messages(Face):
             If the call fails or its deadline passes.
         """
         return self._engine.messages.exchange(
-            "send", {"x": x}, dst, None, tag, async_op, timeout, stream
+            "send", x, dst, None, None, tag, async_op, timeout, stream
         )
 
     def recv(
@@ -95,7 +95,7 @@ class Messages(Face):
             If the call fails or its deadline passes.
         """
         return self._engine.messages.exchange(
-            "recv", {"out": out}, None, src, tag, async_op, timeout, stream
+            "recv", None, None, out, src, tag, async_op, timeout, stream
         )
 
     def send_recv(
@@ -147,5 +147,5 @@ class Messages(Face):
             If the call fails or its deadline passes.
         """
         return self._engine.messages.exchange(
-            "send_recv", {"x": x, "out": out}, dst, src, tag, async_op, timeout, stream
+            "send_recv", x, dst, out, src, tag, async_op, timeout, stream
         )

@@ -29,9 +29,12 @@ from hpccomm.settings import Settings
 
 logger = logging.getLogger("hpccomm")
 
-Issue = Callable[[Buffer, Buffer, object, float], None]
+Issue = Callable[[Any, Any, object, float], None]
 """``issue(send, recv, keep, timeout)`` carries a call out and waits for it: its arrays, what must live
 meanwhile, and seconds."""
+
+OPERATIONS = 256
+"""Kinds of operations of which what carries them out is kept."""
 
 _everyone: "weakref.WeakSet[CallEngine]" = weakref.WeakSet()
 _everyone_lock = threading.Lock()
@@ -94,6 +97,7 @@ class CallEngine:
         self._progress = progress_engine(threaded=not backend.threaded)
         self._queue: TaskQueue = deque()  # of collectives, which run one after the other
         self._under_way: set[Task] = set()
+        self._operating: dict[tuple[str, int, bool], Issue] = {}
         self._label: Label = ("", 0)
         self._station = Station(self._describe_blocked, backend.end_job)
         watch(self._station)
@@ -220,10 +224,16 @@ class CallEngine:
 
     def operate(self, operation: Operation, timeout: float) -> None:
         """Run an operation and wait for it."""
-        label = operation.label
-        tally, start = self.reports.stats.tally(*label), operation.start
-        issue = self.polling(label, tally, lambda *_: start(), ordered=operation.ordered)
-        issue(None, None, operation.keep, timeout)
+        key = (operation.name, operation.nbytes, operation.ordered)
+        issue = self._operating.get(key)
+        if issue is None:
+            if len(self._operating) >= OPERATIONS:
+                self._operating.clear()
+            label = (operation.name, operation.nbytes)
+            tally = self.reports.stats.tally(*label)
+            issue = self.polling(label, tally, _begun, ordered=operation.ordered)
+            self._operating[key] = issue
+        issue(operation, None, operation.keep, timeout)
 
     def drive(self, name: str, steps: Steps) -> None:
         """Wait for steps that are part of a call, under the communicator's deadline."""
@@ -243,7 +253,7 @@ class CallEngine:
     def start(self, operation: Operation, timeout: float, result: Any) -> Work:
         """Start a polled operation that goes on by itself."""
         self.sequence = sequence = self.sequence + 1
-        label, reports = operation.label, self.reports
+        label, reports = (operation.name, operation.nbytes), self.reports
         if reports.pre_hooks.registered:
             reports.pre_hooks(reports.info(label, sequence))
 
@@ -374,3 +384,9 @@ class CallEngine:
 def _harmless(error: BaseException, ordered: bool) -> bool:
     """Whether the communicator can go on: a message of another size was taken, and that is all."""
     return isinstance(error, BufferMismatch) and not ordered
+
+
+def _begun(operation: Any, _recv: Buffer) -> Steps:
+    """Start an operation, which takes the place of an array that is sent."""
+    steps: Steps = operation.start()
+    return steps

@@ -35,11 +35,6 @@ class Operation:
     keep: tuple[object, ...] = ()
     ordered: bool = True
 
-    @property
-    def label(self) -> Label:
-        """Its name and bytes."""
-        return self.name, self.nbytes
-
 
 def as_one(operations: tuple[Operation, ...]) -> Operation:
     """Return operations as one, which carries them out together."""

@@ -54,7 +54,10 @@ class Reports:
         self, label: Label, sequence: int, error: BaseException | None, elapsed: float
     ) -> None:
         """Count a call that has ended, and report it."""
-        self.stats.tally(*label).add(label[1], elapsed)
+        tally = self.stats.tally(*label)
+        tally.calls += 1
+        tally.nbytes += label[1]
+        tally.seconds += elapsed
         if elapsed > self.slow_call or self.post_hooks.registered:
             self.report(label, sequence, elapsed, error)
 

@@ -24,12 +24,6 @@ class Tally:
     nbytes: int = 0
     seconds: float = 0.0
 
-    def add(self, nbytes: int, seconds: float) -> None:
-        """Count a call that has ended."""
-        self.calls += 1
-        self.nbytes += nbytes
-        self.seconds += seconds
-
 
 _CLASSES = (
     (0, "0 B"),

@@ -5,7 +5,7 @@ from typing import Any
 from hpccomm.communicator.engine.core import Core
 from hpccomm.communicator.lanes import Message
 from hpccomm.errors import UsageError
-from hpccomm.memory.views import View, address, check_dtype, check_layout, overlap, view
+from hpccomm.memory.views import View, address, check_dtype, overlap, view
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
 
@@ -19,8 +19,9 @@ class MessageCalls:
     def exchange(
         self,
         name: str,
-        given: dict[str, Any],
+        x: Any,
         dst: int | None,
+        out: Any,
         src: int | None,
         tag: int,
         async_op: bool,
@@ -29,43 +30,31 @@ class MessageCalls:
     ) -> Any:
         """Carry a call out, and return its result, or its `Work`.
 
-        Parameters
-        ----------
-        name : str
-            Name of the call.
-        given : dict
-            The arrays that it has: ``"x"`` is sent, ``"out"`` takes what is received.
-        dst, src : int or None
-            The receiver and the sender.
-        tag, async_op, timeout, stream
-            As the user gave them.
+        Parameters are those of `send_recv`; `send` has no `out` and `recv` no `x`.
         """
         core = self._core
         with core.calls.one_call():
-            for which, array in given.items():
-                if array is None:
-                    view(array, which)  # which says what is wrong
-            lane, source, target = core.lanes.views(given.get("x"), given.get("out"))
-            _check("x", source, written=False)
-            _check("out", target, written=True)
+            lane, source, target = core.lanes.views(x, out)
+            if source is not None:
+                check_dtype("x", source.dtype)
+                source = lane.prepared(source, "x", False)
+            elif name != "recv":
+                view(x, "x")  # which says what is wrong
+            if target is not None:
+                check_dtype("out", target.dtype)
+                target = lane.prepared(target, "out", True)
+            elif name != "send":
+                view(out, "out")
             queue = None if stream is None else lane.queue_of(stream)
-            size = core.backend.size
-            to = None if dst is None else check_rank("dst", dst, size)
-            origin = None if src is None else check_rank("src", src, size)
-            if source is not None and target is not None:
-                _check_overlap(source, target)
-            message = Message(
-                name,
-                source,
-                to,
-                target,
-                origin,
-                checked_tag(core, tag),
-                given.get("out"),
-                tuple(given.values()),
-                queue,
+            to = None if dst is None else check_rank("dst", dst, core.backend.size)
+            origin = None if src is None else check_rank("src", src, core.backend.size)
+            replaced = source is not None and target is not None and _replaced(source, target)
+            number = checked_tag(core, tag)
+            keep = (x,) if out is None else (out, x)
+            call = lane.message(
+                Message(name, source, to, target, origin, number, replaced, out, keep, queue)
             )
-            return core.issue(lane.message(message), async_op, core.limit(timeout))
+            return core.issue(call, async_op, core.limit(timeout))
 
 
 def checked_tag(core: Core, tag: object) -> int:
@@ -83,15 +72,10 @@ def checked_tag(core: Core, tag: object) -> int:
     return number
 
 
-def _check(name: str, array: View | None, *, written: bool) -> None:
-    if array is not None:
-        check_dtype(name, array.dtype)
-        check_layout(array, name, written=written)
-
-
-def _check_overlap(source: View, target: View) -> None:
-    same = source.nbytes == target.nbytes and address(source) == address(target)
-    if not same and overlap(source, target):
-        raise UsageError(
-            "x and out of send_recv overlap; give out=x, or arrays that share no memory"
-        )
+def _replaced(source: View, target: View) -> bool:
+    """Return whether what is received takes the place of what is sent; any other overlap is refused."""
+    if not overlap(source, target):
+        return False
+    if source.nbytes == target.nbytes and address(source) == address(target):
+        return True
+    raise UsageError("x and out of send_recv overlap; give out=x, or arrays that share no memory")

@@ -88,11 +88,13 @@ class Message(NamedTuple):
     name : str
         Name of the call.
     source, target : View or None
-        What is sent, and what takes what is received.
+        What is sent, and what takes what is received, prepared.
     to, origin : int or None
         The receiver and the sender; None where the call does nothing there.
     tag : int
         The user's.
+    replaced : bool
+        Whether what is received takes the place of what is sent.
     result : object
         What the call returns.
     keep : tuple
@@ -107,6 +109,7 @@ class Message(NamedTuple):
     target: View | None
     origin: int | None
     tag: int
+    replaced: bool
     result: Any
     keep: tuple[Any, ...]
     queue: Queue | None

@@ -20,7 +20,7 @@ from hpccomm.dispatch.policy import AUTO, NATIVE
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.streams import Queue
-from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind, overlap
+from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation, as_one
 from hpccomm.runtime.waiting import completed
@@ -75,33 +75,28 @@ class HostLane(Lane):
 
     def message(self, message: Message) -> Call:
         """Return a point-to-point call."""
-        name, to, origin = message.name, message.to, message.origin
-        source: Any = message.source
-        target: Any = message.target
-        send = None if source is None else self.prepared(source, "x", False)
-        recv = None if target is None else self.prepared(target, "out", True)
-        apart = send is not None and recv is not None and overlap(send, recv)
+        name, send, to, recv, origin, tag, replaced, result, keep, _ = message
         nbytes = 0
-        if not (to is None and origin is None) or name == "send_recv":
-            nbytes = max(each.nbytes for each in (send, recv) if each is not None)
-        key = (name, to, origin, message.tag, nbytes, apart)
+        if to is not None or origin is not None or name == "send_recv":
+            nbytes = max(0 if send is None else send.nbytes, 0 if recv is None else recv.nbytes)
+        key = (name, to, origin, tag, nbytes, replaced)
         recipe = self._messages.get(key)
         if recipe is None:
             if len(self._messages) >= MESSAGES:
                 self._messages.clear()
-            route = self._message_route(name, to, origin, wire_tag(message.tag, ARRAYS), apart)
+            route = self._message_route(name, to, origin, wire_tag(tag, ARRAYS), replaced)
             recipe = self._messages[key] = self._recipe(name, nbytes, route)
-        return Call(recipe, send, recv, message.result, message.keep)
+        return Call(recipe, send, recv, result, keep)
 
     def _message_route(
-        self, name: str, to: int | None, origin: int | None, wire: int, apart: bool
+        self, name: str, to: int | None, origin: int | None, wire: int, replaced: bool
     ) -> Route:
-        """Return the route of messages. With `apart`, what is received replaces what is sent."""
+        """Return the route of messages. With `replaced`, what is received replaces what is sent."""
         transport = self._backend.messages
 
         def start(send: Buffer, recv: Buffer) -> Steps:
             requests = []
-            outgoing = send.copy() if apart and send is not None else send
+            outgoing = send.copy() if replaced and send is not None else send
             if origin is not None and recv is not None:
                 requests.append(transport.irecv(recv, origin, wire))
             if to is not None and outgoing is not None:
