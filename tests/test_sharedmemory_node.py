@@ -22,7 +22,7 @@ Ranks = Sequence[NodeMemory]
 
 @pytest.fixture
 def ranks(monkeypatch) -> Ranks:
-    monkeypatch.setattr(process, "_found", None)  # leases and segments of this test's own
+    monkeypatch.setattr(process, "_of_process", {})  # leases and segments of this test's own
     return _ranks()
 
 

@@ -1,1 +1,1 @@
-"""Arrays as the library sees them: views, device memory, memory that ranks of a node share."""
+"""Arrays as hpccomm sees them: views, folding, device memory, memory that ranks of a node share."""

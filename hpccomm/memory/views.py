@@ -1,4 +1,4 @@
-"""Arrays of any kind, seen as NumPy arrays over the same memory, or as device arrays."""
+"""Views of arrays of any kind: NumPy arrays over the same memory, or device arrays."""
 
 import ctypes
 import sys
@@ -16,7 +16,7 @@ from hpccomm.memory.cuda.arrays import DeviceArray, on_device
 
 Array = NDArray[Any]
 View = Array | DeviceArray
-"""An array as communication sees it: what is known of both is their ``dtype``, ``shape``, ``nbytes``."""
+"""A view of an array. Both kinds have ``dtype``, ``shape`` and ``nbytes``."""
 
 _TORCH_DTYPES: dict[str, DType] = {
     "torch.bfloat16": dtypes.BFLOAT16,
@@ -26,18 +26,18 @@ _TORCH_DTYPES: dict[str, DType] = {
 """PyTorch's dtypes that DLPack does not carry into NumPy."""
 
 _HOST_MEMORY = (1, 3, 11, 13)
-"""What the host reads as its own, in dlpack.h's numbers: plain, pinned by CUDA or ROCm, managed."""
+"""Memory that the host can read, in dlpack.h's numbers: plain, pinned by CUDA or ROCm, managed."""
 
 
 def view(x: object, name: str) -> View:
-    """Return `x` as an array over the same memory, never a copy.
+    """Return a view of `x` over the same memory, never a copy.
 
     Parameters
     ----------
     x : object
-        An ndarray, or an object with the buffer protocol or DLPack (PyTorch CPU tensors are among
-        them): seen as a NumPy array. A CuPy array, a PyTorch CUDA tensor, or an object with
-        ``__cuda_array_interface__`` or CUDA DLPack: seen as a device array.
+        An ndarray, or an object with the buffer protocol or DLPack (such as a PyTorch CPU tensor),
+        gives a NumPy array. A CuPy array, a PyTorch CUDA tensor, or an object with
+        ``__cuda_array_interface__`` or CUDA DLPack gives a device array.
     name : str
         The argument's name, for messages.
 
@@ -46,7 +46,7 @@ def view(x: object, name: str) -> View:
     UsageError
         If `x` is no array, or one that cannot be shared.
     BackendUnavailable
-        If it lies on a device of another kind, or CuPy is needed to look at it and cannot be used.
+        If it lies on a device of another kind, or the view needs CuPy and CuPy cannot be used.
     """
     if type(x) is np.ndarray:
         return x
@@ -60,18 +60,18 @@ def host_view(x: object, name: str) -> Array:
     Raises
     ------
     UsageError
-        If it lies on a device, too.
+        If it lies on a device.
     """
     if on_device(x):
         raise UsageError(
-            f"{name} is a device array ({_type(x)}), and this takes arrays in host memory; "
+            f"{name} is a device array ({_type(x)}), and this call takes arrays in host memory; "
             "copy it to a NumPy array first"
         )
     return x if type(x) is np.ndarray else _host_view(x, name)
 
 
 def _host_view(x: object, name: str) -> Array:
-    # Subclasses have shapes of their own (numpy.matrix): what is seen is the plain array.
+    # Subclasses may have other rules for shapes (numpy.matrix), so the view is a plain array.
     array = x.view(np.ndarray) if isinstance(x, np.ndarray) else _foreign(x, name)
     if isinstance(x, np.ma.MaskedArray):
         raise UsageError(
@@ -109,7 +109,7 @@ def _from_dlpack(x: Any, name: str) -> Array:
             )
         if named is None:
             return np.from_dlpack(x)
-        # NumPy's DLPack knows no bfloat16 or float8: their bytes are shared instead.
+        # NumPy's DLPack has no bfloat16 or float8, so their bytes are shared.
         if not x.is_contiguous():
             raise UsageError(f"{name} is not C-contiguous; give {name}.contiguous()")
         shared = np.from_dlpack(x.reshape(-1).view(sys.modules["torch"].uint8))
@@ -126,7 +126,7 @@ def check_layout(array: View, name: str, *, written: bool) -> None:
     Raises
     ------
     UsageError
-        With the argument's name and a remedy.
+        The message has the argument's name and a remedy.
     """
     if isinstance(array, DeviceArray):
         if not array.contiguous:
@@ -158,12 +158,12 @@ def as_bytes(array: Array) -> NDArray[np.uint8]:
 
 
 def address(array: View) -> int:
-    """Return where an array's first element lies."""
+    """Return the address of an array's first element."""
     if isinstance(array, DeviceArray):
         return array.pointer
     try:
-        # Six times as fast as what follows, which is there for read-only arrays, empty ones, and
-        # dtypes without a buffer protocol.
+        # Six times as fast as the fallback, which read-only arrays, empty arrays and dtypes without a
+        # buffer protocol need.
         first = ctypes.c_char.from_buffer(array)  # type: ignore[arg-type]  # it is a buffer
         return ctypes.addressof(first)
     except (TypeError, ValueError):
@@ -171,7 +171,7 @@ def address(array: View) -> int:
 
 
 def overlap(a: View, b: View) -> bool:
-    """Whether two C-contiguous arrays, both of the host or both of a device, share memory."""
+    """Return whether two C-contiguous arrays share memory. Both are host or both are device arrays."""
     if isinstance(a, DeviceArray):
         before = a.pointer < b.pointer + b.nbytes and b.pointer < a.pointer + a.nbytes  # type: ignore[union-attr]  # of one kind
         return before and a.nbytes > 0 and b.nbytes > 0
@@ -182,12 +182,12 @@ def overlap(a: View, b: View) -> bool:
 def empty_like_kind(x: object, shape: Sequence[int], dtype: DType) -> Any:
     """Return a new array of the kind of `x`: a PyTorch tensor, a CuPy array or a NumPy array.
 
-    Where `x` lies: a device array's is on CuPy's current device and stream.
+    It lies in the kind of memory of `x`: on CuPy's current device and stream for a device array.
 
     Parameters
     ----------
     x : object
-        What the caller gave.
+        The caller's array.
     shape : sequence of int
         Shape of the new array.
     dtype : dtype
@@ -202,7 +202,7 @@ def empty_like_kind(x: object, shape: Sequence[int], dtype: DType) -> Any:
 
 
 def check_dtype(name: str, dtype: DType) -> None:
-    """Raise unless elements of `dtype` can be moved as they are.
+    """Raise unless elements of `dtype` can be moved as bytes.
 
     Raises
     ------
@@ -213,7 +213,7 @@ def check_dtype(name: str, dtype: DType) -> None:
     """
     if not dtypes.is_movable(dtype):
         raise UnsupportedDtype(
-            f"{name} has dtype {dtype}, whose elements are no plain bytes; "
+            f"{name} has dtype {dtype}, whose elements are not plain bytes; "
             "use the *_object calls for Python objects"
         )
     if not dtypes.is_native(dtype):

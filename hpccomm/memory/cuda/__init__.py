@@ -1,5 +1,5 @@
-"""CUDA through CuPy: device arrays, streams, events and memory, as far as hpccomm needs them.
+"""CUDA through CuPy: the device arrays, streams, events and memory that hpccomm needs.
 
-The typed surface over a library without types. Nothing here communicates, and nothing of CuPy is
-imported before a device array, or a communicator that may serve one, is there.
+This is a typed surface over a library without types. Nothing here communicates. CuPy is not imported
+before a device array, or a communicator that may use one, exists.
 """

@@ -1,4 +1,4 @@
-"""Memory by its address, in the form in which host libraries take memory."""
+"""NumPy arrays over memory at an address, as host libraries take memory."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from hpccomm.memory.cuda.library import cupy
 
 
 class _Interface:
-    """What NumPy makes an array of, without looking at the memory."""
+    """Description of memory from which NumPy makes an array without reading it."""
 
     __slots__ = ("__array_interface__", "_owner")
 
@@ -26,7 +26,7 @@ class _Interface:
 class DeviceBytes(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     """Bytes of device memory: an address and a length for MPI. The host never reads them.
 
-    Where host memory is assigned to it, CUDA copies: a peer's registered host array comes so.
+    CUDA copies host memory that is assigned to it. A peer's registered host array arrives this way.
     """
 
     def __setitem__(self, where: Any, value: Any) -> None:
@@ -37,9 +37,9 @@ class DeviceBytes(np.ndarray[tuple[int], np.dtype[np.uint8]]):
 
 
 def aliased(pointer: int, nbytes: int, owner: object = None) -> NDArray[np.uint8]:
-    """Return `nbytes` bytes at an address as an array, which keeps their `owner`.
+    """Return `nbytes` bytes at an address as an array, which keeps `owner` alive.
 
-    The host must not look into one of device memory.
+    The host must not read the array if it is device memory.
     """
     if not nbytes:
         return np.empty(0, np.uint8)
@@ -47,7 +47,7 @@ def aliased(pointer: int, nbytes: int, owner: object = None) -> NDArray[np.uint8
 
 
 def landing(pointer: int, nbytes: int) -> NDArray[np.uint8]:
-    """Return the same for a message that may come from a peer's registered host memory."""
+    """Return the same array for a message that may come from a peer's registered host memory."""
     if not nbytes:
         return np.empty(0, np.uint8)
     return aliased(pointer, nbytes).view(DeviceBytes)

@@ -1,4 +1,4 @@
-"""Arrays in device memory, of whatever library, as what communication needs of them."""
+"""Views of arrays in device memory, whichever library they belong to."""
 
 import sys
 from math import prod
@@ -14,17 +14,17 @@ from hpccomm.memory.cuda.library import cupy, unavailable
 HOST, CUPY, TORCH, INTERFACE, DLPACK = range(5)
 
 _DLPACK_CUDA, _DLPACK_MANAGED = 2, 13
-"""Memory of CUDA, in dlpack.h's numbers; what it manages the host reads as well."""
+"""CUDA's memory, in dlpack.h's numbers. The host can also read managed memory."""
 
 _kinds: dict[type, int] = {np.ndarray: HOST, type(None): HOST}
-"""How an array of each class that was met is looked at."""
+"""The kind of each class of arrays met so far."""
 
 _TORCH_ONLY: dict[str, DType] = {
     "bfloat16": dtypes.BFLOAT16,
     "float8_e4m3fn": dtypes.FLOAT8_E4M3FN,
     "float8_e5m2": dtypes.FLOAT8_E5M2,
 }
-"""PyTorch's names of dtypes that NumPy itself has not."""
+"""PyTorch's names of dtypes that NumPy itself lacks."""
 
 _torch_dtypes: dict[object, DType] = {}
 
@@ -35,7 +35,7 @@ class DeviceArray(NamedTuple):
     Attributes
     ----------
     pointer : int
-        Address of the first element; any number where there is none.
+        Address of the first element; any number for an empty array.
     dtype : dtype
         Of its elements, as NumPy has it.
     shape : tuple of int
@@ -70,7 +70,7 @@ class DeviceArray(NamedTuple):
 
 
 def on_device(x: object) -> bool:
-    """Tell whether `x` lies in device memory. Sends nothing, copies nothing."""
+    """Return whether `x` lies in device memory. Sends nothing, copies nothing."""
     return _lies_on_device(x, kind_of(x))
 
 
@@ -81,7 +81,7 @@ def _lies_on_device(x: object, kind: int) -> bool:
         return bool(x.is_cuda)  # type: ignore[attr-defined]  # it is a tensor
     if kind == CUPY:
         return True
-    # A class may have arrays in either memory, as JAX's has: DLPack tells of each.
+    # A class may have arrays in either memory, as JAX's has. DLPack describes each array.
     where = getattr(x, "__dlpack_device__", None)
     if where is None:
         return hasattr(x, "__cuda_array_interface__")
@@ -90,7 +90,7 @@ def _lies_on_device(x: object, kind: int) -> bool:
 
 
 def kind_of(x: object) -> int:
-    """Return how `x` is looked at: `HOST`, `CUPY`, `TORCH`, `INTERFACE` or `DLPACK`."""
+    """Return the kind of `x`: `HOST`, `CUPY`, `TORCH`, `INTERFACE` or `DLPACK`."""
     kind = _kinds.get(x.__class__)
     return _learned(x) if kind is None else kind
 
@@ -115,7 +115,7 @@ def _learned(x: object) -> int:
 
 
 def device_view(x: Any, name: str) -> DeviceArray | None:
-    """Return what communication needs of an array in device memory, never a copy; else None.
+    """Return a view of an array in device memory, never a copy; None for any other array.
 
     Parameters
     ----------
@@ -127,9 +127,9 @@ def device_view(x: Any, name: str) -> DeviceArray | None:
     Raises
     ------
     UsageError
-        If it is none that can be shared.
+        If it cannot be shared.
     BackendUnavailable
-        If CuPy is needed to look at it, and cannot be used here.
+        If the view needs CuPy, and CuPy cannot be used here.
     """
     kind = kind_of(x)
     if kind != CUPY and not _lies_on_device(x, kind):
@@ -159,7 +159,7 @@ def _tensor(x: Any, name: str) -> DeviceArray:
     dtype = _torch_dtypes.get(x.dtype)
     if dtype is None:
         dtype = _torch_dtypes[x.dtype] = _torch_dtype(x, name)
-    # Views that are computed when they are read: their memory holds other numbers.
+    # The memory of a lazy view holds other numbers than a read returns.
     if x.is_neg():
         raise UsageError(f"{name} is a view that negates what it reads; give {name}.resolve_neg()")
     if dtype.kind == "c" and x.is_conj():
@@ -180,7 +180,7 @@ def _torch_dtype(x: Any, name: str) -> DType:
         return np.dtype(word)
     except TypeError:
         raise UsageError(
-            f"{name} has dtype {x.dtype}, which NumPy has not; give one that it has"
+            f"{name} has dtype {x.dtype}, which NumPy lacks; give one that NumPy has"
         ) from None
 
 
@@ -190,7 +190,7 @@ def _interface(x: Any, name: str) -> DeviceArray:
     if lacking:
         raise UsageError(
             f"{name}.__cuda_array_interface__ has no {' and no '.join(map(repr, lacking))}; "
-            "give an array that has all of it"
+            "give an array with a complete interface"
         )
     if told.get("mask") is not None:
         raise UsageError(f"{name} has a mask, which would be lost; give the array without it")
@@ -223,7 +223,7 @@ def wrapped(pointer: int, count: int, dtype: DType, device: int, owner: object =
 def empty(shape: tuple[int, ...], dtype: DType) -> Any:
     """Return a new CuPy array of any dtype whose elements are plain bytes, on CuPy's current stream."""
     module = cupy()
-    # For a new array CuPy wants a dtype that its kernels know; over memory that is given it does not.
+    # CuPy checks the dtype of a new array against its kernels, but not that of an array over memory.
     memory = module.empty(prod(shape) * dtype.itemsize, np.uint8)
     return module.ndarray(shape, dtype, memory.data)
 

@@ -1,9 +1,9 @@
 """Folding contributions in device memory, as `hpccomm.memory.folding` does in the host's.
 
-By CuPy's elementwise functions alone. Each is a kernel of its own, in which there is one operation to
-be rounded: so float32 and float64 come to the same bits as on the host.
+This uses only CuPy's elementwise functions. Each is a kernel with one rounded operation, so float32 and
+float64 give the same bits as on the host.
 
-Everything here is put on CuPy's current stream, and nothing blocks.
+All work goes to CuPy's current stream, and nothing blocks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ from hpccomm.memory.cuda.streams import capturing, make_stream, on_device
 from hpccomm.reductions import Op, PremulSum, ReduceOp, accumulator, name_of, samples, writes
 
 BLOCK = 1 << 22
-"""Elements that are folded at a time where that takes scratch, of which there is so much at most."""
+"""Elements that are folded at a time if that needs scratch. This bounds the scratch."""
 
 _UFUNC: dict[ReduceOp, str] = {
     ReduceOp.SUM: "add",
@@ -45,15 +45,15 @@ class DeviceFolder:
     Parameters
     ----------
     op : ReduceOp, PremulSum or callable
-        The reduction, as `hpccomm.memory.folding.Folder` has it. A callable is given CuPy arrays.
+        The reduction, as for `hpccomm.memory.folding.Folder`. A callable gets CuPy arrays.
     dtype : dtype
         Of contributions and results.
     average_over : int
-        If not 0, what a final sum is divided by, before it is rounded to the dtype.
+        If not 0, the divisor of a final sum, before it is rounded to the dtype.
     device : int
-        CUDA device on which all of it lies.
+        CUDA device of all arrays.
     scratch : Scratch
-        What the memory in between is from.
+        Source of temporary memory.
 
     Raises
     ------
@@ -89,13 +89,13 @@ class DeviceFolder:
         count : int
             Elements of each.
         final : bool
-            Whether nothing is left to be folded in, so that an average divides.
+            Whether this is the last fold, so that an average divides.
         """
         average = self._average_over if final else 0
         itemsize = self._dtype.itemsize
         whole = self._wide == self._dtype and not (average and dtypes.is_integer(self._dtype))
         for start, some in _blocks(count, count if whole else BLOCK):
-            # One array for one place: of two, CuPy takes the second for another that overlaps.
+            # One array object per place. CuPy treats two objects as arrays that overlap.
             at = {
                 pointer: wrapped(pointer + start * itemsize, some, self._seen, self._device)
                 for pointer in {*sources, target}
@@ -110,7 +110,7 @@ class DeviceFolder:
         between = None
         for number, source in enumerate(rest, 1):
             into = out
-            if any(later is out for later in rest[number:]):  # it is still to be read
+            if any(later is out for later in rest[number:]):  # a later step reads it
                 if between is None:
                     between = self._scratch.empty(out.size, self._dtype)
                 into = between
@@ -214,8 +214,8 @@ def _users(op: Callable[[Any, Any], Any]) -> Combine:
         except Exception as error:  # whatever the user's function raises
             raise UsageError(
                 f"op {name_of(op)} fails on CuPy arrays of {a.dtype} ({error!r}); give a commutative "
-                "elementwise function that takes them, such as one of NumPy's or CuPy's, or move "
-                "host arrays"
+                "elementwise function that takes them, such as one of NumPy's or CuPy's, or use host "
+                "arrays"
             ) from error
         if (
             not isinstance(result, module.ndarray)
@@ -232,16 +232,16 @@ def _users(op: Callable[[Any, Any], Any]) -> Combine:
 
 
 def _try(op: Op, combine: Combine, dtype: DType, device: int) -> None:
-    """Give a user's function two elements, so that what it does not take is found beforehand."""
+    """Call a user's function on two elements, so that an unfit one is refused before the call."""
     module = cupy()
     given = samples(dtype)
     with on_device(device):
         try:
             if capturing(module.cuda.get_current_stream().ptr):
-                return  # nothing may be put there beside the call
+                return  # only the call itself may be captured
         except module.cuda.runtime.CUDARuntimeError:
-            return  # nor on the default stream while another one is captured
-        # On a stream of its own: the host waits for it, and may not wait for what others do.
+            return  # the default stream during the capture of another one
+        # On a stream of its own, because the host waits for it and must not wait for other work.
         with make_stream(device, high_priority=False):
             try:
                 a, b, out = (module.empty(2, dtype) for _ in range(3))
@@ -268,13 +268,13 @@ def _divide(total: Any, contributions: int, dtype: DType, device: int, scratch: 
         sums = total if part == dtype else wrapped(total.data.ptr, parts, part, device)
         module.true_divide(sums, part.type(contributions), out=sums)
         return
-    # In 64 bits, since the divisor must not wrap: 200 ranks do not fit int8. CuPy's fmod goes through
-    # doubles, which do not hold them.
+    # In 64 bits, because the divisor must not wrap: 200 ranks do not fit int8. CuPy's fmod uses doubles,
+    # which do not hold all 64-bit integers.
     wide = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
     sums = scratch.empty(total.size, wide)
     module.copyto(sums, total)
     if dtype.kind == "i":
-        # Division is towards minus infinity: what is negative is raised by what that takes away.
+        # The division rounds towards minus infinity, so negative sums are raised beforehand.
         raised = scratch.empty(total.size, wide)
         module.right_shift(sums, wide.type(63), out=raised)
         module.bitwise_and(raised, wide.type(contributions - 1), out=raised)

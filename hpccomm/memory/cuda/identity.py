@@ -1,4 +1,4 @@
-"""Which device a number of CUDA's stands for: its name, address and drivers."""
+"""The identity of a CUDA device: its name, address and drivers."""
 
 import ctypes
 import uuid
@@ -15,7 +15,7 @@ class Identity(NamedTuple):
     Attributes
     ----------
     number : int
-        As this process counts the devices that it sees.
+        Its number among the devices that this process sees.
     name : str
         Such as ``NVIDIA H100 80GB HBM3``.
     uuid : str
@@ -35,7 +35,7 @@ class Identity(NamedTuple):
 
 
 def identify(device: int) -> Identity:
-    """Return which device `device` is. Local; starts CUDA on no device.
+    """Return the identity of a device. Local; does not start CUDA on it.
 
     Raises
     ------
@@ -66,9 +66,9 @@ def version(number: int) -> str:
 
 
 def _uuid_of(device: int) -> bytes:
-    """Ask the driver for the UUID of a device; empty where it cannot be asked.
+    """Return the driver's UUID of a device; empty if the driver cannot be called.
 
-    CuPy's is read like a C string: one with a zero byte in it comes cut short.
+    CuPy reads the UUID like a C string, which truncates it at a zero byte.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -78,12 +78,12 @@ def _uuid_of(device: int) -> bytes:
     found = (ctypes.c_ubyte * _UUID_BYTES)()
     if driver.cuDeviceGet(ctypes.byref(handle), device) != 0:
         return b""
-    # The first version, all that drivers of before CUDA 11.4 have, knows whole devices alone.
+    # Drivers before CUDA 11.4 only have the first version, which supports whole devices only.
     ask = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
     return bytes(found) if ask(ctypes.byref(found), handle) == 0 else b""
 
 
 def _padded(told: bytes, pci: str) -> bytes:
-    """Return 16 bytes of CuPy's UUID; what it lacks is made of the address, which differs as well."""
+    """Return CuPy's UUID, filled up to 16 bytes from the address, which also differs by device."""
     kept = told[:_UUID_BYTES]
     return (kept + pci.replace(":", "").encode())[:_UUID_BYTES].ljust(_UUID_BYTES, b"\0")

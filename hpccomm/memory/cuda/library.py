@@ -12,7 +12,7 @@ INSTALL = "pip install cupy-cuda12x nvidia-nccl-cu12 (or cupy-cuda13x nvidia-ncc
 
 @cache
 def _found() -> tuple[ModuleType | None, int, str]:
-    """Return CuPy, the devices that this process sees, and why arrays on them cannot be used."""
+    """Return CuPy, the number of visible devices, and why device arrays cannot be used (or '')."""
     if importlib.util.find_spec("cupy") is None:
         return None, 0, f"CuPy is not installed; {INSTALL}"
     try:
@@ -39,7 +39,7 @@ def _found() -> tuple[ModuleType | None, int, str]:
 
 
 def unavailable() -> str:
-    """Return why device arrays cannot be used here, and what to do; empty if they can."""
+    """Return why device arrays cannot be used here, and the remedy; empty if they can."""
     return _found()[2]
 
 

@@ -1,4 +1,4 @@
-"""Device memory that a call needs besides its arrays, and copies between places in it."""
+"""Temporary device memory of calls, and copies within device memory."""
 
 from typing import Any
 
@@ -10,9 +10,8 @@ from hpccomm.memory.cuda.library import cupy
 class Scratch:
     """Memory of CuPy's pool, for calls on any stream.
 
-    The pool gives what was dropped only to what is put on the same stream afterwards, so that nobody
-    waits for a call to end. A captured graph comes back to its memory whenever it is replayed: that
-    lives until `free`.
+    The pool reuses dropped memory only for later work on the same stream, so nobody waits for the end of
+    a call. A captured graph uses its memory at each replay, so that memory lives until `free`.
     """
 
     __slots__ = ("_captured",)
@@ -28,7 +27,7 @@ class Scratch:
         Raises
         ------
         UsageError
-            If a graph is captured from the stream, and the pool has to ask CUDA for memory first.
+            If a graph is captured from the stream, and the pool needs more memory from CUDA.
         """
         module = cupy()
         runtime = module.cuda.runtime
@@ -45,19 +44,19 @@ class Scratch:
         return taken
 
     def free(self) -> None:
-        """Give back what captured graphs have, which are not replayed any more. Local; idempotent."""
+        """Free the memory of captured graphs, which are not replayed any more. Local; idempotent."""
         self._captured.clear()
 
 
 def copy(source: int, target: int, nbytes: int, stream: int) -> None:
     """Put a copy within device memory on a stream.
 
-    Nothing is put there where source and target are one place.
+    Nothing is copied if source and target are the same place.
 
     Parameters
     ----------
     source, target : int
-        Addresses on one device. What lies there does not overlap otherwise.
+        Addresses on one device. The ranges are equal or do not overlap.
     nbytes : int
         How many bytes; 0 for none.
     stream : int

@@ -1,8 +1,8 @@
-"""Floats that CuPy does not compute with, as bits: bfloat16 and the two float8.
+"""Floats for which CuPy has no arithmetic: bfloat16 and the two float8, handled as bits.
 
-CuPy has no float8, and bfloat16 only with some of its versions. Integer operations widen them to
-float32 and round them back, to nearest and to even between two, as `ml_dtypes` does on the host: the
-bits are the same, whichever NaN they stand for.
+CuPy has no float8, and only some versions have bfloat16. Integer operations widen them to float32 and
+round them back, to nearest with ties to even, as `ml_dtypes` does on the host. The bits are the same,
+except for which NaN they are.
 """
 
 from collections.abc import Callable
@@ -26,22 +26,22 @@ _LAST = np.uint32(31)
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A float of fewer bits than float32, as it lies in that one's bits.
+    """The format of a float of fewer bits, relative to float32.
 
     Attributes
     ----------
     bits : dtype
         Unsigned integers of its size.
     dropped : int
-        Bits of float32's fraction that it has not.
+        Bits of float32's fraction that it lacks.
     rebias : int
-        By how much the bias of its exponent is less than float32's.
+        Bias of float32's exponent less its own.
     special : int
-        The least magnitude that is infinite or NaN.
+        The smallest magnitude that is infinite or NaN.
     overflow : int
-        What a magnitude that is too large becomes.
+        The result for a magnitude that is too large.
     nan : int
-        The NaN that others become.
+        The NaN that replaces every NaN.
     """
 
     bits: DType
@@ -57,11 +57,11 @@ FORMATS = {
     dtypes.FLOAT8_E4M3FN: Format(np.dtype(np.uint8), 20, 120, 0x7F, 0x7F, 0x7F),
     dtypes.FLOAT8_E5M2: Format(np.dtype(np.uint8), 21, 112, 0x7C, 0x7C, 0x7E),
 }
-"""Those that are known. float16 is not among them: CuPy computes with it."""
+"""The formats handled here. float16 is not among them, because CuPy computes with it."""
 
 
 def carrier(dtype: DType) -> DType:
-    """Return the dtype as which CuPy is shown elements of `dtype`: the bits where it has it not."""
+    """Return the dtype in which CuPy gets elements of `dtype`: unsigned bits if CuPy lacks it."""
     known = FORMATS.get(dtype)
     return dtype if known is None else known.bits
 
@@ -92,7 +92,7 @@ def widen(source: Any, dtype: DType, wide: Any, empty: Empty) -> None:
     size = 8 * known.bits.itemsize - 1
     rest = empty(wide.size, _BITS)
     module.bitwise_and(source, known.bits.type((1 << size) - 1), out=rest)
-    # All ones in the exponent stay so, which scaling does not know: 1 where there is something special.
+    # Scaling does not preserve an exponent of all ones. `rest` is 1 where the value is infinite or NaN.
     module.left_shift(rest, np.uint32(known.dropped), out=bits)
     module.subtract(np.uint32(known.special - 1), rest, out=rest)
     module.right_shift(rest, _LAST, out=rest)
@@ -130,8 +130,8 @@ def narrow(wide: Any, target: Any, dtype: DType, empty: Empty) -> None:
     module.right_shift(bits, _LAST, out=bits)
     module.left_shift(bits, size, out=bits)  # the sign, at its place
     dropped = known.dropped
-    # Half of the last bit that stays, a little less where that bit is 0, so that ties become even.
-    # In 32 bits all of this may wrap, which cancels.
+    # Half of the last kept bit, a little less where that bit is 0, so that ties round to even.
+    # The 32-bit arithmetic may wrap, which cancels.
     half = (1 << (dropped - 1)) - 1 - (known.rebias << 23)
     module.right_shift(magnitude, np.uint32(dropped), out=result)
     module.bitwise_and(result, np.uint32(1), out=result)
@@ -149,9 +149,9 @@ def narrow(wide: Any, target: Any, dtype: DType, empty: Empty) -> None:
 
 
 def _subnormal(magnitude: Any, result: Any, rest: Any, small: Any, known: Format) -> None:
-    """Put in `result` what is too small to be normal.
+    """Put the subnormal results into `result`.
 
-    Added to a number whose last bit is the smallest subnormal, it is rounded there by the addition.
+    Adding a number whose last bit is the smallest subnormal rounds the value at that bit.
     """
     module = cupy()
     # float32's exponent of the smallest subnormal's 1, plus as many as its fraction has bits.

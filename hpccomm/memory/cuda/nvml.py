@@ -1,4 +1,4 @@
-"""What NVIDIA's management library knows of a device's links. It is optional: ``nvidia-ml-py``."""
+"""A device's links, from NVIDIA's management library. The package ``nvidia-ml-py`` is optional."""
 
 import importlib
 import importlib.util
@@ -9,14 +9,14 @@ LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
 class Link(NamedTuple):
-    """What connects a device to others.
+    """The connection of a device to others.
 
     Attributes
     ----------
     name : str
         Such as ``NVLink, 18 of 26.562 GB/s`` or ``PCI Express 5 x16``.
     peak : float
-        1e9 B/s in one direction, all of it together.
+        Total bandwidth in one direction, in 1e9 B/s.
     """
 
     name: str
@@ -24,15 +24,15 @@ class Link(NamedTuple):
 
 
 def fastest_link(uuid: str) -> Link | None:
-    """Return a device's fastest link, or None where there is no library to ask or it does not know.
+    """Return a device's fastest link, or None if the library is missing or does not know.
 
-    NVLink if any of it is up, else PCI Express at the most that device and slot can do together (an
-    idle device lowers its speed).
+    NVLink if any link is up, else PCI Express at the highest speed that device and slot support
+    together (an idle device lowers its speed).
 
     Parameters
     ----------
     uuid : str
-        The device's, as NVIDIA's tools print it: other numbers depend on what the process sees.
+        The device's, as NVIDIA's tools print it. Device numbers depend on what the process sees.
     """
     if importlib.util.find_spec("pynvml") is None:
         return None
@@ -45,7 +45,7 @@ def fastest_link(uuid: str) -> Link | None:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         active = _active_nvlinks(nvml, handle)
         return _nvlink(nvml, handle, active) if active else _pci_express(nvml, handle)
-    except nvml.NVMLError:  # a virtual device, or one that this library is too old for
+    except nvml.NVMLError:  # a virtual device, or one that is too new for this library
         return None
     finally:
         nvml.nvmlShutdown()

@@ -1,4 +1,4 @@
-"""Pinned host memory: a device copies from it and to it while the host goes on."""
+"""Pinned host memory, which a device copies from and to while the host continues."""
 
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KEPT_BYTES = 64 << 20
-"""Bytes that stay pinned for calls to come; what is given back beyond is freed."""
+"""Bytes that stay pinned for later calls. Memory beyond that is freed when it is given back."""
 
 _STEP = 1 << 20
-"""Larger blocks are multiples of it, smaller ones powers of two, so that they fit calls to come."""
+"""Larger blocks are multiples of it, smaller blocks powers of two, so that later calls can use them."""
 
 _SMALLEST = 4096
 
@@ -25,7 +25,7 @@ _LARGEST_PITCH = 2**31 - 1
 
 
 class PinnedBlock:
-    """A block of pinned memory, which is freed with it.
+    """A block of pinned memory. The memory is freed with the object.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class PinnedBlock:
     Raises
     ------
     CommunicationError
-        If there is no more to be had.
+        If the system has no more.
     """
 
     __slots__ = ("bytes", "pointer")
@@ -53,11 +53,11 @@ class PinnedBlock:
         cuda = cupy().cuda
         try:
             with on_device(device):
-                # Not from CuPy's pool, which gives nothing back.
+                # Not from CuPy's pool, which never frees.
                 memory = cuda.PinnedMemory(nbytes)
         except cuda.runtime.CUDARuntimeError as error:
             raise CommunicationError(
-                f"{nbytes} bytes of pinned host memory cannot be had ({error}); leave more of the "
+                f"{nbytes} bytes of pinned host memory cannot be allocated ({error}); leave more of the "
                 "host's memory free, or communicate smaller arrays"
             ) from error
         self.pointer: int = memory.ptr
@@ -65,14 +65,14 @@ class PinnedBlock:
 
 
 class Pool:
-    """Pinned memory that calls have one after the other. Any thread may use it.
+    """Pinned memory that calls reuse. Any thread may use it.
 
-    Pinning takes the kernel about as long as copying: so it is done once.
+    Pinning takes the kernel about as long as copying, so blocks are kept.
 
     Parameters
     ----------
     kept : int
-        Bytes that are kept for calls to come.
+        Bytes that are kept for later calls.
     """
 
     def __init__(self, kept: int = KEPT_BYTES) -> None:
@@ -82,12 +82,12 @@ class Pool:
         self._copying: list[tuple[int, PinnedBlock]] = []
 
     def take(self, nbytes: int, device: int) -> PinnedBlock:
-        """Return a block of at least `nbytes` bytes that nothing uses. Local; never waits.
+        """Return an unused block of at least `nbytes` bytes. Local; never waits.
 
         Raises
         ------
         CommunicationError
-            If there is no more to be had, or CUDA has failed.
+            If the system has no more, or CUDA has failed.
         """
         size = _rounded(nbytes)
         with self._lock:
@@ -98,7 +98,7 @@ class Pool:
         return PinnedBlock(size, device)
 
     def give_back(self, block: PinnedBlock, event: int | None = None) -> None:
-        """Take a block back. Where an `event` is given, which this ends, it is in use until then."""
+        """Take a block back. With an `event`, which this ends, the block is in use until that event."""
         with self._lock:
             if event is None:
                 self._keep(block)
@@ -107,7 +107,7 @@ class Pool:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """Find the blocks whose event has come."""
+        """Take back the blocks whose event has come."""
         left = []
         for event, block in self._copying:
             if ready(event):
@@ -130,7 +130,7 @@ def _rounded(nbytes: int) -> int:
 
 
 POOL = Pool()
-"""The process's: pinned memory serves any device, and all communicators."""
+"""The pool of the process, for all devices and communicators."""
 
 
 def copied(
@@ -143,8 +143,8 @@ def copied(
     array : int
         Address of the device array.
     rows : tuple of int
-        Its bytes: where the first row begins, the width of a row, how many there are, and how far
-        apart they begin. On the host they lie one after the other.
+        Offset of the first row, width of a row, number of rows, and distance between their starts, in
+        bytes. On the host the rows are contiguous.
     host : int
         Address there.
     stream : int

@@ -1,4 +1,4 @@
-"""Streams and events, as the numbers that CUDA knows them by."""
+"""Streams and events, by their CUDA handles."""
 
 import ctypes
 import sys
@@ -15,11 +15,11 @@ NOT_READY = 600
 """cudaErrorNotReady."""
 
 CAPTURE_ERRORS = range(900, 909)
-"""cudaErrorStreamCaptureUnsupported and its like: CUDA does not tell while a graph is captured."""
+"""cudaErrorStreamCaptureUnsupported and similar: CUDA does not answer while a graph is captured."""
 
 
 class _Foreign:
-    """A stream that only its number is known of, by the protocol that CuPy takes streams by."""
+    """A stream of which only the number is known, with the protocol that CuPy accepts."""
 
     def __init__(self, pointer: int) -> None:
         self._pointer = pointer
@@ -29,20 +29,20 @@ class _Foreign:
 
 
 Queue = tuple[int, object]
-"""A stream: its number, and what keeps it from ending. Where that is None it may end at any time."""
+"""A stream: its number, and an object that keeps it alive. If that is None, it may end at any time."""
 
 LEGACY = (0, 1)
-"""Numbers of the default stream, which never ends."""
+"""Numbers of the legacy default stream, which never ends."""
 
 _POINTERS = 1 << 64
-"""What a pointer is less than."""
+"""Pointers are less than this."""
 
 PER_THREAD = 2
-"""Number of each thread's own default stream: it means another one in another thread."""
+"""Number of the per-thread default stream. It is another stream in each thread."""
 
 
 def user_stream(stream: object) -> Queue:
-    """Return what the user gave as `stream`.
+    """Return the stream that the user passed as `stream=`.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def user_stream(stream: object) -> Queue:
     Raises
     ------
     UsageError
-        If it is none.
+        If it is not a stream.
     """
     if _is_number(stream):
         return stream, "default" if stream in LEGACY else None
@@ -73,12 +73,12 @@ def user_stream(stream: object) -> Queue:
 
 
 def _is_number(stream: object) -> TypeGuard[int]:
-    """Tell whether it can be a stream's pointer; True is a slip, and equal to the default stream's."""
+    """Return whether it can be a stream's pointer. True equals a number of the default stream."""
     return isinstance(stream, int) and not isinstance(stream, bool) and 0 <= stream < _POINTERS
 
 
 def _queue(pointer: int, stream: object) -> Queue:
-    """Return a stream that its object keeps; what is a thread's own is asked for nothing later."""
+    """Return a stream that its object keeps alive. A per-thread stream must not be used later."""
     return pointer, None if pointer == PER_THREAD else stream
 
 
@@ -94,7 +94,7 @@ def current(x: Any, device: int, kind: int | None = None) -> Queue:
 
 
 def finder(x: Any, device: int) -> Callable[[], Queue]:
-    """Return what gives the current stream of the framework of `x` again and again."""
+    """Return a function that returns the current stream of the framework of `x`."""
     kind = kind_of(x)
     if kind == TORCH:
         of_torch = sys.modules["torch"].cuda.current_stream
@@ -138,15 +138,15 @@ def used_for(x: Any, stream: int, device: int) -> Iterator[None]:
 
 
 def capturing(stream: int) -> bool:
-    """Tell whether a graph is captured from the stream."""
+    """Return whether a graph is captured from the stream."""
     return bool(cupy().cuda.runtime.streamIsCapturing(stream))
 
 
 def undisturbed(stream: int) -> bool:
-    """Tell whether another thread may record an event on the stream without ending a capture.
+    """Return whether another thread may record an event on the stream without ending a capture.
 
-    It may not while a graph is captured from the stream, of which the event would become a part; nor,
-    since the default stream waits for others, while one is captured from any of those.
+    It may not while a graph is captured from the stream, because the event would become a part of it.
+    The default stream waits for other streams, so it may not be used while one of them is captured.
     """
     runtime = cupy().cuda.runtime
     try:
@@ -156,7 +156,7 @@ def undisturbed(stream: int) -> bool:
 
 
 def capture_query() -> Callable[[int], bool]:
-    """Return what tells whether a graph is captured from a stream, the shortest way."""
+    """Return the fastest function that tests whether a graph is captured from a stream."""
     query: Callable[[int], bool] = cupy().cuda.runtime.streamIsCapturing
     return query
 
@@ -170,11 +170,11 @@ def _driver() -> ctypes.CDLL | None:
 
 
 def look_from_here(device: int) -> None:
-    """Make this thread, which is hpccomm's own, fit to ask after events of a device at any time.
+    """Prepare this thread, which is hpccomm's own, to query events of a device at any time.
 
-    Its current device becomes that one, for good: to set another one back would make a context there.
-    While another thread captures a graph in the mode "global", which PyTorch takes by default, to ask
-    would end the capture unless this thread's own mode is "relaxed".
+    The device stays current in this thread, because setting another one back would make a context there.
+    If another thread captures a graph in the mode "global", PyTorch's default, a query would end the
+    capture unless the mode of this thread is "relaxed".
     """
     cupy().cuda.runtime.setDevice(device)
     driver = _driver()
@@ -184,7 +184,7 @@ def look_from_here(device: int) -> None:
 
 
 def _has_context(device: int) -> bool:
-    """Tell whether this process has used a device; True where the driver is not to be asked."""
+    """Return whether this process has used a device; True if the driver cannot be called."""
     driver = _driver()
     if driver is None:
         return True
@@ -195,10 +195,10 @@ def _has_context(device: int) -> bool:
 
 @contextmanager
 def on_device(device: int) -> Iterator[None]:
-    """Make a device the current one in this thread, for a while.
+    """Make a device the current one in this thread during the block.
 
-    The former one is made current again, unless this process has never used it: from CUDA 12 on that
-    would take some hundred MiB of its memory, of device 0 by every rank.
+    The former device becomes current again, unless this process has never used it. From CUDA 12 on,
+    that would take some hundred MiB of its memory, on device 0 for every rank.
     """
     runtime = cupy().cuda.runtime
     before = runtime.getDevice()
@@ -221,7 +221,7 @@ def make_event() -> int:
 
 
 def owned_event() -> Any:
-    """Return a new event without time that ends with the object; `ptr` is its number."""
+    """Return a new event without time that ends with the object. `ptr` is its number."""
     return cupy().cuda.Event(disable_timing=True)
 
 
@@ -231,22 +231,22 @@ def drop_event(event: int) -> None:
 
 
 def record(event: int, stream: int) -> None:
-    """Have the event come once all that is on the stream so far is done."""
+    """Record the event after all work that is on the stream so far."""
     cupy().cuda.runtime.eventRecord(event, stream)
 
 
 def order(event: int, stream: int) -> None:
-    """Have what is put on the stream from now on wait for the event."""
+    """Make all later work on the stream wait for the event."""
     cupy().cuda.runtime.streamWaitEvent(stream, event)
 
 
 def ready(event: int) -> bool:
-    """Tell whether an event has come. Never blocks.
+    """Return whether an event has come. Never blocks.
 
     Raises
     ------
     CommunicationError
-        If CUDA has failed: asked no further, it would not come for ever.
+        If CUDA has failed; the event would never come.
     """
     status: int = cupy().cuda.runtime.eventQuery(event)
     if status == 0:
@@ -261,8 +261,8 @@ def ready(event: int) -> bool:
 
 
 def make_stream(device: int, *, high_priority: bool) -> Any:
-    """Return a new stream that does not wait for the default one; it is CuPy's, and ends with it."""
+    """Return a new CuPy stream that does not wait for the default one. It ends with the object."""
     cuda = cupy().cuda
     with on_device(device):
-        # CUDA takes what lies beyond the range for the end of it; less is sooner.
+        # CUDA clamps the priority to its range. Smaller numbers run first.
         return cuda.Stream(non_blocking=True, priority=-100 if high_priority else None)

@@ -1,4 +1,4 @@
-"""Points on a stream between which CUDA tells the time."""
+"""Points on a stream between which CUDA measures time."""
 
 from types import TracebackType
 from typing import Self
@@ -30,7 +30,7 @@ class Marks:
             raise
 
     def set(self, index: int, stream: int) -> None:
-        """Put a point behind all that is on the stream so far. Does not block the host."""
+        """Put a point after all work that is on the stream so far. Does not block the host."""
         self._runtime.eventRecord(self._events[index], stream)
 
     def seconds(self) -> NDArray[np.float64]:

@@ -1,6 +1,6 @@
-"""Which library communicates from a device's memory in this process: NCCL or a CUDA-aware MPI.
+"""The library that communicates from a device's memory in this process: NCCL or a CUDA-aware MPI.
 
-The two never use one device at once: each may wait for what the other holds up on it.
+The two never use one device at the same time, because each could wait for work that the other delays.
 """
 
 import threading
@@ -33,7 +33,7 @@ def claim(device: int, user: str) -> str:
     Returns
     -------
     str
-        Empty if it may; else why not, and what to do, and nothing is noted.
+        Empty if it may. Otherwise the reason and the remedy, and nothing is noted.
     """
     with _lock:
         use = _uses.get(device)
@@ -49,7 +49,7 @@ def claim(device: int, user: str) -> str:
 
 
 def release(device: int, user: str) -> None:
-    """Note that a communicator that claimed a device does not use it any more."""
+    """Note that a communicator no longer uses the device that it claimed."""
     with _lock:
         use = _uses.get(device)
         if use is None or use.user != user:

@@ -1,8 +1,8 @@
-"""Memory that the processes of a node reach of each other.
+"""How the processes of a node reach each other's memory.
 
-Two kinds. Registered memory lies in segments of this library, which peers map; plain memory is any
-other, which the kernel copies from and to. Neither has a name in a file system: nothing is left
-behind, however a process ends, and a small ``/dev/shm`` does not matter.
+There are two kinds of memory. Registered memory lies in segments of this library, which peers map. Plain
+memory is any other memory; the kernel copies from and to it. Neither has a name in a file system, so
+nothing is left behind however a process ends, and a small ``/dev/shm`` does not matter.
 
 - `libc`: the system calls.
 - `ranges`: which parts of a segment are free.

@@ -1,8 +1,8 @@
 """Segments of this process, and the arrays that lie in them.
 
-A segment is a file in memory without a name (memfd): peers open it through this process's entry in
-``/proc``. It stays until the process ends, since peers may have it mapped; what becomes free in it
-is used again, and if it is not used for a while its pages are given back to the system.
+A segment is an unnamed file in memory (memfd). Peers open it through this process's entry in ``/proc``.
+It stays until the process ends, because peers may have it mapped. Free memory in it is reused. If it
+stays unused for a while, its pages return to the system.
 """
 
 import os
@@ -22,20 +22,20 @@ from hpccomm.memory.shared import libc
 from hpccomm.memory.shared.ranges import FreeRanges, IdlePages
 
 SEGMENT: Final = 64 << 20
-"""Bytes of a segment, if they are enough. It takes memory only where it is written."""
+"""Usual bytes of a segment. It takes memory only where it is written."""
 
 LINE: Final = 64
-"""Bytes of a cache line: arrays begin at one."""
+"""Bytes of a cache line. Arrays begin at cache lines."""
 
 PATIENCE: Final = 10.0
-"""Seconds after which free pages are given back: a program that frees an array and makes another
-one of the size soon after does not pay for new pages, which take ten times as long to write."""
+"""Seconds after which free pages return to the system. A program that frees an array and soon makes
+another one of that size does not pay for new pages, which take ten times as long to write."""
 
 WORTHWHILE: Final = 1 << 20
-"""Bytes: the pages of a smaller array are kept."""
+"""Bytes. The pages of a smaller array are kept."""
 
 NAME: Final = "hpccomm-{}"
-"""What a segment of a number is called where a system lists the files of a process."""
+"""Name of a segment, with its number, in the system's list of a process's files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,15 +45,15 @@ class HeapSegment:
     Attributes
     ----------
     key : int
-        Its number in the process, and its descriptor in the lower 32 bits: what peers find it by.
+        Its number in the process and, in the lower 32 bits, its descriptor. Peers find it by this key.
     at : int
         Address.
     size : int
         Bytes.
     free : FreeRanges
-        What no array has.
+        The parts that no array uses.
     idle : IdlePages
-        What of that large arrays had.
+        The free parts that large arrays used before.
     """
 
     key: int
@@ -64,7 +64,7 @@ class HeapSegment:
 
 
 class _ArrayMemory:
-    """Memory of one array, and the base of it: while there are views it stays."""
+    """Memory of one array. It is the base of the array and stays while views exist."""
 
     __slots__ = ("__array_interface__", "__weakref__")
 
@@ -85,8 +85,8 @@ class Heap:
     Parameters
     ----------
     commit : bool
-        Take memory from the system when an array is made, not when it is first written: where the
-        system grants no more than it has, the writer would be killed.
+        Whether to take memory from the system when an array is made, not at the first write. Needed
+        where the system does not overcommit memory: a write would kill the process.
     """
 
     def __init__(self, commit: bool = False) -> None:
@@ -96,19 +96,19 @@ class Heap:
         # By address, ascending; replaced as a whole, so that readers need no lock.
         self._map: tuple[tuple[int, ...], tuple[HeapSegment, ...]] = ((), ())
         self._serial = 0
-        # What is freed waits here for whoever has the lock: the garbage collector frees at any
-        # moment, also while this very thread has it.
+        # Freed memory waits here for the owner of the lock. The garbage collector frees at any moment,
+        # even while this thread holds the lock.
         self._given: deque[tuple[HeapSegment, int, int]] = deque()
         self._next_look = inf
         self._process = os.getpid()
 
     def empty(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return an array that begins at a cache line; a large one at a page.
+        """Return an array that begins at a cache line, or at a page if it is large.
 
         Raises
         ------
         MemoryError
-            If there is no such memory.
+            If the system has no more.
         """
         if nbytes == 0:
             return np.empty(0, np.uint8)
@@ -125,7 +125,7 @@ class Heap:
                 self._give(segment, start, size)
                 raise _none_left(nbytes, error) from None
         block = _ArrayMemory(segment.at + start, nbytes)
-        # At exit nobody wants it back.
+        # At exit nobody needs it back.
         weakref.finalize(block, self._give, segment, start, size).atexit = False
         return np.asarray(block)
 
@@ -140,11 +140,11 @@ class Heap:
 
     @property
     def segments(self) -> int:
-        """How many there are."""
+        """Number of segments."""
         return len(self._segments)
 
     def tend(self) -> None:
-        """Give pages back that have been free for long. Cheap where there are none."""
+        """Return pages to the system that have been free for long. Cheap if there are none."""
         if time.monotonic() > self._next_look and self._lock.acquire(blocking=False):
             try:
                 self._take_back()
@@ -162,7 +162,7 @@ class Heap:
                 self._lock.release()
 
     def _take_back(self) -> None:
-        """Note what was freed; give back what has been free for long."""
+        """Note freed memory; return pages to the system that have been free for long."""
         now = time.monotonic()
         while self._given:
             segment, start, size = self._given.popleft()
@@ -196,7 +196,7 @@ class Heap:
         machine = os.sysconf("SC_PHYS_PAGES") * libc.PAGE
         if size > machine:
             raise MemoryError(f"{size} bytes are more than the machine's memory ({machine} bytes)")
-        # The number of segments grows with the logarithm of what they hold.
+        # The number of segments grows with the logarithm of their total size.
         total = sum(segment.size for segment in self._segments)
         enough = -(-size // libc.PAGE) * libc.PAGE
         generous = max(SEGMENT, total // 8 // libc.PAGE * libc.PAGE, enough)

@@ -1,4 +1,4 @@
-"""Registered memory for staging, of which a process has a limited amount for all its calls."""
+"""Registered memory for staging, limited for all calls of a process together."""
 
 import threading
 
@@ -9,19 +9,19 @@ from hpccomm.memory.shared.heap import Heap
 
 
 class Leases:
-    """Memory that calls have for a while. What they give back is kept for those to come.
+    """Memory that calls use for a while. Returned memory is kept for later calls.
 
     Any thread may use it.
 
     Parameters
     ----------
     heap : Heap
-        Where it comes from.
+        Source of the memory.
 
     Attributes
     ----------
     total : int
-        Bytes that are in use or kept.
+        Bytes in use or kept.
     """
 
     def __init__(self, heap: Heap) -> None:
@@ -31,7 +31,7 @@ class Leases:
         self.total = 0
 
     def take(self, nbytes: int, limit: int) -> NDArray[np.uint8] | None:
-        """Return so many bytes; None where that would be beyond `limit` for the process.
+        """Return so many bytes; None if the process would exceed `limit`.
 
         Raises
         ------
@@ -43,7 +43,7 @@ class Leases:
             if same:
                 return same.pop()
             if self.total + nbytes > limit:
-                # Others' sizes make room. Their memory goes back to the heap.
+                # Kept memory of other sizes returns to the heap.
                 self.total -= sum(size * len(kept) for size, kept in self._kept.items())
                 self._kept.clear()
                 if self.total + nbytes > limit:

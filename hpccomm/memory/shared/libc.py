@@ -1,7 +1,7 @@
-"""The system calls on memory that Python's standard library lacks.
+"""System calls on memory that Python's standard library lacks.
 
-Python's own `mmap` closes its mapping with the object and keeps a descriptor for each; what is
-mapped here stays until the process ends.
+Python's own `mmap` ends its mapping with the object and keeps a descriptor for each. Mappings made here
+stay until the process ends.
 """
 
 import ctypes
@@ -53,7 +53,7 @@ def failure() -> OSError:
 
 
 def memory_file(name: str) -> int:
-    """Return the descriptor of a new file in memory, which no file system names.
+    """Return the descriptor of a new unnamed file in memory.
 
     Python's `os.memfd_create` is missing where Python was built for C libraries older than this one,
     as conda's and uv's are.
@@ -73,7 +73,7 @@ def memory_file(name: str) -> int:
 
 
 def map_file(descriptor: int, nbytes: int) -> int:
-    """Return the address at which the first `nbytes` bytes of a file are mapped from now on.
+    """Map the first `nbytes` bytes of a file and return their address.
 
     Raises
     ------
@@ -87,27 +87,27 @@ def map_file(descriptor: int, nbytes: int) -> int:
 
 
 def prefer_huge_pages(at: int, nbytes: int) -> None:
-    """Ask for huge pages: the first write is then eight times as fast, and a peer's a memcpy.
+    """Request huge pages. The first write is then eight times as fast, a peer's as fast as a memcpy.
 
-    They come where ``/sys/kernel/mm/transparent_hugepage/shmem_enabled`` says ``advise`` or
-    ``always``; else nothing changes.
+    It has an effect where ``/sys/kernel/mm/transparent_hugepage/shmem_enabled`` says ``advise`` or
+    ``always``.
     """
     libc().madvise(at, nbytes, _MADV_HUGEPAGE)
 
 
 def give_back(at: int, nbytes: int) -> None:
-    """Give the pages of a shared mapping back to the system; they read as zeros from then on.
+    """Return whole pages of a shared mapping to the system; they read as zeros from then on.
 
-    Whole pages. Where the system cannot, they stay.
+    If the system cannot take them, they stay.
     """
     libc().madvise(at, nbytes, _MADV_REMOVE)
 
 
 def array_at(at: int, nbytes: int) -> NDArray[np.uint8]:
-    """Return memory of this process as an array. It must stay where it is while that is in use."""
+    """Return memory of this process as an array. The memory must stay while the array is in use."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(at))
 
 
 def interrupted(error: OSError) -> bool:
-    """Tell whether a call failed because a signal came."""
+    """Return whether a call failed because of a signal."""
     return error.errno == errno.EINTR

@@ -1,4 +1,4 @@
-"""What the ranks of a node let each other reach in a call."""
+"""Arrays that the ranks of a node expose to each other in a call."""
 
 import errno
 import logging
@@ -21,23 +21,23 @@ logger = logging.getLogger("hpccomm")
 Array = NDArray[Any]
 
 BUFFERS = 3
-"""Of each rank: what it sends, what it receives into, and its scratch."""
+"""Buffers of each rank: the sent array, the received array, and scratch."""
 
 SCRATCH = 2
-"""The number of the last."""
+"""Number of the scratch buffer."""
 
 PLACE = 4
-"""A record has the fingerprint, then these of each buffer: its address, the key of its segment (-1
-for plain memory), the offset in that, and its bytes."""
+"""Numbers per buffer in a record, after the fingerprint: address, key of the segment (-1 for plain
+memory), offset in the segment, bytes."""
 
 KEPT = 256
-"""So many records of a rank, of either side, are kept as they were worked out."""
+"""Number of decoded records that are kept, per rank and direction."""
 
 _NOWHERE = (0, -1, 0, 0)
 
 
 class _Sight:
-    """What one record of a peer says, and the views of its buffers that were made."""
+    """The content of a peer's record, and the views of its buffers made so far."""
 
     __slots__ = ("mapped", "places", "staged", "views")
 
@@ -50,7 +50,7 @@ class _Sight:
 
 
 class _Peer:
-    """One rank of the node, another one or this one."""
+    """One rank of the node; it may be this one."""
 
     __slots__ = ("door", "pid", "rank", "sights")
 
@@ -61,7 +61,7 @@ class _Peer:
         self.sights: dict[bytes, _Sight] = {}
 
     def see(self, record: Record) -> _Sight:
-        """Return what a record says. In a loop the same ones come again."""
+        """Return the content of a record. Loops send the same records again."""
         content = record.tobytes()
         sight = self.sights.get(content)
         if sight is None:
@@ -72,22 +72,22 @@ class _Peer:
 
 
 class NodeMemory:
-    """The memory of the processes of a node, as the ranks of one communicator reach it.
+    """The memory of the processes of a node, for the ranks of one communicator.
 
-    One call at a time exposes and reaches.
+    It serves one call at a time.
 
     Parameters
     ----------
     rank : int
         This rank.
     pids : mapping of int to int
-        The process of each rank of the node, this one's included.
+        Process of each rank of the node, including this one.
     fullest : int
-        The most ranks that a node of the job has.
+        The largest number of ranks on a node of the job.
     plain : bool
         Whether plain arrays may be reached, on all nodes.
     how : str
-        How they are, or why they are not.
+        How plain arrays are reached, or why not.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class NodeMemory:
         self._told = False
 
     def group(self, ranks: Sequence[int], rank: int) -> "NodeMemory":
-        """Return the same for a group of the communicator's ranks, in which this one is `rank`."""
+        """Return the memory for a group of the communicator's ranks, in which this one is `rank`."""
         pids = {new: self._pids[old] for new, old in enumerate(ranks) if old in self._pids}
         return NodeMemory(rank, pids, self._fullest, plain=self.plain, how=self.how)
 
@@ -119,11 +119,11 @@ class NodeMemory:
         return self._heap.empty(nbytes)
 
     def share(self, room: int) -> int:
-        """Return a rank's part of the `room` bytes that those of a node have."""
+        """Return a rank's share of the `room` bytes of a node."""
         return room // self._fullest
 
     def holds(self, data: Array) -> bool:
-        """Tell whether an array lies in registered memory of this process."""
+        """Return whether an array lies in registered memory of this process."""
         return self._heap.where(address(data)) is not None
 
     def expose(
@@ -160,18 +160,18 @@ class NodeMemory:
         return at, segment.key, at - segment.at, nbytes
 
     def _lease(self, nbytes: int, room: int) -> NDArray[np.uint8] | None:
-        why = f"this process may have {room} bytes, for all calls under way together"
+        why = f"all calls of this process together may use {room} bytes"
         try:
             lease = self._leases.take(nbytes, room)
         except MemoryError as error:
             lease, why = None, str(error)
         if lease is None and not self._told:
             self._told = True
-            logger.info("%d bytes of staging are not to be had: %s; messages are sent", nbytes, why)
+            logger.info("no %d bytes for staging: %s; messages are sent instead", nbytes, why)
         return lease
 
     def see(self, peer: int, record: Record) -> _Sight:
-        """Return what a peer's record says."""
+        """Return the content of a peer's record."""
         return self._peers[peer].see(record)
 
     def view(self, peer: int, place: tuple[int, ...], dtype: DType, plain: bool) -> Array | Pages:
@@ -192,7 +192,7 @@ class NodeMemory:
             try:
                 segment = self._segments.find(pid, key)
             except OSError as error:
-                # A program may also have closed the descriptor, and live on.
+                # The program may also have closed the descriptor and still run.
                 if error.errno == errno.ENOENT and not Path(f"/proc/{pid}").exists():
                     raise ended(peer) from error
                 if not plain:
@@ -213,7 +213,7 @@ class NodeMemory:
         return PeerPages(door, self._bounce, at, nbytes // dtype.itemsize, dtype)
 
     def end(self, lease: NDArray[np.uint8]) -> None:
-        """Take the scratch of a call back."""
+        """Take back the scratch of a call."""
         self._leases.give(lease)
 
 
@@ -227,7 +227,7 @@ class NodeExposure:
     buffers : sequence of ndarray
         Its own.
     record : Record
-        Where they lie.
+        Their places.
     scratch : ndarray of uint8, or None
         Its own, for peers to reach.
     plain : bool
@@ -254,7 +254,7 @@ class NodeExposure:
         self.scratch = scratch
 
     def learn(self, records: Mapping[int, Record]) -> Reach:
-        """Take what each rank of the node published, and return what all reach."""
+        """Take the records of all ranks of the node, and return how they reach each other."""
         see = self._memory.see
         self._sights = sights = {peer: see(peer, record) for peer, record in records.items()}
         if self._plain or all(sight.mapped for sight in sights.values()):

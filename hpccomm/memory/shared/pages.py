@@ -1,4 +1,4 @@
-"""Peers' plain arrays, which the kernel copies from and to: ``process_vm_readv`` and its sister."""
+"""Peers' plain arrays, which the kernel reads and writes (``process_vm_readv``, ``..._writev``)."""
 
 import ctypes
 import errno
@@ -14,18 +14,18 @@ from hpccomm.memory.shared import libc
 from hpccomm.memory.views import address
 
 BLOCK = 512 << 10
-"""Bytes that are usually asked for at once."""
+"""Bytes that are usually read at once."""
 
 
 class RemoteMemory:
-    """The way to the memory of one process. One thread at a time goes through.
+    """The memory of another process. One thread at a time may use it.
 
     Parameters
     ----------
     pid : int
         The process.
     rank : int
-        Which rank it is, for messages.
+        Its rank, for messages.
     """
 
     __slots__ = ("_far", "_far_at", "_from", "_near", "_near_at", "_pid", "_rank", "_to")
@@ -33,7 +33,7 @@ class RemoteMemory:
     def __init__(self, pid: int, rank: int) -> None:
         self._pid = pid
         self._rank = rank
-        # Made once: they would take longer than the call.
+        # Made once, because making them takes longer than the call.
         self._near, self._far = libc.Vector(), libc.Vector()
         self._near_at = ctypes.addressof(self._near)
         self._far_at = ctypes.addressof(self._far)
@@ -49,7 +49,7 @@ class RemoteMemory:
         PeerLost
             If the process has ended.
         CommunicationError
-            If this one may not do it, or there is no memory.
+            If the system forbids it, or there is no memory at that address.
         """
         self._move(self._from, far, near, nbytes)
 
@@ -64,7 +64,7 @@ class RemoteMemory:
         while nbytes:
             mine.base, theirs.base = near, far
             mine.nbytes = theirs.nbytes = nbytes
-            # One stretch at a time; of one beyond 2 GiB the kernel copies a part.
+            # One range at a time. The kernel copies only a part of more than 2 GiB.
             done = move(self._pid, self._near_at, 1, self._far_at, 1, 0)
             if done == nbytes:
                 return
@@ -87,12 +87,12 @@ class RemoteMemory:
 
 
 def ended(rank: int) -> PeerLost:
-    """Return the error that says that the process of a rank is gone."""
+    """Return the error for a rank whose process has ended."""
     return PeerLost(f"the process of rank {rank} has ended", ranks=(rank,))
 
 
 class Bounce:
-    """Memory into which peers' pages are read, block after block."""
+    """Memory into which blocks of peers' pages are read."""
 
     __slots__ = ("_bytes",)
 
@@ -100,7 +100,7 @@ class Bounce:
         self._bytes = np.empty(0, np.uint8)
 
     def take(self, count: int, dtype: DType) -> NDArray[Any]:
-        """Return `count` elements; the next call has the same memory."""
+        """Return `count` elements; the next call returns the same memory."""
         nbytes = count * dtype.itemsize
         if nbytes > self._bytes.size:
             self._bytes = np.empty(max(nbytes, BLOCK), np.uint8)
@@ -113,15 +113,15 @@ class PeerPages:
     Parameters
     ----------
     door : RemoteMemory
-        Leads to the peer.
+        Memory of the peer.
     bounce : Bounce
-        Where single blocks are read.
+        Memory for single blocks.
     at : int
         The array's address in the peer's process.
     size : int
         Elements.
     dtype : dtype
-        Of them.
+        Of the elements.
     """
 
     __slots__ = ("_at", "_bounce", "_door", "_dtype", "size")
@@ -136,13 +136,13 @@ class PeerPages:
         self.size = size
 
     def part(self, where: slice) -> "PeerPages":
-        """Return those of its elements."""
+        """Return a part of its elements."""
         start, stop, _ = where.indices(self.size)
         at = self._at + start * self._dtype.itemsize
         return PeerPages(self._door, self._bounce, at, stop - start, self._dtype)
 
     def __getitem__(self, where: slice) -> NDArray[Any]:
-        """Read those elements, into memory that the next such read overwrites."""
+        """Read some elements into memory that the next such read overwrites."""
         start, stop, _ = where.indices(self.size)
         block = self._bounce.take(stop - start, self._dtype)
         far = self._at + start * self._dtype.itemsize

@@ -14,7 +14,7 @@ _ANOTHER = "descriptor {} of process {} is no longer a segment of hpccomm: it wa
 
 
 class PeerSegments:
-    """What this process has mapped of others; each segment once, and for good.
+    """Peers' segments in this process. Each is mapped once and stays.
 
     Any thread may use it.
     """
@@ -29,7 +29,7 @@ class PeerSegments:
         Parameters
         ----------
         pid : int
-            The process that it belongs to.
+            Its process.
         key : int
             Its `Segment.key`.
 
@@ -52,7 +52,7 @@ def _map(pid: int, key: int) -> NDArray[np.uint8]:
     path = f"/proc/{pid}/fd/{number}"
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        # A program may close descriptors that are not its own, and what it opens next has the number.
+        # A program may close descriptors that are not its own, and reuse the number for another file.
         name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
         if not name.startswith(f"/memfd:{NAME.format(serial)} "):
             raise OSError(0, _ANOTHER.format(number, pid))

@@ -1,12 +1,11 @@
-"""Whether the processes of a node reach each other's memory: tried, before the first call does it.
+"""Tests whether the processes of a node reach each other's memory, before the first call uses it.
 
-Processes in containers of their own may see different ones under the same number. So each offers a
+Processes in containers of their own may see different processes under the same number. So each offers a
 random token, and nothing is written to a process before its token was read there.
 
-Where Yama's ``ptrace_scope`` is 1, the kernel lets a process read another one's pages only if that
-declared it (``PR_SET_PTRACER``). Ranks do not, as Open MPI and MPICH do not (UCX does): it would
-open them to every process of the user, for good, and for no more speed than registered memory has,
-which needs no such permission.
+If Yama's ``ptrace_scope`` is 1, a process can read the pages of another only if that one has declared it
+(``PR_SET_PTRACER``). Ranks do not, like Open MPI and MPICH (UCX does): it would open them permanently to
+every process of the user, and be no faster than registered memory, which needs no such permission.
 """
 
 import os
@@ -24,24 +23,24 @@ from hpccomm.memory.shared.process import process_memory
 from hpccomm.memory.views import address
 
 TOKEN = 16
-"""Bytes."""
+"""Bytes of a token."""
 
 _ANOTHER = "another process has its number here: they run in containers of their own"
 
 
 class Offer(NamedTuple):
-    """What a process lets its neighbours try. Plain data.
+    """Memory of a process that its neighbours try to reach. Plain data.
 
     Attributes
     ----------
     pid : int
-        Its number.
+        The process.
     token : bytes
-        What is to be found.
+        The bytes to be found.
     key, offset : int
-        Where that lies in its registered memory.
+        Place of the token in its registered memory.
     at : int
-        Where else it lies.
+        Address of the token in plain memory.
     problem : str
         Why it has no registered memory; empty if it has.
     """
@@ -55,14 +54,14 @@ class Offer(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What a process could not reach of its neighbours, in words; empty where it could.
+    """Why a process could not reach the memory of its neighbours; empty strings if it could.
 
     Attributes
     ----------
     mapped : str
-        Of their registered memory.
+        For their registered memory.
     plain : str
-        Of the rest.
+        For plain memory.
     """
 
     mapped: str
@@ -82,7 +81,7 @@ def _registered() -> NDArray[np.uint8]:
 
 
 def offer() -> Offer:
-    """Return what this process offers. Local."""
+    """Return this process's offer. Local."""
     plain = _token()
     try:
         at = address(_registered())
@@ -94,7 +93,7 @@ def offer() -> Offer:
 
 
 def tried(offers: Mapping[int, Offer], rank: int) -> Findings:
-    """Return what this process reaches of those of its node. Local.
+    """Try to reach the memory of this process's node. Local.
 
     Parameters
     ----------
