@@ -11,7 +11,7 @@ from hpccomm.contracts.collectives import BLOCKWISE, ROOTED
 from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.algorithms import Algorithm, families
-from hpccomm.schedules.algorithms.families import Family
+from hpccomm.schedules.algorithms.families import PhaseFamily
 from hpccomm.schedules.algorithms.hierarchical import DEFAULT, hierarchical
 from hpccomm.schedules.algorithms.hierarchical_direct import DEFAULT_DIRECT
 from hpccomm.schedules.algorithms.levels import placement
@@ -19,7 +19,7 @@ from hpccomm.schedules.proof import ProofCase, case, prove_all
 from hpccomm.schedules.schedule import Tuning, whole, world
 from hpccomm.topology import Topology, arrange
 
-FAMILIES = {name: each for name, each in vars(families).items() if isinstance(each, Family)}
+FAMILIES = {name: each for name, each in vars(families).items() if isinstance(each, PhaseFamily)}
 MOVING = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all")
 COLLECTIVES = (*MOVING[:-1], "barrier")
 NODES = [
@@ -47,7 +47,9 @@ def composed_calls(*, everything: bool) -> list[Composed]:
     )
 
 
-def cases(inner: Family, across: Family, calls: Iterable[Composed]) -> Iterator[ProofCase]:
+def cases(
+    inner: PhaseFamily, across: PhaseFamily, calls: Iterable[Composed]
+) -> Iterator[ProofCase]:
     composed = hierarchical(inner, across)
     variants = cycle(product((False, True), (1, 2, whole)))
     for _, _, collective, topology in calls:

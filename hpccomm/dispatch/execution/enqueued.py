@@ -24,7 +24,7 @@ Addresses = tuple[int, int, int]
 """Of this rank's buffers, by number."""
 
 
-class Place(NamedTuple):
+class DevicePlace(NamedTuple):
     """Elements of the buffer of that number, `offset` bytes from its beginning."""
 
     buffer: int
@@ -36,14 +36,14 @@ class PlacedMessage(NamedTuple):
     """A message to or from `peer`."""
 
     peer: int
-    data: Place
+    data: DevicePlace
 
 
 class PlacedStep(NamedTuple):
     """Fold `sources` into `target`, `final` or not; where `final` is None, copy the only source."""
 
-    sources: tuple[Place, ...]
-    target: Place
+    sources: tuple[DevicePlace, ...]
+    target: DevicePlace
     final: bool | None
 
 
@@ -183,9 +183,9 @@ def _steps(steps: Sequence[Step], sizes: Sequence[int], dtype: DType) -> Iterato
         yield PlacedStep(places, _place(target, sizes, dtype), final)
 
 
-def _place(data: Slice, sizes: Sequence[int], dtype: DType) -> Place:
+def _place(data: Slice, sizes: Sequence[int], dtype: DType) -> DevicePlace:
     number, where = data
     assert number < len(OWN)  # device memory of peers is not reached
     if where is None:
-        return Place(number, 0, sizes[number])
-    return Place(number, where.start * dtype.itemsize, where.stop - where.start)
+        return DevicePlace(number, 0, sizes[number])
+    return DevicePlace(number, where.start * dtype.itemsize, where.stop - where.start)

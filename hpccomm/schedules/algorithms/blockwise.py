@@ -15,7 +15,7 @@ import numpy as np
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.channels import in_channels, side_by_side
-from hpccomm.schedules.algorithms.families import Family
+from hpccomm.schedules.algorithms.families import PhaseFamily
 from hpccomm.schedules.algorithms.levels import FirstBlocks, Levels, TableBlocks
 from hpccomm.schedules.algorithms.partition import Blocks, Listed, clipped
 from hpccomm.schedules.algorithms.phases import PhasePiece
@@ -110,13 +110,13 @@ def pieces(levels: Levels, blocks: Blocks, segment: int) -> list[Blocks]:
 
 
 def all_gather_rounds(
-    inner: Family, across: Family, levels: Levels, blocks: Blocks, segment: int
+    inner: PhaseFamily, across: PhaseFamily, levels: Levels, blocks: Blocks, segment: int
 ) -> Rounds:
     """Gather the blocks of `RECV`, of which each rank has its own.
 
     Parameters
     ----------
-    inner, across : Family
+    inner, across : PhaseFamily
         Within the nodes and across them.
     levels : Levels
         The ranks.
@@ -146,14 +146,16 @@ def all_gather_rounds(
     yield from levels.each_node(gathers)
 
 
-def gathered_across(across: Family, levels: Levels, all_laps: list[Lap], segment: int) -> Rounds:
+def gathered_across(
+    across: PhaseFamily, levels: Levels, all_laps: list[Lap], segment: int
+) -> Rounds:
     """Send the owners' blocks of `RECV` to the owners at the same place of all nodes."""
     if levels.num_nodes == 1:
         return iter(())
     return side_by_side(*(_gather(across, levels, lap, segment) for lap in all_laps))
 
 
-def _gather(across: Family, levels: Levels, lap: Lap, segment: int) -> Rounds:
+def _gather(across: PhaseFamily, levels: Levels, lap: Lap, segment: int) -> Rounds:
     """Send each owner's block of the lap to the owners at the same place of all nodes."""
     if across.scattering is not None:
         return across.scattering.all_gather(levels.slices, lap.across(levels))
@@ -180,7 +182,7 @@ def _collected(levels: Levels, all_laps: list[Lap], blocks: Blocks) -> Round:
 
 
 def reduce_scatter(
-    inner: Family, across: Family, levels: Levels, call: Signature, tuning: Tuning
+    inner: PhaseFamily, across: PhaseFamily, levels: Levels, call: Signature, tuning: Tuning
 ) -> Schedule:
     """Fold the blocks of the ranks, piece by piece.
 
@@ -242,7 +244,7 @@ def reduce_scatter(
     return replace(schedule, scratch=room + schedule.scratch)
 
 
-def across_scratch(across: Family, levels: Levels, largest: int, segment: int) -> int:
+def across_scratch(across: PhaseFamily, levels: Levels, largest: int, segment: int) -> int:
     """Return the elements that `folded_across` needs for blocks of at most `largest` elements."""
     every = -(-levels.largest // levels.owners)
     if across.scattering is not None:
@@ -251,13 +253,13 @@ def across_scratch(across: Family, levels: Levels, largest: int, segment: int) -
 
 
 def folded_across(
-    across: Family, levels: Levels, lying: list[Lap], source: str, work: int, segment: int
+    across: PhaseFamily, levels: Levels, lying: list[Lap], source: str, work: int, segment: int
 ) -> Rounds:
     """Fold across nodes the blocks that nodes have folded in `source`, into scratch of their owners.
 
     Parameters
     ----------
-    across : Family
+    across : PhaseFamily
         Across the nodes.
     levels : Levels
         The ranks.
@@ -275,7 +277,9 @@ def folded_across(
     return side_by_side(*(_fold(across, levels, lap, source, work, segment) for lap in lying))
 
 
-def _fold(across: Family, levels: Levels, lap: Lap, source: str, work: int, segment: int) -> Rounds:
+def _fold(
+    across: PhaseFamily, levels: Levels, lap: Lap, source: str, work: int, segment: int
+) -> Rounds:
     """Fold the blocks of a lap over all nodes, into scratch of each block's owner."""
     if across.scattering is not None:
         slot = work + lap.number * across.scattering.scratch(levels.num_nodes, lap.largest)

@@ -20,7 +20,7 @@ from hpccomm.schedules.schedule import Column, Rounds
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class PhaseFamily:
     """A phase of each kind, which go well together.
 
     Attributes
@@ -55,7 +55,7 @@ def _of_pipeline(depth: int) -> int:
     return 8 * depth
 
 
-RING = Family(
+RING = PhaseFamily(
     all_reduce=ring.ALL_REDUCE,
     reduce=chain.REDUCE,
     broadcast=chain.BROADCAST,
@@ -64,7 +64,7 @@ RING = Family(
 )
 """Rings; reduce and broadcast use chains."""
 
-PAIRWISE = Family(
+PAIRWISE = PhaseFamily(
     all_reduce=pairwise.ALL_REDUCE,
     reduce=pairwise.REDUCE,
     broadcast=scatter_all_gather.BROADCAST,
@@ -73,7 +73,7 @@ PAIRWISE = Family(
 )
 """Every two ranks exchange directly, one after the other; broadcast uses scatter and a ring."""
 
-TREE = Family(
+TREE = PhaseFamily(
     all_reduce=tree.ALL_REDUCE,
     reduce=tree.REDUCE,
     broadcast=tree.BROADCAST,
@@ -81,7 +81,7 @@ TREE = Family(
 )
 """Double binary trees."""
 
-BINOMIAL = Family(
+BINOMIAL = PhaseFamily(
     all_reduce=binomial.ALL_REDUCE,
     reduce=binomial.REDUCE,
     broadcast=binomial.BROADCAST,
@@ -89,7 +89,7 @@ BINOMIAL = Family(
 )
 """Binomial trees."""
 
-CHAIN = Family(
+CHAIN = PhaseFamily(
     all_reduce=chain.ALL_REDUCE,
     reduce=chain.REDUCE,
     broadcast=chain.BROADCAST,
@@ -97,7 +97,7 @@ CHAIN = Family(
 )
 """Chains, pipelined."""
 
-HALVING_DOUBLING = Family(
+HALVING_DOUBLING = PhaseFamily(
     all_reduce=halving_doubling.ALL_REDUCE,
     reduce=halving_doubling.REDUCE,
     broadcast=tree.BROADCAST,
@@ -106,7 +106,7 @@ HALVING_DOUBLING = Family(
 )
 """Recursive halving and doubling; broadcast uses double trees, and `scattering` a ring."""
 
-RECURSIVE_DOUBLING = Family(
+RECURSIVE_DOUBLING = PhaseFamily(
     all_reduce=recursive_doubling.ALL_REDUCE,
     reduce=binomial.REDUCE,
     broadcast=binomial.BROADCAST,
@@ -139,7 +139,7 @@ def _balanced_scratch(size: int, count: int, segment: int) -> int:
     return max(around(size, count, segment), short)
 
 
-BALANCED = Family(
+BALANCED = PhaseFamily(
     all_reduce=Phase(_balanced_rounds, _balanced_scratch),
     reduce=tree.REDUCE,
     broadcast=tree.BROADCAST,

@@ -44,7 +44,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms import blockwise, ordered, pairwise
 from hpccomm.schedules.algorithms.channels import in_channels, side_by_side
 from hpccomm.schedules.algorithms.dissemination import barrier_rounds
-from hpccomm.schedules.algorithms.families import BALANCED, RING, Family
+from hpccomm.schedules.algorithms.families import BALANCED, RING, PhaseFamily
 from hpccomm.schedules.algorithms.levels import Levels
 from hpccomm.schedules.algorithms.linear import gather_rounds, with_others
 from hpccomm.schedules.algorithms.partition import Blocks, Range, ranges
@@ -71,12 +71,12 @@ class Hierarchical:
 
     Attributes
     ----------
-    inner, across : Family
+    inner, across : PhaseFamily
         Within the nodes and across them.
     """
 
-    inner: Family
-    across: Family
+    inner: PhaseFamily
+    across: PhaseFamily
 
     def all_reduce(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Fold within the nodes, each slice across them, and gather the slices within them."""
@@ -320,7 +320,7 @@ def _scatter_slices(node: Group, root: int, slices: Blocks) -> Rounds:
     )
 
 
-def hierarchical(inner: Family, across: Family) -> Hierarchical:
+def hierarchical(inner: PhaseFamily, across: PhaseFamily) -> Hierarchical:
     """Compose two families: `inner` among the ranks of each node, `across` among the nodes."""
     return Hierarchical(inner, across)
 

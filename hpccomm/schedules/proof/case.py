@@ -214,7 +214,7 @@ def signatures(
     """
     what = DESCRIPTIONS[collective]
     wanted = [in_place] * ranks if isinstance(in_place, bool) else list(in_place)
-    made: dict[tuple[bool, Lists], Signature] = {}
+    made: dict[tuple[bool, CallLists], Signature] = {}
     calls = []
     for rank, lists in enumerate(_lists(what, ranks, count, peers)):
         same = wanted[rank] and what.in_place not in ("never", "always")
@@ -238,7 +238,7 @@ def signatures(
     return tuple(calls)
 
 
-class Lists(NamedTuple):
+class CallLists(NamedTuple):
     """What the call of one rank counts and lists, as `Signature` has it."""
 
     sent: tuple[int, ...]
@@ -247,7 +247,7 @@ class Lists(NamedTuple):
     uniform: bool = True
 
 
-def _lists(what: Collective, ranks: int, count: Counts, peers: Peers | None) -> Iterator[Lists]:
+def _lists(what: Collective, ranks: int, count: Counts, peers: Peers | None) -> Iterator[CallLists]:
     """Give the lists of each rank."""
     if what.peers:
         yield from _with_peers(peers_of(ranks, peers), count)
@@ -259,18 +259,18 @@ def _lists(what: Collective, ranks: int, count: Counts, peers: Peers | None) -> 
         blocks = np.broadcast_to(blocks, ranks)
     uniform = bool((blocks == blocks.flat[0]).all())
     if not what.individual:
-        yield from [Lists(tuple(blocks.tolist()), uniform=uniform)] * ranks
+        yield from [CallLists(tuple(blocks.tolist()), uniform=uniform)] * ranks
         return
     blocks = np.broadcast_to(blocks, (ranks, ranks))
     if uniform:
         row = tuple(blocks[0].tolist())
-        yield from [Lists(row, row)] * ranks
+        yield from [CallLists(row, row)] * ranks
         return
     for sent, received in zip(blocks.tolist(), blocks.T.tolist(), strict=True):
-        yield Lists(tuple(sent), tuple(received), uniform=False)
+        yield CallLists(tuple(sent), tuple(received), uniform=False)
 
 
-def _with_peers(peers: Sequence[tuple[int, ...]], count: Counts) -> Iterator[Lists]:
+def _with_peers(peers: Sequence[tuple[int, ...]], count: Counts) -> Iterator[CallLists]:
     """Give the lists of ranks that exchange blocks with listed peers."""
     rows: Sequence[int | Sequence[int]]
     rows = count if isinstance(count, Sequence) else [count] * len(peers)
@@ -285,7 +285,7 @@ def _with_peers(peers: Sequence[tuple[int, ...]], count: Counts) -> Iterator[Lis
             else sent[peer][counterpart(rank, block, peers.__getitem__)]
             for block, peer in enumerate(mine)
         )
-        yield Lists(sent[rank], received, mine, uniform=False)
+        yield CallLists(sent[rank], received, mine, uniform=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
