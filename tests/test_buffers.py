@@ -172,9 +172,9 @@ def test_what_is_not_contiguous(x: object, says: str) -> None:
         (">f4", UsageError, r"dtype >f4.*x\.astype\(x\.dtype\.newbyteorder\('='\)\)"),
         ([("a", "i4"), ("b", ">i2")], UsageError, "byte order"),
         ("O", UnsupportedDtype, r"\*_object calls"),
-        ([("a", "O")], UnsupportedDtype, "no plain bytes"),
-        ("V0", UnsupportedDtype, "no plain bytes"),
-        (np.dtypes.StringDType(), UnsupportedDtype, "no plain bytes"),
+        ([("a", "O")], UnsupportedDtype, "not plain bytes"),
+        ("V0", UnsupportedDtype, "not plain bytes"),
+        (np.dtypes.StringDType(), UnsupportedDtype, "not plain bytes"),
     ],
     ids=str,
 )
