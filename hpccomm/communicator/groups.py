@@ -38,7 +38,7 @@ class Groups(Face):
         RankMismatch
             On every other rank then.
         """
-        return self._engine.family.split(color, key, name)
+        return self._engine.groups.split(color, key, name)
 
     def split_ranks(self, ranks: Iterable[int], name: str | None = None) -> "Communicator | None":
         """Make a communicator of `ranks`, in that order. Called by all ranks of this one; blocks.
@@ -62,7 +62,7 @@ class Groups(Face):
         RankMismatch
             On every other rank then, and on all if their lists differ.
         """
-        return self._engine.family.split_ranks(ranks, name)
+        return self._engine.groups.split_ranks(ranks, name)
 
     def dup(self, name: str | None = None) -> "Communicator":
         """Make a communicator of the same ranks. Collective; blocks.
@@ -77,7 +77,7 @@ class Groups(Face):
         Communicator
             Ended by itself.
         """
-        return self._engine.family.dup(name)
+        return self._engine.groups.dup(name)
 
     def shrink(self, exclude: Iterable[int], name: str | None = None) -> "Communicator":
         """Make a communicator of all ranks but some. Called by those that stay; blocks.
@@ -103,12 +103,12 @@ class Groups(Face):
         UsageError
             If an argument does not fit, or this rank is excluded.
         """
-        return self._engine.family.shrink(exclude, name)
+        return self._engine.groups.shrink(exclude, name)
 
     @property
     def node_comm(self) -> "Communicator":
         """The communicator of this node's ranks, made together with this one."""
-        of_node = self._engine.family.node_comm
+        of_node = self._engine.groups.node_comm
         if of_node is None:  # it is itself that of a node
             return self  # type: ignore[return-value]  # every Groups is a Communicator
         return of_node
@@ -124,7 +124,7 @@ class Groups(Face):
             If calls on device arrays have failed since the last one was made, which nothing has told so
             far: what they should have filled is undefined.
         """
-        self._engine.family.finalize()
+        self._engine.groups.finalize()
 
     def abort(self) -> None:
         """End this process's waits and mark the communicator as failed. Local; from any thread.
@@ -134,4 +134,4 @@ class Groups(Face):
         the device, so that its streams go on; what they leave in their arrays is undefined. Arrays in
         flight are kept.
         """
-        self._engine.family.abort()
+        self._engine.groups.abort()

@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 from hpccomm.communicator.face import Face
 
 
-class Memory(Face):
+class RegisteredMemory(Face):
     """Arrays in registered memory."""
 
     def empty(

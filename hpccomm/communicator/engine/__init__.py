@@ -2,7 +2,7 @@
 
 - `core`: what all parts share: ranks, lanes, settings; how a collective call is carried out.
 - `recipes`: decides calls, and finds what was decided before. `intake`: who takes calls instead.
-- `messages`, `objects`, `counts`, `plans`, `windows`, `allocation`, `family`: point-to-point calls;
+- `messages`, `objects`, `counts`, `plans`, `windows`, `allocation`, `group_calls`: point-to-point calls;
   objects; the exchange of counts; plans and batches; one-sided memory; registered memory; groups, and
   the end.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hpccomm.communicator.engine.allocation import Allocator
 from hpccomm.communicator.engine.core import Core
 from hpccomm.communicator.engine.counts import CountExchange
-from hpccomm.communicator.engine.family import Family, Make
+from hpccomm.communicator.engine.group_calls import GroupCalls, Make
 from hpccomm.communicator.engine.messages import MessageCalls
 from hpccomm.communicator.engine.objects import ObjectCalls
 from hpccomm.communicator.engine.plans import Planner
@@ -51,4 +51,4 @@ class Engine:
         self.plans = Planner(core)
         self.windows = WindowMaker(core)
         self.allocator = Allocator(core)
-        self.family = Family(core, self.windows, node_comm, make)
+        self.groups = GroupCalls(core, self.windows, node_comm, make)

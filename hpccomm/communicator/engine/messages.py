@@ -3,7 +3,7 @@
 from typing import Any
 
 from hpccomm.communicator.engine.core import Core
-from hpccomm.communicator.lanes import Message
+from hpccomm.communicator.lanes import PointToPoint
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import View, address, check_dtype, overlap, view
 from hpccomm.settings import check_int
@@ -52,7 +52,7 @@ class MessageCalls:
             number = checked_tag(core, tag)
             keep = (x,) if out is None else (out, x)
             call = lane.message(
-                Message(name, source, to, target, origin, number, replaced, out, keep, queue)
+                PointToPoint(name, source, to, target, origin, number, replaced, out, keep, queue)
             )
             return core.issue(call, async_op, core.limit(timeout))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.communicator.lanes.call import Call, Message, Recipe
+from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
 from hpccomm.communicator.lanes.device import DeviceLane
 from hpccomm.communicator.lanes.host import HostLane
 from hpccomm.communicator.lanes.lane import Lane
@@ -22,7 +22,16 @@ from hpccomm.communicator.lanes.refusing import RefusingLane
 from hpccomm.memory.cuda.arrays import DeviceArray
 from hpccomm.memory.views import View, view
 
-__all__ = ["Call", "DeviceLane", "HostLane", "Lane", "Lanes", "Message", "Recipe", "RefusingLane"]
+__all__ = [
+    "Call",
+    "DeviceLane",
+    "HostLane",
+    "Lane",
+    "Lanes",
+    "PointToPoint",
+    "Recipe",
+    "RefusingLane",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ class Call:
     own_receives: tuple[int, ...] = ()
 
 
-class Message(NamedTuple):
+class PointToPoint(NamedTuple):
     """What a point-to-point call is asked for, checked.
 
     Attributes

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.by_host import StreamsByHost
-from hpccomm.communicator.lanes.call import Call, Message, Recipe
+from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
 from hpccomm.communicator.lanes.device_batch import check_batch, check_own, grouped, pointers
 from hpccomm.communicator.lanes.ending import DeviceEnd
 from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
-from hpccomm.communicator.lanes.lane import SELF_CHECK, Intake, Lane
+from hpccomm.communicator.lanes.lane import SELF_CHECK, Diversion, Lane
 from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import (
@@ -138,7 +138,7 @@ class DeviceLane(Lane):
             issue = self._by_host.issuing(label, route.start, ordered)
         return Recipe(self, route, label, tally, issue, resolved, ordered)
 
-    def message(self, message: Message) -> Call:
+    def message(self, message: PointToPoint) -> Call:
         """Return a point-to-point call."""
         source: Any = None if message.to is None else message.source
         target: Any = None if message.origin is None else message.target
@@ -276,7 +276,7 @@ class DeviceLane(Lane):
             route.needs.make()
 
     def plan(
-        self, call: Call, limit: float, intake: Intake, otherwise: Callable[[], Any]
+        self, call: Call, limit: float, intake: Diversion, otherwise: Callable[[], Any]
     ) -> Callable[[], Any]:
         """Return the shortest way to carry a call out again and again.
 

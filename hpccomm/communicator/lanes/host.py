@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.lanes.call import Call, Message, Recipe
-from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Intake, Lane, wire_tag
+from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
+from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Diversion, Lane, wire_tag
 from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.backend import Backend, Buffer
 from hpccomm.contracts.choice import Choice
@@ -73,7 +73,7 @@ class HostLane(Lane):
             issue = calls.polling(label, tally, route.start, ordered=ordered)
         return Recipe(self, route, label, tally, issue, resolved, ordered)
 
-    def message(self, message: Message) -> Call:
+    def message(self, message: PointToPoint) -> Call:
         """Return a point-to-point call."""
         name, send, to, recv, origin, tag, replaced, result, keep, _ = message
         nbytes = 0
@@ -135,7 +135,7 @@ class HostLane(Lane):
         return self._calls.start(_operation(call), limit, call.result)
 
     def plan(
-        self, call: Call, limit: float, intake: Intake, otherwise: Callable[[], Any]
+        self, call: Call, limit: float, intake: Diversion, otherwise: Callable[[], Any]
     ) -> Callable[[], Any]:
         """Return the shortest way to carry a call out again and again."""
         calls, issue = self._calls, call.recipe.issue

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.lanes.call import Call, Message, Recipe
+from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
 from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import Signature
@@ -31,7 +31,7 @@ def wire_tag(tag: int, kind: int) -> int:
     return 2 * tag + kind
 
 
-class Intake(Protocol):
+class Diversion(Protocol):
     """Where calls go.
 
     Attributes
@@ -116,7 +116,7 @@ class Lane(ABC):
         return Call(recipe, send, recv, result, (x, result), queue)
 
     @abstractmethod
-    def message(self, message: Message) -> Call:
+    def message(self, message: PointToPoint) -> Call:
         """Return a point-to-point call.
 
         Raises
@@ -165,7 +165,7 @@ class Lane(ABC):
 
     @abstractmethod
     def plan(
-        self, call: Call, limit: float, intake: Intake, otherwise: Callable[[], Any]
+        self, call: Call, limit: float, intake: Diversion, otherwise: Callable[[], Any]
     ) -> Callable[[], Any]:
         """Return the shortest way to carry a call out again and again.
 
@@ -177,7 +177,7 @@ class Lane(ABC):
             The call, which each time is one of its own.
         limit : float
             Seconds each time.
-        intake : Intake
+        intake : Diversion
             Where calls go.
         otherwise : callable
             Does the same, step by step: for when calls are taken elsewhere, or refused.

@@ -28,7 +28,7 @@ SHRUNK = 1 << 14
 """Labels of shrunk communicators begin here, and end at twice as much."""
 
 
-class Family:
+class GroupCalls:
     """Makes communicators over some of the ranks of one, and ends it.
 
     Parameters
