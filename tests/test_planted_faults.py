@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from proofs import EVERY, Which
 
-from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
+from hpccomm.contracts.collectives import BLOCKWISE, DESCRIPTIONS, REDUCTIONS
+from hpccomm.schedules.algorithms.channels import merged
 from hpccomm.schedules.proof import ProofCase, Unproven, prove_all
 from hpccomm.schedules.schedule import (
     SEND,
@@ -39,7 +40,7 @@ def asked(which: Which) -> ProofCase:
     # All slices and pieces of them are alike, so that no round moves only what is there anyhow.
     count: Any = 24
     if which.collective in BLOCKWISE:
-        alike = which.algorithm.uniform or which.collective == "all_to_all"
+        alike = which.algorithm.uniform or DESCRIPTIONS[which.collective].individual
         count = 3 if alike else [1, 2, 3, 4, 5, 6]
     topology = arrange([0, 1, 1, 0, 2, 2]) if which.name == "hierarchical" else None
     return which.case(N, count=count, root=2, segment=2, topology=topology)
@@ -47,16 +48,20 @@ def asked(which: Which) -> ProofCase:
 
 def opened(right: ProofCase) -> tuple[list[Rounds], Callable[[Sequence[Rounds]], ProofCase]]:
     """The rounds of each channel, and what makes a case of others."""
-    (part,) = right.parts()
+    parts = right.parts()
+    schedule = parts[0].schedule if len(parts) == 1 else merged([part.schedule for part in parts])
+    first = parts[0].ranks[0]
 
     def channel(rounds: Rounds) -> Channel:
         return lambda: iter(rounds)
 
     def closed(channels: Sequence[Rounds]) -> ProofCase:
-        changed = replace(part.schedule, channels=tuple(map(channel, channels)))
-        return replace(right, build=lambda *_: changed)
+        changed = replace(schedule, channels=tuple(map(channel, channels)))
+        # Where calls differ from rank to rank, the first part has what all ranks do.
+        others = replace(changed, channels=())
+        return replace(right, build=lambda group, *_: changed if group.rank[0] == first else others)
 
-    return [list(each()) for each in part.schedule.channels], closed
+    return [list(each()) for each in schedule.channels], closed
 
 
 def selected(table: Any, rows: Mask) -> Any:

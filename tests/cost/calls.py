@@ -2,8 +2,18 @@
 
 import numpy as np
 
+from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import ReduceOp
+from hpccomm.schedules.algorithms import ALGORITHMS
+
+REGISTERED = [
+    (collective, name)
+    for collective, named in ALGORITHMS.items()
+    if not DESCRIPTIONS[collective].peers
+    for name in named
+]
+"""Algorithms of collectives in which one rank's call stands for all of them."""
 
 WHOLE = ("all_reduce", "broadcast", "reduce", "scan")
 REDUCING = ("all_reduce", "reduce", "reduce_scatter", "scan")

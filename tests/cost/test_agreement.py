@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from cost.calls import call_of
+from cost.calls import REGISTERED, call_of
 
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -14,7 +14,6 @@ from hpccomm.schedules.cost.network_files import load
 from hpccomm.schedules.schedule import Tuning, whole, world
 from hpccomm.schedules.simulate import simulate
 
-REGISTERED = [(collective, name) for collective in ALGORITHMS for name in ALGORITHMS[collective]]
 SIZES = (8, 32 << 10, 1 << 20, 1 << 30)
 
 FAST_WITHIN = (Level(2e-6, 100e9, 1, gap=1e-7), Level(5e-6, 25e9, 1, gap=2e-7), 200e9, math.inf)

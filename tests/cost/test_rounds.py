@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cost.calls import call_of
+from cost.calls import REGISTERED, call_of
 
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
@@ -87,9 +87,6 @@ def test_what_nodes_share_by_hand():
 
     assert seconds((0, 1)) == seconds((0, 1), (1, 0), (2, 3)) / 12 * 11 == 11  # one port a node
     assert seconds((0, 2), (2, 0)) == 18  # the spine takes 4 seconds for each
-
-
-REGISTERED = [(collective, name) for collective in ALGORITHMS for name in ALGORITHMS[collective]]
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)

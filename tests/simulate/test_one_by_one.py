@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from one_by_one import ends
 
-from hpccomm.contracts.signature import Signature
-from hpccomm.reductions import ReduceOp
+from hpccomm.contracts.collectives import BLOCKWISE
 from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.algorithms.channels import merged
 from hpccomm.schedules.cost.network import Level, Network
+from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.schedule import Tuning, world
 from hpccomm.schedules.simulate import simulate
 
@@ -45,20 +46,17 @@ HALF = Network(
 )
 def test_both_come_to_the_same(collective, algorithm, network, skew):
     n, size = network.ranks, 200_000
-    blocks = collective in ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
-    counts = (size // n,) * n if blocks else (size,)
-    call = Signature(
-        collective,
-        np.dtype(np.float32),
-        counts,
-        counts if collective == "all_to_all" else (),
-        op=ReduceOp.SUM
-        if collective in ("all_reduce", "reduce", "reduce_scatter", "scan")
-        else None,
-        root=3 if collective in ("broadcast", "reduce", "gather", "scatter") else -1,
-    )
+    count = size // n if collective in BLOCKWISE else size if collective != "barrier" else 0
+    calls = signatures(collective, n, count, root=3, dtype=np.dtype(np.float32))
     tuning = Tuning(8192, channels=1, topology=network.topology())
-    schedule = ALGORITHMS[collective][algorithm].build(world(n), call, tuning)
+    build = ALGORITHMS[collective][algorithm].build
+    if calls[0].individual:
+        alone = [world(n, np.array([rank])) for rank in range(n)]
+        schedule = merged(
+            [build(group, call, tuning) for group, call in zip(alone, calls, strict=True)]
+        )
+    else:
+        schedule = build(world(n), calls[0], tuning)
     if len(schedule.channels) != 1:
         pytest.skip("channels that share ports are taken together")
     starts = np.random.default_rng(5).random(n) * skew
