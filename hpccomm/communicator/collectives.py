@@ -280,3 +280,81 @@ class Collectives(Face):
             If the call fails or its deadline passes.
         """
         return self._engine.collective("barrier", None, None, async_op, timeout, algorithm, stream)
+
+    def neighbor_all_to_all(
+        self,
+        x: Any,
+        peers: Any,
+        send_counts: Any = None,
+        recv_counts: Any = None,
+        *,
+        out: Any = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        algorithm: str | None = None,
+        stream: object = None,
+    ) -> Any:
+        """Send block j of x to rank ``peers[j]``, and receive block j of the result from it.
+
+        Every rank of the communicator calls it, also one that has no peers. Lists are symmetric: a rank
+        lists another one as often as that lists it. The k-th time that a rank lists a peer belongs to
+        the k-th time that the peer lists the rank. A rank may list itself.
+
+        On a periodic grid that is two ranks wide, the ranks on both sides of a rank are one. If all list
+        the left one first, then what comes as the block of the left one is what that rank sent to its
+        own left, and belongs to the right border. Let the two ranks list them in opposite order, or
+        swap the two blocks afterwards. On a grid one rank wide, swap them.
+
+        Parameters
+        ----------
+        x : array
+            A block for each peer, one after the other along axis 0. Of the same dtype on all ranks.
+        peers : sequence of int or None
+            The rank of each block. None stands for nobody, as at the border of a domain: that block of x
+            is not sent, and that block of the result is left as it was in `out`; a new array has zeros
+            there.
+        send_counts : sequence of int, optional
+            Rows of each block of x. None is blocks of one size, on all ranks: axis 0 is divisible by the
+            number of peers. Given on all ranks or on none.
+        recv_counts : sequence of int, optional
+            Rows of each block of the result. None exchanges them first, if `send_counts` is given; a block
+            of nobody has no rows then. Given on all ranks or on none.
+        out : array, optional
+            Takes the result; None makes a new array. It may be x if as many rows come as go.
+        async_op : bool
+            Return a `Work` at once instead. Equal on all ranks.
+        timeout : float, optional
+            Seconds; None is the communicator's, ``math.inf`` none.
+        algorithm : str, optional
+            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        stream : object, optional
+            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+            the current one of the array's framework.
+
+        Returns
+        -------
+        array
+            The blocks from the peers, in the order of `peers`; or a `Work`.
+
+        Raises
+        ------
+        UsageError
+            If an argument does not fit; before anything is sent.
+        CommunicationError
+            If the call fails or its deadline passes, as it does if lists are not symmetric. `plan` finds
+            that before, and raises `RankMismatch` on every rank.
+        """
+        lists = self._engine.counts.peer_lists(
+            "neighbor_all_to_all",
+            x,
+            out,
+            peers,
+            send_counts,
+            recv_counts,
+            timeout,
+            algorithm,
+            stream,
+        )
+        return self._engine.collective(
+            "neighbor_all_to_all", x, out, async_op, timeout, algorithm, stream, lists=lists
+        )

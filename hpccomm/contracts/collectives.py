@@ -177,6 +177,15 @@ DESCRIPTIONS: Mapping[str, Collective] = MappingProxyType(
                 root_sends=True,
                 uneven="counts",
             ),
+            Collective(
+                "neighbor_all_to_all",
+                "blocks",
+                "blocks",
+                _one,
+                "on request",
+                uneven="send_counts and recv_counts",
+                peers=True,
+            ),
             Collective("scan", "whole", "whole", _one, "on request", reduces=True, prefix=True),
             Collective("barrier", "nothing", "nothing", _one, "never"),
         )

@@ -161,6 +161,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
                 direct=hierarchical_direct.DEFAULT_DIRECT.all_to_all,
             ),
         },
+        "neighbor_all_to_all": {"linear": Algorithm(linear.neighbor_all_to_all)},
         "gather": {
             "linear": Algorithm(linear.gather),
             "binomial": Algorithm(binomial.gather),

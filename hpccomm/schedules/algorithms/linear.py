@@ -4,21 +4,23 @@ There is one round, so no message waits for another. But a rank has n-1 messages
 times the memory. They suit few ranks or small arrays. There is nothing to cite: this is how the
 collectives are defined.
 
-==============  ===============  ============================
-collective      rounds           elements sent by a rank
-==============  ===============  ============================
-all_reduce      1                n-1 times the array
-all_gather      1                n-1 times its block
-all_to_all      1                (n-1)/n of its array
-gather          1                its block; the root none
-scatter         1                the root (n-1)/n of its array
-==============  ===============  ============================
+===================  ===============  ============================
+collective           rounds           elements sent by a rank
+===================  ===============  ============================
+all_reduce           1                n-1 times the array
+all_gather           1                n-1 times its block
+all_to_all           1                (n-1)/n of its array
+neighbor_all_to_all  1                its blocks for other ranks
+gather               1                its block; the root none
+scatter              1                the root (n-1)/n of its array
+===================  ===============  ============================
 """
 
 import numpy as np
 
+from hpccomm.contracts.collectives import NOBODY
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.partition import Blocks, Listed
+from hpccomm.schedules.algorithms.partition import Blocks, Listed, offsets
 from hpccomm.schedules.algorithms.phases import all_gather_in_pieces, uncut
 from hpccomm.schedules.schedule import (
     RECV,
@@ -140,6 +142,37 @@ def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
             sends=(transfers(pairs.rank, peer, source, *sent.at(others)),),
             local=(copies(group.rank, own, Place(RECV, target), count),),
         )
+
+    return Schedule((channel,), total)
+
+
+def neighbor_all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
+    """Everyone sends each of its peers a block. In place, the array is copied to scratch first.
+
+    One round, since no rank knows the peers of others: a rank that waited for another round might wait
+    for ever. Two ranks match their messages by the order of their lists.
+    """
+    total = sum(call.counts) if call.in_place else 0
+    source = SCRATCH if call.in_place else SEND
+    sent = tuple(zip(offsets(call.counts), call.counts, strict=True))
+    received = tuple(zip(offsets(call.recv_counts), call.recv_counts, strict=True))
+
+    def channel() -> Rounds:
+        rank = group.rank
+        receives, sends, own = [], [], []
+        for position, (start, count), (target, coming) in zip(
+            call.peers, sent, received, strict=True
+        ):
+            if position == NOBODY:
+                continue
+            peer = group.peer(np.full(len(rank), position, np.int64))
+            itself = peer == rank
+            receives.append(transfers(rank, peer, RECV, target, coming, ~itself))
+            sends.append(transfers(rank, peer, source, start, count, ~itself))
+            own.append(copies(rank, Place(source, start), Place(RECV, target), count, itself))
+        # A rank that is not in place has this round too: both ends of a message are in one.
+        yield Round(local=(copies(rank, Place(SEND, 0), Place(SCRATCH, 0), total),))
+        yield Round(tuple(receives), tuple(sends), tuple(own))
 
     return Schedule((channel,), total)
 
