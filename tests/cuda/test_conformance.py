@@ -1,7 +1,7 @@
 """MPI ranks do on device arrays what every backend must do, by each of the three ways.
 
-By default 1, 2 and 4 ranks deal some cases among them, in which each behaviour is seen by each way and
-each value of each parameter once. ``--all`` takes all cases, or with ``--part`` more of them.
+By default 2 and 4 ranks deal some cases among them, in which each behaviour is seen by each way and each
+value of each parameter once; one rank sees each behaviour by one way. ``--all`` takes all cases, or with ``--part`` more of them.
 """
 
 from collections.abc import Hashable, Iterable
@@ -22,7 +22,7 @@ Run = tuple[str, conformance.Case]
 
 EVERY: list[Run] = [(way, case) for way in WAYS for case in conformance.device_cases(way)]
 
-DEAL = (2, 1, 2, 4)
+DEAL = (2, 2, 4)
 """Numbers of ranks, in the order in which they are dealt the cases."""
 
 
@@ -33,13 +33,15 @@ def shows(run: Run) -> Iterable[Hashable]:
 
 
 def dealt(size: int) -> list[Run]:
-    """Return the cases that so many ranks run by default."""
+    """Return the cases that so many ranks run by default; one rank has each behaviour once."""
+    if size == 1:
+        alone = [run for run in EVERY if run[1].min_size == 1]
+        return cover(alone, lambda run: [behaviour_of(run[1])])
     chosen = cover(EVERY, shows)
     if size not in DEAL:
         return chosen
-    takes = {1: 1, 2: 2, 3: 4, 4: 4}
     turns = zip(chosen, cycle(DEAL), strict=False)
-    return [run for run, turn in turns if takes[max(turn, run[1].min_size)] == size]
+    return [run for run, turn in turns if (4 if run[1].min_size > 2 else turn) == size]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
