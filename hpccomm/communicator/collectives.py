@@ -8,17 +8,17 @@ from hpccomm.communicator.face import Face
 class Collectives(Face):
     """Every call is collective: all ranks of the communicator call it, in the same order.
 
-    `x` and `out` are arrays, both of the host (NumPy, or anything with the buffer protocol or DLPack)
-    or both of this rank's device (CuPy, PyTorch, or anything with ``__cuda_array_interface__`` or CUDA
-    DLPack), and so on all ranks: C-contiguous, in native byte order, writable where written. `out` may
-    have any shape with the right number of elements. Keywords are equal on all ranks, but for `timeout`
-    and `stream`.
+    `x` and `out` are arrays, both in host memory (NumPy, or anything with the buffer protocol or DLPack)
+    or both on this rank's device (CuPy, PyTorch, or anything with ``__cuda_array_interface__`` or CUDA
+    DLPack), and in the same kind of memory on all ranks. They must be C-contiguous, in native byte order,
+    and writable if the call writes to them. `out` may have any shape with the right number of elements.
+    Keywords must be equal on all ranks, except `timeout` and `stream`.
 
-    On host arrays a synchronous call blocks until the result is there. On device arrays it is put on a
-    stream: it begins once what is there is done, and what follows on that stream finds the result; the
-    host goes on, unless it takes part (``comm.backends["cuda"]`` is not ``"nccl"``). Its deadline counts
-    from the call, with the work that the stream has before it; once it passes, the communicator is
-    aborted and later calls raise.
+    On host arrays, a synchronous call blocks until the result is complete. On device arrays, a call is
+    put on a stream: it begins when the earlier work of that stream is done, and later work on that stream
+    sees the result. The host does not wait, unless it takes part in the call (``comm.backends["cuda"]``
+    is not ``"nccl"``). The deadline starts with the call and includes the earlier work of the stream.
+    When it passes, the communicator is aborted and later calls raise.
     """
 
     def broadcast(
@@ -38,11 +38,11 @@ class Collectives(Face):
         x : array
             Of the same shape and dtype on all ranks.
         root : int
-            The rank that has the data.
+            The rank whose data is sent.
         async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
+            Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         algorithm : str, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
@@ -57,7 +57,7 @@ class Collectives(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -80,13 +80,13 @@ class Collectives(Face):
         Parameters
         ----------
         x : array, shape s
-            Of the same shape and dtype on all ranks. It may be `out`'s block of this rank.
+            Of the same shape and dtype on all ranks. It may be this rank's block of `out`.
         out : array, shape ``(size, *s)``, optional
-            Takes the result; None makes a new array.
+            The array for the result; None makes a new array.
         async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
+            Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         algorithm : str, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
@@ -101,7 +101,7 @@ class Collectives(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -122,13 +122,13 @@ class Collectives(Face):
         Parameters
         ----------
         x : array
-            Of the same shape and dtype on all ranks. Axis 0 is divisible by the number of ranks.
+            Of the same shape and dtype on all ranks. Axis 0 must be divisible by the number of ranks.
         out : array, optional
-            Takes the result; None makes a new array. It may be x.
+            The array for the result; None makes a new array. It may be x.
         async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
+            Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         algorithm : str, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
@@ -143,7 +143,7 @@ class Collectives(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -160,20 +160,20 @@ class Collectives(Face):
         algorithm: str | None = None,
         stream: object = None,
     ) -> Any:
-        """Collect every rank's array at the root.
+        """Collect every rank's array on the root.
 
         Parameters
         ----------
         x : array, shape s
-            Of the same shape and dtype on all ranks. At the root it may be `out`'s own block.
+            Of the same shape and dtype on all ranks. On the root it may be this rank's block of `out`.
         root : int
             The rank that gets the result.
         out : array, shape ``(size, *s)``, optional
-            At the root, takes the result; None makes a new array. Not used elsewhere.
+            The array for the result on the root; None makes a new array. Other ranks do not use it.
         async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
+            Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         algorithm : str, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
@@ -183,12 +183,12 @@ class Collectives(Face):
         Returns
         -------
         array, shape ``(size, *s)``, or None
-            At the root the arrays, by rank, elsewhere None; or a `Work`.
+            On the root the arrays, by rank; None on other ranks; or a `Work`.
 
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -207,21 +207,21 @@ class Collectives(Face):
         algorithm: str | None = None,
         stream: object = None,
     ) -> Any:
-        """Hand each rank its block of the root's array.
+        """Give each rank its block of the root's array.
 
         Parameters
         ----------
         x : array or None
-            At the root, with axis 0 divisible by the number of ranks. Not used elsewhere.
+            On the root; axis 0 must be divisible by the number of ranks. Other ranks do not use it.
         root : int
-            The rank that has the data.
+            The rank whose data is sent.
         out : array, optional
-            Takes this rank's block. Required but at the root, where None makes a new array and it
-            may be x's own block.
+            The array for this rank's block. Required on all ranks except the root, where None makes a new
+            array and it may be the root's block of x.
         async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
+            Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         algorithm : str, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
@@ -236,7 +236,7 @@ class Collectives(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -252,20 +252,21 @@ class Collectives(Face):
         algorithm: str | None = None,
         stream: object = None,
     ) -> Any:
-        """Wait until every rank has called. It blocks the host.
+        """Wait until every rank has called `barrier`. It blocks the host.
 
-        What is on a device's streams it neither waits for nor holds up: synchronize the stream before.
+        It does not wait for work on a device's streams, and does not delay it: synchronize the stream
+        first.
 
         Parameters
         ----------
         async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
+            Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         algorithm : str, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : None
-            A barrier has no arrays, and so no stream.
+            A barrier has no arrays and therefore no stream.
 
         Returns
         -------
@@ -275,7 +276,7 @@ class Collectives(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """

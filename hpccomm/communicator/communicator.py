@@ -25,7 +25,7 @@ class Communicator(
 ):
     """A group of ranks that communicate. Made by `hpccomm.new_comm`.
 
-    One thread at a time may call it; `abort` and `set_timeout` may be called from any. It is a
+    Only one thread at a time may call it; `abort` and `set_timeout` may be called from any thread. It is a
     context manager: leaving it normally finalizes it, leaving it by an exception aborts it locally.
 
     Attributes
@@ -77,8 +77,8 @@ class Communicator(
     def backends(self) -> dict[str, str | None]:
         """Names of the backends, for host and for device arrays.
 
-        ``"cuda"`` is ``"nccl"``; ``"mpi"``, where a CUDA-aware MPI library takes device arrays as they
-        are; ``"staged"``, through host memory; None where device arrays are refused.
+        ``"cuda"`` is ``"nccl"``; ``"mpi"`` if a CUDA-aware MPI library takes device arrays directly;
+        ``"staged"`` if they go through host memory; None if device arrays are refused.
         """
         lanes = self._engine.core.lanes
         return {"host": lanes.host.name, "cuda": lanes.device.name}
@@ -87,13 +87,13 @@ class Communicator(
     def mpi_comm(self) -> Any:
         """The mpi4py communicator that this one was made from, or None without MPI.
 
-        That of a group is hpccomm's own: duplicate it before you use it.
+        The MPI communicator of a group belongs to hpccomm: duplicate it before you use it.
         """
         return self._engine.core.backend.mpi_comm
 
     @property
     def policy(self) -> Policy:
-        """What chooses where a call says ``algorithm="auto"``: by which table, for which shape."""
+        """What chooses the algorithm for ``algorithm="auto"``: by which table, for which shape."""
         return self._engine.core.lanes.host.dispatch.policy
 
     # Deciding.
@@ -121,14 +121,14 @@ class Communicator(
         return self._engine.plans.explain(self, collective, args, keywords)
 
     def plan(self, collective: str, *args: Any, **keywords: Any) -> Plan:
-        """Decide, check and agree a call once, to carry it out many times. Collective; blocks.
+        """Check a call and decide how to carry it out, once, to make it many times. Collective; blocks.
 
         Parameters
         ----------
         collective : str
             Name of a collective call.
         *args, **keywords
-            Its arguments; counts, where it has any, are given. The arrays are kept.
+            Its arguments. Counts must not be None. The arrays are kept alive.
 
         Returns
         -------
@@ -140,22 +140,24 @@ class Communicator(
         UsageError
             If this rank's arguments do not fit.
         RankMismatch
-            On every other rank then, and on all ranks if they plan different calls.
+            On the other ranks in that case, and on all ranks if they plan different calls.
         """
         return self._engine.plans.plan(self, collective, args, keywords)
 
     def batch(self, async_op: bool = False, timeout: float | None = None) -> Batch:
         """Return a context manager whose calls are issued together at its end.
 
-        Equal on all ranks that take part in its collectives. Within it, calls return what they
-        always return, but arrays are filled only after it. If its body raises, nothing is issued.
+        All ranks that take part in its collectives must make the same batch. Inside the batch, calls return
+        what they always return, but the arrays are filled only after its end. If its body raises, nothing
+        is issued.
 
         Parameters
         ----------
         async_op : bool
             Do not wait at the end; ``batch.work`` is the `Work`.
         timeout : float, optional
-            Seconds for all of it; None is the communicator's. Calls within take none of their own.
+            Deadline of the whole batch in seconds; None is the communicator's. Calls inside it take no
+            timeout.
 
         Returns
         -------
@@ -177,7 +179,7 @@ class Communicator(
         return self._engine.core.calls.reports.stats.snapshot()
 
     def set_timeout(self, timeout: float) -> None:
-        """Set the deadline of later calls. Local; from any thread.
+        """Set the deadline of later calls. Local; may be called from any thread.
 
         Parameters
         ----------
@@ -187,7 +189,7 @@ class Communicator(
         self._engine.core.calls.timeout = check_seconds("timeout", timeout)
 
     def register_pre_hook(self, hook: Hook) -> Handle:
-        """Have ``hook(info)`` called before each call. Local.
+        """Call ``hook(info)`` before each call. Local.
 
         Parameters
         ----------
@@ -197,15 +199,15 @@ class Communicator(
         Returns
         -------
         Handle
-            Its ``remove()`` takes the hook off.
+            Its ``remove()`` removes the hook.
         """
         return self._engine.core.calls.reports.pre_hooks.register(hook)
 
     def register_post_hook(self, hook: Hook) -> Handle:
-        """Have ``hook(info)`` called when a call has ended. Local.
+        """Call ``hook(info)`` when a call has ended. Local.
 
-        Of an asynchronous call, it is called from whichever thread moves it on; it must not wait
-        for another one.
+        For an asynchronous call, the hook runs in the thread that completes the call. It must not wait for
+        another call.
 
         Parameters
         ----------
@@ -215,12 +217,12 @@ class Communicator(
         Returns
         -------
         Handle
-            Its ``remove()`` takes the hook off.
+            Its ``remove()`` removes the hook.
         """
         return self._engine.core.calls.reports.post_hooks.register(hook)
 
     def register_abort_hook(self, hook: AbortHook) -> Handle:
-        """Have ``hook(error)`` called once the communicator fails or is aborted. Local.
+        """Call ``hook(error)`` once, when the communicator fails or is aborted. Local.
 
         Parameters
         ----------
@@ -230,7 +232,7 @@ class Communicator(
         Returns
         -------
         Handle
-            Its ``remove()`` takes the hook off.
+            Its ``remove()`` removes the hook.
         """
         return self._engine.core.calls.failure.hooks.register(hook)
 

@@ -15,12 +15,12 @@ class Groups(Face):
     def split(
         self, color: int | None, key: int = 0, name: str | None = None
     ) -> "Communicator | None":
-        """Make a communicator of the ranks that give the same `color`. Collective; blocks.
+        """Make a communicator of the ranks that pass the same `color`. Collective; blocks.
 
         Parameters
         ----------
         color : int or None
-            Which group; None takes part in none.
+            The group of this rank; None joins no group.
         key : int
             Ranks are ordered by key, then by rank.
         name : str, optional
@@ -36,7 +36,7 @@ class Groups(Face):
         UsageError
             If this rank's arguments do not fit.
         RankMismatch
-            On every other rank then.
+            On the other ranks in that case.
         """
         return self._engine.groups.split(color, key, name)
 
@@ -60,7 +60,7 @@ class Groups(Face):
         UsageError
             If this rank's arguments do not fit.
         RankMismatch
-            On every other rank then, and on all if their lists differ.
+            On the other ranks in that case, and on all ranks if their lists differ.
         """
         return self._engine.groups.split_ranks(ranks, name)
 
@@ -80,11 +80,11 @@ class Groups(Face):
         return self._engine.groups.dup(name)
 
     def shrink(self, exclude: Iterable[int], name: str | None = None) -> "Communicator":
-        """Make a communicator of all ranks but some. Called by those that stay; blocks.
+        """Make a communicator without some of the ranks. Called by the ranks that stay; blocks.
 
-        The excluded ranks take no part, and need not be there any more. The new communicator's ranks
-        are in the order of this one's. Over NCCL, its own shrink makes the device side where the
-        library has that (2.27 and later), which is quicker than to begin anew.
+        The excluded ranks take no part, and may be dead. The ranks of the new communicator are in the same
+        order. Over NCCL 2.27 and later, NCCL's own shrink makes the device side, which is faster than
+        making a new communicator.
 
         Parameters
         ----------
@@ -116,22 +116,24 @@ class Groups(Face):
     def finalize(self) -> None:
         """End the communicator. Collective; blocks; idempotent. Asynchronous calls are awaited.
 
-        If it has failed, only what needs no peer is done.
+        If the communicator has failed, only local work is done.
 
         Raises
         ------
         CommunicationError
-            If calls on device arrays have failed since the last one was made, which nothing has told so
-            far: what they should have filled is undefined.
+            If calls on device arrays have failed and no call has raised that failure yet. The contents of
+            their arrays are undefined.
         """
         self._engine.groups.finalize()
 
     def abort(self) -> None:
-        """End this process's waits and mark the communicator as failed. Local; from any thread.
+        """End the waits of this process and mark the communicator as failed.
 
-        Calls that wait, and asynchronous ones under way, end with `CommunicatorAborted`; one that
-        is blocked in the MPI library goes on to its deadline. Over NCCL, calls under way are ended on
-        the device, so that its streams go on; what they leave in their arrays is undefined. Arrays in
-        flight are kept.
+        Local; may be called from any thread.
+
+        Calls that wait, and asynchronous calls under way, end with `CommunicatorAborted`. A call that is
+        blocked in the MPI library continues until its deadline. Over NCCL, calls under way are ended on
+        the device, so that its streams continue; the contents of their arrays are undefined. The arrays
+        of unfinished calls are kept alive.
         """
         self._engine.groups.abort()

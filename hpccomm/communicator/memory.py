@@ -16,26 +16,26 @@ class RegisteredMemory(Face):
     ) -> Any:
         """Return an array in registered memory, which the ranks of its node read and write directly.
 
-        Collectives on it and on views of it move no data but once. It belongs to the process: all its
-        communicators reach it, it outlives them, and it is given back when the last view of it
-        goes, on any rank at any time. Its elements are undefined. A process that is forked sees the
-        same memory, not a copy. Local. Never blocks; with `device` it may wait for what is under way
-        there, where it frees memory that nobody holds any more.
+        Collectives on it and on views of it copy the data only once. It belongs to the process: all
+        communicators of the process can use it, and it outlives them. It is freed when its last view is
+        gone, on any rank at any time. Its elements are undefined. A forked process sees the same memory,
+        not a copy. Local; does not block, except with `device`: then it may wait for work on the device,
+        if it frees memory that is no longer used.
 
-        Where ranks share no memory (one rank a node, or ``shared_memory="off"``) it is an ordinary
-        array, which is logged once.
+        If ranks share no memory (one rank per node, or ``shared_memory="off"``), the result is an ordinary
+        array. This is logged once.
 
         Parameters
         ----------
         shape : int or sequence of int
-            Of the array. It may differ between ranks, and so may who calls.
+            Of the array. Ranks may pass different shapes, and not all ranks need to call.
         dtype : dtype
             Of its elements, in the machine's byte order, without references to Python objects.
         device : int, optional
-            None is the host. The number of this rank's device gives device memory from NCCL's allocator,
-            registered with this communicator: calls on it, and on views of it, may go without copies
-            in between. Where the library has no such memory it is an ordinary CuPy array, which
-            `explain` tells.
+            None is host memory. The number of this rank's device gives device memory from NCCL's allocator,
+            registered with this communicator. Calls on it, and on views of it, may need no intermediate
+            copies. If the library has no such memory, the result is an ordinary CuPy array, which
+            `explain` reports.
 
         Returns
         -------

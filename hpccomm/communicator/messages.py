@@ -6,7 +6,7 @@ from hpccomm.communicator.face import Face
 
 
 class Messages(Face):
-    """Between two ranks. Messages of one sender, receiver and tag arrive in their order."""
+    """Between two ranks. Messages with the same sender, receiver and tag arrive in order."""
 
     def send(
         self,
@@ -18,7 +18,7 @@ class Messages(Face):
         timeout: float | None = None,
         stream: object = None,
     ) -> Any:
-        """Send x to rank `dst`. Returns when x may be used again, which may need the receiver.
+        """Send x to rank `dst`. Returns when x may be used again; this may need the receiver.
 
         Parameters
         ----------
@@ -27,11 +27,11 @@ class Messages(Face):
         dst : int or None
             The receiver; None does nothing.
         tag : int
-            Tells messages apart.
+            Distinguishes messages.
         async_op : bool
-            Return a `Work` at once instead.
+            Return a `Work` at once.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -44,7 +44,7 @@ class Messages(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -67,15 +67,15 @@ class Messages(Face):
         Parameters
         ----------
         out : array
-            Exactly as many bytes as are sent.
+            It must have exactly as many bytes as are sent.
         src : int or None
             The sender; None does nothing.
         tag : int
             The message's.
         async_op : bool
-            Return a `Work` at once instead.
+            Return a `Work` at once.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -88,9 +88,9 @@ class Messages(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is received.
+            If an argument does not fit. Nothing has been received then.
         BufferMismatch
-            If the message has another size. It is lost; the communicator goes on.
+            If the message has another size. The message is lost; the communicator can still be used.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -119,15 +119,15 @@ class Messages(Face):
         dst : int or None
             The receiver; None sends nothing.
         out : array
-            Exactly as many bytes as are received. It may be x.
+            It must have exactly as many bytes as are received. It may be x.
         src : int or None
             The sender; None receives nothing.
         tag : int
             Of both messages.
         async_op : bool
-            Return a `Work` at once instead.
+            Return a `Work` at once.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -140,9 +140,9 @@ class Messages(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         BufferMismatch
-            If the message has another size. It is lost; the communicator goes on.
+            If the message has another size. The message is lost; the communicator can still be used.
         CommunicationError
             If the call fails or its deadline passes.
         """

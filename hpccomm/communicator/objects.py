@@ -1,6 +1,6 @@
 """Calls on Python objects.
 
-Objects are pickled (protocol 5); the memory of large arrays in them is sent apart, without a copy.
+Objects are pickled (protocol 5); the memory of large arrays in them is sent separately, without a copy.
 Only unpickle what ranks of your own job send. These calls block.
 """
 
@@ -11,7 +11,7 @@ from hpccomm.communicator.face import Face
 
 
 class Objects(Face):
-    """Any object that can be pickled takes the place of an array."""
+    """These calls take any object that can be pickled."""
 
     def broadcast_object(self, value: Any, root: int = 0, *, timeout: float | None = None) -> Any:
         """Return the root's object on every rank. Collective; blocks.
@@ -19,21 +19,21 @@ class Objects(Face):
         Parameters
         ----------
         value : object
-            At the root. Not used elsewhere.
+            On the root. Other ranks do not use it.
         root : int
             The rank that has it.
         timeout : float, optional
-            Seconds; None is the communicator's.
+            Deadline in seconds. None is the communicator's deadline.
 
         Returns
         -------
         object
-            At the root `value` itself.
+            On the root `value` itself.
 
         Raises
         ------
         UsageError
-            If the root's object cannot be pickled, there; elsewhere `CommunicationError`.
+            On the root, if its object cannot be pickled; the other ranks raise `CommunicationError`.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -47,7 +47,7 @@ class Objects(Face):
         value : object
             This rank's.
         timeout : float, optional
-            Seconds; None is the communicator's.
+            Deadline in seconds. None is the communicator's deadline.
 
         Returns
         -------
@@ -57,7 +57,7 @@ class Objects(Face):
         Raises
         ------
         UsageError
-            If this rank's object cannot be pickled; on the others `CommunicationError`.
+            If this rank's object cannot be pickled; the other ranks raise `CommunicationError`.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -66,7 +66,7 @@ class Objects(Face):
     def gather_object(
         self, value: Any, root: int = 0, *, timeout: float | None = None
     ) -> list[Any] | None:
-        """Return every rank's object, by rank, at the root; None elsewhere. Collective; blocks.
+        """Return every rank's object, by rank, on the root; None on other ranks. Collective; blocks.
 
         Parameters
         ----------
@@ -75,17 +75,17 @@ class Objects(Face):
         root : int
             The rank that gets them.
         timeout : float, optional
-            Seconds; None is the communicator's.
+            Deadline in seconds. None is the communicator's deadline.
 
         Returns
         -------
         list of object, or None
-            At the root by rank, elsewhere None.
+            By rank on the root; None on other ranks.
 
         Raises
         ------
         UsageError
-            If this rank's object cannot be pickled; at the root `CommunicationError`.
+            If this rank's object cannot be pickled; the root raises `CommunicationError`.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -98,27 +98,27 @@ class Objects(Face):
         *,
         timeout: float | None = None,
     ) -> Any:
-        """Return this rank's one of the root's objects. Collective; blocks.
+        """Return the object that the root has for this rank. Collective; blocks.
 
         Parameters
         ----------
         values : sequence of object
-            At the root, one for each rank. Not used elsewhere.
+            On the root, one for each rank. Other ranks do not use it.
         root : int
             The rank that has them.
         timeout : float, optional
-            Seconds; None is the communicator's.
+            Deadline in seconds. None is the communicator's deadline.
 
         Returns
         -------
         object
-            At the root its own of `values`, pickled and unpickled.
+            On the root its own element of `values`, pickled and unpickled.
 
         Raises
         ------
         UsageError
-            If there are more or fewer objects than ranks, or one cannot be pickled, at the root;
-            elsewhere `CommunicationError`.
+            On the root, if there are more or fewer objects than ranks, or if one cannot be pickled; the
+            other ranks raise `CommunicationError`.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -127,7 +127,7 @@ class Objects(Face):
     def send_object(
         self, value: Any, dst: int, tag: int = 0, *, timeout: float | None = None
     ) -> None:
-        """Send an object to rank `dst`. Blocks until it may be changed again.
+        """Send an object to rank `dst`. Blocks until the object may be changed again.
 
         Parameters
         ----------
@@ -136,21 +136,21 @@ class Objects(Face):
         dst : int
             The receiver.
         tag : int
-            Tells messages apart; those of arrays are others.
+            Distinguishes messages. Messages of arrays have separate tags.
         timeout : float, optional
-            Seconds; None is the communicator's.
+            Deadline in seconds. None is the communicator's deadline.
 
         Raises
         ------
         UsageError
-            If it cannot be pickled; nothing is sent then.
+            If the object cannot be pickled. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """
         self._engine.objects.send(value, dst, tag, timeout)
 
     def recv_object(self, src: int, tag: int = 0, *, timeout: float | None = None) -> Any:
-        """Return an object that rank `src` sends. Blocks until it is there.
+        """Return an object that rank `src` sends. Blocks until it has arrived.
 
         Parameters
         ----------
@@ -159,7 +159,7 @@ class Objects(Face):
         tag : int
             The message's.
         timeout : float, optional
-            Seconds; None is the communicator's.
+            Deadline in seconds. None is the communicator's deadline.
 
         Returns
         -------

@@ -10,12 +10,11 @@ from hpccomm.runtime.work import Work
 
 
 class Plan:
-    """A collective call that was decided, checked and agreed once. Made by `Communicator.plan`.
+    """A collective call that was checked and decided once. Made by `Communicator.plan`.
 
-    Calling it is collective and does what the call does, on the same arrays: it reads and writes
-    their memory as it is then. It blocks, unless it was planned with ``async_op=True`` or its arrays
-    are on a device: then it is put on the stream that is current at the time, or the one that was
-    given.
+    Calling it is collective and does what the call does, on the current contents of the same arrays. It
+    blocks, unless it was planned with ``async_op=True`` or its arrays are on a device. Then it is put on
+    the stream that is current at that time, or on the stream that was passed to `Communicator.plan`.
     """
 
     __slots__ = ("_call", "_choice")
@@ -25,7 +24,7 @@ class Plan:
         self._choice = choice
 
     def __call__(self) -> Any:
-        """Carry the call out, or have a batch that is open take it.
+        """Carry the call out, or add it to the open batch.
 
         Returns
         -------
@@ -41,10 +40,9 @@ class Plan:
 class Batch:
     """Calls that are issued together at the end of a ``with`` block.
 
-    Made by `Communicator.batch`. Point-to-point calls go on at the same time, so that a send may
-    stand before the receive that lets its peer go on; collectives on host arrays run in their order.
-    Over NCCL all of them are one group, which is carried out at once: none may touch what another one
-    writes.
+    Made by `Communicator.batch`. Point-to-point calls run at the same time, in any order. Collectives on
+    host arrays run in the order of the calls. Over NCCL, all calls are one group, which is carried out at
+    once: no call may use memory that another one writes.
 
     Attributes
     ----------
@@ -73,7 +71,7 @@ class Batch:
         Raises
         ------
         UsageError
-            If it is on another kind of array than those before it.
+            If its arrays are in another kind of memory than those of earlier calls.
         """
         lane = call.recipe.lane
         if self._calls and lane is not self._calls[0].recipe.lane:

@@ -30,18 +30,18 @@ class Reductions(Face):
         x : array
             This rank's contribution, of the same shape and dtype on all ranks.
         op : ReduceOp, premul_sum(factor) or callable
-            The reduction. A callable is commutative and elementwise, on two arrays; it may see
-            slices, in any order, and leaves them as they are.
+            The reduction. A callable must be a commutative elementwise function of two arrays. It
+            may be called on slices, in any order, and must not modify them.
         out : array, optional
-            Takes the result; x itself does if it is None.
+            The array for the result. If it is None, the result is written to x.
         async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
+            Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         algorithm : str, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         deterministic : bool
-            Fold each element in rank order, so that the same input gives the same bits.
+            Combine the contributions in rank order, so that the same input gives the same bits.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -54,7 +54,7 @@ class Reductions(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -92,18 +92,19 @@ class Reductions(Face):
         root : int
             The rank that gets the result.
         op : ReduceOp, premul_sum(factor) or callable
-            The reduction. A callable is commutative and elementwise, on two arrays; it may see
-            slices, in any order, and leaves them as they are.
+            The reduction. A callable must be a commutative elementwise function of two arrays. It
+            may be called on slices, in any order, and must not modify them.
         out : array, optional
-            At the root, takes the result; x itself does if it is None. Not used elsewhere.
+            The array for the result on the root. If it is None, the result is written to x there. Other
+            ranks do not use it.
         async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
+            Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         algorithm : str, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         deterministic : bool
-            Fold each element in rank order, so that the same input gives the same bits.
+            Combine the contributions in rank order, so that the same input gives the same bits.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -111,12 +112,12 @@ class Reductions(Face):
         Returns
         -------
         array or None
-            At the root `out` or `x`, elsewhere None (x is untouched); or a `Work`.
+            On the root `out` or `x`; None on other ranks, where x is not changed; or a `Work`.
 
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -150,21 +151,21 @@ class Reductions(Face):
         Parameters
         ----------
         x : array
-            This rank's contribution, of the same shape and dtype on all ranks. Axis 0 is divisible
+            This rank's contribution, of the same shape and dtype on all ranks. Axis 0 must be divisible
             by the number of ranks.
         op : ReduceOp, premul_sum(factor) or callable
-            The reduction. A callable is commutative and elementwise, on two arrays; it may see
-            slices, in any order, and leaves them as they are.
+            The reduction. A callable must be a commutative elementwise function of two arrays. It
+            may be called on slices, in any order, and must not modify them.
         out : array, shape ``(x.shape[0] // size, *x.shape[1:])``, optional
-            Takes the result; None makes a new array. It may be x's block of this rank.
+            The array for the result; None makes a new array. It may be this rank's block of x.
         async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
+            Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         algorithm : str, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         deterministic : bool
-            Fold each element in rank order, so that the same input gives the same bits.
+            Combine the contributions in rank order, so that the same input gives the same bits.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -177,7 +178,7 @@ class Reductions(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -213,20 +214,20 @@ class Reductions(Face):
         x : array
             This rank's contribution, of the same shape and dtype on all ranks.
         op : ReduceOp, premul_sum(factor) or callable
-            The reduction, but AVG. A callable is commutative and elementwise, on two arrays; it may see
-            slices, in any order, and leaves them as they are.
+            The reduction; AVG is refused. A callable must be a commutative elementwise function of two
+            arrays. It may be called on slices, in any order, and must not modify them.
         out : array, optional
-            Takes the result; None makes a new array. It may be x.
+            The array for the result; None makes a new array. It may be x.
         exclusive : bool
-            Leave this rank's own contribution out; rank 0 gets the reduction's identity.
+            Leave out this rank's own contribution; rank 0 gets the identity of the reduction.
         async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
+            Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         algorithm : str, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         deterministic : bool
-            Fold each element in rank order, so that the same input gives the same bits.
+            Combine the contributions in rank order, so that the same input gives the same bits.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -239,7 +240,7 @@ class Reductions(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """

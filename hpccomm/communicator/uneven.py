@@ -1,7 +1,7 @@
 """The collectives on blocks of different sizes.
 
-Counts are rows of axis 0, one number for each rank. ``None`` has the ranks exchange them first,
-which blocks, also with ``async_op=True``.
+Counts are numbers of rows along axis 0, one for each rank. With ``None`` the ranks exchange them first;
+this blocks, even with ``async_op=True``.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ SUM = ReduceOp.SUM
 
 
 class Uneven(Face):
-    """Every call is collective, with the rules of `Collectives`. The rows' shape is equal on all."""
+    """Every call is collective, with the rules of `Collectives`. Rows have the same shape on all ranks."""
 
     def all_gather_v(
         self,
@@ -31,15 +31,15 @@ class Uneven(Face):
         Parameters
         ----------
         x : array, shape ``(counts[rank], *rest)``
-            This rank's rows; it may be `out`'s block of this rank.
+            This rank's rows. It may be this rank's block of `out`.
         counts : sequence of int, optional
             Rows of each rank; the same on all ranks. None exchanges them first.
         out : array, shape ``(sum(counts), *rest)``, optional
-            Takes the result; None makes a new array.
+            The array for the result; None makes a new array.
         async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
+            Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         algorithm : str, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
@@ -54,7 +54,7 @@ class Uneven(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -87,18 +87,18 @@ class Uneven(Face):
         counts : sequence of int
             Rows of each rank; the same on all ranks.
         op : ReduceOp, premul_sum(factor) or callable
-            The reduction. A callable is commutative and elementwise, on two arrays; it may see
-            slices, in any order, and leaves them as they are.
+            The reduction. A callable must be a commutative elementwise function of two arrays. It
+            may be called on slices, in any order, and must not modify them.
         out : array, shape ``(counts[rank], *rest)``, optional
-            Takes the result; None makes a new array. It may be x's block of this rank.
+            The array for the result; None makes a new array. It may be this rank's block of x.
         async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
+            Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         algorithm : str, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         deterministic : bool
-            Fold each element in rank order, so that the same input gives the same bits.
+            Combine the contributions in rank order, so that the same input gives the same bits.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -111,7 +111,7 @@ class Uneven(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -152,11 +152,12 @@ class Uneven(Face):
         recv_counts : sequence of int, optional
             Rows from each rank. None exchanges them first, on all ranks.
         out : array, shape ``(sum(recv_counts), *rest)``, optional
-            Takes the result; None makes a new array. It may be x if as many rows come as go.
+            The array for the result; None makes a new array. It may be x if as many rows are received as
+            sent.
         async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
+            Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         algorithm : str, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
@@ -171,7 +172,7 @@ class Uneven(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -195,22 +196,22 @@ class Uneven(Face):
         algorithm: str | None = None,
         stream: object = None,
     ) -> Any:
-        """Collect every rank's rows at the root.
+        """Collect every rank's rows on the root.
 
         Parameters
         ----------
         x : array, shape ``(counts[rank], *rest)``
-            This rank's rows; at the root it may be `out`'s own block.
+            This rank's rows. On the root it may be this rank's block of `out`.
         root : int
             The rank that gets the result.
         counts : sequence of int, optional
             Rows of each rank; the same on all ranks. None exchanges them first.
         out : array, shape ``(sum(counts), *rest)``, optional
-            At the root, takes the result; None makes a new array. Not used elsewhere.
+            The array for the result on the root; None makes a new array. Other ranks do not use it.
         async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
+            Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         algorithm : str, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
@@ -220,12 +221,12 @@ class Uneven(Face):
         Returns
         -------
         array, shape ``(sum(counts), *rest)``, or None
-            At the root the rows of all ranks, by rank, elsewhere None; or a `Work`.
+            On the root the rows of all ranks, by rank; None on other ranks; or a `Work`.
 
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -248,24 +249,24 @@ class Uneven(Face):
         algorithm: str | None = None,
         stream: object = None,
     ) -> Any:
-        """Hand each rank its rows of the root's array.
+        """Give each rank its rows of the root's array.
 
         Parameters
         ----------
         x : array, shape ``(sum(counts), *rest)``, or None
-            At the root. Not used elsewhere.
+            On the root. Other ranks do not use it.
         root : int
-            The rank that has the data.
+            The rank whose data is sent.
         counts : sequence of int, optional
-            Rows of each rank; the same on all ranks. None takes them from the ranks' `out`; the
-            root's own may be None then, and gets what the others leave.
+            Rows of each rank; the same on all ranks. None takes them from `out` of each rank. The
+            root's own `out` may be None then; the root gets the rows that remain.
         out : array, shape ``(counts[rank], *rest)``, optional
-            Takes this rank's rows. Required but at the root, where None makes a new array and it
-            may be x's own block.
+            The array for this rank's rows. Required on all ranks except the root, where None makes a new
+            array and it may be the root's block of x.
         async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
+            Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         algorithm : str, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         stream : object, optional
@@ -280,7 +281,7 @@ class Uneven(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit; before anything is sent.
+            If an argument does not fit. Nothing has been sent then.
         CommunicationError
             If the call fails or its deadline passes.
         """

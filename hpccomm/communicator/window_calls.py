@@ -10,32 +10,31 @@ class Windows(Face):
     """Memory that other ranks read and write by themselves."""
 
     def window(self, x: Any) -> Window:
-        """Let all ranks read and write x by themselves. Collective; blocks until all may.
+        """Let all ranks read and write x without this rank taking part. Collective; blocks.
 
         Parameters
         ----------
         x : array
-            This rank's memory, C-contiguous and writable; of any shape and size, also on each rank
-            another one, and of the same dtype on all. From `empty` or any other. It lives at least as
-            long as the window.
+            This rank's memory, C-contiguous and writable, from `empty` or any other. Shape and size may
+            differ between ranks; the dtype must be the same. The window keeps it alive.
 
         Returns
         -------
         Window
-            To be closed by all ranks; `finalize` closes what is open.
+            All ranks must close it; `finalize` closes the windows that are still open.
 
         Raises
         ------
         UsageError
             If x does not fit here, or the backend has no one-sided communication.
         RankMismatch
-            On every other rank then, and on all ranks if their dtypes differ.
+            On the other ranks in that case, and on all ranks if their dtypes differ.
         CommunicationError
             If the call fails or its deadline passes.
 
         Examples
         --------
-        Each rank writes its number to its right neighbour, and tells it so.
+        Each rank writes its number to its right neighbour and signals it.
 
         >>> import hpccomm
         >>> import numpy as np
