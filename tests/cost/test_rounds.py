@@ -90,7 +90,9 @@ def test_what_nodes_share_by_hand():
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
-@pytest.mark.parametrize(("ranks", "per_node"), [(8, 8), (12, 4)])
+@pytest.mark.parametrize(
+    ("ranks", "per_node"), [(8, 4), pytest.param(12, 4, marks=pytest.mark.thorough), (8, 8)]
+)
 def test_two_channels_take_about_as_long_as_simulated(collective, algorithm, ranks, per_node):
     inner, across = Level(2e-6, 100e9, per_node, gap=1e-7), Level(5e-6, 25e9, 1, gap=2e-7)
     net = Network("test", ranks, per_node, 200e9, inner, across, copy=50e9, overhead=1e-6)

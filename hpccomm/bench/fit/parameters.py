@@ -158,15 +158,14 @@ def _starts(network: Network) -> Iterator[Network]:
     """Yield networks of which one is near enough: which paths are the longest depends on ratios."""
     yield network
     for bandwidth in (1e9, 1e10, 1e11, 1e12):
-        for latency, slower in ((1e-6, 1), (1e-5, 10)) if network.across else ((1e-6, 1),):
-            inner, across = network.inner, network.across
-            yield replace(
-                network,
-                reduce=bandwidth,
-                copy=bandwidth,
-                inner=inner and replace(inner, latency=1e-6, bandwidth=bandwidth),
-                across=across and replace(across, latency=latency, bandwidth=bandwidth / slower),
-            )
+        inner, across = network.inner, network.across
+        yield replace(
+            network,
+            reduce=bandwidth,
+            copy=bandwidth,
+            inner=inner and replace(inner, latency=1e-6, bandwidth=bandwidth),
+            across=across and replace(across, latency=1e-5, bandwidth=bandwidth / 10),
+        )
 
 
 def _walked(network: Network, measurements: Sequence[Measurement]) -> Floats:
