@@ -24,9 +24,10 @@ from hpccomm.contracts.transport import (
     Request,
     SharedMemory,
     Transport,
+    mismatch,
 )
 from hpccomm.dtypes import DType
-from hpccomm.errors import BufferMismatch, HpccommError, UsageError
+from hpccomm.errors import HpccommError, UsageError
 from hpccomm.memory.views import as_bytes
 from hpccomm.topology import Topology, arrange
 
@@ -120,10 +121,7 @@ class _Receive:
         if message is None:
             return False
         if message.nbytes != self._data.nbytes:
-            raise BufferMismatch(
-                f"rank {self._src} sent {message.nbytes} bytes, and the array takes "
-                f"{self._data.nbytes} bytes; give an array of the size that is sent"
-            )
+            raise mismatch(self._src, message.nbytes, self._data.nbytes)
         as_bytes(self._data)[:] = message
         return True
 

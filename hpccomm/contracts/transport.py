@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.dtypes import DType
+from hpccomm.errors import BufferMismatch
 
 CHANNELS = 16
 """Channels that tags tell apart, the control plane's among them."""
@@ -231,3 +232,16 @@ class Transport(Protocol):
             With `take`, if another message came.
         """
         ...
+
+
+def mismatch(src: int, arrived: int, expected: int) -> BufferMismatch:
+    """Return the error of a message of another size, or of another call."""
+    if arrived == expected:
+        return BufferMismatch(
+            f"rank {src} sent {arrived} bytes of another call; "
+            "make the same calls in the same order on all ranks"
+        )
+    return BufferMismatch(
+        f"rank {src} sent {arrived} bytes, and the array takes {expected} bytes; "
+        "give an array of the size that is sent"
+    )

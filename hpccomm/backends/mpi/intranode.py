@@ -19,10 +19,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hpccomm.backends.mpi.transport import CheckedTransport, mismatch
+from hpccomm.backends.mpi.transport import CheckedTransport
 from hpccomm.backends.mpi.types import block
-from hpccomm.contracts.transport import RECORD, Record, Request, SharedMemory, Steps
+from hpccomm.contracts.transport import RECORD, Record, Request, SharedMemory, Steps, mismatch
 from hpccomm.memory.views import as_bytes
+from hpccomm.runtime.waiting import completed
 
 DIRECT_BYTES = 256 << 10
 """From this size on, the note and the answer cost less than MPI's copy of a registered array."""
@@ -86,7 +87,7 @@ class NearbyTransport(CheckedTransport):
             if nbytes >= POSTED_BYTES or nbytes == NOTE_BYTES:
                 noted = super().isend(_note(FOLLOWS, nbytes, _NO_RECORD), dst, tag)
                 sent = super().isend(data, dst, tag)
-                return _polled(_complete(noted, sent))
+                return _polled(completed([noted, sent]))
             return super().isend(data, dst, tag)
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
@@ -110,7 +111,7 @@ class NearbyTransport(CheckedTransport):
             while number not in copied:
                 yield from self._hear(dst)
             copied.discard(number)
-            yield from _complete(sent)
+            yield from completed([sent])
             exposure.withdraw()
 
         return steps()
@@ -122,7 +123,7 @@ class NearbyTransport(CheckedTransport):
             yield False
             return
         number = np.empty(1, np.int64)
-        yield from _complete(message.Irecv([number, 1, MPI.INT64_T]).Test)
+        yield from completed([message.Irecv([number, 1, MPI.INT64_T]).Test])
         self._copied[dst].add(int(number[0]))
 
     def _taken(
@@ -139,7 +140,7 @@ class NearbyTransport(CheckedTransport):
         record = _NO_RECORD
         if nbytes == NOTE_BYTES:
             note = np.empty(NOTE_BYTES, np.uint8)
-            yield from _complete(message.Irecv([note, *block(NOTE_BYTES)]).Test)
+            yield from completed([message.Irecv([note, *block(NOTE_BYTES)]).Test])
             numbers = note[:-1].view(np.int64)
             number, nbytes, record = int(numbers[0]), int(numbers[1]), numbers[2:].copy()
             # The array is the next message and has this size, so the receive can be posted.
@@ -149,7 +150,7 @@ class NearbyTransport(CheckedTransport):
             into = data if fits else np.empty(nbytes, np.uint8)  # takes what is lost
             request = begin([into, *block(nbytes)])
             receives[1] = turn + 1
-            yield from _complete(request.Test)
+            yield from completed([request.Test])
         else:
             receives[1] = turn + 1
             try:
@@ -157,8 +158,8 @@ class NearbyTransport(CheckedTransport):
                     self._copy(src, record, data)
             finally:  # the sender waits for the answer even if the copy failed
                 answer = np.array([number])
-                yield from _complete(
-                    self._comm.Isend([answer, 1, MPI.INT64_T], src, self._answers).Test
+                yield from completed(
+                    [self._comm.Isend([answer, 1, MPI.INT64_T], src, self._answers).Test]
                 )
         if not fits:
             raise mismatch(src, nbytes, data.nbytes)
@@ -182,12 +183,6 @@ def _note(number: int, nbytes: int, record: Record) -> NDArray[np.uint8]:
     numbers[:2] = number, nbytes
     numbers[2:] = record
     return note
-
-
-def _complete(*requests: Request) -> Steps:
-    for request in requests:
-        while not request():
-            yield False
 
 
 def _polled(steps: Steps) -> Request:

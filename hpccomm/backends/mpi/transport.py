@@ -5,16 +5,18 @@ posted that a message of another size could match.
 """
 
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpccomm.backends.mpi.types import INT_MAX, block
-from hpccomm.contracts.transport import CALLS, CHANNELS, Request, SharedMemory
-from hpccomm.errors import BufferMismatch
+from hpccomm.contracts.transport import CALLS, CHANNELS, Request, SharedMemory, mismatch
 from hpccomm.runtime.lifetime import keep
+
+if TYPE_CHECKING:
+    from hpccomm.errors import BufferMismatch
 
 TAGS = CHANNELS * CALLS
 """`SizedTransport` takes tags below this."""
@@ -137,16 +139,3 @@ class SizedTransport:
         lost = np.empty(arrived, np.uint8)
         keep(message.Irecv([lost, *block(arrived)]), lost)
         raise mismatch(src, arrived, nbytes)
-
-
-def mismatch(src: int, arrived: int, expected: int) -> BufferMismatch:
-    """Return the error of a message of another size, or of another call."""
-    if arrived == expected:
-        return BufferMismatch(
-            f"rank {src} sent {arrived} bytes of another call; "
-            "make the same calls in the same order on all ranks"
-        )
-    return BufferMismatch(
-        f"rank {src} sent {arrived} bytes, and the array takes {expected} bytes; "
-        "give an array of the size that is sent"
-    )

@@ -4,7 +4,7 @@ import ctypes
 import uuid
 from typing import NamedTuple
 
-from hpccomm.memory.cuda.library import cupy
+from hpccomm.memory.cuda.library import cupy, driver_library
 
 _UUID_BYTES = 16
 
@@ -70,9 +70,8 @@ def _uuid_of(device: int) -> bytes:
 
     CuPy reads the UUID like a C string, which truncates it at a zero byte.
     """
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
+    driver = driver_library()
+    if driver is None:
         return b""
     handle = ctypes.c_int()
     found = (ctypes.c_ubyte * _UUID_BYTES)()

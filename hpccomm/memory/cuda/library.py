@@ -1,5 +1,6 @@
 """CuPy, found when it is first needed."""
 
+import ctypes
 import importlib.util
 from functools import cache
 from types import ModuleType
@@ -60,3 +61,12 @@ def cupy() -> Any:
     if module is None:
         raise BackendUnavailable(why)
     return module
+
+
+@cache
+def driver_library() -> ctypes.CDLL | None:
+    """Return CUDA's driver library, or None if there is none."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None

@@ -4,12 +4,11 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, TypeGuard
 
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda.arrays import CUPY, INTERFACE, TORCH, kind_of
-from hpccomm.memory.cuda.library import cupy
+from hpccomm.memory.cuda.library import cupy, driver_library
 
 NOT_READY = 600
 """cudaErrorNotReady."""
@@ -161,14 +160,6 @@ def capture_query() -> Callable[[int], bool]:
     return query
 
 
-@cache
-def _driver() -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-
-
 def look_from_here(device: int) -> None:
     """Prepare this thread, which is hpccomm's own, to query events of a device at any time.
 
@@ -177,7 +168,7 @@ def look_from_here(device: int) -> None:
     capture unless the mode of this thread is "relaxed".
     """
     cupy().cuda.runtime.setDevice(device)
-    driver = _driver()
+    driver = driver_library()
     if driver is not None:
         relaxed = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED; the former mode is left there
         driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(relaxed))
@@ -185,7 +176,7 @@ def look_from_here(device: int) -> None:
 
 def _has_context(device: int) -> bool:
     """Return whether this process has used a device; True if the driver cannot be called."""
-    driver = _driver()
+    driver = driver_library()
     if driver is None:
         return True
     flags, active = ctypes.c_uint(), ctypes.c_int()
