@@ -22,7 +22,7 @@ class Flag:
     field : str
         The field of `Config` or `Options` that takes the value; by default it has the flag's name.
     required : bool
-        Whether it must be given.
+        Whether the flag is mandatory.
     """
 
     usage: str

@@ -84,9 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status.
     """
     _open_closed_streams()
-    given = list(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        verb, arguments = _parse(given)
+        verb, arguments = _parse(words)
         status: int = verb.run(arguments)
     except KeyboardInterrupt:
         place = launched()
@@ -118,7 +118,7 @@ def _fail(error: HpccommError) -> int:
 
 
 def _say(text: str) -> None:
-    # Where standard error takes nothing either, the exit status has to tell.
+    # If standard error cannot be written either, only the exit status reports it.
     with contextlib.suppress(OSError):
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -144,7 +144,7 @@ def _forget_unwritten() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _parse(given: list[str]) -> tuple[ModuleType, argparse.Namespace]:
+def _parse(words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
     parser = Parser(
         prog="hpccomm",
         description="Collective communication under MPI: measured, verified, recorded.",
@@ -154,7 +154,7 @@ def _parse(given: list[str]) -> tuple[ModuleType, argparse.Namespace]:
     )
     parser.add_argument("--version", action="version", version=f"hpccomm {hpccomm.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs")
-    used = next((text for text in given if not text.startswith("-")), None)
+    used = next((text for text in words if not text.startswith("-")), None)
     module = None
     for name, (home, summary) in VERBS.items():
         verb_parser = verbs.add_parser(
@@ -166,7 +166,7 @@ def _parse(given: list[str]) -> tuple[ModuleType, argparse.Namespace]:
         if name == used:
             module = import_module(home)
             module.configure(verb_parser)
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(words)
     assert module is not None  # without a known verb the parser has raised
     return module, arguments
 

@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Measure collectives on host or device arrays, the way nccl-tests does, and verify what they did.
 
-The flags are nccl-tests', with its meanings and defaults, and so is the table. One table is
+The flags and the table are those of nccl-tests, with its meanings and defaults. One table is
 printed for each combination of collective, backend and algorithm. The printed time is that of a
-block of repetitions back to back, divided by their number. What is verified is what timed
-repetitions left: out of place the last one, in place the first and a random one.
+block of repetitions back to back, divided by their number. Verified are the results of timed
+repetitions: out of place those of the last one, in place those of the first and a random one.
 
-What comes of `all` or of a list and does not exist, such as avg on bool or an algorithm on a
-collective that lacks it, is skipped and listed in the header. Named alone, it is refused.
+Combinations of `all` or of a list that do not exist, such as avg on bool or an algorithm on a
+collective that lacks it, are skipped, and the header lists them. Requested alone, they are an error.
 
-The exit status is 0 if all is right, 1 if a result is wrong (rank, index, expected and got are on
-standard error), 2 if it could not be done: misuse, configuration, a file, a failed communication.
+The exit status is 0 if everything is right, 1 if a result is wrong (rank, index, expected and actual
+value are on standard error), and 2 if the command failed: wrong usage or configuration, a file, a
+failed communication.
 """
 
 EXAMPLES = """\

@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _name(shown: "Subject", args: argparse.Namespace) -> str:
-    """Return a name that tells apart the pictures of one folder: what is drawn, and what was given."""
+    """Return a name that differs between pictures of one folder: what is drawn, and the flags."""
     words = [shown.algorithm, shown.collective, str(shown.size)]
     usual = {"root": None, "count": None, "segment": None, "channels": 1, "nodes": 1}
     for name, default in usual.items():

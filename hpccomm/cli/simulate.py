@@ -41,7 +41,7 @@ examples:
 """
 
 MOST_RANKS = 1 << 20
-"""Each takes memory and a line of the results file, whatever the model."""
+"""Each takes memory and a line of the results file, with any model."""
 
 _SECONDS = "seconds, 0 or more, such as 1e-4"
 

@@ -1,4 +1,4 @@
-"""Rows as CSV, each with the facts of its run that tell it from the rows of other runs."""
+"""Rows as CSV, each with the facts that identify its run."""
 
 import csv
 import dataclasses

@@ -1,4 +1,4 @@
-"""What is to be said of a stored run beside its table."""
+"""The facts of a stored run as comment lines, which stand above its table."""
 
 import shlex
 from collections.abc import Sequence

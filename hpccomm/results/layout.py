@@ -63,7 +63,7 @@ STATE_TYPE = np.dtype([(name, _hdf5_type(kind)) for name, kind, _ in STATE])
 
 @dataclass(frozen=True, slots=True)
 class ReservedSpace:
-    """Where a run that is being measured may write, in bytes from the start of the file.
+    """The space that a run fills while it is measured, in bytes from the start of the file.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ def reserved_bytes(rows: int, repetitions: int, ranks: int) -> int:
 
 
 def reserve(run: h5py.Group, rows: int, repetitions: int, ranks: int) -> ReservedSpace:
-    """Create ``rows``, ``samples`` and ``state`` with room for a run that is to be measured.
+    """Create ``rows``, ``samples`` and ``state`` with reserved space for a run.
 
     The space is allocated at once and has no index that could grow: that is what makes it safe to
     fill while nobody has the file open.
@@ -150,10 +150,10 @@ def group(parent: h5py.Group, name: str) -> h5py.Group:
     KeyError, ValueError
         If it is not there, or something else is.
     """
-    found = parent[name]
-    if not isinstance(found, h5py.Group):
-        raise ValueError(f"{found.name} is not a group")
-    return found
+    member = parent[name]
+    if not isinstance(member, h5py.Group):
+        raise ValueError(f"{member.name} is not a group")
+    return member
 
 
 def dataset(run: h5py.Group, name: str) -> h5py.Dataset:
@@ -164,11 +164,11 @@ def dataset(run: h5py.Group, name: str) -> h5py.Dataset:
     KeyError, ValueError
         If it is not there, or something else is.
     """
-    found = run[name]
+    member = run[name]
     kind, dimensions = _DATASETS[name]
-    if not isinstance(found, h5py.Dataset) or (found.dtype, found.ndim) != (kind, dimensions):
-        raise ValueError(f"{found.name} is not what hpccomm writes there")
-    return found
+    if not isinstance(member, h5py.Dataset) or (member.dtype, member.ndim) != (kind, dimensions):
+        raise ValueError(f"{member.name} is not what hpccomm writes there")
+    return member
 
 
 _DATASETS = {

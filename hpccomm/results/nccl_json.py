@@ -31,7 +31,7 @@ def document(
     rows : sequence of Row
         Its rows, in order.
     samples : callable, optional
-        Gives the seconds ``(repetitions, ranks)`` of the row at an index, or None; asked only if
+        Gives the seconds ``(repetitions, ranks)`` of the row at an index, or None; called only if
         the run reports statistics over its repetitions.
     ended : datetime, optional
         When the run ended; without it the document has no ``end_time``.
@@ -42,7 +42,7 @@ def document(
     -----
     nccl-tests writes a truth value as the string ``"true"`` or ``"false"``, the root as a string
     and not-a-number as ``"nan"``; so does this. Its ``experiment_name``, which nccl-tests mostly
-    leaves empty, tells the tables of a run apart: collective, backend and algorithm.
+    leaves empty, identifies the tables of a run: collective, backend and algorithm.
     """
     wrong, bandwidth = table.summary(rows)
     result: dict[str, Any] = {

@@ -68,7 +68,7 @@ class Run:
 
 
 def read(path: str | os.PathLike[str]) -> list[Run]:
-    """Read the runs of a results file, oldest first. The samples are read when they are asked for.
+    """Read the runs of a results file, oldest first. Samples are read only by `Run.samples`.
 
     A file whose run was killed, or is being written, can be read as well.
 

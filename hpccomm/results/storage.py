@@ -1,4 +1,4 @@
-"""A results file as a whole: told from other files, locked, and replaced by its next version.
+"""A results file as a whole: recognised, locked, and replaced by its next version.
 
 The structure of a file on disk never changes. Whatever needs another structure (a further run, more
 room, the compressed form) is built in ``FILE.partial`` beside it, flushed to the disk, and renamed
@@ -158,7 +158,7 @@ def _check_schema(path: Path, file: h5py.File) -> None:
 
 
 def claim(path: Path) -> FileIO | None:
-    """Open and lock the file that is to be written to; return None if there is none yet.
+    """Open and lock the file to write to; return None if there is none yet.
 
     Raises
     ------
@@ -282,7 +282,7 @@ def _start(file: FileIO, size: int) -> None:
     """Write an empty HDF5 file and have the file system allocate `size` bytes for it.
 
     HDF5 does not survive a full disk: it complains at every later step and may crash at exit. So
-    the space is taken before HDF5 writes, and the operating system is asked, which says it plainly.
+    the operating system allocates the space before HDF5 writes, and reports a full disk plainly.
     """
     with h5py.File("empty", "w", driver="core", backing_store=False, libver=_FORMAT) as empty:
         empty.flush()

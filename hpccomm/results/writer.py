@@ -1,4 +1,4 @@
-"""Writing a run: every row is in the file when `Writer.append` returns, whatever kills the job.
+"""Writing a run: every row is in the file when `Writer.append` returns, even if the job is then killed.
 
 HDF5 changes several places of a file to add one row, and a process killed between two of them can
 leave a file that no longer opens. So HDF5 never changes the file while the run is measured. It lays
@@ -38,12 +38,12 @@ _log = logging.getLogger(__name__)
 MOST_RESERVED = 256 << 20
 """Bytes that a run takes at first for its rows, and for its samples, however many it expects.
 
-A run may end long before what was asked for, as those without an end do.
+A run may end long before its expected rows are written, as endless runs do.
 """
 
 
 class Writer:
-    """Adds one run to a results file. For rank 0 alone; blocks for the file system only.
+    """Adds one run to a results file. Only for rank 0; blocks only for the file system.
 
     A context manager: leaving it ends the run, as failed if by an exception.
 
@@ -247,7 +247,7 @@ class Writer:
                 view, address = view[done:], address + done
 
     def _grow(self, rows: int, repetitions: int) -> None:
-        """Make room for at least so many rows and rows of samples, with some to spare."""
+        """Reserve space for at least so many rows and rows of samples, and more."""
         space = self._space
         rows = space.rows if rows <= space.rows else 2 * rows
         repetitions = space.repetitions if repetitions <= space.repetitions else 2 * repetitions

@@ -384,5 +384,7 @@ def test_a_communicator_of_host_arrays_has_no_device_memory():
     from hpccomm.bench.perf.device_memory import DeviceMemory
 
     alone = SimpleNamespace(backends={"host": "another's", "cuda": None}, device=0)
-    with pytest.raises(BackendUnavailable, match="over another's: it communicates host arrays"):
+    with pytest.raises(
+        BackendUnavailable, match="over another's: it communicates only host arrays"
+    ):
         DeviceMemory(alone, options("all_reduce").config, 0)

@@ -71,7 +71,7 @@ def test_help_says_what_can_be_given_and_what_is_by_default():
         "bxor; or all (default sum)",
         "repetitions (default 20)",
         "smallest size (default 32M)",
-        "The exit status is 0 if all is right, 1 if a result is wrong",
+        "The exit status is 0 if everything is right, 1 if a result is wrong",
     ):
         assert said in text
 

@@ -1,6 +1,10 @@
 """`hpccomm perf`: collectives measured the way nccl-tests does, and verified.
 
-`flags` says what can be asked for, `sizes` which sizes that means, `collectives` what each
-collective moves, `patterns` and `verification` what the arrays hold before and must hold after,
-`timing` how a block of repetitions is timed, `sweep` runs a table of them, `report` writes it down.
+- `flags` describes the flags, `options` holds their values, and `sizes` the sizes to measure.
+- `collectives` describes how each collective is called, and `layouts` what its arrays hold.
+- `cases` and `blocks` list the lines and the tables of a run.
+- `memory_kind`, with `host_memory` and `device_memory`, holds the arrays.
+- `patterns` and `verification` fill arrays with known data and check the results.
+- `measure` measures one case, `timing` times a block of repetitions.
+- `sweep` runs all tables, and `report` writes them.
 """

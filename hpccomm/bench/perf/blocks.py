@@ -1,4 +1,4 @@
-"""Which tables a run prints, and what stands in each: decided before anything is measured."""
+"""Which tables a run prints, and their lines: decided before anything is measured."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class PerfTable:
     Attributes
     ----------
     source : int
-        Number of the backend, as they were asked for.
+        Number of the backend, in the order of the options.
     backend : str
         As it is printed.
     collective : Benchmark
@@ -59,12 +59,12 @@ class PerfTable:
 
 
 class TablePlan:
-    """The tables of a run, found out backend by backend.
+    """The tables of a run, collected backend by backend.
 
     Parameters
     ----------
     options : Options
-        What was asked for.
+        The options of the run.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class TablePlan:
         Parameters
         ----------
         number : int
-            The backend's, as they were asked for.
+            The backend's, in the order of the options.
         comm : Communicator
             Over it.
         memory : MemoryKind
@@ -124,12 +124,12 @@ class TablePlan:
         self, comm: "Communicator", memory: MemoryKind, collective: Benchmark
     ) -> Iterator[tuple[str, tuple[Pair, ...]]]:
         """Yield the algorithms of a collective, and the pairs that each applies to."""
-        asked, pairs = self._options.algorithms, self._options.pairs(collective)
-        if asked is None or not collective.algorithms:
+        requested, pairs = self._options.algorithms, self._options.pairs(collective)
+        if requested is None or not collective.algorithms:
             yield _by_default(comm, memory, collective, pairs), pairs
             return
-        every = ALL in asked
-        for algorithm in policy.NAMES if every else asked:
+        every = ALL in requested
+        for algorithm in policy.NAMES if every else requested:
             if every and algorithm == AUTO:
                 continue  # it takes one of the others
             fails = _failures(comm, memory, collective, pairs, algorithm)
@@ -150,13 +150,13 @@ class TablePlan:
         Raises
         ------
         UsageError
-            If an algorithm applies to nothing that was asked for, or nothing can be recorded.
+            If an algorithm applies to none of the collectives, or nothing can be recorded.
         """
         if self._unrecorded and not self._tables:
             raise UsageError(self._unrecorded[0])
-        asked = self._options.algorithms or ()
-        for algorithm in asked:
-            if algorithm not in self._used and ALL not in asked:
+        requested = self._options.algorithms or ()
+        for algorithm in requested:
+            if algorithm not in self._used and ALL not in requested:
                 names = ", ".join(collective.name for collective in self._options.collectives)
                 why = self._refused.get(algorithm, f"{names} takes no algorithm")
                 raise UsageError(f"--algorithm {algorithm}: {why}")
@@ -172,7 +172,7 @@ def _failures(
 ) -> dict[Pair, str]:
     """Return the pairs that an algorithm does not apply to, and why.
 
-    What applies depends neither on the size nor on the root, so empty arrays and root 0 tell.
+    Whether it applies depends neither on the size nor on the root: empty arrays and root 0 suffice.
     """
     fails: dict[Pair, str] = {}
     if algorithm == AUTO:
@@ -188,7 +188,7 @@ def _failures(
 def _by_default(
     comm: "Communicator", memory: MemoryKind, collective: Benchmark, pairs: Sequence[Pair]
 ) -> str:
-    """Return the algorithm of a table for which none is asked: the variable's where it applies.
+    """Return the algorithm of a table if the flag is not given: the variable's if it applies.
 
     A table has one algorithm, so the variable holds for a table only if it does for every line.
     """

@@ -59,7 +59,7 @@ class PerfCase:
 
 @dataclass(frozen=True, slots=True)
 class SweepSegment:
-    """The lines of a table that differ in size alone.
+    """The lines of a table that differ only in size.
 
     Attributes
     ----------

@@ -52,7 +52,7 @@ class DeviceMemory:
     def __init__(self, comm: "Communicator", config: Config, timeout: float) -> None:
         backend = comm.backends["cuda"]
         if backend is None or comm.device is None:
-            why = library.unavailable() or "it communicates host arrays alone"
+            why = library.unavailable() or "it communicates only host arrays"
             raise BackendUnavailable(
                 f"device arrays cannot be measured over {comm.backends['host']}: {why}"
             )
@@ -96,14 +96,14 @@ class DeviceMemory:
     def versions(self) -> dict[str, str]:
         """Return the versions of CuPy, CUDA and, where it is used, NCCL."""
         device = identify(self._device)
-        found = {
+        result = {
             "cupy": str(self._cupy.__version__),
             "cuda_driver": device.driver,
             "cuda_runtime": device.runtime,
         }
         if self._backend == NCCL:
-            found["nccl"] = version_text(self._cupy.cuda.nccl.get_version())
-        return found
+            result["nccl"] = version_text(self._cupy.cuda.nccl.get_version())
+        return result
 
     def room(self) -> tuple[str, int]:
         """Return this rank's device, and the bytes that are free on it."""
@@ -113,7 +113,7 @@ class DeviceMemory:
         return f"device {identify(self._device).pci} of {facts.host()}", self._memory()[0]
 
     def in_use(self) -> int:
-        """Return the bytes of the device that are in use, by whatever runs on it."""
+        """Return the bytes of the device that are in use by all programs."""
         free, total = self._memory()
         return total - free
 
@@ -277,7 +277,7 @@ class DeviceMemory:
             for call in calls:
                 call()
         except BaseException:
-            with suppress(self._runtime.CUDARuntimeError):  # the first error is the one to tell
+            with suppress(self._runtime.CUDARuntimeError):  # the first error is raised
                 self._stream.end_capture()
             raise
         return self._stream.end_capture()

@@ -1,4 +1,4 @@
-"""Who, where and with what a run is made."""
+"""The facts of a run: who makes it, where, and with what."""
 
 import getpass
 import os
@@ -38,7 +38,7 @@ def run_info(
     config : Config
         The settings.
     skipped : tuple of str
-        What is left out because it does not exist.
+        What is skipped because it does not exist.
     arguments : tuple of str
         The command line.
     launcher : str
@@ -46,7 +46,7 @@ def run_info(
     device : DeviceDescription
         This rank's device.
     versions : mapping of str to str, optional
-        Of what is used besides what every run needs.
+        Versions of libraries that not every run uses.
     """
     ranks = comm.all_gather_object((_rank_info(comm, device), device.more))
     return RunInfo(
@@ -113,11 +113,11 @@ def versions() -> dict[str, str]:
 
 
 def _versions(comm: "Communicator") -> dict[str, str]:
-    found = versions()
+    result = versions()
     if comm.mpi_comm is not None:
         from mpi4py import MPI
 
         name, number = MPI.get_vendor()
-        found["mpi4py"] = metadata.version("mpi4py")
-        found["mpi"] = f"{name.replace(' ', '')}-{'.'.join(map(str, number))}"
-    return found
+        result["mpi4py"] = metadata.version("mpi4py")
+        result["mpi"] = f"{name.replace(' ', '')}-{'.'.join(map(str, number))}"
+    return result

@@ -43,15 +43,15 @@ class HostMemory:
         return np.empty(count, dtype)
 
     def description(self) -> DeviceDescription:
-        """Return what the header says of this rank: nothing besides host memory."""
+        """Return this rank's device for the header: host memory."""
         return ON_HOST
 
     def versions(self) -> dict[str, str]:
-        """Return no versions besides those that every run has."""
+        """Return no versions: host arrays need no further libraries."""
         return {}
 
     def room(self) -> tuple[str, int]:
-        """Return this node's name, and the bytes that can be had on it."""
+        """Return this node's name, and the bytes available on it."""
         return facts.host(), memory_use.available()
 
     def in_use(self) -> int:
@@ -79,7 +79,7 @@ class HostMemory:
         self._slots[slot][:nbytes] = 0
 
     def spread(self, slot: int, first: int, nbytes: int, times: int) -> None:
-        """Repeat bytes of a slot right behind themselves until they are there so many times."""
+        """Repeat bytes of a slot behind themselves until there are `times` copies of them."""
         every = self._slots[slot][first : first + times * nbytes].reshape(times, nbytes)
         every[1:] = every[0]
 

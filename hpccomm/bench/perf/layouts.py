@@ -137,7 +137,7 @@ def uneven_exchange(size: int, itemsize: int, member: Member) -> Layout:
     rank, ranks = member.rank, member.ranks
     n = _block(size, itemsize, ranks)
     total = n * ranks * itemsize
-    # One row is enough: what a rank sends depends on the distance alone.
+    # One row is enough: what a rank sends depends only on the distance.
     by_distance = [uneven_bytes(total, 0, peer, ranks) // itemsize for peer in range(ranks)]
     send = tuple(by_distance[(peer - rank) % ranks] for peer in range(ranks))
     recv = tuple(by_distance[(rank - peer) % ranks] for peer in range(ranks))

@@ -1,7 +1,7 @@
 """One measurement on one rank: arrays laid out, filled, a block timed, results compared.
 
 Repetitions walk over the arrays the way nccl-tests' do: a case smaller than the largest size uses
-another part of them each time, so that small sizes do not measure the cache alone. The repetitions
+another part of them each time, so that small sizes do not only measure the cache. The repetitions
 that are verified have arrays to themselves, which nothing else has written since they were prepared:
 what is compared is what these timed repetitions left behind.
 """
@@ -81,7 +81,7 @@ class CaseRunner:
     Parameters
     ----------
     comm : Communicator
-        Whose collectives are measured. Every rank makes a bench and calls the same on it.
+        Whose collectives are measured. Every rank makes a runner and calls the same on it.
     memory : MemoryKind
         The arrays, allocated.
     config : Config
@@ -89,7 +89,7 @@ class CaseRunner:
     algorithm : str
         Passed to the calls that take one.
     samples : bool
-        Whether every repetition is to be timed.
+        Whether to time every repetition.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class CaseRunner:
         self._memory = memory
         self._samples = samples
         self._config = config
-        # Always said, since it comes before HPCCOMM_ALGORITHM: what the table names is what runs.
+        # Always passed, since it overrides HPCCOMM_ALGORITHM: the table names what runs.
         self._how = {"algorithm": algorithm}
         self._operations = config.iterations * config.aggregated_iterations
 
@@ -137,7 +137,7 @@ class CaseRunner:
             operations = self._all_in_place(case, layout, data, checks)
         else:
             operations = self._all_apart(case, layout, data, checks)
-        # One operation ahead of the block: whatever is done on first use is then done.
+        # One operation ahead of the block does what is needed on first use.
         ahead = (
             self._operation(case, layout, (2, 0), (2, 0))
             if in_place

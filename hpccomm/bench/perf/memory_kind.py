@@ -1,4 +1,4 @@
-"""What is different between measuring arrays in host and in device memory."""
+"""The interface of host memory and device memory to what is measured in them."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -21,7 +21,7 @@ Array = Any
 
 
 class DeviceDescription(NamedTuple):
-    """What a header says of one rank's device, in the fields of `RankInfo` and besides."""
+    """One rank's device in the header: the fields of `RankInfo`, and more."""
 
     device: int
     device_hex: str
@@ -42,7 +42,7 @@ class MemoryKind(Protocol):
     name : str
         `HOST` or `DEVICE`.
     usage : str
-        Title of the line that tells the memory in use.
+        Title of the line that reports the memory in use.
     at_once : bool
         Whether a batch is carried out at once, so that its operations need arrays of their own.
     multiplies : bool
@@ -63,19 +63,19 @@ class MemoryKind(Protocol):
         ...
 
     def some(self, count: int, dtype: DType) -> Array:
-        """Return an array like those that are measured; what it holds does not matter."""
+        """Return an array like those that are measured; its contents do not matter."""
         ...
 
     def description(self) -> DeviceDescription:
-        """Return what the header says of this rank. Local."""
+        """Return this rank's device for the header. Local."""
         ...
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of what such arrays need besides. Local."""
+        """Return the versions of the libraries that only such arrays need. Local."""
         ...
 
     def room(self) -> tuple[str, int]:
-        """Return where memory is taken from, named for people, and the bytes to be had there."""
+        """Return the name of where memory is taken from, and the bytes available there."""
         ...
 
     def in_use(self) -> int:
@@ -99,7 +99,7 @@ class MemoryKind(Protocol):
         ...
 
     def spread(self, slot: int, first: int, nbytes: int, times: int) -> None:
-        """Repeat bytes of a slot right behind themselves until they are there so many times."""
+        """Repeat bytes of a slot behind themselves until there are `times` copies of them."""
         ...
 
     def copy(self, out: Array, x: Array) -> None:
@@ -125,7 +125,7 @@ class MemoryKind(Protocol):
         ...
 
     def time(self, operations: Sequence[Call], samples: bool) -> Timed:
-        """Time a block of operations, and each repetition if `samples` are asked for.
+        """Time a block of operations, and each repetition if `samples` is true.
 
         Collective; blocks until all is done.
         """

@@ -60,7 +60,7 @@ class Need:
     node : int
         Its node.
     where : str
-        What of the node has the memory: its name, or a device of it.
+        Where on the node the memory is: the name of the node, or a device of it.
     needed, available : int
         Bytes that the rank will take, and that are there for all ranks that take them from there.
     """
@@ -104,7 +104,7 @@ def require(needs: Sequence[Need], largest: int, batched: int = 1) -> None:
 
 
 def available() -> int:
-    """Return the bytes that can be had on this node: what the kernel, and a container's limit, give."""
+    """Return the bytes available on this node, within the limits of its control groups."""
     free = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")]
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
@@ -143,7 +143,7 @@ def left_by_groups(system: Path) -> list[int]:
         if controller not in groups:
             continue
         innermost = PurePosixPath(groups[controller].lstrip("/"))
-        # In a container the path may be the host's; the groups that can be seen are asked.
+        # In a container the path may be the host's; only visible groups are read.
         for group in (innermost, *innermost.parents):
             home = system / mount / group
             try:
@@ -172,7 +172,7 @@ class Usage:
         self._before = 0
 
     def note(self, stage: str, amount: int) -> None:
-        """End a stage, after which so many bytes are in use."""
+        """End a stage, after which `amount` bytes are in use."""
         added = amount - self._before
         self.stages[stage] = max(added, self.stages.get(stage, added))
         self._before = amount

@@ -86,7 +86,7 @@ class Options:
 
     @property
     def samples(self) -> bool:
-        """Whether the time of every repetition is wanted, and not that of the block alone."""
+        """Whether to time every repetition, and not only the block."""
         return self.config.per_iter_timing or self.output is not None
 
     def device_flags(self) -> tuple[str, ...]:

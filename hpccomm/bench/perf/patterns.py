@@ -44,7 +44,7 @@ BLOCK = 1 << 14
 
 
 def _significand(dtype: DType) -> int:
-    """Return the bits of a float's significand: integers of so many bits are exact."""
+    """Return the bits of a float's significand: integers with that many bits are exact."""
     return int(_format(dtype).nmant) + 1
 
 
@@ -173,7 +173,7 @@ def _owner(mask: Callable[[Array, Array], Array], read: Callable[[Array, DType],
 
 
 def _real_for(precision: int) -> DType:
-    """Return the float in which integers of so many bits are exact."""
+    """Return a float in which integers with `precision` bits are exact."""
     return np.dtype(np.float32 if precision <= 24 else np.float64)
 
 

@@ -13,7 +13,7 @@ ALL = "all"
 ALL_ROOTS = -1
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-# What nccl-tests reads with scanf, but for signs, hexadecimal and further letters.
+# What nccl-tests reads with scanf, except signs, hexadecimal and further letters.
 _SIZE = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:E\+?\d\d?)?) *([KMG]?)", re.IGNORECASE | re.ASCII)
 _INTEGER = re.compile(r"[+-]?(?:0x[0-9a-f]+|\d+)", re.IGNORECASE | re.ASCII)
 
@@ -29,7 +29,7 @@ def size(text: str) -> int:
 
 
 def check_segment(nbytes: int) -> None:
-    """Raise unless something moves in a segment of so many bytes, as ``--segment`` gives them.
+    """Raise unless a segment of `nbytes` bytes, the value of ``--segment``, can move something.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def switch(text: str) -> bool:
 
 
 def only(neutral: int, why: str) -> Callable[[str], int]:
-    """Return a reader for a flag that has no effect here; it accepts `neutral` alone."""
+    """Return a reader for a flag that has no effect here; it accepts only `neutral`."""
 
     def read(text: str) -> int:
         if text != str(int(neutral)):
@@ -117,7 +117,7 @@ def file(text: str) -> Path:
 
 
 def json_file(text: str) -> Path:
-    """Read the name of a file whose suffix says what it is to hold."""
+    """Read the name of a JSON file."""
     if not text.lower().endswith(".json"):
         raise argparse.ArgumentTypeError(
             f"{text!r} has no known suffix; JSON is what can be written: give a name ending in .json"

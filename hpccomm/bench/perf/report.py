@@ -1,4 +1,4 @@
-"""What a run writes: the table, CSV, nccl-tests' JSON, the results file. On rank 0 alone."""
+"""The output of a run: the table, CSV, nccl-tests' JSON, the results file. Only on rank 0."""
 
 import itertools
 import json
@@ -102,7 +102,7 @@ class Report:
         self._print(table.heading(self._columns))
 
     def add(self, halves: Sequence[tuple[Row, Samples]], wrong: Sequence[str]) -> None:
-        """Add one line: the row out of place and the row in place, or the first alone.
+        """Add one line: the row out of place and the row in place, or only the first.
 
         Parameters
         ----------
@@ -227,8 +227,8 @@ def _put(file: TextIO, text: str) -> None:
 def terminal() -> TextIO | None:
     """Return the terminal that the job was started from and that waits for it, if there is one.
 
-    Standard error is asked first; standard output tells nothing, since Open MPI gives every rank's
-    a terminal. Below a launcher the process or its parent is of the terminal's foreground group; a
+    Standard error is checked first. Standard output does not help, since Open MPI gives every rank a
+    terminal there. Below a launcher the process or its parent is of the terminal's foreground group; a
     batch job or a job in the background writes nothing to anybody's terminal.
     """
     if sys.stderr.isatty():
@@ -284,7 +284,7 @@ def _open_csv(path: Path) -> TextIO:
     """Open a file to add rows to; a new one gets the heading."""
     heading = csv_text.heading()
     try:
-        # Whatever bytes are there are read, to be told from rows.
+        # Any bytes can be read, so that a file of something else is recognised.
         file = path.open("a+", newline="", encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise _refused(path, error) from None

@@ -13,9 +13,9 @@ class Sizes:
     smallest, largest : int
         Bytes.
     factor : int
-        Each size is so many times the one before; 0 if they grow by `step`.
+        Factor between a size and the next; 0 if they grow by `step`.
     step : int
-        Each size is so many bytes above the one before; 0 if they grow by `factor`.
+        Bytes between a size and the next; 0 if they grow by `factor`.
     """
 
     smallest: int

@@ -1,4 +1,4 @@
-"""Where the communicators of a run come from, and which kind of arrays they are given.
+"""Where the communicators of a run come from, and in which kind of memory its arrays are.
 
 NCCL and MPI are never both in use on a device, so a run over both has one communicator after the
 other: each is opened once to see what it can do, and once more to measure.
@@ -25,7 +25,7 @@ class CommSource:
     Attributes
     ----------
     backend : str
-        As it was asked for.
+        As requested.
     opened : callable
         Gives the communicator as a context manager. Collective; blocks.
     """
@@ -39,14 +39,14 @@ def kept(comm: "Communicator", backend: str = AUTO) -> CommSource:
     return CommSource(backend, lambda: nullcontext(comm))
 
 
-def kind_of_arrays(sources: Sequence[CommSource], asked: str) -> str:
+def kind_of_arrays(sources: Sequence[CommSource], arrays: str) -> str:
     """Return where the arrays of a run lie: `HOST` or `DEVICE`. Collective; blocks.
 
-    Unless it is asked for, they are in device memory where a backend is NCCL by name, or is the best
-    that there is and NCCL is part of it.
+    With ``auto`` they are in device memory if a backend is NCCL by name, or is ``auto`` and NCCL is part
+    of what it found.
     """
-    if asked != AUTO:
-        return asked
+    if arrays != AUTO:
+        return arrays
     if any(source.backend == NCCL for source in sources):
         return DEVICE
     for source in sources:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
@@ -33,14 +33,14 @@ def run(
     err: TextIO,
     terminal: TextIO | None = None,
 ) -> int:
-    """Measure everything that was asked for. Collective; blocks.
+    """Measure all tables. Collective; blocks.
 
     Parameters
     ----------
     sources : sequence of Source
-        Where the communicator of each backend that was asked for comes from, all of the same ranks.
+        Where the communicator of each backend comes from, all of the same ranks.
     options : Options
-        What was asked for; the same on all ranks.
+        The options; the same on all ranks.
     arguments : tuple of str
         The command line, for the record.
     launcher : str
@@ -61,7 +61,7 @@ def run(
         On every rank, before anything is measured: no such root, an algorithm that does not apply,
         not enough memory, a flag that host arrays cannot follow.
     BackendUnavailable
-        On every rank, likewise: a backend has no way for device arrays.
+        On every rank, before anything is measured: a backend cannot move device arrays.
     ResultsError
         On every rank, if rank 0 cannot write a file, before anything is measured or later.
     """
@@ -72,45 +72,52 @@ def run(
         _refuse_device_flags(options)
     plan = TablePlan(options)
     for number, source in enumerate(sources):
-        with source.opened() as comm:
-            memory = memory_of(kind, comm, options)
-            with memory.entered():
-                plan.add(number, comm, memory)
+        with _opened(source, kind, options) as (comm, memory):
+            plan.add(number, comm, memory)
     tables, skipped = plan.made()
     report = _SharedReport(options, out, err, terminal)
     report.expected_rows = sum(block.expected_rows(options, plan.ranks) for block in tables)
     with report:
         for number, source in enumerate(sources):
-            with source.opened() as comm:
-                memory = memory_of(kind, comm, options)
-                with memory.entered():
-                    report.usage.note("Initialization", memory.in_use())
-                    _allocate(comm, memory, options)
-                    report.usage.note("User-Allocated", memory.in_use())
-                    if number == 0:
-                        config, lacking = _found(comm, memory, options)
-                        info = facts.run_info(
-                            comm,
-                            config,
-                            (*skipped, *lacking),
-                            arguments,
-                            launcher,
-                            device=memory.description(),
-                            versions=plan.versions,
-                        )
-                        report.open(comm, info)
-                    for block in tables:
-                        if block.source == number:
-                            _measure_block(comm, memory, block, options, report)
-                    report.usage.note("Collective", memory.in_use())
-                    memory.release()
-                    if number == len(sources) - 1:
-                        return report.end(comm, memory)
+            with _opened(source, kind, options) as (comm, memory):
+                report.usage.note("Initialization", memory.in_use())
+                _allocate(comm, memory, options)
+                report.usage.note("User-Allocated", memory.in_use())
+                if number == 0:
+                    config, lacking = _found(comm, memory, options)
+                    info = facts.run_info(
+                        comm,
+                        config,
+                        (*skipped, *lacking),
+                        arguments,
+                        launcher,
+                        device=memory.description(),
+                        versions=plan.versions,
+                    )
+                    report.open(comm, info)
+                for block in tables:
+                    if block.source == number:
+                        _measure_block(comm, memory, block, options, report)
+                report.usage.note("Collective", memory.in_use())
+                memory.release()
+                if number == len(sources) - 1:
+                    return report.end(comm, memory)
     raise AssertionError  # there is at least one source
 
 
+@contextmanager
+def _opened(
+    source: CommSource, kind: str, options: Options
+) -> Iterator[tuple["Communicator", MemoryKind]]:
+    """Open a source, with the memory of its arrays current. Collective."""
+    with source.opened() as comm:
+        memory = memory_of(kind, comm, options)
+        with memory.entered():
+            yield comm, memory
+
+
 class _SharedReport:
-    """The report of a run, which rank 0 alone has, and what is counted on the way.
+    """The report of a run, which only rank 0 has, and what is counted meanwhile.
 
     A context manager: leaving it ends the report.
 
@@ -121,7 +128,7 @@ class _SharedReport:
     serials : iterator of int
         Numbers of the measurements.
     expected_rows : int
-        As far as is known.
+        Rows that the run will have.
     """
 
     def __init__(self, options: Options, out: TextIO, err: TextIO, terminal: TextIO | None) -> None:

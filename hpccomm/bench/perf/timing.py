@@ -23,7 +23,7 @@ class Timed:
     issued : float
         Of one repetition, until all calls had returned.
     samples : ndarray of float64
-        Seconds of each repetition; none where they were not asked for.
+        Seconds of each repetition; empty if they were not requested.
     again : callable or None
         Runs the block once more, where it was recorded to be replayed.
     """

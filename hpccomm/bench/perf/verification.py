@@ -26,7 +26,7 @@ REDUCED = -1
 
 @dataclass(frozen=True, slots=True)
 class RankSlice:
-    """A stretch of an array.
+    """Consecutive elements of an array.
 
     Attributes
     ----------

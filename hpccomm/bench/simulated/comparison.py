@@ -66,12 +66,12 @@ def crossovers(curves: Curves) -> list[Crossover]:
 
     Between two sizes, the logarithm of the ratio of times is taken as linear in that of the size.
     """
-    found = [
+    result = [
         crossover
         for (one, points), (other, others) in itertools.combinations(curves.items(), 2)
         for crossover in _between(one, points, other, others)
     ]
-    return sorted(found, key=lambda each: each.nbytes)
+    return sorted(result, key=lambda each: each.nbytes)
 
 
 def _between(
@@ -145,11 +145,11 @@ def _limit(name: str, point: Point) -> str:
 
 
 def in_words(nbytes: float, digits: int = 4) -> str:
-    """Return a size in words, rounded to so many digits."""
+    """Return a size in words, rounded to `digits` digits."""
     # By the rounded value: just below a MiB is 1 MiB, not 1024 KiB.
     rounded = (float(f"{nbytes / 1024**power:.{digits}g}") for power in range(len(_UNITS)))
-    found = zip(rounded, _UNITS, strict=True)
-    return next((f"{value:g} {unit}" for value, unit in found if value < 1024), f"{nbytes:g} B")
+    values = zip(rounded, _UNITS, strict=True)
+    return next((f"{value:g} {unit}" for value, unit in values if value < 1024), f"{nbytes:g} B")
 
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

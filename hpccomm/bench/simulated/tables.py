@@ -61,7 +61,7 @@ def call(case: PerfCase, ranks: int) -> SimulatedCall:
         one = Signature(what.name, case.dtype, counts, received, op=case.op, root=layout.root)
         return SimulatedCall(case, layout, (one,))
     count: int | list[list[int]] = layout.count
-    if layout.send_counts:  # what a rank sends depends on the distance alone
+    if layout.send_counts:  # what a rank sends depends only on the distance
         count = [np.roll(layout.send_counts, rank).tolist() for rank in range(ranks)]
     return SimulatedCall(case, layout, signatures(what.name, ranks, count, dtype=case.dtype))
 
