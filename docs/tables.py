@@ -13,6 +13,7 @@ from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.flags import FLAGS
 from hpccomm.bench.perf.names import OPS, TYPES
 from hpccomm.cli.main import VERBS
+from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.dispatch.policy import CASES
 from hpccomm.dtypes import REDUCIBLE
 from hpccomm.reductions import ReduceOp, meaningful
@@ -93,6 +94,23 @@ def factors() -> Iterator[Line]:
             yield f"``{name}``", *(f"{collective.factor(ranks):.4g}" for ranks in (2, 8, 1024))
 
 
+def collectives() -> Iterator[Line]:
+    """What each collective is."""
+    yield (
+        "collective",
+        "a rank sends",
+        "a rank receives",
+        "in place",
+        "reduces",
+        "uneven call lists",
+    )
+    for what in DESCRIPTIONS.values():
+        sends = "the root: " * what.root_sends + what.sends
+        receives = "the root: " * what.root_receives + what.receives
+        reduces = "up to the rank" if what.prefix else "yes" if what.reduces else ""
+        yield f"``{what.name}``", sends, receives, what.in_place, reduces, what.uneven or ""
+
+
 def types() -> Iterator[Line]:
     """Names of element types and reductions on perf's command line."""
     yield "flag", "names"
@@ -145,6 +163,7 @@ TABLES = {
         flags,
         neutral_flags,
         factors,
+        collectives,
         types,
         cases,
         promised,
