@@ -1,0 +1,143 @@
+"""Exchanges with listed peers, on any graph: proven, run on threads, and refused where lists do not fit."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpccomm.communicator.pairing import Exchanged, unpaired
+from hpccomm.contracts.collectives import NOBODY, counterpart, ring
+from hpccomm.errors import UsageError
+from hpccomm.schedules.algorithms import linear
+from hpccomm.schedules.schedule import Group, Schedule, Tuning
+from hpccomm.testing import Unproven, prove, run_ranks
+
+Peers = list["int | None"]
+
+
+@st.composite
+def graphs(draw: st.DrawFn, most: int = 6) -> list[Peers]:
+    """Symmetric lists of a few ranks, in any order, with repetitions, themselves and nobody."""
+    size = draw(st.integers(1, most))
+    rank = st.integers(0, size - 1)
+    peers: list[Peers] = [[] for _ in range(size)]
+    for one, other in draw(st.lists(st.tuples(rank, st.none() | rank), max_size=3 * size)):
+        peers[one].append(other)
+        if other is not None and other != one:
+            peers[other].append(one)
+    return [draw(st.permutations(mine)) for mine in peers]
+
+
+def placed(peers: Sequence[Peers], rank: int, block: int) -> int:
+    """Which block of its peer a block belongs to, found by counting."""
+    peer = peers[rank][block]
+    assert peer is not None
+    before = sum(each == peer for each in peers[rank][:block])
+    return [at for at, each in enumerate(peers[peer]) if each == rank][before]
+
+
+@settings(deadline=None)
+@given(graphs(), st.data())
+def test_any_graph_is_proven(peers: list[Peers], data: st.DataObject) -> None:
+    count: Any = data.draw(
+        st.integers(0, 4)
+        | st.tuples(*(st.lists(st.integers(0, 4), min_size=len(m), max_size=len(m)) for m in peers))
+    )
+    in_place = data.draw(st.lists(st.booleans(), min_size=len(peers), max_size=len(peers)))
+    solo = data.draw(st.booleans())
+    prove(
+        "neighbor_all_to_all",
+        "linear",
+        len(peers),
+        peers=peers,
+        count=count if isinstance(count, int) else list(count),
+        in_place=in_place,
+        solo=solo,
+    )
+
+
+@settings(deadline=None, max_examples=25)
+@given(graphs(4), st.integers(0, 3))
+def test_any_graph_is_exchanged_on_threads(peers: list[Peers], rows: int) -> None:
+    def call(comm: Any) -> tuple[Any, Any]:
+        mine = peers[comm.rank]
+        x = np.arange(rows * len(mine)) + 1000.0 * comm.rank
+        out = np.full(x.shape, -1.0)
+        return comm.neighbor_all_to_all(x, mine, out=out), comm.neighbor_all_to_all(x, mine)
+
+    for rank, (kept, zeros) in enumerate(run_ranks(len(peers), call)):
+        wanted = np.concatenate(
+            [
+                np.full(rows, -1.0)
+                if peer is None
+                else 1000.0 * peer + rows * placed(peers, rank, block) + np.arange(rows)
+                for block, peer in enumerate(peers[rank])
+            ]
+            or [np.empty(0)]
+        )
+        np.testing.assert_array_equal(kept, wanted)
+        np.testing.assert_array_equal(zeros, np.where(wanted == -1, 0, wanted))
+
+
+@given(graphs())
+def test_counterparts_are_mutual(peers: list[Peers]) -> None:
+    listed = [tuple(NOBODY if each is None else each for each in mine) for mine in peers]
+    for rank, mine in enumerate(peers):
+        for block, peer in enumerate(mine):
+            if peer is not None:
+                other = counterpart(rank, block, listed.__getitem__)
+                assert other == placed(peers, rank, block)
+                assert counterpart(peer, other, listed.__getitem__) == block
+
+
+def test_neighbours_on_a_ring_of_two_are_one_rank_twice() -> None:
+    assert [ring(rank, 2) for rank in range(2)] == [(1, 1), (0, 0)]
+    assert counterpart(0, 0, lambda rank: ring(rank, 2)) == 0
+    assert counterpart(0, 0, lambda rank: ring(rank, 3)) == 1
+
+
+@pytest.mark.parametrize("peers", [[[1], []], [[1, 1], [0]], [[None], [0]]])
+def test_lists_that_are_not_symmetric_are_refused(peers: list[Peers]) -> None:
+    with pytest.raises(UsageError, match="equally often"):
+        prove("neighbor_all_to_all", "linear", 2, peers=peers)
+    listed = [tuple(NOBODY if each is None else each for each in mine) for mine in peers]
+    everyone = [Exchanged(mine, [1] * len(mine), [1] * len(mine)) for mine in listed]
+    problem = unpaired(everyone, listed=True)
+    assert problem is not None
+    assert sorted(problem[1]) == [0, 1]
+
+
+def test_what_nobody_expects_is_told() -> None:
+    fits = [Exchanged((), (1, 2), (1, 3)), Exchanged((), (3, 4), (2, 4))]
+    assert unpaired(fits, listed=False) is None
+    wrong = [fits[0], fits[1]._replace(sent=(5, 4))]
+    problem = unpaired(wrong, listed=False)
+    assert problem is not None
+    assert problem[0].startswith("rank 1 sends 5 elements to rank 0, which expects 3")
+
+
+@pytest.mark.parametrize("peers", [[[0]], [[0], [2]], [[0], "1"]])
+def test_lists_that_are_none_of_ranks_are_refused(peers: Any) -> None:
+    with pytest.raises(UsageError, match="peers"):
+        prove("neighbor_all_to_all", "linear", 2, peers=peers)
+
+
+def test_only_a_collective_of_peers_takes_them() -> None:
+    with pytest.raises(UsageError, match="peers is given, and all_to_all has none"):
+        prove("all_to_all", "linear", 2, peers=[[1], [0]])
+
+
+def late(group: Group, call: Any, tuning: Tuning) -> Schedule:
+    """Sends in the last round only, where rank 0 receives in an earlier one."""
+    made = linear.neighbor_all_to_all(group, call, tuning)
+    if group.rank[0] == 0:
+        return made
+    return Schedule((lambda: iter([*list(made.channels[0]())[:-1], *made.channels[0]()]),))
+
+
+def test_a_round_more_on_one_rank_is_found() -> None:
+    with pytest.raises(Unproven):
+        prove("neighbor_all_to_all", late, 3, peers=[[1], [0, 2], [1]], solo=True)
