@@ -1,4 +1,4 @@
-"""Which element types hpccomm knows, and what they are called."""
+"""The element types that hpccomm supports."""
 
 from typing import Any
 

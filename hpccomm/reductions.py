@@ -1,4 +1,4 @@
-"""What the reductions mean.
+"""The meaning of the reductions.
 
 The meanings are NumPy's: integers wrap, SUM of bool is or, MIN and MAX give NaN as soon as one
 contribution is NaN. AVG of integers is the (wrapped) sum divided towards zero, as NCCL's. Narrow
@@ -120,13 +120,13 @@ def accumulator(op: Op, dtype: DType) -> DType:
 def check(op: object, dtype: DType) -> None:
     """Raise unless `op` is a reduction that means something on `dtype`.
 
-    A function of the user's is not called: what carries the call out tries it, on arrays of the kind
-    that it will give it (`hpccomm.memory.folding` or `hpccomm.memory.cuda.folding`).
+    A user's function is not called here. It is tried on arrays of the kind that the call gives it, in
+    `hpccomm.memory.folding` or `hpccomm.memory.cuda.folding`.
 
     Raises
     ------
     UsageError
-        If `op` is no reduction, or a premul factor does not fit the dtype.
+        If `op` is not a reduction, or a premul factor does not fit the dtype.
     UnsupportedDtype
         If the pair means nothing.
     """
@@ -163,10 +163,10 @@ def _check_factor(factor: complex, dtype: DType) -> None:
 
 
 def samples(dtype: DType) -> tuple[Array, Array]:
-    """Return two elements, and the same swapped, on which a user's function is tried.
+    """Return two arrays of two elements on which a user's function is tried; one is the other reversed.
 
-    What it is given later may be a peer's own array. Of these a commutative function that writes its
-    result to an argument changes that.
+    A commutative function that writes its result to an argument changes these arrays. It is refused,
+    because its arguments may be peers' own arrays.
     """
     a = np.array([False, True] if dtype == dtypes.BOOL else [1, 2]).astype(dtype)
     return a, a[::-1].copy()
@@ -181,9 +181,9 @@ def writes(op: Op) -> UsageError:
 
 
 def identity(op: Op, dtype: DType) -> Any:
-    """Return the element that leaves every other as it is under `op`.
+    """Return the identity element of `op`, which leaves every other element unchanged.
 
-    It is what an exclusive scan gives on rank 0.
+    It is the result of an exclusive scan on rank 0.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Every setting, and the one place where ``HPCCOMM_*`` variables are read.
 
-A setting has one spelling each, looked up in this order: keyword argument, `CommOptions`,
-environment variable, default.
+Each setting has one spelling in each place. The places are searched in this order: keyword argument,
+`CommOptions`, environment variable, default.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ DEFAULT_TIMEOUT = 1800.0
 DEFAULT_SLOW_CALL = 60.0
 """Seconds after which a finished call is logged as slow."""
 DEFAULT_SEGMENT = 512 * 1024
-"""Bytes: what is received, folded and sent on stays in a core's cache."""
+"""Bytes. A segment of this size stays in a core's cache while it is received, folded and sent."""
 
 DEFAULT_ROOM = 32 << 20
-"""Bytes a node: containers often have 64 MiB of shared memory in all."""
+"""Bytes per node. Containers often have 64 MiB of shared memory in all."""
 
 SHARED_MEMORY = ("auto", "pages", "staging", "off")
 """How the ranks of a node reach each other's plain arrays."""
@@ -40,19 +40,19 @@ class CommOptions:
     Attributes
     ----------
     self_check : bool
-        Run a tiny checked all-reduce on each path when the communicator is made.
+        Whether to run a tiny checked all-reduce on each path when the communicator is made.
     slow_call : float or None
-        Log a call that took at least so many seconds; None takes ``HPCCOMM_SLOW_CALL`` or 60,
+        Calls that take at least so many seconds are logged. None takes ``HPCCOMM_SLOW_CALL`` or 60,
         ``math.inf`` logs none.
     algorithm : str or None
-        What ``algorithm=None`` means in the calls that have such an algorithm; None takes
+        The meaning of ``algorithm=None`` in calls that have such an algorithm. None takes
         ``HPCCOMM_ALGORITHM`` or ``"auto"``.
     segment : int or None
-        Bytes that hpccomm's own algorithms move at a time, where they cut the array; None takes
-        ``HPCCOMM_SEGMENT``, or what the table of `auto` says, or 524288.
+        Bytes that hpccomm's own algorithms move at a time, if they cut the array. None takes
+        ``HPCCOMM_SEGMENT``, or the value of the table of `auto`, or 524288.
     tuning_file : str or None
-        The results file of ``hpccomm tune`` whose table `auto` goes by; rank 0 reads it. None takes
-        ``HPCCOMM_TUNING_FILE``; an empty name, or none, leaves the tables that come with hpccomm.
+        The results file of ``hpccomm tune`` whose table `auto` uses. Rank 0 reads it. None takes
+        ``HPCCOMM_TUNING_FILE``; an empty name, or none, keeps the tables that come with hpccomm.
     network : str or None
         The description of the cluster on which `auto` compares hpccomm's algorithms where no table
         fits: a ready one or a TOML file, as for ``hpccomm simulate``; rank 0 reads it. None takes
@@ -60,18 +60,17 @@ class CommOptions:
     shared_memory : str or None
         How the ranks of a node reach each other's plain arrays: ``"pages"`` (the kernel copies from
         and to the peer's memory), ``"staging"`` (through a shared buffer), ``"auto"`` (the first that
-        is allowed); ``"off"`` reaches no memory, not even that of ``comm.empty``. None takes
+        is allowed). With ``"off"`` they reach no memory, not even that of ``comm.empty``. None takes
         ``HPCCOMM_SHARED_MEMORY`` or ``"auto"``.
     shared_memory_room : int or None
-        Bytes on a node that its ranks may have for staging, whatever the number of communicators;
-        None takes ``HPCCOMM_SHARED_MEMORY_ROOM`` or 33554432.
+        Bytes for staging on a node, for all of its ranks and communicators together. None takes ``HPCCOMM_SHARED_MEMORY_ROOM`` or 33554432.
     high_priority_stream : bool
-        Whether asynchronous calls on device arrays go before the other work of the device.
+        Whether asynchronous calls on device arrays have priority over other work of the device.
     cuda_aware : bool or None
-        Whether the MPI library takes device arrays as they are. None takes ``HPCCOMM_CUDA_AWARE``, or
-        asks the library.
+        Whether the MPI library takes device addresses. None takes ``HPCCOMM_CUDA_AWARE``, or the
+        library's own statement.
     hints : mapping of str to str
-        For the backend. A key that it does not know is refused.
+        Options of the backend. An unknown key raises `UsageError`.
     """
 
     self_check: bool = True
@@ -99,7 +98,7 @@ def check_seconds(name: str, value: object) -> float:
     Raises
     ------
     UsageError
-        If it is no number above 0 (``math.inf`` is one).
+        If it is not a number above 0 (``math.inf`` is allowed).
     """
     number = value.item() if isinstance(value, np.generic) else value
     if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
@@ -108,12 +107,12 @@ def check_seconds(name: str, value: object) -> float:
 
 
 def check_int(name: str, value: object) -> int:
-    """Return `value` as an int; NumPy's integers are some, bools are none.
+    """Return `value` as an int. NumPy's integers are accepted, bools are not.
 
     Raises
     ------
     UsageError
-        If it is no integer.
+        If it is not an integer.
     """
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
@@ -140,7 +139,7 @@ def check_bytes(name: str, value: object) -> int:
     Raises
     ------
     UsageError
-        If it is no integer of at least 1.
+        If it is not an integer of at least 1.
     """
     number = check_int(name, value)
     if number < 1:
@@ -154,7 +153,7 @@ def check_name(value: object) -> None:
     Raises
     ------
     UsageError
-        If it is neither None nor a string with something in it.
+        If it is neither None nor a non-empty string.
     """
     if value is not None and (not isinstance(value, str) or not value):
         raise UsageError(f"name is {value!r}; give a string or None")
@@ -197,7 +196,7 @@ _CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "cuda_aware": check_bool,
     "hints": _check_hints,
 }
-"""How each of `CommOptions` is checked. None passes where it is the default."""
+"""The check of each option. None is accepted where it is the default."""
 
 
 def _seconds(text: str) -> float:
@@ -228,7 +227,7 @@ def _switch(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable: how it is read, what it defaults to, what it is for."""
+    """One environment variable: its name, reader, default, accepted values and meaning."""
 
     name: str
     read: Callable[[str], object]
@@ -315,7 +314,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("HPCCOMM_VENV", str, None, "a path", "virtual environment of the scripts of jobs/"),
     Variable("HPCCOMM_PYTHON", str, None, "a path", "Python for the scripts of jobs/"),
 )
-"""The one list of variables: it drives the reading, the warnings and the documentation."""
+"""All variables. The reading, the warnings and the documentation come from this list."""
 
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
@@ -340,7 +339,7 @@ def read(name: str) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a communicator goes by once keywords, options and variables are merged."""
+    """The settings of a communicator, merged from keywords, options and variables."""
 
     backend: str
     timeout: float
@@ -407,7 +406,7 @@ def _first(value: object, variable: str) -> object:
 
 
 def warn_of_unknown(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Log a warning for each ``HPCCOMM_*`` variable that no setting has, and return their names."""
+    """Log a warning for each unknown ``HPCCOMM_*`` variable, and return their names."""
     present = os.environ if environ is None else environ
     unknown = [n for n in sorted(present) if n.startswith("HPCCOMM_") and n not in _BY_NAME]
     for name in unknown:

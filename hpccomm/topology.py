@@ -38,7 +38,7 @@ class Topology:
         return self.ranks_of(self.node_of[rank])
 
     def local_rank(self, rank: int) -> int:
-        """Return the place of `rank` among the ranks of its node."""
+        """Return the index of `rank` among the ranks of its node."""
         return self.neighbours(rank).index(rank)
 
     def restrict(self, ranks: Sequence[int]) -> "Topology":
@@ -47,7 +47,7 @@ class Topology:
 
 
 def arrange(keys: Sequence[Hashable]) -> Topology:
-    """Number the nodes from one key a rank.
+    """Number the nodes, from one key per rank.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def check_rank(name: str, value: object, size: int) -> int:
     Raises
     ------
     UsageError
-        If it is not one of this communicator's.
+        If it is not a rank of this communicator.
     """
     try:
         rank = check_int(name, value)

@@ -1,4 +1,4 @@
-"""Folding contributions in host memory, as `hpccomm.reductions` means it."""
+"""Folding contributions in host memory, with the meaning that `hpccomm.reductions` gives them."""
 
 from collections.abc import Callable, Sequence
 from contextvars import Context
@@ -20,7 +20,7 @@ BLOCK_BYTES = 256 * 1024
 
 
 FAR_BLOCK_BYTES = 512 * 1024
-"""Of those that are read piece by piece: each piece costs some microseconds besides its bytes."""
+"""Block size for contributions that are read piece by piece: each read costs some microseconds."""
 
 
 Pair = Callable[..., object]
@@ -52,23 +52,23 @@ _ORDERED_INTO: dict[object, Pair] = {ReduceOp.MIN: _minimum, ReduceOp.MAX: _maxi
 class Average:
     """Divides sums by the number of contributions, in place.
 
-    Integers are divided towards zero. It owns the memory that takes; one thread at a time.
+    Integers are divided towards zero. It owns the temporary memory. One thread at a time may use it.
 
     Parameters
     ----------
     dtype : dtype
         Of the sums.
     contributions : int
-        What they are divided by.
+        The divisor.
     """
 
     def __init__(self, dtype: DType, contributions: int) -> None:
         self._integers = dtypes.is_integer(dtype)
         if self._integers:
-            # In 64 bits, since the divisor must not wrap: 200 ranks do not fit int8.
+            # In 64 bits, because the divisor must not wrap: 200 ranks do not fit int8.
             wide = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
         else:
-            # Parts of complex numbers apart: NumPy divides a complex number by way of a reciprocal.
+            # Real and imaginary parts separately: NumPy divides complex numbers by a reciprocal.
             wide = np.empty(0, dtype).real.dtype
         self._part = wide
         self._memory: Array | None = None
@@ -94,17 +94,17 @@ class Average:
 
 
 class Contribution(Protocol):
-    """A contribution: an array, or what reads one piece by piece."""
+    """A contribution: an array, or an object that reads one piece by piece."""
 
     def __getitem__(self, where: slice, /) -> Array:
-        """Return those elements; they are used before anything else is read."""
+        """Return some elements. They are used before the next read."""
         ...
 
 
 class Folder:
     """Folds contributions in their order.
 
-    It owns the memory that takes, and allocates none in a call; one thread at a time.
+    It owns the temporary memory and allocates none in a call. One thread at a time may use it.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class Folder:
     dtype : dtype
         Of contributions and results.
     average_over : int
-        If not 0, what a final sum is divided by, before it is rounded to the dtype.
+        If not 0, the divisor of a final sum, before it is rounded to the dtype.
 
     Attributes
     ----------
@@ -133,8 +133,8 @@ class Folder:
         self._exact = self._wide == dtype
         self._average = Average(self._wide, average_over) if average_over else None
         self._accumulator = np.empty(0, self._wide)
-        # Floats overflow to infinity or NaN without a warning, as on every backend. A context that
-        # says so once costs a call next to nothing, `np.errstate` a microsecond.
+        # Floats overflow to infinity or NaN without a warning, as on every backend. Setting this once in
+        # a context costs a call almost nothing; `np.errstate` costs a microsecond.
         self._run = Context().run
         self._run(np.seterr, over="ignore", invalid="ignore")
         single = named and self._exact and self._average is None
@@ -152,7 +152,7 @@ class Folder:
         out : ndarray, 1-D
             Overwritten with the result.
         final : bool
-            Whether nothing is left to be folded in, so that an average divides.
+            Whether this is the last fold, so that an average divides.
         """
         arrays = all(isinstance(source, np.ndarray) for source in sources)
         if self.pair is not None and len(sources) == 2 and arrays:
@@ -185,7 +185,7 @@ class Folder:
         if not last:
             np.copyto(out, left)
         elif not any(isinstance(source, np.ndarray) for source in sources[:2]):
-            np.copyto(accumulator, left)  # the other one is read to where this one was
+            np.copyto(accumulator, left)  # the next read overwrites this one
             left = accumulator
         for number in range(1, last + 1):
             target = out if number == last else accumulator
@@ -228,12 +228,12 @@ def _combine(op: Op) -> Callable[..., object]:
 
 
 def try_out(op: Op, dtype: DType) -> None:
-    """Try a user's function on two NumPy arrays, so that what it is not is found beforehand.
+    """Try a user's function on two NumPy arrays, so that an unfit one is refused before the call.
 
     Raises
     ------
     UsageError
-        If `op` is a callable, and no elementwise function of two such arrays.
+        If `op` is a callable but not an elementwise function of two such arrays.
     """
     if isinstance(op, ReduceOp | PremulSum):
         return
