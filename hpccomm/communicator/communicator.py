@@ -251,5 +251,5 @@ class Communicator(
             self.abort()
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{kind} over {name}" for kind, name in self.backends.items() if name)
-        return f"<hpccomm.Communicator {self.name!r}: rank {self.rank} of {self.size}, {told}>"
+        kinds = ", ".join(f"{kind} over {name}" for kind, name in self.backends.items() if name)
+        return f"<hpccomm.Communicator {self.name!r}: rank {self.rank} of {self.size}, {kinds}>"

@@ -180,21 +180,21 @@ def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
         On every rank, if rank 0 cannot read the tuning file or the description of the network, or
         the system does not say what it is.
     """
-    told: object = None
+    message: object = None
     if backend.rank == 0:
-        # The others wait for what is told here, so every failure is told.
+        # The others wait for this message, so every failure is in it.
         try:
             library = "" if backend.mpi_comm is None else mpi.vendor(mpi.start())
             found = library, machine.processor(), machine.cores()
             tuned = stored.read(merged.tuning_file) if merged.tuning_file else ()
             links = load(merged.network) if merged.network else typical()
             described = links.name, dump(links)
-            told = found, [text.dump(table) for table in tuned], described, ""
+            message = found, [text.dump(table) for table in tuned], described, ""
         except ConfigurationError as error:
-            told = (), [], (), str(error)
+            message = (), [], (), str(error)
         except OSError as error:
-            told = (), [], (), f"rank 0 cannot read what auto goes by: {error}; let it be read"
-    facts, written, described, failure = json.loads(control.bcast(json.dumps(told).encode()))
+            message = (), [], (), f"rank 0 cannot read what auto goes by: {error}; let it be read"
+    facts, written, described, failure = json.loads(control.bcast(json.dumps(message).encode()))
     try:
         if failure:
             raise ConfigurationError(failure)
@@ -220,14 +220,14 @@ def _warn_once(message: str) -> None:
     logger.warning("%s", message)
 
 
-def _raise_different(told: dict[int, dict[str, object]]) -> None:
-    """Raise if ranks besides rank 0 are told, which are those that differ from it."""
-    if len(told) < 2:
+def _raise_different(settings_of: dict[int, dict[str, object]]) -> None:
+    """Raise if there are ranks besides rank 0: those that differ from it."""
+    if len(settings_of) < 2:
         return
-    reference = told.pop(0)
+    reference = settings_of.pop(0)
     differences = [
         f"{key} is {reference[key]!r} on rank 0 and {theirs[key]!r} on rank {rank}"
-        for rank, theirs in told.items()
+        for rank, theirs in settings_of.items()
         for key in reference
         if theirs[key] != reference[key]
     ]

@@ -26,6 +26,9 @@ _ORDER = {
 }
 """The ways that are tried where the user named a backend; else all of them, in this order."""
 
+Opened = tuple[DeviceDispatch | None, DeviceBackend | None, str]
+"""One way, with what puts its calls on streams, and why it is or is not there."""
+
 
 def open_device_lane(
     backend: Backend,
@@ -72,64 +75,48 @@ def open_device_lane(
         return RefusingLane(calls.name, absent)
     assert device is not None
     reasons: list[str] = []
-    for way in _ORDER.get(settings.backend, (NCCL, AWARE, STAGED)):
-        path, over, why = _opened(
-            way, backend, calls, control, settings, host, device, parent, left_out, reasons
+
+    def nccl() -> Opened:
+        backend_of_device, why = open_nccl(
+            backend,
+            control,
+            calls.drive,
+            device,
+            parent=parent.backend if parent is not None and left_out else None,
+            left_out=left_out,
+            settling=None if parent is None else parent.settling,
         )
-        if path is not None:
+        if backend_of_device is None:
+            return None, None, why
+        dispatch = NcclDispatch(backend_of_device, backend.topology, settings)
+        return dispatch, backend_of_device, ""
+
+    def aware() -> Opened:
+        dispatch, why = open_aware(backend, control, calls, device, settings, wire)
+        return dispatch, None, why
+
+    def staged() -> Opened:
+        reason = "; ".join(reasons) or "that was asked for"
+        return StagedDispatch(host, backend.messages, device, wire, reason), None, ""
+
+    wire = partial(wire_tag, kind=ARRAYS)
+    openers = {NCCL: nccl, AWARE: aware, STAGED: staged}
+    for way in _ORDER.get(settings.backend, tuple(openers)):
+        dispatch, over, why = openers[way]()
+        if dispatch is not None:
             best = "as asked" if settings.backend in _ORDER else "it is the best way"
-            told = "; ".join((*reasons, why) if why else reasons) or best
-            # What is slower than it could be is told to everybody.
-            _log(
-                backend,
-                calls,
-                f"device arrays go over {path.name}: {told}",
-                loud=tell and way == STAGED,
-            )
-            return DeviceLane(
-                calls, path, over, device, high_priority=settings.high_priority_stream
-            )
+            because = "; ".join((*reasons, why) if why else reasons) or best
+            # A way that is slower than it could be is a warning.
+            level = logging.WARNING if tell and way == STAGED else logging.INFO
+            _log(backend, calls, f"device arrays go over {dispatch.name}: {because}", level)
+            high = settings.high_priority_stream
+            return DeviceLane(calls, dispatch, over, device, high_priority=high)
         reasons.append(f"{way} cannot: {why}")
     if settings.backend == NCCL:
         raise BackendUnavailable(f"backend 'nccl' cannot run: {why}")
     return RefusingLane(calls.name, "; ".join(reasons))
 
 
-def _log(backend: Backend, calls: CallEngine, text: str, *, loud: bool = False) -> None:
+def _log(backend: Backend, calls: CallEngine, text: str, level: int = logging.INFO) -> None:
     if backend.rank == 0:
-        logger.log(logging.WARNING if loud else logging.INFO, "%s: %s", calls.name, text)
-
-
-def _opened(
-    way: str,
-    backend: Backend,
-    calls: CallEngine,
-    control: Control,
-    settings: Settings,
-    host: HostDispatch,
-    device: int,
-    parent: DeviceLane | RefusingLane | None,
-    left_out: tuple[int, ...],
-    reasons: list[str],
-) -> tuple[DeviceDispatch | None, DeviceBackend | None, str]:
-    """Return one way, with what puts its calls on streams, and why it is or is not there."""
-    if way == NCCL:
-        above = parent.backend if parent is not None and left_out else None
-        found, why = open_nccl(
-            backend,
-            control,
-            calls.drive,
-            device,
-            parent=above,
-            left_out=left_out,
-            settling=None if parent is None else parent.settling,
-        )
-        if found is None:
-            return None, None, why
-        return NcclDispatch(found, backend.topology, settings), found, ""
-    wire = partial(wire_tag, kind=ARRAYS)
-    if way == AWARE:
-        aware, why = open_aware(backend, control, calls, device, settings, wire)
-        return aware, None, why
-    reason = "; ".join(reasons) or "that was asked for"
-    return StagedDispatch(host, backend.messages, device, wire, reason), None, ""
+        logger.log(level, "%s: %s", calls.name, text)

@@ -117,10 +117,10 @@ def _tried(backend: Backend, calls: Waits, device: int, reason: str) -> str:
     except CollectiveTimeout as error:
         wrong.append(str(error))
     except Exception as error:
-        told = backend.translate(error)
-        if told is None:
+        translated = backend.translate(error)
+        if translated is None:
             raise
-        wrong.append(str(told))
+        wrong.append(str(translated))
     if not wrong:
         return ""
     return (

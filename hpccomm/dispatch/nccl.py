@@ -186,8 +186,8 @@ class NcclDispatch:
     def _natively(self, call: Signature, asked: Signature, name: str, reason: str) -> DeviceRoute:
         pinned = self._devices.native(asked, name)
         # A pinned one has a communicator of its own, made with another NCCL_ALGO.
-        told = self._devices.reason() if name == policy.NATIVE else ""
-        choice = self._choice(call.name, name, f"{reason}; {told}" if told else reason, None)
+        setting = self._devices.reason() if name == policy.NATIVE else ""
+        choice = self._choice(call.name, name, f"{reason}; {setting}" if setting else reason, None)
         begin: Begin | None = None
         if asked.op is not call.op:
             begin = self._schedules.scaled(call)

@@ -1,4 +1,4 @@
-"""Functions of the user's that are told of calls."""
+"""The user's functions that are called before and after each call."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

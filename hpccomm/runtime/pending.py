@@ -311,9 +311,9 @@ class PendingCalls:
 
     def _give_up(self, call: PendingCall | None, error: CommunicationError | None) -> None:
         self._ended = True
-        told = self._lost(call, error)
+        raised = self._lost(call, error)
         for each in self._all():
-            each.error = each.error or told
+            each.error = each.error or raised
 
     @property
     def captured(self) -> bool:

@@ -42,7 +42,7 @@ class Station:
     describe : callable
         Describes the call to a reader: operation, communicator, rank, bytes.
     end_job : callable
-        Ends the job, told why.
+        Ends the job, for the given reason.
     armed : tuple of float, or None
         When the blocking call under way began (``time.perf_counter``) and the seconds that it may
         take; one object, so that the watchdog never pairs one call's beginning with another's.
@@ -56,7 +56,7 @@ class Station:
         """End the job if the call under way has outlived its deadline."""
         armed = self.armed
         if armed is not None and now - armed[0] > armed[1]:
-            self.armed = None  # told once
+            self.armed = None  # reported once
             self._end(now - armed[0], armed[1])
 
     def _end(self, elapsed: float, timeout: float) -> None:

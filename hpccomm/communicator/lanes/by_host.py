@@ -50,8 +50,13 @@ class StreamsByHost:
         queue: Queue,
         keep: object,
         ordered: bool,
+        *,
+        apart: bool = False,
     ) -> Operation:
-        """Return a call as something polled.
+        """Return a call as something polled; with `apart`, on the communicator's own stream.
+
+        Apart, it is done once the device is: the stream of its arrays, which may be gone by then, is
+        asked for nothing more.
 
         Raises
         ------
@@ -59,42 +64,22 @@ class StreamsByHost:
             If a CUDA graph is being captured.
         """
         self._refuse_capture(label[0], queue)
-        steps = partial(start, *addresses, queue[0])
-        return Operation(*label, steps, (keep, queue), ordered)
-
-    def apart(
-        self,
-        label: Label,
-        start: DeviceStart,
-        addresses: tuple[int, int],
-        queue: Queue,
-        keep: object,
-        ordered: bool,
-    ) -> Operation:
-        """Return a call on the communicator's own stream as something polled.
-
-        It is done once the device is: the stream of its arrays, which may be gone by then, is asked
-        for nothing more.
-
-        Raises
-        ------
-        UsageError
-            If a CUDA graph is being captured.
-        """
-        self._refuse_capture(label[0], queue)
+        if not apart:
+            steps = partial(start, *addresses, queue[0])
+            return Operation(*label, steps, (keep, queue), ordered)
         own = self._issuer.own_stream()
         with streams.on_device(self._device):
             ready, done = streams.owned_event(), streams.owned_event()
             streams.record(ready.ptr, queue[0])
             streams.order(ready.ptr, own)
 
-        def steps() -> Steps:
+        def steps_apart() -> Steps:
             yield from start(*addresses, own)
             streams.record(done.ptr, own)
             while not streams.ready(done.ptr):
                 yield False
 
-        return Operation(*label, steps, (keep, ready, done), ordered)
+        return Operation(*label, steps_apart, (keep, ready, done), ordered)
 
     def _refuse_capture(self, name: str, queue: Queue) -> None:
         if streams.capturing(queue[0]):

@@ -240,15 +240,16 @@ class DeviceLane(Lane):
         )
 
     def _operation(self, call: Call, async_op: bool) -> Operation:
-        make = self._by_host.apart if async_op else self._by_host.operation
-        recipe = call.recipe
-        return make(
+        """Return a call in which the host takes part as something polled."""
+        recipe, start, addresses = call.recipe, call.recipe.route.start, pointers(call)
+        return self._by_host.operation(
             recipe.label,
-            recipe.route.start,
-            pointers(call),
+            start,
+            addresses,
             self._queue(call),
             call.keep,
             recipe.ordered,
+            apart=async_op,
         )
 
     def _check_own(self, call: Call) -> None:

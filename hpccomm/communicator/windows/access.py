@@ -23,7 +23,7 @@ from hpccomm.runtime.waiting import completed
 Array = NDArray[Any]
 
 Watched = Callable[[str], AbstractContextManager[None]]
-"""Has the watchdog look at a block that blocks in a library, told what it is."""
+"""Has the watchdog look at a block that blocks in a library, given what it is."""
 
 PAGES_BLOCK = 512 << 10
 """Bytes that are fetched, folded and written back at a time, through the kernel: it stays in cache."""

@@ -54,13 +54,13 @@ def make(
         )
     exposure = _exposed(array, onesided, sharing)
     mine = struct.pack("<q", array.size)
-    told = control.all_gather(mine if exposure is None else mine + exposure.record.tobytes())
-    sizes = tuple(struct.unpack_from("<q", each)[0] for each in told)
+    messages = control.all_gather(mine if exposure is None else mine + exposure.record.tobytes())
+    sizes = tuple(struct.unpack_from("<q", each)[0] for each in messages)
     direct = backend.size == 1
     reached: dict[int, Array | Pages] = {backend.rank: array}
     if exposure is not None:
         neighbours = backend.topology.neighbours(backend.rank)
-        records = {rank: np.frombuffer(told[rank][8:], np.int64) for rank in neighbours}
+        records = {rank: np.frombuffer(messages[rank][8:], np.int64) for rank in neighbours}
         direct = exposure.learn(records) is Reach.DIRECT
         if direct:
             for rank in neighbours:

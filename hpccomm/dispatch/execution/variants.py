@@ -101,15 +101,15 @@ class Variants:
         BufferMismatch
             On all members alike, if they do not make the same call.
         """
-        told = self.table.tobytes()
+        published = self.table.tobytes()
         found = self.found
-        if found is None or found.table != told:
+        if found is None or found.table != published:
             self._check()
             reach = exposure.learn(dict(zip(self.members, self.table, strict=True)))
             program = self._made.get(reach)
             if program is None:
                 program = self._made[reach] = self._make[reach]()
-            found = Found(told, reach, program, Peers(exposure, dtype))
+            found = Found(published, reach, program, Peers(exposure, dtype))
             self.found = found if exposure.lasting else None
         return found
 
