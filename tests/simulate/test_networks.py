@@ -48,7 +48,14 @@ def test_ready_networks_are_read_and_come_back_from_their_text(name):
 
 
 def test_the_ready_ones_are_those_that_are_named():
-    assert ready() == ("ethernet100", "ib400x32", "lab1g", "nvlink8")
+    assert ready() == (
+        "ethernet100",
+        "ib400x32",
+        "lab1g",
+        "nvlink8",
+        "typical",
+        "typical_gpus",
+    )
     assert load("nvlink8").ranks == 8
     assert load("nvlink8").across is None
     ib = load("ib400x32")
