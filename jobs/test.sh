@@ -84,7 +84,8 @@ tests_on() {
     stage "$seconds" "$name" env TMPDIR="$notes/launcher" "$mpiexec" -n "$ranks" \
         "$python" -m pytest --with-mpi -p no:cacheprovider -o faulthandler_timeout=60 "${common[@]}" "$@"
 }
-common=(${all[0]+"${all[@]}"} --seconds "$notes/seconds")
+# In one word: pytest would look for its settings beside a file that stands alone.
+common=(${all[0]+"${all[@]}"} --seconds="$notes/seconds")
 
 # What needs one core and starts nothing, beside the tests: they go first where both want to run.
 (
@@ -99,7 +100,7 @@ common=(${all[0]+"${all[@]}"} --seconds "$notes/seconds")
 ) >"$notes/aside" 2>&1 &
 aside=$!
 
-tests 1500 "tests without MPI" --ignore=tests/mpi --ignore=tests/cluster --ignore=tests/cuda
+tests 1500 "tests without MPI" tests --ignore=tests/mpi --ignore=tests/cluster --ignore=tests/cuda
 wait "$aside" || touch "$notes/failed"
 aside=
 cat "$notes/aside"

@@ -51,7 +51,7 @@ def pytest_terminal_summary(
 ) -> None:
     """Note how long each test took: its setup, itself and its teardown."""
     path = config.getoption("--seconds")
-    if not path:
+    if not path or hasattr(config, "workerinput"):  # the process that started the others notes all
         return
     seconds: Counter[str] = Counter()
     for report in itertools.chain(*terminalreporter.stats.values()):
