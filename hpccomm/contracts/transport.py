@@ -19,8 +19,8 @@ CALLS = 8
 Request = Callable[[], bool]
 """A transfer under way: tells whether it is complete; moves it on, never blocks.
 
-That of a receive raises `BufferMismatch` if a message of another size came. It is not called again
-once it said True or raised.
+The request of a receive raises `hpccomm.BufferMismatch` if a message of another size came. A request is
+not called again after it has returned True or raised.
 """
 
 Steps = Iterator[bool]
