@@ -10,7 +10,7 @@ from hpccomm.backends.nccl.collectives import Bind
 from hpccomm.backends.nccl.communicators import ABORT_SECONDS, NATIVE, Communicators, Needs
 from hpccomm.backends.nccl.facts import Facts
 from hpccomm.backends.nccl.group import NcclGroup
-from hpccomm.backends.nccl.memory import NEEDED, RegisteredMemory, Registry
+from hpccomm.backends.nccl.memory import NEEDED, NcclMemory, Registry
 from hpccomm.backends.nccl.raw_communicator import RawCommunicator, shrunk
 from hpccomm.backends.nccl.reductions import INT8, Ability
 from hpccomm.contracts.device import Launch, Piece, Pinned
@@ -107,7 +107,7 @@ class NcclBackend:
 
     # Memory.
 
-    def empty(self, nbytes: int) -> RegisteredMemory | None:
+    def empty(self, nbytes: int) -> NcclMemory | None:
         """Return device memory from NCCL's allocator, registered; None where NCCL has none. Local.
 
         Raises

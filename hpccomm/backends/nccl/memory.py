@@ -49,7 +49,7 @@ _orphans: deque[_Allocation] = deque()
 """Released after their communicator was closed; the next `sweep` of any registry frees them."""
 
 
-class RegisteredMemory:
+class NcclMemory:
     """Registered device memory.
 
     Attributes
@@ -82,7 +82,7 @@ class Registry:
         self._released: deque[_Allocation] = deque()
         self._closed = False
 
-    def empty(self, nbytes: int, communicators: Iterable[Any]) -> RegisteredMemory | None:
+    def empty(self, nbytes: int, communicators: Iterable[Any]) -> NcclMemory | None:
         """Return new memory, registered with `communicators`; None if NCCL refuses. Local.
 
         It may wait for work on the device, if it frees released memory.
@@ -115,7 +115,7 @@ class Registry:
                 block.free()
                 return None
         self._blocks[block.pointer] = block
-        memory = RegisteredMemory(block.pointer, nbytes)
+        memory = NcclMemory(block.pointer, nbytes)
         # At exit the system frees the process's memory, and NCCL may have ended before.
         weakref.finalize(memory, self._release, block).atexit = False
         return memory
