@@ -172,8 +172,12 @@ def measure(lines: Sequence[Line], against: Path | None) -> bool:
                 _skip(members, "could not be measured, as said above")
                 break
             for line in members:
-                tries = line.tries if checkout is CHECKOUT else line.others
-                tries.append(found[line.promise.figure])
+                figure = found.get(line.promise.figure)
+                if figure is None:
+                    line.skipped = f"{checkout} has no such call"
+                    complete &= checkout is not CHECKOUT
+                else:
+                    (line.tries if checkout is CHECKOUT else line.others).append(figure)
         for line in members:
             print(line.text(), flush=True)
     return complete

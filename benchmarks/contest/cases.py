@@ -75,11 +75,13 @@ SHAPES = {
     "all_to_all_v": Shape("whole", "whole"),
     "gather_v": Shape("block", "root"),
     "scatter_v": Shape("root", "block"),
+    "neighbor_all_to_all": Shape("whole", "whole"),
     "barrier": Shape("none", "none", blocks=False, factor=_one),
 }
-"""Every collective that has contenders. ``send_recv`` is an exchange round the ranks."""
+"""Every collective that has contenders. ``send_recv`` is an exchange round the ranks, and in
+``neighbor_all_to_all`` every rank is a neighbour."""
 
-COLLECTIVES = tuple(name for name in SHAPES if not name.endswith("_v") and name != "barrier")
+COLLECTIVES = tuple(SHAPES)[:10]
 """Those that are measured by default over sizes."""
 
 
@@ -187,6 +189,8 @@ class Case:
         if name == "send_recv":
             after, before = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
             return (arrays.x, after, arrays.out, before), {}
+        if name == "neighbor_all_to_all":
+            return (arrays.x, list(range(self.ranks))), out
         if name == "all_to_all_v":
             return (arrays.x, counts, counts), out
         if name.endswith("_v"):
@@ -226,7 +230,7 @@ class Case:
 
     def _result(self) -> Array:
         """Return the whole array that comes out, of which this rank may get a part."""
-        name = self.collective.removesuffix("_v")
+        name = self.collective.removesuffix("_v").removeprefix("neighbor_")
         if self.shape.reduces:
             last = self.rank if name == "scan" else self.ranks - 1
             total = self._contribution(0)
