@@ -196,7 +196,8 @@ class DeviceLane(Lane):
     def clear(self, new: Any, x: Any, queue: Queue | None) -> None:
         """Fill a new array that `new_like` made with zeros, on the same stream."""
         stream, _ = streams.current(x, self.device) if queue is None else queue
-        clear(new.pointer, new.nbytes, stream)
+        with streams.on_device(self.device):  # whose default stream is meant, if it is that
+            clear(new.pointer, new.nbytes, stream)
 
     def _queue(self, call: Call) -> Queue:
         """Return the stream on which a call's arrays are ready, and its result will be."""
