@@ -6,7 +6,7 @@ from typing import Any
 from hpccomm.communicator.collectives import Collectives
 from hpccomm.communicator.engine import Engine
 from hpccomm.communicator.groups import Groups
-from hpccomm.communicator.memory import RegisteredMemory
+from hpccomm.communicator.memory import Allocation
 from hpccomm.communicator.messages import Messages
 from hpccomm.communicator.objects import Objects
 from hpccomm.communicator.planning import Batch, Plan
@@ -20,9 +20,7 @@ from hpccomm.runtime.stats import Key, Tally
 from hpccomm.settings import check_seconds
 
 
-class Communicator(
-    Collectives, Reductions, Uneven, Messages, Objects, RegisteredMemory, Windows, Groups
-):
+class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocation, Windows, Groups):
     """A group of ranks that communicate. Made by `hpccomm.new_comm`.
 
     Only one thread at a time may call it; `abort` and `set_timeout` may be called from any thread. It is a

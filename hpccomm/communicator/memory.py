@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 from hpccomm.communicator.face import Face
 
 
-class RegisteredMemory(Face):
+class Allocation(Face):
     """Arrays in registered memory."""
 
     def empty(

@@ -59,6 +59,8 @@ class Core:
         self.device = device
         self.recipes = Recipes(backend.rank, backend.size, lanes)
         self.intake = Intake()
+        self._gate = calls.gate
+        self._acquire, self._release = calls.busy.acquire, calls.busy.release
 
     def collective(
         self,
@@ -81,7 +83,9 @@ class Core:
         Parameters are those of the call of that name; `lists` are checked.
         """
         calls = self.calls
-        calls.enter()
+        # `enter`, without a call: it is called to say what is wrong.
+        if calls.closed or self._gate.error is not None or not self._acquire(False):
+            calls.enter()
         try:
             limit = calls.timeout if timeout is None else self.limit(timeout)
             recipe, a, b = self.recipes.find(
@@ -90,7 +94,7 @@ class Core:
             call = recipe.lane.bind(recipe, x, out, a, b, stream)
             return self.issue(call, async_op, limit)
         finally:
-            calls.leave()
+            self._release()
 
     def issue(self, call: Call, async_op: bool, limit: float) -> Any:
         """Carry a call out, start it, or have it taken elsewhere. Within a call."""
