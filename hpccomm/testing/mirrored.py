@@ -128,7 +128,7 @@ class OnDevice:
     def __init__(self, comm: Communicator, mirrors: Mirrors) -> None:
         self._comm = comm
         self.mirrors = mirrors
-        self.under_way: list[DeviceWork] = []
+        self.under_way: list[MirroredWork] = []
         self.collecting: DeviceBatch | None = None
         self._node_comm: OnDevice | None = None
 
@@ -164,7 +164,7 @@ class OnDevice:
             try:
                 result = call()
                 if isinstance(result, Work):
-                    work = DeviceWork(result, [(use, result)], mirrors)
+                    work = MirroredWork(result, [(use, result)], mirrors)
                     self.under_way.append(work)
                     return work
                 if self.collecting is not None:
@@ -261,7 +261,7 @@ class OnDevice:
         self._settle()
 
 
-class DeviceWork(Work):
+class MirroredWork(Work):
     """A work whose result is on the host once it was waited for.
 
     Parameters
@@ -330,7 +330,7 @@ class DeviceBatch:
         self._comm = comm
         self._batch = batch
         self._issued: list[tuple[Use, Any]] = []
-        self.work: DeviceWork | None = None
+        self.work: MirroredWork | None = None
 
     def add(self, use: Use, result: Any) -> None:
         """Take a call of which `result` was told."""
@@ -353,7 +353,7 @@ class DeviceBatch:
             with mirrors.current():
                 self._batch.__exit__(kind, error, where)
                 if self._batch.work is not None:
-                    self.work = DeviceWork(self._batch.work, self._issued, mirrors)
+                    self.work = MirroredWork(self._batch.work, self._issued, mirrors)
                     self._comm.under_way.append(self.work)
                     return
                 wait_for(mirrors)

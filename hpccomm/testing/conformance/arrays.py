@@ -23,15 +23,15 @@ ARRAYS = Behaviours("arrays")
 class OnlyDLPack:
     """An array of a foreign library that offers DLPack and nothing else."""
 
-    def __init__(self, values: np.ndarray[Any, Any]) -> None:
+    def __init__(self, values: Any) -> None:
         self.values = values
 
     def __dlpack__(self, **options: Any) -> Any:
-        """Hand the memory over, as NumPy would."""
+        """Hand the memory over, as the array of NumPy or CuPy within would."""
         return self.values.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Say that it is host memory."""
+        """Say where the memory is: the host's or CUDA's."""
         kind, number = self.values.__dlpack_device__()
         return int(kind), int(number)
 

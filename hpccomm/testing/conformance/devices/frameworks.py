@@ -8,6 +8,7 @@ import numpy as np
 
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
+from hpccomm.testing.conformance.arrays import OnlyDLPack
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import raises
 from hpccomm.testing.conformance.devices.inputs import (
@@ -39,22 +40,6 @@ class OnlyInterface:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         told = {**self.array.__cuda_array_interface__, **self._changes}
         return {key: value for key, value in told.items() if key != self.lacks}
-
-
-class OnlyDLPack:
-    """An array of a foreign library that offers DLPack and nothing else."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def __dlpack__(self, **options: Any) -> Any:
-        """Hand the memory over, as CuPy would."""
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """Say that it is CUDA's."""
-        kind, number = self.array.__dlpack_device__()
-        return int(kind), int(number)
 
 
 class Somewhere:
