@@ -119,78 +119,48 @@ class Collective:
         )
 
 
-DESCRIPTIONS: Mapping[str, Collective] = MappingProxyType(
-    {
-        each.name: each
-        for each in (
-            Collective(
-                "all_reduce",
-                "whole",
-                "whole",
-                _twice_all_but_own,
-                "by default",
-                reduces=True,
-            ),
-            Collective("broadcast", "whole", "whole", _one, "always", root_sends=True),
-            Collective(
-                "reduce",
-                "whole",
-                "whole",
-                _one,
-                "by default",
-                root_receives=True,
-                reduces=True,
-            ),
-            Collective("all_gather", "block", "blocks", _all_but_own, "own block", uneven="counts"),
-            Collective(
-                "reduce_scatter",
-                "blocks",
-                "block",
-                _all_but_own,
-                "own block",
-                reduces=True,
-                uneven="counts",
-            ),
-            Collective(
-                "all_to_all",
-                "blocks",
-                "blocks",
-                _all_but_own,
-                "on request",
-                uneven="send_counts and recv_counts",
-            ),
-            Collective(
-                "gather",
-                "block",
-                "blocks",
-                _all_but_own,
-                "own block",
-                root_receives=True,
-                uneven="counts",
-            ),
-            Collective(
-                "scatter",
-                "blocks",
-                "block",
-                _all_but_own,
-                "own block",
-                root_sends=True,
-                uneven="counts",
-            ),
-            Collective(
-                "neighbor_all_to_all",
-                "blocks",
-                "blocks",
-                _one,
-                "on request",
-                uneven="send_counts and recv_counts",
-                peers=True,
-            ),
-            Collective("scan", "whole", "whole", _one, "on request", reduces=True, prefix=True),
-            Collective("barrier", "nothing", "nothing", _one, "never"),
-        )
-    }
+_ALL = (
+    Collective("all_reduce", "whole", "whole", _twice_all_but_own, "by default", reduces=True),
+    Collective("broadcast", "whole", "whole", _one, "always", root_sends=True),
+    Collective("reduce", "whole", "whole", _one, "by default", root_receives=True, reduces=True),
+    Collective("all_gather", "block", "blocks", _all_but_own, "own block", uneven="counts"),
+    Collective(
+        "reduce_scatter",
+        "blocks",
+        "block",
+        _all_but_own,
+        "own block",
+        reduces=True,
+        uneven="counts",
+    ),
+    Collective(
+        "all_to_all",
+        "blocks",
+        "blocks",
+        _all_but_own,
+        "on request",
+        uneven="send_counts and recv_counts",
+    ),
+    Collective(
+        "gather", "block", "blocks", _all_but_own, "own block", root_receives=True, uneven="counts"
+    ),
+    Collective(
+        "scatter", "blocks", "block", _all_but_own, "own block", root_sends=True, uneven="counts"
+    ),
+    Collective(
+        "neighbor_all_to_all",
+        "blocks",
+        "blocks",
+        _one,
+        "on request",
+        uneven="send_counts and recv_counts",
+        peers=True,
+    ),
+    Collective("scan", "whole", "whole", _one, "on request", reduces=True, prefix=True),
+    Collective("barrier", "nothing", "nothing", _one, "never"),
 )
+
+DESCRIPTIONS: Mapping[str, Collective] = MappingProxyType({each.name: each for each in _ALL})
 """The collectives, by name."""
 
 CALLS: Mapping[str, Collective] = MappingProxyType(
