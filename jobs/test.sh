@@ -95,6 +95,8 @@ common=(${all[0]+"${all[@]}"} --seconds="$notes/seconds")
     stage 60 "ruff format" nice "$python" -m ruff format --check
     stage 300 "mypy" nice "$python" -m mypy
     stage 60 "import-linter" nice "$venv/bin/lint-imports" --no-logo
+    # Named, since with HPCCOMM_MPIEXEC, exported above, the script would make the site's environment.
+    export HPCCOMM_VENV=$venv
     stage 300 "docs" nice bash jobs/docs.sh
     stage 300 "docs' examples" nice bash jobs/docs.sh --examples
 ) >"$notes/aside" 2>&1 &

@@ -112,7 +112,7 @@ def test_ranks_share_a_device_as_the_version_lets_them(tmp_path: Path, environme
         "--ranks",
         "2",
         "--stages",
-        "overhead",
+        "overlap,overhead",
         STANDIN_NCCL_VERSION="22501",
         HPCCOMM_VENV=environment,
     )
