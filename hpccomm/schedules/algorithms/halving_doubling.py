@@ -121,36 +121,6 @@ def halving_rounds(
         distance //= 2
 
 
-def reduce_scatter_rounds(
-    group: Group, blocks: Blocks, target: Place, slot: int, *, final: bool, source: str = SEND
-) -> Rounds:
-    """Fold the blocks of `source` over the group. Each rank gets the block of its position in `target`.
-
-    The blocks must lie one after the other. `source` is only read. Scratch from `slot` on holds
-    what has been folded so far and the half that is received: up to twice the blocks.
-    """
-    n, at, rank = group.size, group.at, group.rank
-    start, count = blocks.at(at)
-    if n == 1:
-        yield Round(local=(copies(rank, Place(source, start), target, count),))
-        return
-    core = ActiveRanks(group)
-    begin, total = span(blocks, 0 * at, 0 * at + n)
-    spans = Spans(blocks, core)
-    work = Place(SCRATCH, slot)
-    yield from halving_rounds(group, core, spans, work, slot + total, final=final, source=source)
-    theirs, their_count = blocks.at((at + 1) % n)
-    here = slot - begin
-    own = copies(rank, Place(SCRATCH, start + here), target, count, core.active)
-    yield Round(
-        receives=(
-            transfers(rank, core.neighbour, target.buffer, target.start, count, core.passive),
-        ),
-        sends=(transfers(rank, core.neighbour, SCRATCH, theirs + here, their_count, core.helps),),
-        local=(own,),
-    )
-
-
 def _all_reduce_scratch(size: int, count: int, _segment: int) -> int:
     return 0 if size == 1 else Even(0, count, 2).largest
 
@@ -222,11 +192,34 @@ reduce = in_pieces(REDUCE, _two)
 
 
 def reduce_scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Halve the whole array, uncut: halves of its pieces would not lie one after the other."""
-    blocks = Listed(call.counts)
+    """Halve the whole array, uncut: halves of its pieces would not lie one after the other.
+
+    Scratch holds what has been folded so far, and the half that is received: of uneven blocks it may
+    be all.
+    """
+    n, at, rank, blocks, total = (
+        group.size,
+        group.at,
+        group.rank,
+        Listed(call.counts),
+        sum(call.counts),
+    )
 
     def channel() -> Rounds:
-        yield from reduce_scatter_rounds(group, blocks, Place(RECV, 0), 0, final=True)
+        start, count = blocks.at(at)
+        if n == 1:
+            yield Round(local=(copies(rank, Place(SEND, start), Place(RECV, 0), count),))
+            return
+        core = ActiveRanks(group)
+        spans = Spans(blocks, core)
+        work = Place(SCRATCH, 0)
+        yield from halving_rounds(group, core, spans, work, total, final=True, source=SEND)
+        theirs, their_count = blocks.at((at + 1) % n)
+        own = copies(rank, Place(SCRATCH, start), Place(RECV, 0), count, core.active)
+        yield Round(
+            receives=(transfers(rank, core.neighbour, RECV, 0, count, core.passive),),
+            sends=(transfers(rank, core.neighbour, SCRATCH, theirs, their_count, core.helps),),
+            local=(own,),
+        )
 
-    # All that has been folded so far, and a half that comes in: of uneven blocks it may be all.
-    return Schedule((channel,), 2 * sum(call.counts) if group.size > 1 else 0)
+    return Schedule((channel,), 2 * total if n > 1 else 0)

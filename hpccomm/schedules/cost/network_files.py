@@ -22,15 +22,14 @@
     total_bandwidth = inf     # optional: bytes a second of all nodes together
 """
 
-import dataclasses
 import difflib
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpccomm.errors import ConfigurationError
 from hpccomm.schedules.cost.network import Level, Network
@@ -42,9 +41,54 @@ MOST = 2**31 - 1
 """The most that an integer of a description can be."""
 
 _LEVELS = ("inner", "across")
-_TOP = ("description", "nodes", "ranks_per_node", "reduce", "copy", "overhead", *_LEVELS)
-_ACROSS = tuple(field.name for field in dataclasses.fields(Level))
-_INNER = tuple(name for name in _ACROSS if name != "total_bandwidth")
+
+
+class _Kind(NamedTuple):
+    """What a value can be: a test of it, which may raise `OverflowError`, and what that demands, in words."""
+
+    fits: Callable[[Any], bool]
+    words: str
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_TEXT = _Kind(lambda value: isinstance(value, str), "a text")
+_INTEGER = _Kind(
+    lambda value: _is_number(value) and isinstance(value, int) and 1 <= value <= MOST,
+    f"an integer from 1 to {MOST}",
+)
+_SECONDS = _Kind(
+    lambda value: _is_number(value) and 0 <= float(value) < math.inf,
+    "seconds, 0 or more, such as 5e-6",
+)
+# The prices multiply by its inverse.
+_SPEED = _Kind(
+    lambda value: _is_number(value) and float(value) > 0 and not math.isinf(1 / float(value)),
+    "bytes a second, more than 0, such as 12.5e9",
+)
+_TABLE = _Kind(lambda value: isinstance(value, dict), "a table")
+
+_TOP = {
+    "description": _TEXT,
+    "nodes": _INTEGER,
+    "ranks_per_node": _INTEGER,
+    "reduce": _SPEED,
+    "copy": _SPEED,
+    "overhead": _SECONDS,
+    **dict.fromkeys(_LEVELS, _TABLE),
+}
+_INNER = {
+    "latency": _SECONDS,
+    "bandwidth": _SPEED,
+    "ports": _INTEGER,
+    "duplex": _Kind(lambda value: value in ("full", "half"), '"full" or "half"'),
+    "gap": _SECONDS,
+    "node_bandwidth": _SPEED,
+}
+_ACROSS = {**_INNER, "total_bandwidth": _SPEED}
+_NEEDED = ("nodes", "ranks_per_node", "reduce", "latency", "bandwidth")
 
 
 def ready() -> tuple[str, ...]:
@@ -101,27 +145,11 @@ def parse(text: str, name: str, where: str) -> Network:
         table = tomllib.loads(text)
     except ValueError as error:  # an integer of thousands of digits is no TOMLDecodeError
         raise ConfigurationError(f"network {where} is not TOML: {error}") from None
-    top = _Table(where, "", table, _TOP)
-    nodes = top.integer("nodes", None)
-    ranks_per_node = top.integer("ranks_per_node", None)
-    description = table.get("description", "")
-    if not isinstance(description, str):
-        raise top.wrong("description", "a text")
-    levels = {
-        key: _level(where, key, table, ranks_per_node, needed=several > 1)
-        for key, several in zip(_LEVELS, (ranks_per_node, nodes), strict=True)
-    }
-    return Network(
-        name=name,
-        ranks=nodes * ranks_per_node,
-        ranks_per_node=ranks_per_node,
-        reduce=top.speed("reduce", None),
-        copy=top.speed("copy", math.inf),
-        overhead=top.seconds("overhead", 0.0),
-        inner=levels["inner"],
-        across=levels["across"],
-        description=description,
-    )
+    top = _checked(where, "", table, _TOP)
+    nodes, ranks_per_node = top.pop("nodes"), top["ranks_per_node"]
+    for key, several in zip(_LEVELS, (ranks_per_node, nodes), strict=True):
+        top[key] = _level(where, key, top.get(key), ranks_per_node, needed=several > 1)
+    return Network(name=name, ranks=nodes * ranks_per_node, **top)
 
 
 def dump(network: Network) -> str:
@@ -162,9 +190,9 @@ def _escaped(letter: str) -> str:
 
 
 def _level(
-    where: str, key: str, top: Mapping[str, Any], ranks_per_node: int, *, needed: bool
+    where: str, key: str, table: Mapping[str, Any] | None, ranks_per_node: int, *, needed: bool
 ) -> Level | None:
-    if key not in top:
+    if table is None:
         if needed:
             of = "nodes have several ranks" if key == "inner" else "cluster has several nodes"
             raise ConfigurationError(
@@ -175,87 +203,59 @@ def _level(
         raise ConfigurationError(
             f"network {where}: [inner] connects nothing where ranks_per_node is 1; remove it"
         )
-    table = _Table(where, f"[{key}] ", top[key], _INNER if key == "inner" else _ACROSS)
-    duplex = table.values.get("duplex", "full")
-    if duplex not in ("full", "half"):
-        raise table.wrong("duplex", '"full" or "half"')
-    ports = table.integer("ports", ranks_per_node)
-    if ports > ranks_per_node:
-        raise table.wrong(
-            "ports",
+    prefix = f"[{key}] "
+    values = _checked(where, prefix, table, _INNER if key == "inner" else _ACROSS)
+    if values.setdefault("ports", ranks_per_node) > ranks_per_node:
+        fits = (
             f"at most ranks_per_node ({ranks_per_node}), as a rank has one; where it has more, "
-            "give their bandwidth together",
+            "give their bandwidth together"
         )
-    return Level(
-        latency=table.seconds("latency", None),
-        bandwidth=table.speed("bandwidth", None),
-        ports=ports,
-        duplex=duplex,
-        gap=table.seconds("gap", 0.0),
-        node_bandwidth=table.speed("node_bandwidth", math.inf),
-        total_bandwidth=table.speed("total_bandwidth", math.inf),
-    )
+        raise _wrong(where, prefix, "ports", values, fits)
+    return Level(**values)
 
 
-class _Table:
-    """Reads the values of one table, and knows how to say what is wrong with it."""
+def _checked(
+    where: str, prefix: str, table: Mapping[str, Any], kinds: Mapping[str, _Kind]
+) -> dict[str, Any]:
+    """Return the values of a table, times and speeds as floats, after a check of each.
 
-    def __init__(self, where: str, prefix: str, values: object, known: Iterable[str]) -> None:
-        self._where = where
-        self._prefix = prefix
-        if not isinstance(values, dict):
+    Raises
+    ------
+    ConfigurationError
+        If there is a key that `kinds` does not have, or a needed one is missing, or a value does not fit.
+    """
+    for key in table:
+        if key not in kinds:
+            near = difflib.get_close_matches(key, kinds, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
             raise ConfigurationError(
-                f"network {where}: {prefix.strip(' []')} is {values!r}; make it a table"
+                f"network {where}: {prefix}{key} is no known key; {hint}"
+                f"There can be {', '.join(kinds)}"
             )
-        self.values: dict[str, Any] = values
-        known = tuple(known)
-        for key in values:
-            if key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]}? " if near else ""
-                raise ConfigurationError(
-                    f"network {where}: {prefix}{key} is no known key; {hint}"
-                    f"There can be {', '.join(known)}"
-                )
-
-    def wrong(self, key: str, fits: str) -> ConfigurationError:
-        """Return the error for a value that does not fit."""
-        given = "is missing"
-        if key in self.values:
-            value = self.values[key]
-            huge = isinstance(value, int) and value.bit_length() > 64
-            given = "is a huge integer" if huge else f"is {value!r}"
-        return ConfigurationError(
-            f"network {self._where}: {self._prefix}{key} {given}; give {fits}"
-        )
-
-    def integer(self, key: str, default: int | None) -> int:
-        """Read an integer from 1 to `MOST`."""
-        value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
-            raise self.wrong(key, f"an integer from 1 to {MOST}")
-        return value
-
-    def seconds(self, key: str, default: float | None) -> float:
-        """Read a time."""
-        value = self._number(key, default)
-        if value is None or not 0 <= value < math.inf:
-            raise self.wrong(key, "seconds, 0 or more, such as 5e-6")
-        return value
-
-    def speed(self, key: str, default: float | None) -> float:
-        """Read bytes a second."""
-        value = self._number(key, default)
-        # The prices multiply by its inverse.
-        if value is None or not value > 0 or math.isinf(1 / value):
-            raise self.wrong(key, "bytes a second, more than 0, such as 12.5e9")
-        return value
-
-    def _number(self, key: str, default: float | None) -> float | None:
-        value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
+    values = dict(table)
+    for key, kind in kinds.items():
+        if key not in table and key not in _NEEDED:
+            continue
         try:
-            return float(value)
-        except OverflowError:
-            return None
+            fits = key in table and kind.fits(table[key])
+        except OverflowError:  # an integer beyond all floats
+            fits = False
+        if not fits and kind is _TABLE:
+            raise ConfigurationError(f"network {where}: {key} is {table[key]!r}; make it a table")
+        if not fits:
+            raise _wrong(where, prefix, key, table, kind.words)
+        if kind in (_SECONDS, _SPEED):
+            values[key] = float(table[key])
+    return values
+
+
+def _wrong(
+    where: str, prefix: str, key: str, values: Mapping[str, Any], fits: str
+) -> ConfigurationError:
+    """Return the error for a value that does not fit."""
+    problem = "is missing"
+    if key in values:
+        value = values[key]
+        huge = isinstance(value, int) and value.bit_length() > 64
+        problem = "is a huge integer" if huge else f"is {value!r}"
+    return ConfigurationError(f"network {where}: {prefix}{key} {problem}; give {fits}")

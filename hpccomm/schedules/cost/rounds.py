@@ -11,24 +11,13 @@ bytes through ports, so many bytes folded and copied. `coefficients` carries the
 time, so that the later of two times brings its own along.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.schedules.cost.links import Links, joined
+from hpccomm.schedules.cost.acts import Act, ChannelClock, Messages
+from hpccomm.schedules.cost.links import Links
 from hpccomm.schedules.cost.network import Network
-from hpccomm.schedules.schedule import (
-    Channel,
-    Column,
-    Copies,
-    Folds,
-    Group,
-    Round,
-    Rounds,
-    Schedule,
-    touched,
-)
+from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Schedule, touched
 
 Times = NDArray[np.float64]
 """Rows of seconds, float64 (rows, 1); or with what they are made of, (rows, 1 + parameters)."""
@@ -81,45 +70,6 @@ def coefficients(
     return float(end[0]), end[1:]
 
 
-class _ChannelClock:
-    """A channel under way.
-
-    Attributes
-    ----------
-    clock : Times
-        When each rank has ended what was taken so far.
-    following : Round or None
-        What comes next: messages, or local steps with their barrier; None at the end.
-    ready : float
-        Seconds at which it is ready, on average over its ranks.
-    """
-
-    def __init__(self, channel: Channel, clock: Times) -> None:
-        self.clock = clock
-        self._acts = _acts(channel())
-        self.go_on()
-
-    def go_on(self) -> None:
-        """Look at what comes next."""
-        self.following = next(self._acts, None)
-        self.ready = 0.0
-        if self.following is not None:
-            sends, local, barrier = self.following[1:]
-            ranks = barrier.rank if barrier is not None else (sends or local)[0].rank
-            self.ready = float(self.clock[ranks, 0].mean())
-
-
-def _acts(rounds: Rounds) -> Iterator[Round]:
-    """Yield the messages of each round, and then its local steps."""
-    for each in rounds:
-        sends = tuple(table for table in each.sends if len(table.rank))
-        local = tuple(step for step in each.local if len(step.rank))
-        if sends:
-            yield Round(sends=sends)
-        if local or each.barrier is not None:
-            yield Round(local=local, barrier=each.barrier)
-
-
 class _Walk:
     """The links and ranks of a network, and until when each is taken."""
 
@@ -145,7 +95,8 @@ class _Walk:
     def end(self, schedule: Schedule) -> NDArray[np.float64]:
         """Return when the last rank has ended, a row of `Times`."""
         channels = [
-            _ChannelClock(channel, np.zeros_like(self._engine)) for channel in schedule.channels
+            ChannelClock(number, channel, self._itemsize, np.zeros_like(self._engine))
+            for number, channel in enumerate(schedule.channels)
         ]
         while under_way := [each for each in channels if each.following is not None]:
             first = min(under_way, key=lambda each: each.ready)
@@ -156,31 +107,28 @@ class _Walk:
         last: NDArray[np.float64] = clocks[clocks[:, 0].argmax()]
         return last
 
-    def _take(self, each: Round, clock: Times) -> None:
-        """Move the clocks of a channel on by a round."""
-        if each.sends:
-            rank = joined([table.rank for table in each.sends])
-            peer = joined([table.peer for table in each.sends])
-            count = joined([table.count for table in each.sends])
-            passed, there = self._carry(rank, peer, clock[rank], count)
-            _take_latest(clock, rank, passed)
-            _take_latest(clock, peer, there)
-        for step in each.local:
+    def _take(self, act: Act, clock: Times) -> None:
+        """Move the clocks of a channel on by an act."""
+        if isinstance(act, Messages):
+            passed, there = self._carry(act.rank, act.peer, clock[act.rank], act.nbytes)
+            _take_latest(clock, act.rank, passed)
+            _take_latest(clock, act.peer, there)
+            return
+        for step in act.steps:
             self._work(step, clock)
-        if each.barrier is not None:
-            self._meet(each.barrier, clock)
+        if act.barrier is not None:
+            self._meet(act.barrier, clock)
 
     def _carry(
-        self, rank: Column, peer: Column, ready: Times, count: Column
+        self, rank: Column, peer: Column, ready: Times, nbytes: Column
     ) -> tuple[Times, Times]:
         """Return when the messages of a round have passed their links, and when they are there."""
         passed = ready.copy()
-        nbytes = (count * self._itemsize)[:, np.newaxis]
         for queues in self._links.routes(rank, peer).queues:
             gap, byte = self._gap[queues.link], self._byte[queues.link]
             end = self._free[queues.link]
             for each in queues.in_order(ready[:, 0]):
-                end = _later(ready[each], end) + gap + nbytes[each] * byte
+                end = _later(ready[each], end) + gap + nbytes[each, np.newaxis] * byte
                 _take_latest(passed, each, end)
             self._free[queues.link] = end
         kind = np.where(rank == peer, 2, self._node[rank] != self._node[peer])
@@ -200,7 +148,8 @@ class _Walk:
         for place, reads in touched(step):
             if place.peer is not None:
                 ends = (place.peer, step.rank) if reads else (step.rank, place.peer)
-                _, there = self._carry(*ends, begin[step.rank], step.count)
+                nbytes = step.count * self._itemsize
+                _, there = self._carry(*ends, begin[step.rank], nbytes)
                 _take_latest(end, step.rank, there)
         clock[:] = end
         self._engine[working] = end[working]

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpccomm.schedules.draw.drawing import new_figure
 from hpccomm.schedules.draw.layout import (
@@ -39,6 +39,9 @@ LEGEND = 5.3  # width of all signs and their meanings
 PALE = "#767676"
 FAINT = "#e0e0e0"
 NODE = "#eef2f6"
+
+CENTRED: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 5}
+"""How text stands at its place."""
 
 PEER_MEMORY = (0, (2.5, 1.5))  # dashes
 MEANINGS = {
@@ -123,14 +126,15 @@ class _Panel:
         for rank, x in enumerate(self.at):
             self.axes.plot([x, x], [first - 0.12, last + 0.12], color=FAINT, lw=1.2, zorder=1)
             for y in (first - RANKS / 2, last + RANKS / 2):
-                self._text(x, y, str(rank), size=8.5, colour="white", box=circle)
+                self.axes.text(x, y, str(rank), size=8.5, color="white", bbox=circle, **CENTRED)
         y = first
         last_number = -1
         for each in rows:
             number = each.step.number
             if number != last_number:
                 self._rule(y)
-                self._text(self.left + 0.14, y + each.height / 2, str(number), size=8, colour=PALE)
+                middle = y + each.height / 2
+                self.axes.text(self.left + 0.14, middle, str(number), size=8, color=PALE, **CENTRED)
             last_number = number
             self._step(each, y)
             y += each.height
@@ -146,7 +150,8 @@ class _Panel:
             left, right = self.at[ranks[0]] - half, self.at[ranks[-1]] + half
             if node % 2 == 0:
                 self.axes.fill_between([left, right], self.top, bottom, color=NODE, lw=0, zorder=0)
-            self._text((left + right) / 2, self.top - 0.06, f"node {node}", size=8, colour=INK)
+            middle = (left + right) / 2
+            self.axes.text(middle, self.top - 0.06, f"node {node}", size=8, color=INK, **CENTRED)
 
     def _step(self, each: RoundLayout, y: float) -> None:
         bottom = y + each.height
@@ -213,9 +218,9 @@ class _Panel:
         red, green, blue = shown.colour
         colour = INK if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
         above, below = (0.33 * LINE, 0.38 * LINE) if shown.whose else (0.0, 0.0)
-        self._text(x, y - above, shown.text, size=TYPE, colour=colour, weight="bold")
+        self.axes.text(x, y - above, shown.text, size=TYPE, color=colour, weight="bold", **CENTRED)
         if shown.whose:
-            self._text(x, y + below, shown.whose, size=TYPE - 1, colour=colour)
+            self.axes.text(x, y + below, shown.whose, size=TYPE - 1, color=colour, **CENTRED)
 
     def _arrow(self, move: Move, start: Start, end: tuple[float, float], name: str) -> None:
         from matplotlib.patches import FancyArrowPatch
@@ -248,31 +253,6 @@ class _Panel:
 
     def _rule(self, y: float) -> None:
         self.axes.plot([self.left, self.at[-1] + 0.2], [y, y], color=FAINT, lw=0.6, zorder=1)
-
-    def _text(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        *,
-        size: float,
-        colour: Colour | str,
-        weight: str = "normal",
-        box: dict[str, str | Colour] | None = None,
-    ) -> None:
-        """Write centred text."""
-        self.axes.text(
-            x,
-            y,
-            text,
-            size=size,
-            color=colour,
-            weight=weight,
-            ha="center",
-            va="center_baseline",
-            zorder=5,
-            bbox=box,
-        )
 
 
 def _mark(axes: "Axes", what: str, x: float, y: float) -> None:

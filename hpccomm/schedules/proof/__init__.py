@@ -36,12 +36,10 @@ before it waits, its channels advance independently of each other, and the messa
 channel are never taken for those of another.
 """
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec
 
-from hpccomm.dtypes import DType
-from hpccomm.reductions import Op, ReduceOp
-from hpccomm.schedules.algorithms import Algorithm
-from hpccomm.schedules.proof.arguments import Counts, Form, Peers
 from hpccomm.schedules.proof.case import ProofCase, Unproven, case, signatures
 from hpccomm.schedules.proof.machine import SymbolicMachine
 from hpccomm.schedules.proof.memory import (
@@ -51,8 +49,6 @@ from hpccomm.schedules.proof.memory import (
     lay_out,
 )
 from hpccomm.schedules.proof.views import check_same_program
-from hpccomm.schedules.schedule import Build, whole
-from hpccomm.topology import Topology
 
 __all__ = [
     "ProofCase",
@@ -65,26 +61,24 @@ __all__ = [
 ]
 
 
-def prove(
-    collective: str,
-    algorithm: str | Algorithm | Build,
-    ranks: int,
-    *,
-    count: Counts | None = None,
-    root: int = 0,
-    segment: int = whole,
-    channels: int = 2,
-    topology: Topology | None = None,
-    in_place: bool | Sequence[bool] = False,
-    exclusive: bool = False,
-    deterministic: bool = False,
-    dtype: DType | None = None,
-    op: Op = ReduceOp.SUM,
-    peers: Peers | None = None,
-    solo: bool = False,
-    form: Form = "build",
-    room: int = 1 << 21,
-) -> None:
+P = ParamSpec("P")
+
+
+def _with_parameters_of(
+    made: Callable[P, ProofCase],
+) -> Callable[[Callable[..., None]], Callable[P, None]]:
+    """Declare that a function takes what `made` takes, as it passes everything on."""
+
+    def declare(function: Callable[..., None]) -> Callable[P, None]:
+        shown = inspect.signature(made).replace(return_annotation=None)
+        vars(function)["__signature__"] = shown
+        return function
+
+    return declare
+
+
+@_with_parameters_of(case)
+def prove(*args: Any, **options: Any) -> None:
     """Prove that an algorithm carries out one collective call, for any values of the elements.
 
     Parameters
@@ -150,26 +144,7 @@ def prove(
     >>> from hpccomm.testing import prove
     >>> prove("all_reduce", "ring", 6, count=20, segment=2)
     """
-    proved = case(
-        collective,
-        algorithm,
-        ranks,
-        count=count,
-        root=root,
-        segment=segment,
-        channels=channels,
-        topology=topology,
-        in_place=in_place,
-        exclusive=exclusive,
-        deterministic=deterministic,
-        dtype=dtype,
-        op=op,
-        peers=peers,
-        solo=solo,
-        form=form,
-        room=room,
-    )
-    prove_all([proved])
+    prove_all([case(*args, **options)])
 
 
 def prove_all(cases: Sequence[ProofCase]) -> None:

@@ -14,23 +14,16 @@ later. Compared with one message at a time, that makes a few percent where chann
 channel the result is the same as with one message at a time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpccomm.errors import UsageError
+from hpccomm.schedules.cost.acts import ChannelClock, Messages, Steps
 from hpccomm.schedules.cost.links import LinkRoutes, Links, Times, joined
 from hpccomm.schedules.cost.network import Network
-from hpccomm.schedules.schedule import (
-    Column,
-    Copies,
-    Folds,
-    Group,
-    Rounds,
-    Schedule,
-    touched,
-)
+from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Schedule, touched
 from hpccomm.schedules.simulate.repeats import ClockSlice, Repeats, rows
 
 
@@ -87,7 +80,7 @@ def simulate(
         )
     cluster = _Resources(network, itemsize)
     channels = [
-        _Channel(number, cluster.acts(channel()), begin + network.overhead)
+        ChannelClock(number, channel, itemsize, begin + network.overhead)
         for number, channel in enumerate(schedule.channels)
     ]
     while under_way := [channel for channel in channels if channel.following is not None]:
@@ -95,7 +88,7 @@ def simulate(
         latest = max(first.ready, first.latest)
         together = [channel for channel in under_way if channel.ready <= latest]
         # Steps first: the messages that follow them may be among those to be sent together.
-        working = [channel for channel in together if isinstance(channel.following, _Steps)]
+        working = [channel for channel in together if isinstance(channel.following, Steps)]
         if working:
             together = [min(working, key=lambda channel: channel.ready)]
             cluster.work(together[0])
@@ -106,70 +99,6 @@ def simulate(
     clocks = [channel.clock for channel in channels]
     ends = np.max([begin + network.overhead, *clocks], axis=0) - begin.min()
     return Outcome(ends, *cluster.bottleneck())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Messages:
-    """The messages of a round."""
-
-    rank: Column
-    peer: Column
-    nbytes: Column
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Steps:
-    """The local steps of a round, and its barrier."""
-
-    steps: tuple[Copies | Folds, ...]
-    barrier: Group | None
-
-    @property
-    def rank(self) -> Column:
-        """Ranks whose clocks say when they are ready."""
-        return self.steps[0].rank if self.barrier is None else self.barrier.rank
-
-    def alike(self, other: "_Steps") -> bool:
-        """Whether the other takes equally long, and neither accesses the memory of peers."""
-        return (
-            self.barrier is other.barrier is None
-            and len(self.steps) == len(other.steps)
-            and all(map(_alike, self.steps, other.steps))
-        )
-
-
-_Act = _Messages | _Steps
-
-
-class _Channel:
-    """A channel under way.
-
-    Attributes
-    ----------
-    number : int
-        Its place in the schedule.
-    clock : ndarray of float64, shape (ranks,)
-        When each rank has ended what has been run so far.
-    following : _Messages, _Steps or None
-        What comes next; None at the end.
-    ready, latest : float
-        When that is ready: on average over its rows, and for the last of them.
-    """
-
-    def __init__(self, number: int, acts: Iterator[_Act], clock: Times) -> None:
-        self.number = number
-        self.clock = clock
-        self.following: _Act | None = None
-        self.ready = self.latest = 0.0
-        self._acts = acts
-        self.go_on()
-
-    def go_on(self) -> None:
-        """Look at what comes next."""
-        self.following = next(self._acts, None)
-        if self.following is not None:
-            times = self.clock[self.following.rank]
-            self.ready, self.latest = float(times.mean()), float(times.max())
 
 
 class _Resources:
@@ -183,28 +112,14 @@ class _Resources:
         self._worked = np.zeros(network.ranks)
         # What ran last in the same channels: it may repeat.
         self._sent: dict[tuple[int, ...], tuple[LinkRoutes, Column, Repeats | None]] = {}
-        self._done: dict[int, tuple[_Steps, Repeats | None]] = {}
+        self._done: dict[int, tuple[Steps, Repeats | None]] = {}
 
-    def acts(self, rounds: Rounds) -> Iterator[_Act]:
-        """Yield the messages of each round, and then its steps."""
-        for each in rounds:
-            sends = [table for table in each.sends if len(table.rank)]
-            if sends:
-                yield _Messages(
-                    joined([table.rank for table in sends]),
-                    joined([table.peer for table in sends]),
-                    joined([table.count for table in sends]) * self._itemsize,
-                )
-            steps = tuple(step for step in each.local if len(step.rank))
-            if steps or each.barrier is not None:
-                yield _Steps(steps, each.barrier)
-
-    def send(self, channels: Sequence[_Channel]) -> None:
+    def send(self, channels: Sequence[ChannelClock]) -> None:
         """Send the messages that come next in some channels."""
         together = [
             (channel, channel.following)
             for channel in channels
-            if isinstance(channel.following, _Messages)
+            if isinstance(channel.following, Messages)
         ]
         routes = self._links.routes(
             joined([messages.rank for _, messages in together]),
@@ -234,7 +149,7 @@ class _Resources:
         self._sent[key] = routes, nbytes, repeats
 
     def _repeats(
-        self, together: Sequence[tuple[_Channel, _Messages]], routes: LinkRoutes
+        self, together: Sequence[tuple[ChannelClock, Messages]], routes: LinkRoutes
     ) -> Repeats:
         links = np.zeros_like(self._links.free, np.bool_)
         for queues in routes.queues:
@@ -248,10 +163,10 @@ class _Resources:
             clocks.append(ClockSlice(channel.clock, rows(ranks)))
         return Repeats(clocks, [ClockSlice(self._links.busy, passed)])
 
-    def work(self, channel: _Channel) -> None:
+    def work(self, channel: ChannelClock) -> None:
         """Run the steps that come next in a channel."""
         steps, clock = channel.following, channel.clock
-        assert isinstance(steps, _Steps)
+        assert isinstance(steps, Steps)
 
         def work_out() -> None:
             for step in steps.steps:
@@ -261,7 +176,7 @@ class _Resources:
 
         last = self._done.get(channel.number)
         repeats = None
-        if last is not None and steps.alike(last[0]):
+        if last is not None and _alike(steps, last[0]):
             repeats = last[1]
             if repeats is None:
                 ranks = np.zeros_like(clock, np.bool_)
@@ -328,7 +243,16 @@ class _Resources:
         clock[group.rank] = clock[members].max(axis=1)[which] + hops * latency
 
 
-def _alike(step: Copies | Folds, other: Copies | Folds) -> bool:
+def _alike(steps: Steps, other: Steps) -> bool:
+    """Whether others take equally long, and neither access the memory of peers."""
+    return (
+        steps.barrier is other.barrier is None
+        and len(steps.steps) == len(other.steps)
+        and all(map(_same, steps.steps, other.steps))
+    )
+
+
+def _same(step: Copies | Folds, other: Copies | Folds) -> bool:
     """Whether two steps cost the same on the same ranks, and access no other rank's memory."""
     places, others = touched(step), touched(other)
     return (

@@ -1,0 +1,93 @@
+"""What happens in a channel, one act after the other: the messages of a round, then its local steps."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.schedules.cost.links import joined
+from hpccomm.schedules.schedule import Channel, Column, Copies, Folds, Group, Rounds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages:
+    """The messages of a round, of `nbytes` each."""
+
+    rank: Column
+    peer: Column
+    nbytes: Column
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """The local steps of a round, and its barrier."""
+
+    steps: tuple[Copies | Folds, ...]
+    barrier: Group | None
+
+    @property
+    def rank(self) -> Column:
+        """Ranks whose clocks say when they are ready."""
+        return self.steps[0].rank if self.barrier is None else self.barrier.rank
+
+
+Act = Messages | Steps
+
+
+def acts(rounds: Rounds, itemsize: int) -> Iterator[Act]:
+    """Yield the messages of each round, and then its steps, for elements of `itemsize` bytes."""
+    for each in rounds:
+        sends = [table for table in each.sends if len(table.rank)]
+        if sends:
+            yield Messages(
+                joined([table.rank for table in sends]),
+                joined([table.peer for table in sends]),
+                joined([table.count for table in sends]) * itemsize,
+            )
+        steps = tuple(step for step in each.local if len(step.rank))
+        if steps or each.barrier is not None:
+            yield Steps(steps, each.barrier)
+
+
+class ChannelClock:
+    """A channel under way.
+
+    Parameters
+    ----------
+    number : int
+        Its place in the schedule.
+    channel : callable
+        Makes its rounds.
+    itemsize : int
+        Bytes of an element.
+    clock : ndarray of float64, shape (ranks,) or (ranks, columns)
+        When each rank begins, in seconds; further columns say what these are made of.
+
+    Attributes
+    ----------
+    number, clock
+        As above; whoever runs the acts moves the clock on in place.
+    following : Messages, Steps or None
+        The next act; None at the end.
+    ready, latest : float
+        Seconds at which that is ready: on average over its rows, and for the last of them.
+    """
+
+    def __init__(
+        self, number: int, channel: Channel, itemsize: int, clock: NDArray[np.float64]
+    ) -> None:
+        self.number = number
+        self.clock = clock
+        self.following: Act | None = None
+        self.ready = self.latest = 0.0
+        self._seconds = clock if clock.ndim == 1 else clock[:, 0]
+        self._acts = acts(channel(), itemsize)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Look at what comes next."""
+        self.following = next(self._acts, None)
+        if self.following is not None:
+            times = self._seconds[self.following.rank]
+            self.ready, self.latest = float(times.mean()), float(times.max())
