@@ -84,9 +84,7 @@ def main() -> int:
                 print(f"#\n# {collective}\n{HEADING}", flush=True)
             swept = [0] if collective == "barrier" else sizes
             found = bench.sweep(collective, swept, deterministic=False, tell=lambda _: None)
-            for verdict in verify(
-                bench, comm, memory, collective, found, effort, deterministic=False
-            ):
+            for verdict in verify(bench, comm, collective, found, deterministic=False):
                 args, keywords = calls.arguments(comm, collective, verdict.nbytes, memory)
                 takes = comm.explain(collective, *args, **keywords).algorithm
                 slow += verdict.ratio > SLOWER

@@ -40,9 +40,6 @@ _FORMATS = {"csv": _csv, "json": _json}
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.description = DESCRIPTION
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("file", type=path, metavar="FILE", help="a results file")
     parser.add_argument("--format", required=True, choices=sorted(_FORMATS), help="what to write")
     add_run(parser)

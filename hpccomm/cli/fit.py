@@ -29,7 +29,7 @@ examples:
 _FLAGS = (
     Flag(
         "--output FILE.toml",
-        readers.toml_file,
+        readers.file_ending_in(".toml", "is no name of a description; give one"),
         "write the description to this file (default: print it after the report, whose lines are "
         "comments in it)",
     ),
@@ -42,7 +42,7 @@ _FLAGS = (
     ),
     Flag(
         "--segment SIZE",
-        readers.size,
+        readers.segment,
         "bytes that the algorithms moved at a time (default: those of the run)",
     ),
     Flag(
@@ -55,8 +55,6 @@ _FLAGS = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.description = DESCRIPTION
-    parser.epilog = EXAMPLES
     parser.add_argument("file", metavar="RUNS.h5", type=path, help="the results file")
     add_run(parser)
     add_flags(parser, "the fit", _FLAGS)
@@ -65,8 +63,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fit, report and write; return the exit status."""
     to = args.output
-    if args.segment is not None:
-        readers.check_segment(args.segment)
     if to is not None and to.exists() and to.samefile(args.file):
         raise UsageError(f"--output {to} is the results file itself; give another name")
     report, description = fitted(

@@ -43,8 +43,8 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 """Each verb's module, imported when the verb is used, and what it does.
 
-A module has ``configure(parser)``, which adds arguments, description and examples, and
-``run(arguments) -> int``, which returns the exit status.
+A module has ``DESCRIPTION`` and ``EXAMPLES`` for the help, ``configure(parser)``, which adds the
+arguments, and ``run(arguments) -> int``, which returns the exit status.
 """
 
 SILENCE = 3.0
@@ -165,6 +165,7 @@ def _parse(words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
         )
         if name == used:
             module = import_module(home)
+            verb_parser.description, verb_parser.epilog = module.DESCRIPTION, module.EXAMPLES
             module.configure(verb_parser)
     arguments = parser.parse_args(words)
     assert module is not None  # without a known verb the parser has raised

@@ -42,8 +42,6 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of perf."""
-    parser.description = DESCRIPTION
-    parser.epilog = EXAMPLES
     flags.add_arguments(parser)
 
 

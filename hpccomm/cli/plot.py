@@ -54,8 +54,6 @@ _FLAGS = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.description = DESCRIPTION
-    parser.epilog = EXAMPLES
     add_flags(parser, "", _FLAGS)
     parser.add_argument(
         "--deterministic",

@@ -81,7 +81,7 @@ _FLAGS = (
     ),
     Flag(
         f"--segment SIZE {DEFAULT_SEGMENT >> 10}K",
-        readers.size,
+        readers.segment,
         "bytes of a segment, in which arrays are moved",
     ),
     Flag("--channels N 2", readers.integer(1), "segments that may be under way at the same time"),
@@ -94,8 +94,6 @@ _FLAGS = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.description = DESCRIPTION
-    parser.epilog = EXAMPLES
     parser.add_argument(
         "collectives",
         metavar="COLLECTIVE[,COLLECTIVE...]",
@@ -136,7 +134,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _request(args: argparse.Namespace) -> SimulationRequest:
     sizes = flags.sizes(args)
-    readers.check_segment(args.segment)
     if args.skew and args.model != EVENTS:
         raise UsageError(
             f"--skew {args.skew:g}: --model {args.model} has all ranks start at once; "

@@ -32,17 +32,6 @@ examples:
 OUTPUT = "tuning.h5"
 
 
-def _collectives(text: str) -> tuple[str, ...]:
-    if text == readers.ALL:
-        return TUNED
-    for name in readers.listed(text):
-        if name not in TUNED:
-            raise argparse.ArgumentTypeError(
-                f"{name!r} is no collective; give {readers.ALL} or some of {', '.join(TUNED)}"
-            )
-    return readers.listed(text)
-
-
 def _seconds(text: str) -> float:
     try:
         value = float(text)
@@ -56,10 +45,7 @@ def _seconds(text: str) -> float:
 
 
 def _segments(text: str) -> tuple[int, ...]:
-    sizes = tuple(map(readers.size, readers.listed(text)))
-    if min(sizes) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: nothing would move; give 1 byte or more")
-    return sizes
+    return tuple(map(readers.segment, readers.listed(text)))
 
 
 _FLAGS = (
@@ -102,12 +88,10 @@ _SWITCHES = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.description = DESCRIPTION
-    parser.epilog = EXAMPLES
     parser.add_argument(
         "collectives",
         nargs="?",
-        type=_collectives,
+        type=readers.some_of({name: name for name in TUNED}, "is no collective"),
         default=TUNED,
         metavar="COLLECTIVE",
         help=f"{readers.ALL} (the default), or some with commas between them: {', '.join(TUNED)}",

@@ -137,7 +137,11 @@ class Writer:
         encoded = layout.encode_row(row, self._repetitions, len(times))
         rows, repetitions = self._rows + 1, self._repetitions + len(times)
         if rows > self._space.rows or repetitions > self._space.repetitions:
-            self._grow(rows, repetitions)
+            space = self._space
+            self._rewrite(
+                space.rows if rows <= space.rows else 2 * rows,
+                space.repetitions if repetitions <= space.repetitions else 2 * repetitions,
+            )
         width = self._ranks * layout.SAMPLE.itemsize
         self._write(times.tobytes(), self._space.samples_at + self._repetitions * width)
         self._write(encoded, self._space.rows_at + self._rows * layout.ROW.itemsize)
@@ -159,18 +163,8 @@ class Writer:
         ResultsError
             If it cannot be written. The rows stay.
         """
-
-        def enlarge(source: h5py.Group, target: h5py.Group) -> layout.ReservedSpace:
-            write(target.create_group(name))
-            space = self._space
-            same = layout.reserve(target, space.rows, space.repetitions, self._ranks)
-            layout.copy_measurements(source, target)
-            return same
-
         space = self._space
-        extra = layout.reserved_bytes(space.rows, space.repetitions, self._ranks)
-        file, self._space = self._replaced(enlarge, extra)
-        self._take(file)
+        self._rewrite(space.rows, space.repetitions, lambda run: write(run.create_group(name)))
 
     def end(self, status: str) -> None:
         """Record how the run ended, and give the file its final, compressed form.
@@ -246,13 +240,14 @@ class Writer:
                 done = os.pwrite(self._open.fileno(), view, address)
                 view, address = view[done:], address + done
 
-    def _grow(self, rows: int, repetitions: int) -> None:
-        """Reserve space for at least so many rows and rows of samples, and more."""
-        space = self._space
-        rows = space.rows if rows <= space.rows else 2 * rows
-        repetitions = space.repetitions if repetitions <= space.repetitions else 2 * repetitions
+    def _rewrite(
+        self, rows: int, repetitions: int, add: Callable[[h5py.Group], None] | None = None
+    ) -> None:
+        """Replace the file by one whose run has space for so many rows, and what `add` adds."""
 
         def enlarge(source: h5py.Group, target: h5py.Group) -> layout.ReservedSpace:
+            if add is not None:
+                add(target)
             larger = layout.reserve(target, rows, repetitions, self._ranks)
             layout.copy_measurements(source, target)
             return larger

@@ -264,7 +264,7 @@ def test_a_cluster_of_billions_of_ranks_is_refused(capsys, tmp_path):
         (["all_reduce", *SMALL, "--skew", "-1"], "--skew: -1 is out of range; give seconds"),
         (["all_reduce", *SMALL, "--skew", "soon"], "--skew: 'soon' is no time; give seconds"),
         (["all_reduce", *SMALL, "--skew", "1", "--model", "cost"], "all ranks start at once"),
-        (["all_reduce", *SMALL, "--segment", "0"], "--segment 0: nothing would move"),
+        (["all_reduce", *SMALL, "--segment", "0"], "--segment: '0': nothing would move"),
         (["all_reduce", *SMALL, "--channels", "0"], "--channels: 0 is out of range"),
         (["reduce", *SMALL, "-r", "8"], "-r/--root 8: there are 8 ranks; give 0 to 7"),
         (["all_reduce", *SMALL, "-o", "band"], "band means nothing on -d/--datatype float"),

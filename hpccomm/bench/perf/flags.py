@@ -33,6 +33,9 @@ _NO_KERNELS = "hpccomm has no kernels of its own"
 _types = readers.named(
     {name: name for name in TYPES} | {dtype.name: name for name, dtype in TYPES.items()}, "type"
 )
+_json_file = readers.file_ending_in(
+    ".json", "has no known suffix; JSON is what can be written: give a name"
+)
 _ops = readers.named({name: name for name in OPS}, "reduction")
 
 FLAGS: dict[str, tuple[Flag, ...]] = {
@@ -113,7 +116,7 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
         ),
         Flag("-S --report_timestamps 0/1 0", switch, "time stamp on each line"),
         Flag("-M --memory 0/1 0", switch, "report the memory that was used"),
-        Flag("-J --output_file FILE.json", readers.json_file, "write nccl-tests' JSON", "json"),
+        Flag("-J --output_file FILE.json", _json_file, "write nccl-tests' JSON", "json"),
     ),
     "flags of nccl-tests that hpccomm accepts only at their defaults": (
         Flag("-t --nthreads 1 1", only(1, _ONE_RANK), "ranks that are threads"),

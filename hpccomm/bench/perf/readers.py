@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
+from typing import TypeVar
 
-from hpccomm.bench.perf.collectives import Benchmark
-from hpccomm.errors import UsageError
+T = TypeVar("T")
 
 ALL = "all"
 ALL_ROOTS = -1
@@ -28,16 +28,12 @@ def size(text: str) -> int:
     return int(Decimal(match[1]) * _UNITS[match[2].upper()])
 
 
-def check_segment(nbytes: int) -> None:
-    """Raise unless a segment of `nbytes` bytes, the value of ``--segment``, can move something.
-
-    Raises
-    ------
-    UsageError
-        If nothing does.
-    """
+def segment(text: str) -> int:
+    """Read the size of a segment, which must move something."""
+    nbytes = size(text)
     if nbytes < 1:
-        raise UsageError(f"--segment {nbytes}: nothing would move; give 1 byte or more")
+        raise argparse.ArgumentTypeError(f"{text!r}: nothing would move; give 1 byte or more")
+    return nbytes
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
@@ -116,22 +112,15 @@ def file(text: str) -> Path:
     return Path(text)
 
 
-def json_file(text: str) -> Path:
-    """Read the name of a JSON file."""
-    if not text.lower().endswith(".json"):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} has no known suffix; JSON is what can be written: give a name ending in .json"
-        )
-    return Path(text)
+def file_ending_in(suffix: str, refusal: str) -> Callable[[str], Path]:
+    """Return a reader of names of files with a suffix; `refusal` says what is wrong with another."""
 
+    def read(text: str) -> Path:
+        if not text.lower().endswith(suffix):
+            raise argparse.ArgumentTypeError(f"{text!r} {refusal} ending in {suffix}")
+        return Path(text)
 
-def toml_file(text: str) -> Path:
-    """Read the name of a TOML file, which no results file has."""
-    if not text.lower().endswith(".toml"):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no name of a description; give one ending in .toml"
-        )
-    return Path(text)
+    return read
 
 
 def listed(text: str) -> tuple[str, ...]:
@@ -142,10 +131,10 @@ def listed(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def some_of(table: Mapping[str, Benchmark], refusal: str) -> Callable[[str], tuple[Benchmark, ...]]:
-    """Return a reader of names of collectives, or ``all``; `refusal` says why another is refused."""
+def some_of(table: Mapping[str, T], refusal: str) -> Callable[[str], tuple[T, ...]]:
+    """Return a reader of keys of a table, or ``all``; `refusal` says why another is refused."""
 
-    def read(text: str) -> tuple[Benchmark, ...]:
+    def read(text: str) -> tuple[T, ...]:
         names = tuple(table) if text == ALL else listed(text)
         for name in names:
             if name not in table:

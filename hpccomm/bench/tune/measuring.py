@@ -101,7 +101,7 @@ class Bench:
     ) -> None:
         self._every = every
         self._comms = comms
-        self._memory = memory
+        self.memory = memory
         self._effort = effort
         self.comm = next(iter(comms.values()))
 
@@ -141,21 +141,22 @@ class Bench:
             ways = {pick: call for pick, call in ways.items() if pick in near}
         ideas = timing.first(self.comm, ways)
         kept = _near(ideas, HOPELESS, MOST_WAYS)
-        samples = timing.repeated(
-            self.comm,
-            {pick: call for pick, call in ways.items() if pick in kept},
-            ideas,
-            blocks=self._effort.blocks,
-            seconds=self._effort.seconds,
-        )
+        samples = self.repeated({pick: call for pick, call in ways.items() if pick in kept}, ideas)
         seconds = {pick: timing.typical(each) for pick, each in samples.items()}
         return Finding(nbytes, ideas, seconds, samples)
+
+    def repeated(
+        self, ways: Mapping[Pick, Call], ideas: Mapping[Pick, float]
+    ) -> dict[Pick, Seconds]:
+        """Time calls in turns; `ideas` holds about how many seconds each takes. Collective."""
+        effort = self._effort
+        return timing.repeated(self.comm, ways, ideas, blocks=effort.blocks, seconds=effort.seconds)
 
     def ways(self, collective: str, nbytes: int, deterministic: bool) -> dict[Pick, Call]:
         """Return the ways of a call. Local."""
         found: dict[Pick, Call] = {}
         for segment, comm in self._comms.items():
-            args, keywords = arguments(comm, collective, nbytes, self._memory)
+            args, keywords = arguments(comm, collective, nbytes, self.memory)
             for name in self._names(collective):
                 asked = keywords | how(collective, name, deterministic=deterministic)
                 try:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -17,8 +16,7 @@ from hpccomm.bench.tune.verifying import Verdict, verify
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.creation import new_comm
 from hpccomm.contracts.collectives import BLOCKWISE, DESCRIPTIONS, REDUCTIONS
-from hpccomm.dispatch.policy import Table, TableRows, stored
-from hpccomm.dispatch.policy.table import Shape
+from hpccomm.dispatch.policy import Table, stored
 from hpccomm.results.schema import Config
 from hpccomm.results.writer import Writer
 from hpccomm.settings import CommOptions
@@ -101,7 +99,6 @@ def tune(
     largest = -(-asked.sizes.largest // unit) * unit
     need = memory_use.Need(comm.node, facts.host(), 4 * largest, memory_use.available())
     memory_use.require(comm.all_gather_object(need), largest)
-    arrays = calls.arrays(largest)
     config = Config(
         minimum_bytes=asked.sizes.smallest,
         maximum_bytes=asked.sizes.largest,
@@ -115,12 +112,18 @@ def tune(
     info = facts.run_info(comm, config, (), arguments, launcher)
     with ExitStack() as stack:
         writer = on_root(comm, lambda: stack.enter_context(Writer(asked.output, info)))
-        say = partial(_say, out) if comm.rank == 0 else _silent
+
+        def say(text: str) -> None:
+            if comm.rank == 0:
+                out.write(text)
+                out.flush()
+
         say(listing.heading(comm.policy.shape))
         fixed = {
-            segment: stack.enter_context(_fixed(comm, segment)) for segment in (0, *asked.segments)
+            segment: stack.enter_context(_same_ranks(comm, f"tune-{segment}", segment=segment))
+            for segment in (0, *asked.segments)
         }
-        bench = Bench(fixed, arrays, asked.effort, every=asked.every)
+        bench = Bench(fixed, calls.arrays(largest), asked.effort, every=asked.every)
         found = {
             case: _sweep(bench, *case, asked=asked, writer=writer, say=say)
             for case in asked.cases()
@@ -130,59 +133,34 @@ def tune(
             for (collective, ordered), findings in found.items()
             for case, each in measuring.cases(findings, ordered).items()
         }
-        table = _table(comm.policy.shape, rows)
-        on_root(
-            comm,
-            lambda: (
-                None
-                if writer is None
-                else writer.add_group(stored.GROUP, lambda to: stored.write(to, table))
-            ),
-        )
+        table = Table(comm.policy.shape, datetime.now(UTC).date().isoformat(), rows)
+
+        def add_table() -> None:
+            if writer is not None:
+                writer.add_group(stored.GROUP, lambda to: stored.write(to, table))
+
+        on_root(comm, add_table)
         say(listing.of(table))
         verdicts: list[Verdict] = []
         if asked.verify:
-            tuned = stack.enter_context(_tuned(comm, asked.output))
+            tuned = _same_ranks(comm, "tuned", tuning_file=str(asked.output))
+            stack.enter_context(tuned)
             for (collective, ordered), findings in found.items():
-                verdicts += verify(
-                    bench,
-                    tuned,
-                    arrays,
-                    collective,
-                    findings,
-                    asked.effort,
-                    deterministic=ordered,
-                )
+                verdicts += verify(bench, tuned, collective, findings, deterministic=ordered)
             say(listing.verdict(verdicts))
         on_root(comm, stack.close)
     return verdicts
 
 
-def _fixed(comm: Communicator, segment: int) -> Communicator:
-    """Return a communicator of the same ranks whose algorithms move `segment` bytes at a time.
+def _same_ranks(
+    comm: Communicator, name: str, *, segment: int = 0, tuning_file: str = ""
+) -> Communicator:
+    """Return a communicator of the same ranks that goes by the table of a file, if one is named.
 
-    With 0 it moves what the built-in table says.
+    Its algorithms move `segment` bytes at a time; with 0 they move what the table says.
     """
-    options = CommOptions(segment=segment or None, tuning_file="", self_check=False)
-    name = f"tune-{segment}"
+    options = CommOptions(segment=segment or None, tuning_file=tuning_file, self_check=False)
     return new_comm(comm.backends["host"] or "", mpi_comm=comm.mpi_comm, name=name, options=options)
-
-
-def _tuned(comm: Communicator, file: Path) -> Communicator:
-    """Return a communicator of the same ranks that goes by the table of a file."""
-    options = CommOptions(tuning_file=str(file), self_check=False)
-    return new_comm(
-        comm.backends["host"] or "", mpi_comm=comm.mpi_comm, name="tuned", options=options
-    )
-
-
-def _say(out: TextIO, text: str) -> None:
-    out.write(text)
-    out.flush()
-
-
-def _silent(_text: str) -> None:
-    pass
 
 
 def _sweep(
@@ -211,7 +189,3 @@ def _sweep(
     moves = DESCRIPTIONS[collective].sends != "nothing"
     sizes = list(asked.sizes.measured(calls.DTYPE.itemsize)) if moves else [0]
     return bench.sweep(collective, sizes, deterministic=deterministic, tell=tell)
-
-
-def _table(shape: Shape, rows: dict[tuple[str, str], TableRows]) -> Table:
-    return Table(shape, datetime.now(UTC).date().isoformat(), rows)

@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 
 from hpccomm.bench.tune import timing
-from hpccomm.bench.tune.calls import Array, Call, arguments, how
-from hpccomm.bench.tune.measuring import Bench, Effort, Finding
+from hpccomm.bench.tune.calls import Call, arguments, how
+from hpccomm.bench.tune.measuring import Bench, Finding
 from hpccomm.communicator import Communicator
 from hpccomm.dispatch.policy import AUTO, NATIVE, Pick
 
@@ -60,10 +60,8 @@ class Verdict:
 def verify(
     bench: Bench,
     tuned: Communicator,
-    memory: tuple[Array, Array],
     collective: str,
     findings: Sequence[Finding],
-    effort: Effort,
     *,
     deterministic: bool,
 ) -> list[Verdict]:
@@ -75,14 +73,10 @@ def verify(
         Of the fixed choices.
     tuned : Communicator
         Goes by the new table.
-    memory : tuple of two ndarray
-        For the calls.
     collective : str
         The call.
     findings : sequence of Finding
         What was measured before.
-    effort : Effort
-        How long is measured.
     deterministic : bool
         Whether contributions are folded in rank order.
     """
@@ -92,7 +86,7 @@ def verify(
         ideas = {pick: seconds for pick, seconds in finding.seconds.items() if pick in ways}
         fastest = sorted(ideas, key=lambda pick: ideas[pick])[:RIVALS]
         rivals = dict.fromkeys([*fastest, *(pick for pick in ideas if pick.algorithm == NATIVE)])
-        args, keywords = arguments(tuned, collective, finding.nbytes, memory)
+        args, keywords = arguments(tuned, collective, finding.nbytes, bench.memory)
         asked = keywords | how(collective, AUTO, deterministic=deterministic)
         automatic = Pick(AUTO)
         calls: dict[Pick, Call] = {pick: ways[pick] for pick in rivals}
@@ -101,9 +95,7 @@ def verify(
         timing.first(bench.comm, calls)
         collected: dict[Pick, list[timing.Seconds]] = {pick: [] for pick in calls}
         for _ in range(TURNS):
-            more = timing.repeated(
-                bench.comm, calls, ideas, blocks=effort.blocks, seconds=effort.seconds
-            )
+            more = bench.repeated(calls, ideas)
             for pick, samples in more.items():
                 collected[pick].append(samples)
             took = {pick: timing.typical(np.concatenate(all_)) for pick, all_ in collected.items()}
