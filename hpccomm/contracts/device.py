@@ -158,20 +158,27 @@ DeviceStart = Callable[[int, int, int], Steps]
 """``start(send, recv, stream)`` gives polled steps. When they end, the result is ordered on the stream."""
 
 
-class Given(NamedTuple):
-    """What a call is given that begins before the group in which it stands.
+class Begun(NamedTuple):
+    """A call of which the first part is on the stream.
 
     Attributes
     ----------
     send, recv : int
-        Addresses, in place of the call's own.
+        Addresses of the arrays for what comes next, in place of the call's own.
     kept : object
-        To be held until the group is issued.
+        To be held until that is on the stream, and what the host does with those arrays is done.
+    end : callable
+        Puts the last part on the stream.
     """
 
     send: int
     recv: int
-    kept: object
+    kept: object = None
+    end: Callable[[], None] = lambda: None
+
+
+Begin = Callable[[int, int, int], Begun]
+"""``begin(send, recv, stream)`` puts the first part of a call on a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +195,7 @@ class Grouped:
     """
 
     launch: Launch
-    begin: Callable[[int, int, int], Given] | None = None
+    begin: Begin | None = None
 
 
 @dataclass(frozen=True, slots=True)

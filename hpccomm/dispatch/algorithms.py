@@ -90,7 +90,7 @@ class AlgorithmRunner:
         itemsize = call.dtype.itemsize
         if Reach.DIRECT not in builds:
             schedule = self._schedule(builds[Reach.APART], call, pick)
-            program = self._compiled(schedule, call)
+            program = compiled(schedule, lengths_of(call, self._backend.rank))
             start = partial(self._runner.steps, program, call.dtype, fold)
             return Route(replace(choice, segment=nbytes_of(schedule.segment, itemsize)), start)
         sharing = self._sharing
@@ -113,11 +113,9 @@ class AlgorithmRunner:
 
     def _builds(self, call: Signature, found: Algorithm, deterministic: bool) -> dict[Reach, Build]:
         """Return what makes the schedules of an algorithm's forms."""
-        if self._sharing is None:
-            return {Reach.APART: by_messages(found, deterministic)}
-        if not found.shared:
+        if self._sharing is None or not found.shared:
             builds = {Reach.APART: by_messages(found, deterministic)}
-            if found.direct is not None and not deterministic:
+            if self._sharing is not None and found.direct is not None and not deterministic:
                 builds[Reach.DIRECT] = found.direct
             return builds
         # What the ranks find out in the call may leave messages alone.
@@ -148,7 +146,7 @@ class AlgorithmRunner:
         return self._schedule(builds[Reach.APART], call, pick), 0, reached
 
     def _built(self, build: Build, call: Signature, pick: policy.Pick) -> Program:
-        return self._compiled(self._schedule(build, call, pick), call)
+        return compiled(self._schedule(build, call, pick), lengths_of(call, self._backend.rank))
 
     def _schedule(self, build: Build, call: Signature, pick: policy.Pick) -> Schedule:
         """Return this rank's schedule."""
@@ -162,9 +160,6 @@ class AlgorithmRunner:
             room,
         )
         return build(world(backend.size, np.array([backend.rank])), call, tuning)
-
-    def _compiled(self, schedule: Schedule, call: Signature) -> Program:
-        return compiled(schedule, lengths_of(call, self._backend.rank))
 
     def _folder(self, op: Op, dtype: DType) -> Folder:
         """Return what folds; calls of one named reduction and dtype share it, and its memory."""

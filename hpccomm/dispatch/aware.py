@@ -141,7 +141,7 @@ class CudaAwareDispatch:
             transport.irecv(landing(piece.data.pointer, piece.data.nbytes), piece.peer, tag)
             for piece in receives
         ]
-        tickets = [self._order.take(piece.peer, tag) for piece in sends]
+        numbers = [self._order.take(piece.peer, tag) for piece in sends]
 
         def steps() -> Steps:
             kept: list[object] = []
@@ -154,8 +154,8 @@ class CudaAwareDispatch:
                     yield False
                 drop_event(event)
                 outgoing = [
-                    (piece.peer, aliased(pointer, piece.data.nbytes), ticket)
-                    for (pointer, piece), ticket in zip(leaving, tickets, strict=True)
+                    (piece.peer, aliased(pointer, piece.data.nbytes), number)
+                    for (pointer, piece), number in zip(leaving, numbers, strict=True)
                 ]
                 yield from self._order.sent(transport, outgoing, tag, requests)
             except BaseException:  # the call failed, or nobody goes on with it

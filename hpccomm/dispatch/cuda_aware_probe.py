@@ -1,7 +1,8 @@
 """Whether MPI really takes device memory: tried once a communicator, before arrays are given to it."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,9 @@ from hpccomm.memory.cuda import users
 from hpccomm.memory.cuda.aliases import aliased
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.streams import drop_event, make_event, on_device, ready, record
+from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.lifetime import keep
-from hpccomm.runtime.waiting import Gate, drive
+from hpccomm.runtime.waiting import completed, drive
 from hpccomm.settings import Settings
 
 SIZES = (64, 1 << 20)
@@ -33,18 +35,10 @@ _explained = False
 """Whether this process has lived through a trial: the next one needs no explanation."""
 
 
-class Waits(Protocol):
-    """What a communicator's waits go by."""
-
-    name: str
-    timeout: float
-    gate: Gate
-
-
 def open_aware(
     backend: Backend,
     control: Control,
-    calls: Waits,
+    calls: CallEngine,
     device: int,
     settings: Settings,
     wire: Callable[[int], int],
@@ -60,7 +54,7 @@ def open_aware(
         The ranks.
     control : Control
         Their control plane.
-    calls : Waits
+    calls : CallEngine
         Of the communicator that is being made.
     device : int
         CUDA device of this rank.
@@ -92,7 +86,7 @@ def open_aware(
     return CudaAwareDispatch(backend, device, settings, wire, why), why
 
 
-def _tried(backend: Backend, calls: Waits, device: int, reason: str) -> str:
+def _tried(backend: Backend, calls: CallEngine, device: int, reason: str) -> str:
     """Exchange messages from device memory; return what went wrong, or ''."""
     global _explained
     timeout = min(calls.timeout, SECONDS)
@@ -108,12 +102,9 @@ def _tried(backend: Backend, calls: Waits, device: int, reason: str) -> str:
     wrong: list[str] = []
     try:
         steps = trial(backend.collectives, device, wrong)
-        if _explained:
+        with nullcontext() if _explained else cuda_aware.explain_crash(reason):
             drive(steps, timeout=timeout, gate=calls.gate, expired=expired)
-        else:
-            with cuda_aware.explain_crash(reason):
-                drive(steps, timeout=timeout, gate=calls.gate, expired=expired)
-            _explained = True
+        _explained = True
     except CollectiveTimeout as error:
         wrong.append(str(error))
     except Exception as error:
@@ -147,14 +138,9 @@ def trial(transport: Transport, device: int, wrong: list[str]) -> Steps:
         drop_event(event)
         requests: list[Request] = []
         try:
-            for each, begin, peer in (
-                (came, transport.irecv, left),
-                (sent, transport.isend, right),
-            ):
-                requests.append(begin(aliased(each.data.ptr, nbytes), peer, TAG))
-            pending = list(requests)
-            while pending := [request for request in pending if not request()]:
-                yield False
+            requests.append(transport.irecv(aliased(came.data.ptr, nbytes), left, TAG))
+            requests.append(transport.isend(aliased(sent.data.ptr, nbytes), right, TAG))
+            yield from completed(requests)
         except BaseException:
             keep(requests, sent, came)
             raise

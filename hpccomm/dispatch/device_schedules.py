@@ -1,12 +1,12 @@
 """hpccomm's own algorithms on device arrays, whatever moves the messages."""
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpccomm.contracts.device import Begin, Begun
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.execution.enqueued import DeviceProgram
@@ -31,29 +31,6 @@ MOST_SEGMENTS = 1 << 10
 _BYTES = np.dtype(np.uint8)
 
 
-class Begun(NamedTuple):
-    """A call of which the first part is on the stream.
-
-    Attributes
-    ----------
-    send, recv : int
-        Addresses of the arrays for what comes next.
-    kept : object
-        To be held until that is on the stream, and what the host does with those arrays is done.
-    end : callable
-        Puts the last part on the stream.
-    """
-
-    send: int
-    recv: int
-    kept: Any
-    end: Callable[[], None]
-
-
-Begin = Callable[[int, int, int], Begun]
-"""``begin(send, recv, stream)``, on a stream that is CuPy's current one."""
-
-
 class Planned(NamedTuple):
     """What carries out a call.
 
@@ -62,7 +39,7 @@ class Planned(NamedTuple):
     program : DeviceProgram
         Between beginning and end.
     begin : callable
-        Makes what is sent of what the user gave.
+        Makes what is sent of what the user gave, on a stream that is CuPy's current one.
     segment : int or None
         Bytes that are moved at a time, where the algorithm cuts the array.
     """
@@ -141,11 +118,7 @@ class DeviceSchedules:
             compiled(schedule, lengths), inner.dtype, lengths, fold, self.scratch
         )
         segment = nbytes_of(schedule.segment, inner.dtype.itemsize)
-        return Planned(program, self._beginning(call, wide), segment)
-
-    def scaled(self, call: Signature) -> Begin:
-        """Return what multiplies the contributions of a call by its factor, into scratch."""
-        return self._beginning(call, wide=False)
+        return Planned(program, self.beginning(call, wide), segment)
 
     def saved(self, call: Signature) -> Begin:
         """Return what copies what is sent to scratch."""
@@ -154,7 +127,7 @@ class DeviceSchedules:
         def begin(send: int, recv: int, stream: int) -> Begun:
             kept = self.scratch.empty(nbytes, _BYTES)
             copy(send, kept.data.ptr, nbytes, stream)
-            return Begun(kept.data.ptr, recv, kept, _nothing)
+            return Begun(kept.data.ptr, recv, kept)
 
         return begin
 
@@ -162,8 +135,8 @@ class DeviceSchedules:
         averaged = self._topology.size if op is ReduceOp.AVG else 0
         return DeviceFolder(op, dtype, averaged, device=self._device, scratch=self.scratch)
 
-    def _beginning(self, call: Signature, wide: bool) -> Begin:
-        """Return what multiplies contributions by the factor, and widens them."""
+    def beginning(self, call: Signature, wide: bool) -> Begin:
+        """Return what multiplies contributions by the factor, and widens them, into scratch."""
         op, dtype, device, scratch = call.op, call.dtype, self._device, self.scratch
         sent, received = lengths_of(call, self._rank)
         neutral = None
@@ -171,7 +144,7 @@ class DeviceSchedules:
             assert op is not None
             neutral = identity(op, dtype)
         if neutral is None and not wide and not isinstance(op, PremulSum):
-            return lambda send, recv, _stream: Begun(send, recv, None, _nothing)
+            return lambda send, recv, _stream: Begun(send, recv)
 
         def begin(send: int, recv: int, _stream: int) -> Begun:
             kept: list[Any] = []
@@ -201,7 +174,3 @@ class DeviceSchedules:
             return Begun(send, result, kept, end)
 
         return begin
-
-
-def _nothing() -> None:
-    pass

@@ -1,15 +1,16 @@
 """The way of device arrays over NCCL: its own collectives, else hpccomm's over its messages."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import (
+    Begin,
+    Begun,
     DeviceBackend,
     DeviceRoute,
-    Given,
     Grouped,
     Launch,
     Piece,
@@ -18,7 +19,7 @@ from hpccomm.contracts.device import (
 )
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import policy
-from hpccomm.dispatch.device_schedules import Begin, DeviceSchedules, Planned
+from hpccomm.dispatch.device_schedules import DeviceSchedules, Planned
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.memory import copy
@@ -110,14 +111,11 @@ class NcclDispatch:
         self, choice: Choice, receives: Sequence[Piece], sends: Sequence[Piece]
     ) -> DeviceRoute:
         """Return the way of messages of which one replaces what another one sends."""
-        device, exchange, scratch = (
-            self._devices.device,
-            self._devices.exchange,
-            self._schedules.scratch,
-        )
+        device, exchange = self._devices.device, self._devices.exchange
+        scratch = self._schedules.scratch
         copied: list[Piece] = []
 
-        def begin(_send: int, _recv: int, stream: int) -> Given:
+        def begin(_send: int, _recv: int, stream: int) -> Begun:
             copied.clear()
             kept = []
             with streams.used(stream, device):
@@ -126,7 +124,7 @@ class NcclDispatch:
                     kept.append(memory)
                     copy(data.pointer, memory.data.ptr, data.nbytes, stream)
                     copied.append(Piece(peer, data._replace(pointer=memory.data.ptr)))
-            return Given(0, 0, kept)
+            return Begun(0, 0, kept)
 
         def launch(_send: int, _recv: int, stream: int) -> None:
             exchange(receives, copied, stream)
@@ -173,8 +171,7 @@ class NcclDispatch:
             return algorithm, f"as asked, {whose} own{ordered}"
         if pinned:
             return pinned[0], "NCCL has its own"
-        own = self._schedules.applicable(call, deterministic)
-        name = policy.fastest(call, own, self._schedules.network).algorithm
+        name = policy.fastest(call, names, self._schedules.network).algorithm
         if deterministic:
             return name, f"hpccomm's own{ordered}"
         of = call.dtype if call.op is None else f"{name_of(call.op)} on {call.dtype}"
@@ -190,7 +187,7 @@ class NcclDispatch:
         choice = self._choice(call.name, name, f"{reason}; {setting}" if setting else reason, None)
         begin: Begin | None = None
         if asked.op is not call.op:
-            begin = self._schedules.scaled(call)
+            begin = self._schedules.beginning(call, wide=False)
         elif call.in_place and not asked.in_place:
             begin = self._schedules.saved(call)
         launch = pinned.launch if call.elements else _nothing
@@ -199,13 +196,12 @@ class NcclDispatch:
         grouped = Grouped(launch, self._beginning(begin))
         return DeviceRoute(choice, _alone(grouped), needs=pinned.needs, grouped=grouped)
 
-    def _beginning(self, begin: Begin) -> Callable[[int, int, int], Given]:
+    def _beginning(self, begin: Begin) -> Begin:
         device = self._devices.device
 
-        def beginning(send: int, recv: int, stream: int) -> Given:
+        def beginning(send: int, recv: int, stream: int) -> Begun:
             with streams.used(stream, device):
-                begun = begin(send, recv, stream)
-            return Given(begun.send, begun.recv, begun.kept)
+                return begin(send, recv, stream)
 
         return beginning
 
@@ -236,8 +232,8 @@ def _alone(grouped: Grouped) -> Launch:
         return grouped.launch
 
     def launch(send: int, recv: int, stream: int) -> None:
-        given = begin(send, recv, stream)
-        grouped.launch(given.send, given.recv, stream)
+        begun = begin(send, recv, stream)
+        grouped.launch(begun.send, begun.recv, stream)
 
     return launch
 

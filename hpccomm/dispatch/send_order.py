@@ -8,24 +8,6 @@ from hpccomm.contracts.transport import Request, Steps, Transport
 from hpccomm.runtime.waiting import completed
 
 
-class Ticket:
-    """A message's place in the order of those to one rank with one tag."""
-
-    __slots__ = ("_gone", "_number")
-
-    def __init__(self, number: int, gone: list[int]) -> None:
-        self._number = number
-        self._gone = gone
-
-    def come(self) -> bool:
-        """Tell whether all before it have left."""
-        return self._gone[0] == self._number
-
-    def over(self) -> None:
-        """Let the next one leave."""
-        self._gone[0] += 1
-
-
 class SendOrder:
     """The order of the messages of one communicator. They are begun by one thread at a time."""
 
@@ -33,17 +15,17 @@ class SendOrder:
         # How many have left, and how many were begun.
         self._counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
 
-    def take(self, dst: int, tag: int) -> Ticket:
-        """Return the place of a message that is begun now."""
+    def take(self, dst: int, tag: int) -> int:
+        """Return the place of a message that begins now, among those to one rank with one tag."""
         counts = self._counts[dst, tag]
         number = counts[1]
         counts[1] = number + 1
-        return Ticket(number, counts)
+        return number
 
     def sent(
         self,
         transport: Transport,
-        outgoing: Sequence[tuple[int, Any, Ticket]],
+        outgoing: Sequence[tuple[int, Any, int]],
         tag: int,
         requests: list[Request],
     ) -> Steps:
@@ -53,16 +35,17 @@ class SendOrder:
         ----------
         transport : Transport
             Moves them.
-        outgoing : sequence of (int, ndarray of uint8, Ticket)
-            The receiver of each, its bytes, and its place.
+        outgoing : sequence of (int, ndarray of uint8, int)
+            The receiver of each, its bytes, and its place as of `take` with this tag.
         tag : int
             The transport's.
         requests : list of Request
             What is under way besides; the messages join it.
         """
-        for peer, data, ticket in outgoing:
-            while not ticket.come():
+        for peer, data, number in outgoing:
+            counts = self._counts[peer, tag]
+            while counts[0] != number:
                 yield False
             requests.append(transport.isend(data, peer, tag))
-            ticket.over()
+            counts[0] += 1
         yield from completed(requests)

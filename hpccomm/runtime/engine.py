@@ -8,7 +8,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, NoReturn
@@ -156,7 +156,7 @@ class CallEngine:
 
         def issue(send: Buffer, recv: Buffer, keep: object, timeout: float) -> None:
             if queue:
-                self._drain(timeout, self._is_drained)
+                self._drain(timeout, queue)
             self.sequence += 1
             if pre.registered:
                 pre(reports.info(label, self.sequence))
@@ -186,11 +186,15 @@ class CallEngine:
         nbytes, reports = label[1], self.reports
         pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
         queue, gate = self._queue, self.gate
-        begin_steps = start if self._progress.threaded else self._beside(start)
+        begin_steps = (
+            start
+            if self._progress.threaded
+            else lambda send, recv: self._together(start(send, recv))
+        )
 
         def issue(send: Buffer, recv: Buffer, keep: object, timeout: float) -> None:
             if ordered and queue:
-                self._drain(timeout, self._is_drained)
+                self._drain(timeout, queue)
             self.sequence = sequence = self.sequence + 1
             if pre.registered:
                 pre(reports.info(label, sequence))
@@ -214,11 +218,8 @@ class CallEngine:
 
         return issue
 
-    def _beside(self, start: Start) -> Start:
-        """Return a start whose steps move asynchronous operations on as well: no thread does."""
-        return lambda send, recv: self._together(start(send, recv))
-
     def _together(self, steps: Steps) -> Steps:
+        """Return steps that move asynchronous operations on as well: no thread does."""
         for moved in steps:
             yield self._progress.turn() or moved
 
@@ -294,11 +295,16 @@ class CallEngine:
     def finish(self) -> None:
         """Wait until all asynchronous calls of this communicator are done."""
         if self._under_way:
-            self._drain(self.timeout, self._is_idle)
+            self._drain(self.timeout, self._under_way)
 
-    def _drain(self, timeout: float, drained: Callable[[], bool]) -> None:
-        """Wait until `drained` says that what must be over is over."""
+    def _drain(self, timeout: float, tasks: Collection[Task]) -> None:
+        """Wait until none of the tasks is left."""
         label = ("wait for asynchronous calls", 0)
+
+        def drained() -> bool:
+            self._progress.turn()
+            return not tasks
+
         try:
             wait(
                 drained,
@@ -310,14 +316,6 @@ class CallEngine:
                 raise self.gate.error
         except CommunicationError as error:
             self.failed(error, label, 0.0, None)
-
-    def _is_drained(self) -> bool:
-        self._progress.turn()
-        return not self._queue
-
-    def _is_idle(self) -> bool:
-        self._progress.turn()
-        return not self._under_way
 
     # What is no call of its own.
 

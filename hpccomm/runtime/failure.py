@@ -121,8 +121,11 @@ class Failure:
         elif isinstance(error, CommunicationError) and error.operation is None:
             error.args = (f"{self._reports.described(label, sequence)}: {error}",)
             raised = error
+        elif isinstance(error, Exception):
+            translated = (translate(error) for translate in self.translators)
+            raised = next((each for each in translated if each is not None), None)
         else:
-            raised = self._translated(error) if isinstance(error, Exception) else None
+            raised = None
         if raised is None:
             return error
         if isinstance(raised, CommunicationError):
@@ -130,13 +133,6 @@ class Failure:
             raised.sequence, raised.elapsed = sequence, elapsed
             raised.operation, raised.nbytes = label
         return raised
-
-    def _translated(self, error: Exception) -> HpccommError | None:
-        for translate in self.translators:
-            translated = translate(error)
-            if translated is not None:
-                return translated
-        return None
 
     def _aborted(self, error: BaseException) -> CommunicatorAborted:
         return CommunicatorAborted(

@@ -172,23 +172,12 @@ class PendingCalls:
         sequence: int,
     ) -> PendingCall:
         """Remember a call as `note` does, with an event of its own. Returns it as pending."""
-        owner = streams.owned_event()
-        captured = bool(self._is_capturing(stream))
-        call = PendingCall(
-            stream,
-            holder,
-            begin,
-            begin + timeout,
-            timeout,
-            label,
-            sequence,
-            [keep],
-            owner.ptr,
-            owner,
-            captured,
-        )
+        call = PendingCall(stream, holder, begin, begin + timeout, timeout, label, sequence, [keep])
+        call.owner = owner = streams.owned_event()
+        call.event = owner.ptr
+        call.captured = bool(self._is_capturing(stream))
         with self._lock:
-            if captured:
+            if call.captured:
                 streams.record(call.event, stream)
                 self._graphs.append(call)
             else:

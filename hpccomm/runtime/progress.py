@@ -184,18 +184,18 @@ class ProgressEngine:
             else:
                 patience.pause()
 
-    @property
-    def busy(self) -> bool:
-        """Whether tasks are left."""
-        return bool(self._queues)
-
     def stop(self) -> None:
-        """End the thread. Tasks that are left go on only when somebody waits for them."""
+        """End the thread. Tasks that are left go on only when somebody waits for them.
+
+        What they touch is kept for the life of the process.
+        """
         with self._changed:
             self._stopping = True
             self._changed.notify()
         if self._thread is not None:
             self._thread.join()
+        if self._queues:
+            keep(self)  # with the arrays of what is under way
 
 
 _engines: dict[bool, ProgressEngine] = {}
@@ -214,8 +214,6 @@ def stop() -> None:
     """End the threads of all engines."""
     for each in _engines.values():
         each.stop()
-        if each.busy:
-            keep(each)  # with the arrays of what is under way
 
 
 at_exit(ExitStep.THREADS, stop)

@@ -1,6 +1,6 @@
 """Counts of calls, bytes and seconds, a collective and size class each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Key = tuple[str, str]
 
@@ -43,10 +43,7 @@ def size_class(nbytes: int) -> str:
     >>> size_class(0), size_class(8), size_class(1 << 20), size_class(1 << 40)
     ('0 B', 'to 1 KiB', 'to 1 MiB', 'above 256 MiB')
     """
-    for limit, name in _CLASSES:
-        if nbytes <= limit:
-            return name
-    return "above 256 MiB"
+    return next((name for limit, name in _CLASSES if nbytes <= limit), "above 256 MiB")
 
 
 class Stats:
@@ -63,8 +60,4 @@ class Stats:
 
     def snapshot(self) -> dict[Key, Tally]:
         """Return a copy of those that have calls, in the order of first use."""
-        return {
-            key: Tally(tally.calls, tally.nbytes, tally.seconds)
-            for key, tally in list(self._tallies.items())
-            if tally.calls
-        }
+        return {key: replace(tally) for key, tally in list(self._tallies.items()) if tally.calls}

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from hpccomm.communicator.lanes.call import Call
-from hpccomm.contracts.device import DeviceBackend, Given, Launch
+from hpccomm.contracts.device import Begun, DeviceBackend, Launch
 from hpccomm.errors import UsageError
 
 
@@ -20,11 +20,11 @@ def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
         for route, send, recv in routes:
             if route.grouped is not None:
                 begin = route.grouped.begin
-                given = Given(send, recv, None) if begin is None else begin(send, recv, stream)
-                together.append((route.grouped.launch, given))
+                begun = Begun(send, recv) if begin is None else begin(send, recv, stream)
+                together.append((route.grouped.launch, begun))
         with backend.group():
-            for run, given in together:
-                run(given.send, given.recv, stream)
+            for run, begun in together:
+                run(begun.send, begun.recv, stream)
         for route, send, recv in routes:
             if route.grouped is None:
                 assert route.launch is not None

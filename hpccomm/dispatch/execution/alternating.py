@@ -54,9 +54,7 @@ class Alternating:
         CommunicationError
             If CUDA has failed.
         """
-        return self._steps(next(self._tags), program, send, recv, stream)
-
-    def _steps(self, tag: int, program: DeviceProgram, send: int, recv: int, stream: int) -> Steps:
+        tag = next(self._tags)
         transport, device = self._transport, self._device
         with used(stream, device):
             at, kept = program.buffers(send, recv)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.backend import Buffer
-from hpccomm.contracts.transport import CALLS, CHANNELS, Exposure, Reach, Request, Steps, Transport
+from hpccomm.contracts.transport import CALLS, CHANNELS, Reach, Request, Steps, Transport
 from hpccomm.dispatch.execution.program import LocalRound, Program
 from hpccomm.dispatch.execution.reached import Reached, copy
 from hpccomm.dispatch.execution.scratch import ScratchBuffer
@@ -83,53 +83,31 @@ class Runner:
         PeerLost
             If a peer's process has ended.
         """
-        return self._formed(next(self._tags), forms, dtype, fold, send, recv)
-
-    def _formed(
-        self,
-        tag: int,
-        forms: Variants,
-        dtype: DType,
-        fold: Folder | None,
-        send: Buffer,
-        recv: Buffer,
-    ) -> Steps:
+        tag = next(self._tags)
         shared = self._transport.shared
         assert shared is not None
-        own = [_NOTHING if send is None else send, _NOTHING if recv is None else recv]
+        exposed = [_NOTHING if send is None else send, _NOTHING if recv is None else recv]
         exposure = shared.expose(
-            own, forms.fingerprint, forms.scratch, plain=forms.plain, room=forms.room
+            exposed, forms.fingerprint, forms.scratch, plain=forms.plain, room=forms.room
         )
         try:
-            yield from self._exposed(tag, forms, dtype, fold, send, recv, exposure)
+            # The ranks of the node meet, and run the form that fits.
+            table = forms.table
+            table[0] = exposure.record
+            yield from self._channel(forms.meeting, tag, None, (table.reshape(-1),), EAGER_POLLS)
+            _, reach, program, peers = forms.learned(exposure, dtype)
+            if reach is Reach.STAGED:
+                assert exposure.scratch is not None
+                scratch = exposure.scratch[: program.scratch * dtype.itemsize].view(dtype)
+            else:
+                scratch = self._room.take(program.scratch, dtype)
+            own = [scratch if send is None else send, scratch if recv is None else recv, scratch]
+            buffers = Reached(own, peers, self._results)
+            yield from self._program(program, tag, fold, buffers)
         except BaseException:  # the call failed, or nobody goes on with it
-            keep(exposure, own)
+            keep(exposure, exposed)
             raise
         exposure.withdraw()
-
-    def _exposed(
-        self,
-        tag: int,
-        forms: Variants,
-        dtype: DType,
-        fold: Folder | None,
-        send: Buffer,
-        recv: Buffer,
-        exposure: Exposure,
-    ) -> Steps:
-        """Meet the ranks of the node, and run the form that fits."""
-        table = forms.table
-        table[0] = exposure.record
-        yield from self._channel(forms.meeting, tag, None, (table.reshape(-1),), EAGER_POLLS)
-        _, reach, program, peers = forms.learned(exposure, dtype)
-        if reach is Reach.STAGED:
-            assert exposure.scratch is not None
-            scratch = exposure.scratch[: program.scratch * dtype.itemsize].view(dtype)
-        else:
-            scratch = self._room.take(program.scratch, dtype)
-        own = [scratch if send is None else send, scratch if recv is None else recv, scratch]
-        buffers = Reached(own, peers, self._results)
-        yield from self._program(program, tag, fold, buffers)
 
     def _program(self, program: Program, tag: int, fold: Folder | None, buffers: Buffers) -> Steps:
         channels = program.channels
