@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -159,31 +160,36 @@ def check_name(value: object) -> None:
         raise UsageError(f"name is {value!r}; give a string or None")
 
 
-def _check_algorithm(name: str, value: object) -> None:
+def _check_algorithm(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{name} is {value!r}; give a name or None")
+    return value
 
 
-def _check_file(name: str, value: object) -> None:
+def _check_file(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{name} is {value!r}; give the name of a file, or None")
+    return value
 
 
-def _check_shared_memory(name: str, value: object) -> None:
+def _check_shared_memory(name: str, value: object) -> str:
     if value not in SHARED_MEMORY:
         known = ", ".join(map(repr, SHARED_MEMORY))
         raise UsageError(f"{name} is {value!r}; give one of {known}, or None")
+    return str(value)
 
 
-def _check_hints(name: str, value: object) -> None:
+def _check_hints(name: str, value: object) -> Mapping[str, str]:
     if not isinstance(value, Mapping):
         raise UsageError(f"{name} is {value!r}; give a mapping of str to str")
     for key, text in value.items():
         if not isinstance(key, str) or not isinstance(text, str):
             raise UsageError(f"{name}: {key!r}: {text!r} is not a pair of strings")
+    return value
 
 
 _CHECKS: Mapping[str, Callable[[str, object], object]] = {
+    "timeout": check_seconds,
     "self_check": check_bool,
     "slow_call": check_seconds,
     "algorithm": _check_algorithm,
@@ -196,27 +202,19 @@ _CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "cuda_aware": check_bool,
     "hints": _check_hints,
 }
-"""The check of each option. None is accepted where it is the default."""
+"""Checks an option and returns it as its own type. None is accepted where it is the default."""
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise ValueError(text)
-    return value
+    return check_seconds("", float(text))
 
 
 def _at_least_one(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
+    return check_bytes("", int(text))
 
 
 def _one_of_shared_memory(text: str) -> str:
-    if text not in SHARED_MEMORY:
-        raise ValueError(text)
-    return text
+    return _check_shared_memory("", text)
 
 
 def _switch(text: str) -> bool:
@@ -379,30 +377,16 @@ def merge(backend: str, timeout: float | None, options: CommOptions | None) -> S
     if not isinstance(backend, str) or not backend:
         raise UsageError(f"backend is {backend!r}; give a backend's name, such as 'auto'")
     read("HPCCOMM_DEBUG")  # refused here, before ranks meet, if it does not fit
-    segment = _first(options.segment, "HPCCOMM_SEGMENT")
-    cuda_aware = _first(options.cuda_aware, "HPCCOMM_CUDA_AWARE")
+    chosen: dict[str, Any] = {"timeout": timeout}
+    chosen |= {each.name: getattr(options, each.name) for each in fields(options)}
+    chosen["algorithm"] = chosen["algorithm"] or None  # an empty name is none
+    for name, value in chosen.items():
+        chosen[name] = (
+            read(f"HPCCOMM_{name.upper()}") if value is None else _CHECKS[name](name, value)
+        )
     return Settings(
-        backend=backend if backend != "auto" else str(read("HPCCOMM_BACKEND")),
-        timeout=check_seconds("timeout", _first(timeout, "HPCCOMM_TIMEOUT")),
-        slow_call=check_seconds("slow_call", _first(options.slow_call, "HPCCOMM_SLOW_CALL")),
-        algorithm=str(options.algorithm or read("HPCCOMM_ALGORITHM")),
-        segment=None if segment is None else check_bytes("segment", segment),
-        tuning_file=str(_first(options.tuning_file, "HPCCOMM_TUNING_FILE")),
-        network=str(_first(options.network, "HPCCOMM_NETWORK")),
-        shared_memory=str(_first(options.shared_memory, "HPCCOMM_SHARED_MEMORY")),
-        shared_memory_room=check_bytes(
-            "shared_memory_room", _first(options.shared_memory_room, "HPCCOMM_SHARED_MEMORY_ROOM")
-        ),
-        high_priority_stream=bool(options.high_priority_stream),
-        cuda_aware=None if cuda_aware is None else bool(cuda_aware),
-        self_check=options.self_check,
-        hints=options.hints,
+        backend=backend if backend != "auto" else str(read("HPCCOMM_BACKEND")), **chosen
     )
-
-
-def _first(value: object, variable: str) -> object:
-    """Return a keyword's or option's value, or that of the variable if it is None."""
-    return read(variable) if value is None else value
 
 
 def warn_of_unknown(environ: Mapping[str, str] | None = None) -> list[str]:

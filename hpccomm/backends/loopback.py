@@ -34,6 +34,8 @@ from hpccomm.topology import Topology, arrange
 Context = tuple[object, ...]
 _Key = tuple[Context, int, int, int]
 Buffers = Sequence[NDArray[Any]]
+Exposed = dict[int, Buffers]
+"""Arrays that ranks expose in one call, by rank, of the ranks that have taken part so far."""
 
 
 @dataclass(slots=True)
@@ -42,19 +44,6 @@ class Mailbox:
 
     messages: deque[NDArray[Any]] = field(default_factory=deque)
     receives: "deque[_Receive]" = field(default_factory=deque)
-
-
-@dataclass(slots=True)
-class Exposed:
-    """Arrays that the ranks of a communicator expose in one call.
-
-    Attributes
-    ----------
-    buffers : dict
-        By rank, of the ranks that have taken part so far.
-    """
-
-    buffers: dict[int, Buffers] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -77,9 +66,7 @@ class World:
 
     topology: Topology
     mailboxes: dict[_Key, Mailbox] = field(default_factory=lambda: defaultdict(Mailbox))
-    exposed: dict[tuple[Context, int], Exposed] = field(
-        default_factory=lambda: defaultdict(Exposed)
-    )
+    exposed: dict[tuple[Context, int], Exposed] = field(default_factory=lambda: defaultdict(dict))
     windows: dict[Context, "Shared"] = field(default_factory=lambda: defaultdict(Shared))
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -155,11 +142,11 @@ class LoopbackExposure:
 
     def reach(self, peer: int, buffer: int, dtype: DType) -> NDArray[Any]:
         """Return the peer's buffer of that number."""
-        return self._exposed.buffers[peer][buffer].view(dtype)
+        return self._exposed[peer][buffer].view(dtype)
 
     def withdraw(self) -> None:
         """Let go of the arrays."""
-        self._exposed = Exposed()
+        self._exposed = {}
 
 
 class LoopbackMemory:
@@ -198,8 +185,8 @@ class LoopbackMemory:
             buffers = (*buffers, staging)
         with self._world.lock:
             exposed = self._world.exposed[key]
-            exposed.buffers[self._rank] = buffers
-            if len(exposed.buffers) == self._size:  # all have it
+            exposed[self._rank] = buffers
+            if len(exposed) == self._size:  # all have it
                 del self._world.exposed[key]
         return LoopbackExposure(exposed, fingerprint, staging, plain)
 

@@ -26,7 +26,7 @@ FAR_BLOCK_BYTES = 512 * 1024
 Pair = Callable[..., object]
 
 
-_UFUNC: dict[ReduceOp, np.ufunc] = {
+UFUNC: dict[ReduceOp, np.ufunc] = {
     ReduceOp.SUM: np.add,
     ReduceOp.AVG: np.add,
     ReduceOp.PROD: np.multiply,
@@ -38,15 +38,10 @@ _UFUNC: dict[ReduceOp, np.ufunc] = {
 }
 
 
-def _minimum(a: Array, b: Array, out: Array) -> None:
-    np.minimum(a, b, out=out)
-
-
-def _maximum(a: Array, b: Array, out: Array) -> None:
-    np.maximum(a, b, out=out)
-
-
-_ORDERED_INTO: dict[object, Pair] = {ReduceOp.MIN: _minimum, ReduceOp.MAX: _maximum}
+_ORDERED_INTO: dict[object, Pair] = {
+    ReduceOp.MIN: lambda a, b, out: np.minimum(a, b, out=out),
+    ReduceOp.MAX: lambda a, b, out: np.maximum(a, b, out=out),
+}
 
 
 class Average:
@@ -211,7 +206,7 @@ def _combine(op: Op) -> Callable[..., object]:
     if isinstance(op, PremulSum):
         return np.add
     if isinstance(op, ReduceOp):
-        return _UFUNC[op]
+        return UFUNC[op]
     elementwise = op
 
     def call(a: Array, b: Array, out: Array) -> None:

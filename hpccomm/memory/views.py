@@ -18,13 +18,6 @@ Array = NDArray[Any]
 View = Array | DeviceArray
 """A view of an array. Both kinds have ``dtype``, ``shape`` and ``nbytes``."""
 
-_TORCH_DTYPES: dict[str, DType] = {
-    "torch.bfloat16": dtypes.BFLOAT16,
-    "torch.float8_e4m3fn": dtypes.FLOAT8_E4M3FN,
-    "torch.float8_e5m2": dtypes.FLOAT8_E5M2,
-}
-"""PyTorch's dtypes that DLPack does not carry into NumPy."""
-
 _HOST_MEMORY = (1, 3, 11, 13)
 """Memory that the host can read, in dlpack.h's numbers: plain, pinned by CUDA or ROCm, managed."""
 
@@ -98,7 +91,8 @@ def _foreign(x: object, name: str) -> Array:
 
 
 def _from_dlpack(x: Any, name: str) -> Array:
-    named = _TORCH_DTYPES.get(str(getattr(x, "dtype", None)))
+    # DLPack does not carry these into NumPy.
+    named = devices.TORCH_ONLY.get(str(getattr(x, "dtype", None)))
     if getattr(x, "requires_grad", False):
         raise UsageError(f"{name} requires grad, and communication has none; give {name}.detach()")
     try:

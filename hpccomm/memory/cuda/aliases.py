@@ -5,22 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.memory.addressed import AddressedBytes
 from hpccomm.memory.cuda.library import cupy
-
-
-class _Interface:
-    """Description of memory from which NumPy makes an array without reading it."""
-
-    __slots__ = ("__array_interface__", "_owner")
-
-    def __init__(self, pointer: int, nbytes: int, owner: object) -> None:
-        self._owner = owner
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": "|u1",
-            "shape": (nbytes,),
-            "data": (pointer, False),
-        }
 
 
 class DeviceBytes(np.ndarray[tuple[int], np.dtype[np.uint8]]):
@@ -43,7 +29,7 @@ def aliased(pointer: int, nbytes: int, owner: object = None) -> NDArray[np.uint8
     """
     if not nbytes:
         return np.empty(0, np.uint8)
-    return np.asarray(_Interface(pointer, nbytes, owner))
+    return AddressedBytes(pointer, nbytes, owner).array()
 
 
 def landing(pointer: int, nbytes: int) -> NDArray[np.uint8]:

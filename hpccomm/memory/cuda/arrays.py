@@ -19,10 +19,10 @@ _DLPACK_CUDA, _DLPACK_MANAGED = 2, 13
 _kinds: dict[type, int] = {np.ndarray: HOST, type(None): HOST}
 """The kind of each class of arrays met so far."""
 
-_TORCH_ONLY: dict[str, DType] = {
-    "bfloat16": dtypes.BFLOAT16,
-    "float8_e4m3fn": dtypes.FLOAT8_E4M3FN,
-    "float8_e5m2": dtypes.FLOAT8_E5M2,
+TORCH_ONLY: dict[str, DType] = {
+    "torch.bfloat16": dtypes.BFLOAT16,
+    "torch.float8_e4m3fn": dtypes.FLOAT8_E4M3FN,
+    "torch.float8_e5m2": dtypes.FLOAT8_E5M2,
 }
 """PyTorch's names of dtypes that NumPy itself lacks."""
 
@@ -172,12 +172,9 @@ def _tensor(x: Any, name: str) -> DeviceArray:
 
 
 def _torch_dtype(x: Any, name: str) -> DType:
-    word = str(x.dtype).removeprefix("torch.")
-    known = _TORCH_ONLY.get(word)
-    if known is not None:
-        return known
+    word = str(x.dtype)
     try:
-        return np.dtype(word)
+        return TORCH_ONLY[word] if word in TORCH_ONLY else np.dtype(word.removeprefix("torch."))
     except TypeError:
         raise UsageError(
             f"{name} has dtype {x.dtype}, which NumPy lacks; give one that NumPy has"

@@ -19,21 +19,11 @@ from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.memory import Scratch
 from hpccomm.memory.cuda.narrow import carrier, narrow, widen
 from hpccomm.memory.cuda.streams import capturing, make_stream, on_device
+from hpccomm.memory.folding import UFUNC
 from hpccomm.reductions import Op, PremulSum, ReduceOp, accumulator, name_of, samples, writes
 
 BLOCK = 1 << 22
 """Elements that are folded at a time if that needs scratch. This bounds the scratch."""
-
-_UFUNC: dict[ReduceOp, str] = {
-    ReduceOp.SUM: "add",
-    ReduceOp.AVG: "add",
-    ReduceOp.PROD: "multiply",
-    ReduceOp.MIN: "minimum",
-    ReduceOp.MAX: "maximum",
-    ReduceOp.BAND: "bitwise_and",
-    ReduceOp.BOR: "bitwise_or",
-    ReduceOp.BXOR: "bitwise_xor",
-}
 
 Combine = Callable[[Any, Any, Any], object]
 """``combine(a, b, out)``."""
@@ -168,9 +158,7 @@ def to_float32(
     source: int, target: int, count: int, *, dtype: DType, device: int, scratch: Scratch
 ) -> None:
     """Write elements of a narrow float at `source` as float32 to `target`, apart from it."""
-    for start, some in _blocks(count):
-        wide = wrapped(target + start * FLOAT32.itemsize, some, FLOAT32, device)
-        elements = _elements(source + start * dtype.itemsize, some, dtype, device)
+    for elements, wide in _with_float32(source, target, count, dtype, device):
         widen(elements, dtype, wide, scratch.empty)
 
 
@@ -178,10 +166,19 @@ def from_float32(
     source: int, target: int, count: int, *, dtype: DType, device: int, scratch: Scratch
 ) -> None:
     """Round float32 at `source`, which is overwritten, to elements of a narrow float at `target`."""
-    for start, some in _blocks(count):
-        wide = wrapped(source + start * FLOAT32.itemsize, some, FLOAT32, device)
-        elements = _elements(target + start * dtype.itemsize, some, dtype, device)
+    for elements, wide in _with_float32(target, source, count, dtype, device):
         narrow(wide, elements, dtype, scratch.empty)
+
+
+def _with_float32(
+    pointer: int, wide: int, count: int, dtype: DType, device: int
+) -> Iterator[tuple[Any, Any]]:
+    """Return each block of elements at `pointer`, and that of as many float32 at `wide`."""
+    for start, some in _blocks(count):
+        yield (
+            _elements(pointer + start * dtype.itemsize, some, dtype, device),
+            wrapped(wide + start * FLOAT32.itemsize, some, FLOAT32, device),
+        )
 
 
 def _blocks(count: int, step: int = BLOCK) -> Iterator[tuple[int, int]]:
@@ -201,8 +198,7 @@ def _elements(pointer: int, count: int, dtype: DType, device: int) -> Any:
 
 
 def _named(op: ReduceOp | PremulSum) -> Combine:
-    name = "add" if isinstance(op, PremulSum) else _UFUNC[op]
-    ufunc = getattr(cupy(), name)
+    ufunc = getattr(cupy(), (np.add if isinstance(op, PremulSum) else UFUNC[op]).__name__)
     return lambda a, b, out: ufunc(a, b, out=out)
 
 

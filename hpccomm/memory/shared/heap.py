@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.memory.addressed import AddressedBytes
 from hpccomm.memory.shared import libc
 from hpccomm.memory.shared.ranges import FreeRanges, IdlePages
 
@@ -61,20 +62,6 @@ class HeapSegment:
     size: int
     free: FreeRanges
     idle: IdlePages
-
-
-class _ArrayMemory:
-    """Memory of one array. It is the base of the array and stays while views exist."""
-
-    __slots__ = ("__array_interface__", "__weakref__")
-
-    def __init__(self, at: int, nbytes: int) -> None:
-        self.__array_interface__ = {
-            "data": (at, False),
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "version": 3,
-        }
 
 
 class Heap:
@@ -124,10 +111,10 @@ class Heap:
             except OSError as error:
                 self._give(segment, start, size)
                 raise _none_left(nbytes, error) from None
-        block = _ArrayMemory(segment.at + start, nbytes)
+        block = AddressedBytes(segment.at + start, nbytes)
         # At exit nobody needs it back.
         weakref.finalize(block, self._give, segment, start, size).atexit = False
-        return np.asarray(block)
+        return block.array()
 
     def where(self, at: int) -> HeapSegment | None:
         """Return the segment that an address lies in, or None."""

@@ -10,9 +10,6 @@ import os
 from functools import cache
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 PAGE = os.sysconf("SC_PAGE_SIZE")
 """Bytes of a page of memory."""
 
@@ -101,11 +98,6 @@ def give_back(at: int, nbytes: int) -> None:
     If the system cannot take them, they stay.
     """
     libc().madvise(at, nbytes, _MADV_REMOVE)
-
-
-def array_at(at: int, nbytes: int) -> NDArray[np.uint8]:
-    """Return memory of this process as an array. The memory must stay while the array is in use."""
-    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(at))
 
 
 def interrupted(error: OSError) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.memory.addressed import AddressedBytes
 from hpccomm.memory.shared import libc
 from hpccomm.memory.shared.heap import NAME
 
@@ -61,4 +62,4 @@ def _map(pid: int, key: int) -> NDArray[np.uint8]:
     finally:
         os.close(descriptor)
     libc.prefer_huge_pages(at, size)
-    return libc.array_at(at, size)
+    return AddressedBytes(at, size).array()
