@@ -201,7 +201,7 @@ def the_next_ones_array_is_reached(patch: pytest.MonkeyPatch) -> None:
     original = LoopbackExposure.reach
 
     def reach(self: Any, peer: int, buffer: int, dtype: Any) -> Any:
-        ranks = sorted(self._exposed.buffers)
+        ranks = sorted(self._exposed)
         return original(self, ranks[(ranks.index(peer) + 1) % len(ranks)], buffer, dtype)
 
     patch.setattr(LoopbackExposure, "reach", reach)
