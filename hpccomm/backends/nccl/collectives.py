@@ -190,18 +190,12 @@ def _all_to_all(call: Signature, ability: Ability) -> Bind:
     return _messages(_blocks(call.counts, itemsize), _blocks(call.recv_counts, itemsize))
 
 
-def _gather(call: Signature, ability: Ability) -> Bind:
-    if call.uniform and "ncclGather" in ability.functions:
-        return _by_ctypes("ncclGather", call, call.root)
+def _rooted(name: str, call: Signature, ability: Ability) -> Bind:
+    """Bind a gather or a scatter, by NCCL's name of it."""
+    if call.uniform and name in ability.functions:
+        return _by_ctypes(name, call, call.root)
     own, at_root = _blocks_of_rooted(call, ability)
-    return _messages(own, at_root)
-
-
-def _scatter(call: Signature, ability: Ability) -> Bind:
-    if call.uniform and "ncclScatter" in ability.functions:
-        return _by_ctypes("ncclScatter", call, call.root)
-    own, at_root = _blocks_of_rooted(call, ability)
-    return _messages(at_root, own)
+    return _messages(own, at_root) if name == "ncclGather" else _messages(at_root, own)
 
 
 def _blocks_of_rooted(call: Signature, ability: Ability) -> tuple[list[Message], list[Message]]:
@@ -236,9 +230,9 @@ _MAKERS: dict[tuple[str, bool], Callable[[Signature, Ability], Bind | None]] = {
     ("reduce_scatter", False): _reduce_scatter_v,
     ("all_to_all", True): _all_to_all,
     ("all_to_all", False): _all_to_all,
-    ("gather", True): _gather,
-    ("gather", False): _gather,
-    ("scatter", True): _scatter,
-    ("scatter", False): _scatter,
+    ("gather", True): partial(_rooted, "ncclGather"),
+    ("gather", False): partial(_rooted, "ncclGather"),
+    ("scatter", True): partial(_rooted, "ncclScatter"),
+    ("scatter", False): partial(_rooted, "ncclScatter"),
 }
 """By collective and whether blocks are equal. There is no scan, and a barrier moves nothing."""

@@ -162,11 +162,8 @@ def unfit(ranks: Sequence[Facts]) -> str:
 
     The result is the same on all ranks, because it depends on the facts alone.
     """
-    for look in (_missing, _mixed, _differing, _doubled):
-        why = look(ranks)
-        if why:
-            return why
-    return ""
+    looks = (_missing, _mixed, _differing, _doubled)
+    return next(filter(None, (look(ranks) for look in looks)), "")
 
 
 def _missing(ranks: Sequence[Facts]) -> str:
@@ -178,30 +175,30 @@ def _missing(ranks: Sequence[Facts]) -> str:
 
 
 def _mixed(ranks: Sequence[Facts]) -> str:
-    versions = _grouped(ranks, lambda each: each.nccl)
-    if len(versions) == 1:
+    listed = _unequal(ranks, lambda each: version_text(each.nccl))
+    if not listed:
         return ""
-    listed = ", ".join(
-        f"{version_text(version)} on {named(each.rank for each in alike)}"
-        for version, alike in versions
-    )
     return f"the ranks have different versions of NCCL ({listed}); install one version everywhere"
 
 
 def _differing(ranks: Sequence[Facts]) -> str:
     """Look for variables by which ranks would decide differently, and then wait for each other."""
     for name in variables.EQUAL_ON_ALL:
-        values = _grouped(ranks, partial(_set_to, name))
-        if len(values) > 1:
-            listed = ", ".join(
-                f"{value} on {named(each.rank for each in alike)}" for value, alike in values
-            )
+        listed = _unequal(ranks, partial(_set_to, name))
+        if listed:
             return f"{name} differs between the ranks ({listed}); set it to the same value on all ranks, or on none"
     return ""
 
 
 def _set_to(name: str, each: Facts) -> str:
     return each.variables.get(name, "not set")
+
+
+def _unequal(ranks: Sequence[Facts], key: Callable[[Facts], str]) -> str:
+    """Return the values of `key`, each with its ranks; empty if all ranks have the same."""
+    values = _grouped(ranks, key)
+    listed = (f"{value} on {named(each.rank for each in alike)}" for value, alike in values)
+    return ", ".join(listed) if len(values) > 1 else ""
 
 
 def _doubled(ranks: Sequence[Facts]) -> str:

@@ -49,6 +49,7 @@ _orphans: deque[_Allocation] = deque()
 """Released after their communicator was closed; the next `sweep` of any registry frees them."""
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class NcclMemory:
     """Registered device memory.
 
@@ -60,11 +61,8 @@ class NcclMemory:
         Its size.
     """
 
-    __slots__ = ("__weakref__", "nbytes", "pointer")
-
-    def __init__(self, pointer: int, nbytes: int) -> None:
-        self.pointer = pointer
-        self.nbytes = nbytes
+    pointer: int
+    nbytes: int
 
 
 class Registry:

@@ -142,12 +142,7 @@ class Pin:
                 self._held = False
                 _creating -= 1
                 if not _creating and _value is not None:
-                    _restore()
+                    os.environ.pop(ALGO, None)
+                    if _before is not None:
+                        os.environ[ALGO] = _before
             _changed.notify_all()
-
-
-def _restore() -> None:
-    if _before is None:
-        os.environ.pop(ALGO, None)
-    else:
-        os.environ[ALGO] = _before
