@@ -1,6 +1,5 @@
 """The communicator, put together."""
 
-from types import TracebackType
 from typing import Any
 
 from hpccomm.communicator.collectives import Collectives
@@ -237,12 +236,7 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocatio
     def __enter__(self) -> "Communicator":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, where: object) -> None:
         if error is None:
             self.finalize()
         else:

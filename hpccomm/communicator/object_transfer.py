@@ -116,17 +116,14 @@ class ObjectTransfer:
         Carries the pickles of collective calls.
     dispatch : HostDispatch
         Carries their buffers.
-    collectives, messages : Transport
+    collectives : Transport
         As the backend's.
     """
 
-    def __init__(
-        self, control: Control, dispatch: HostDispatch, collectives: Transport, messages: Transport
-    ) -> None:
+    def __init__(self, control: Control, dispatch: HostDispatch, collectives: Transport) -> None:
         self._control = control
         self._dispatch = dispatch
         self._collectives = collectives
-        self._messages = messages
 
     def broadcast(self, frame: Frame, root: int) -> Steps:
         """Make every rank's `frame` the root's."""
@@ -145,10 +142,8 @@ class ObjectTransfer:
         yield from self._control.all_gather_steps(frame.inline, inlines)
         frames.extend(Frame(inline) for inline in inlines)
         counts = tuple(sum(map(_padded, each.sizes())) for each in frames)
-        mine, everything = (
-            np.empty(counts[self._collectives.rank], np.uint8),
-            np.empty(sum(counts), np.uint8),
-        )
+        mine = np.empty(counts[self._collectives.rank], np.uint8)
+        everything = np.empty(sum(counts), np.uint8)
         for buffer, place in zip(frame.buffers, _cut(mine, frame.sizes()), strict=True):
             place[:] = buffer
         call = Signature("all_gather", _BYTE, counts, uniform=False)
@@ -176,35 +171,31 @@ class ObjectTransfer:
         """Make every rank's `frame` its own of the root's `frames`."""
         rank = self._collectives.rank
         if rank != root:
-            yield from self._receive(self._collectives, frame, root, CONTROL_TAG)
+            yield from receive(self._collectives, frame, root, CONTROL_TAG)
             return
         for peer, each in enumerate(frames):
             if peer != rank:
-                yield from self._send(self._collectives, each, peer, CONTROL_TAG)
+                yield from send(self._collectives, each, peer, CONTROL_TAG)
         frame.inline = frames[rank].inline
         frame.buffers = [buffer.copy() for buffer in frames[rank].buffers]
 
-    def send(self, frame: Frame, dst: int, tag: int) -> Steps:
-        """Send a frame to one rank."""
-        return self._send(self._messages, frame, dst, tag)
 
-    def receive(self, frame: Frame, src: int, tag: int) -> Steps:
-        """Receive a frame from one rank."""
-        return self._receive(self._messages, frame, src, tag)
+def send(transport: Transport, frame: Frame, dst: int, tag: int) -> Steps:
+    """Send a frame to one rank."""
+    inline = np.frombuffer(frame.inline, np.uint8)
+    header = np.array([inline.size], np.int64)
+    yield from completed([transport.isend(header, dst, tag), transport.isend(inline, dst, tag)])
+    yield from _send_buffers(transport, frame, dst, tag)
 
-    def _send(self, transport: Transport, frame: Frame, dst: int, tag: int) -> Steps:
-        inline = np.frombuffer(frame.inline, np.uint8)
-        header = np.array([inline.size], np.int64)
-        yield from completed([transport.isend(header, dst, tag), transport.isend(inline, dst, tag)])
-        yield from _send_buffers(transport, frame, dst, tag)
 
-    def _receive(self, transport: Transport, frame: Frame, src: int, tag: int) -> Steps:
-        header = np.empty(1, np.int64)
-        yield from completed([transport.irecv(header, src, tag)])
-        inline = np.empty(int(header[0]), np.uint8)
-        yield from completed([transport.irecv(inline, src, tag)])
-        frame.inline = inline.tobytes()
-        yield from _receive_buffers(transport, frame, src, tag)
+def receive(transport: Transport, frame: Frame, src: int, tag: int) -> Steps:
+    """Receive a frame from one rank."""
+    header = np.empty(1, np.int64)
+    yield from completed([transport.irecv(header, src, tag)])
+    inline = np.empty(int(header[0]), np.uint8)
+    yield from completed([transport.irecv(inline, src, tag)])
+    frame.inline = inline.tobytes()
+    yield from _receive_buffers(transport, frame, src, tag)
 
 
 def _send_buffers(transport: Transport, frame: Frame, dst: int, tag: int) -> Steps:

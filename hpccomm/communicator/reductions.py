@@ -59,15 +59,7 @@ class Reductions(Face):
             If the call fails or its deadline passes.
         """
         return self._engine.collective(
-            "all_reduce",
-            x,
-            out,
-            async_op,
-            timeout,
-            algorithm,
-            stream,
-            op=op,
-            deterministic=deterministic,
+            "all_reduce", x, out, async_op, timeout, algorithm, stream, op, deterministic
         )
 
     def reduce(
@@ -122,16 +114,7 @@ class Reductions(Face):
             If the call fails or its deadline passes.
         """
         return self._engine.collective(
-            "reduce",
-            x,
-            out,
-            async_op,
-            timeout,
-            algorithm,
-            stream,
-            op=op,
-            root=root,
-            deterministic=deterministic,
+            "reduce", x, out, async_op, timeout, algorithm, stream, op, deterministic, root=root
         )
 
     def reduce_scatter(
@@ -183,15 +166,7 @@ class Reductions(Face):
             If the call fails or its deadline passes.
         """
         return self._engine.collective(
-            "reduce_scatter",
-            x,
-            out,
-            async_op,
-            timeout,
-            algorithm,
-            stream,
-            op=op,
-            deterministic=deterministic,
+            "reduce_scatter", x, out, async_op, timeout, algorithm, stream, op, deterministic
         )
 
     def scan(
@@ -252,7 +227,7 @@ class Reductions(Face):
             timeout,
             algorithm,
             stream,
-            op=op,
+            op,
+            deterministic,
             exclusive=exclusive,
-            deterministic=deterministic,
         )

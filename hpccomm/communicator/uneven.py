@@ -124,8 +124,8 @@ class Uneven(Face):
             timeout,
             algorithm,
             stream,
-            op=op,
-            deterministic=deterministic,
+            op,
+            deterministic,
             lists=lists,
         )
 

@@ -71,12 +71,12 @@ class Core:
         timeout: float | None = None,
         algorithm: str | None = None,
         stream: object = None,
-        *,
         op: Any = None,
+        deterministic: bool = False,
+        *,
         root: Any = None,
         lists: Lists = NO_LISTS,
         exclusive: bool = False,
-        deterministic: bool = False,
     ) -> Any:
         """Carry out one collective call, and return its result, or its `Work`.
 
@@ -121,7 +121,12 @@ class Core:
         return check_seconds("timeout", timeout)
 
     def agree(self, what: str, mine: dict[str, object], error: HpccommError | None) -> None:
-        """Raise on every rank unless all bring the same; a rank with an error raises that."""
+        """Raise on every rank unless all bring the same; a rank with an error raises that.
+
+        Such a rank sends its error in place of `mine`.
+        """
+        if error is not None:
+            mine = {"error": str(error)}
         with self.calls.part_of(what):
             differing = self.control.differing(json.dumps(mine, sort_keys=True).encode())
             if error is not None:

@@ -49,7 +49,7 @@ class CountExchange:
             return self.listed("counts", counts)
         rows = _row_count("x", x)
         self._rehearse(name, x, out, Lists((rows,) * size), timeout, algorithm, stream, root)
-        known = Lists(self._exchanged("counts", rows, timeout))
+        known = Lists(self._exchanged(rows, timeout))
         self._agree_on_fit(name, x, out, known, root)
         return known
 
@@ -133,7 +133,7 @@ class CountExchange:
         fits = None if at_root else out
         lists = Lists(tuple(pretended))
         self._rehearse("scatter_v", x, fits, lists, timeout, algorithm, stream, root)
-        wanted = list(self._exchanged("counts", -1 if out is None else rows, timeout))
+        wanted = list(self._exchanged(-1 if out is None else rows, timeout))
         if wanted[root] == -1:
             taken = sum(wanted) + 1
             left = np.array([available - taken], np.int64)
@@ -182,11 +182,11 @@ class CountExchange:
         except UsageError as refused:
             error = refused
         with self._core.calls.one_call():
-            self._core.agree(name, {} if error is None else {"error": str(error)}, error)
+            self._core.agree(name, {}, error)
 
-    def _exchanged(self, name: str, number: int, timeout: float | None) -> tuple[int, ...]:
+    def _exchanged(self, number: int, timeout: float | None) -> tuple[int, ...]:
         """Return every rank's number."""
-        self._refuse_exchange(name)
+        self._refuse_exchange("counts")
         mine = np.array([number], np.int64)
         everyone = self._core.collective("all_gather", mine, timeout=timeout)
         return tuple(everyone.ravel().tolist())

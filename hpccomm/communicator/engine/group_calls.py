@@ -97,9 +97,8 @@ class GroupCalls:
             error = refused
         except TypeError:
             error = UsageError(f"ranks is {ranks!r}; give a sequence of ranks")
-        mine: dict[str, object] = {"ranks": members} if error is None else {"error": str(error)}
         with core.calls.one_call():
-            core.agree("split_ranks", mine, error)
+            core.agree("split_ranks", {"ranks": members}, error)
             if core.backend.rank not in members:
                 self._groups += 1
                 return None

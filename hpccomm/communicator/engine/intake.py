@@ -3,18 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Protocol
 
 from hpccomm.communicator.lanes import Call
+from hpccomm.communicator.planning import Batch
 from hpccomm.errors import UsageError
-
-
-class Collector(Protocol):
-    """Collects calls: a batch."""
-
-    def add(self, call: Call) -> None:
-        """Take a call."""
-        ...
 
 
 class Capture:
@@ -40,7 +32,7 @@ class Intake:
 
     Attributes
     ----------
-    batch : Collector or None
+    batch : Batch or None
         The batch that is open.
     capture : Capture or None
         What takes the next call.
@@ -51,11 +43,11 @@ class Intake:
     __slots__ = ("batch", "capture", "diverted")
 
     def __init__(self) -> None:
-        self.batch: Collector | None = None
+        self.batch: Batch | None = None
         self.capture: Capture | None = None
         self.diverted = False
 
-    def open(self, batch: Collector) -> None:
+    def open(self, batch: Batch) -> None:
         """Have a batch take calls from now on.
 
         Raises

@@ -19,10 +19,8 @@ class ObjectCalls:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        backend, dispatch = core.backend, core.lanes.host.dispatch
-        self._transfer = ObjectTransfer(
-            core.control, dispatch, backend.collectives, backend.messages
-        )
+        dispatch = core.lanes.host.dispatch
+        self._transfer = ObjectTransfer(core.control, dispatch, core.backend.collectives)
 
     def broadcast(self, value: Any, root: int, timeout: float | None) -> Any:
         """Return the root's object."""
@@ -70,7 +68,7 @@ class ObjectCalls:
             peer = check_rank("dst", dst, self._core.backend.size)
             wire = wire_tag(checked_tag(self._core, tag), OBJECTS)
             frame = transfer.dump(value)
-            steps = self._transfer.send(frame, peer, wire)
+            steps = transfer.send(self._core.backend.messages, frame, peer, wire)
             self._run("send_object", frame, steps, timeout, ordered=False)
 
     def recv(self, src: int, tag: int, timeout: float | None) -> Any:
@@ -79,7 +77,7 @@ class ObjectCalls:
             peer = check_rank("src", src, self._core.backend.size)
             wire = wire_tag(checked_tag(self._core, tag), OBJECTS)
             frame = Frame()
-            steps = self._transfer.receive(frame, peer, wire)
+            steps = transfer.receive(self._core.backend.messages, frame, peer, wire)
             self._run("recv_object", frame, steps, timeout, ordered=False)
             return self._loaded("recv_object", frame, peer)
 

@@ -55,9 +55,7 @@ class Planner:
             call = self._captured(face, _checked(collective), args, keywords)
         except HpccommError as refused:
             error = refused
-        mine: dict[str, object] = {"error": str(error)}
-        if call is not None:
-            mine = _terms(call, deterministic, async_op)
+        mine = {} if call is None else _terms(call, deterministic, async_op)
         with core.calls.one_call():
             core.agree("plan", mine, error)
             assert call is not None

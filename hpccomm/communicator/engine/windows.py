@@ -70,7 +70,6 @@ class WindowMaker:
             mine = {"dtype": str(array.dtype)}
         except HpccommError as refused:
             error = refused
-            mine = {"error": str(error)}
         calls = WindowCalls(core)
         with calls.hold("window"):
             core.agree("window", mine, error)

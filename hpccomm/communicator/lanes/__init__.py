@@ -41,11 +41,6 @@ class Lanes:
     host: HostLane
     device: DeviceLane | RefusingLane
 
-    @property
-    def both(self) -> tuple[HostLane, DeviceLane | RefusingLane]:
-        """Both lanes."""
-        return self.host, self.device
-
     def views(self, x: Any, out: Any) -> tuple[Lane, View | None, View | None]:
         """Return the lane that the arrays of a call take, and the arrays as communication sees them.
 

@@ -80,6 +80,13 @@ class Call:
     own_receives: tuple[int, ...] = ()
 
 
+def pointers(call: Call) -> tuple[int, int]:
+    """Return the addresses of a call's arrays on a device; 0 where this rank has none."""
+    send: Any = call.send
+    recv: Any = call.recv
+    return (0 if send is None else send.pointer, 0 if recv is None else recv.pointer)
+
+
 class PointToPoint(NamedTuple):
     """What a point-to-point call is asked for, checked.
 

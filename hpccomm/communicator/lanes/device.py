@@ -1,6 +1,5 @@
 """The lane of arrays in the memory of one rank's device: calls on streams."""
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,8 +9,8 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.by_host import StreamsByHost
-from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
-from hpccomm.communicator.lanes.device_batch import check_batch, check_own, grouped, pointers
+from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe, pointers
+from hpccomm.communicator.lanes.device_batch import check_batch, check_own, grouped
 from hpccomm.communicator.lanes.ending import DeviceEnd
 from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
 from hpccomm.communicator.lanes.lane import SELF_CHECK, Diversion, Lane
@@ -35,11 +34,9 @@ from hpccomm.memory.cuda.memory import clear
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View, check_layout
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import Operation, as_one
+from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.watchdog import watch
 from hpccomm.runtime.work import Work
-
-logger = logging.getLogger("hpccomm")
 
 
 class DeviceLane(Lane):
@@ -80,7 +77,6 @@ class DeviceLane(Lane):
         self.issuer = StreamIssuer(calls, backend, device, high_priority=high_priority)
         self._by_host = StreamsByHost(calls, self.issuer, dispatch.name, device)
         self.end = DeviceEnd(calls, self.issuer, dispatch, backend, device)
-        self._logged_ordinary = False
         if backend is not None:
             watch(self.issuer.pending)
 
@@ -228,17 +224,8 @@ class DeviceLane(Lane):
             return self._calls.start(self._operation(call, True), limit, call.result)
         self.make_ready(call)
         self._check_own(call)
-        return self.issuer.start(
-            recipe.label,
-            recipe.tally,
-            recipe.route.launch,
-            pointers(call),
-            self._queue(call),
-            streams.finder(_array(call), self.device),
-            call.keep,
-            limit,
-            call.result,
-        )
+        current = streams.finder(_array(call), self.device)
+        return self.issuer.start(call, recipe.route.launch, self._queue(call), current, limit)
 
     def _operation(self, call: Call, async_op: bool) -> Operation:
         """Return a call in which the host takes part as something polled."""
@@ -315,11 +302,8 @@ class DeviceLane(Lane):
         """
         first = calls[0]
         if self.backend is None:
-            whole = as_one(tuple(self._operation(call, async_op) for call in calls))
-            if async_op:
-                return self._calls.start(whole, limit, None)
-            self._calls.operate(whole, limit)
-            return None
+            operations = (self._operation(call, async_op) for call in calls)
+            return self._together(operations, async_op, limit)
         check_batch(calls)
         for call in calls:
             self.make_ready(call)
@@ -369,12 +353,9 @@ class DeviceLane(Lane):
             if memory is not None:
                 pointer: int = memory.pointer  # type: ignore[attr-defined]  # as the contract has it
                 return arrays.wrapped(pointer, count, dtype, self.device, memory).reshape(shape)
-            if count and not self._logged_ordinary:
-                self._logged_ordinary = True
-                logger.info(
-                    "communicator %r: %s registers no memory here; empty() gives ordinary device arrays",
-                    self._calls.name,
-                    self.name,
+            if count:
+                self._log_ordinary(
+                    f"{self.name} registers no memory here; empty() gives ordinary device arrays"
                 )
             return arrays.empty(shape, dtype)
 

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from hpccomm.communicator.lanes.call import Call
+from hpccomm.communicator.lanes.call import Call, pointers
 from hpccomm.contracts.device import Begun, DeviceBackend, Launch
 from hpccomm.errors import UsageError
 
@@ -31,13 +31,6 @@ def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
                 route.launch(send, recv, stream)
 
     return launch
-
-
-def pointers(call: Call) -> tuple[int, int]:
-    """Return the addresses of a call's arrays; 0 where this rank has none."""
-    send: Any = call.send
-    recv: Any = call.recv
-    return (0 if send is None else send.pointer, 0 if recv is None else recv.pointer)
 
 
 def check_batch(calls: tuple[Call, ...]) -> None:

@@ -1,6 +1,5 @@
 """The lane of arrays in host memory."""
 
-import logging
 from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any, NoReturn
@@ -22,11 +21,9 @@ from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import Operation, as_one
+from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.waiting import completed
 from hpccomm.runtime.work import Work
-
-logger = logging.getLogger("hpccomm")
 
 MESSAGES = 1024
 """Recipes of messages that are kept; a program that sends more different ones makes them again."""
@@ -53,7 +50,6 @@ class HostLane(Lane):
         self.dispatch = dispatch
         self._backend = backend
         self._messages: dict[object, Recipe[Route]] = {}
-        self._logged_ordinary = False
 
     def decide(
         self, name: str, resolved: Resolved, algorithm: str | None, deterministic: bool
@@ -158,11 +154,7 @@ class HostLane(Lane):
 
     def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:
         """Carry calls out together: messages at the same time, collectives in their order."""
-        whole = as_one(tuple(_operation(call) for call in calls))
-        if async_op:
-            return self._calls.start(whole, limit, None)
-        self._calls.operate(whole, limit)
-        return None
+        return self._together(map(_operation, calls), async_op, limit)
 
     def registered(self, call: Call) -> bool:
         """Tell whether a call's arrays on this rank are in memory that its peers map. Local."""
@@ -175,12 +167,7 @@ class HostLane(Lane):
         shared = self._backend.collectives.shared
         if shared is not None:
             return shared.empty(prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
-        if not self._logged_ordinary:
-            self._logged_ordinary = True
-            logger.info(
-                "communicator %r: the ranks of a node share no memory; empty() gives ordinary arrays",
-                self._calls.name,
-            )
+        self._log_ordinary("the ranks of a node share no memory; empty() gives ordinary arrays")
         return np.empty(shape, dtype)
 
     def tried(self, given: NDArray[Any], control: Control) -> Iterator[tuple[Choice, NDArray[Any]]]:
@@ -196,9 +183,6 @@ class HostLane(Lane):
                 with self._calls.beside_watchdog("self-check"):
                     route.run(x, x)
             yield route.choice, x
-
-    def close(self) -> None:
-        """Do nothing: the backend is ended by itself."""
 
 
 def _operation(call: Call) -> Operation:

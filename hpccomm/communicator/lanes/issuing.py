@@ -5,6 +5,7 @@ from time import perf_counter
 from typing import Any, NoReturn
 
 from hpccomm.backends.control import Control
+from hpccomm.communicator.lanes.call import Call, pointers
 from hpccomm.contracts.device import DeviceBackend, Launch
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
@@ -117,36 +118,28 @@ class StreamIssuer:
 
     def start(
         self,
-        label: Label,
-        tally: Tally,
+        call: Call,
         launch: Launch,
-        addresses: tuple[int, int],
         queue: Queue,
         current: Callable[[], Queue],
-        keep: object,
         limit: float,
-        result: Any,
     ) -> DeviceWork:
         """Issue a call on the communicator's own stream, behind what its arrays wait for.
 
         Parameters
         ----------
-        label, tally, launch
-            As of `issuing`.
-        addresses : tuple of int
-            Where the arrays lie.
+        call : Call
+            The call, whose arrays lie on the device.
+        launch : callable
+            Puts it on a stream.
         queue : tuple of int and object
             The stream on which they are ready.
         current : callable
             Returns the current stream of the arrays' framework.
-        keep : object
-            What must live until the call is done.
         limit : float
             Seconds.
-        result : object
-            What the call returns.
         """
-        own, pending = self.own_stream(), self.pending
+        own, pending, label = self.own_stream(), self.pending, call.recipe.label
         under_way: PendingCall | None = None
 
         def apart(send: int, recv: int, stream: int) -> None:
@@ -158,18 +151,19 @@ class StreamIssuer:
                 launch(send, recv, own)
                 sequence = self._calls.sequence
                 under_way = pending.note_alone(
-                    own, self._own, keep, perf_counter(), limit, label, sequence
+                    own, self._own, call.keep, perf_counter(), limit, label, sequence
                 )
                 # A captured event belongs to the graph until the capture ends.
                 if not under_way.captured:
                     pending.give(event)
 
-        self.issuing(label, tally, apart, noted=False)(*addresses, queue, keep, limit)
+        issue = self.issuing(label, call.recipe.tally, apart, noted=False)
+        issue(*pointers(call), queue, call.keep, limit)
         assert under_way is not None
         return DeviceWork(
             pending,
             under_way,
-            result=result,
+            result=call.result,
             gate=self._calls.gate,
             current=current,
             expired=self._expired,

@@ -1,7 +1,8 @@
 """What the lanes of host and device memory have in common."""
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +18,10 @@ from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View, view
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.operation import Operation, as_one
 from hpccomm.runtime.work import Work
+
+logger = logging.getLogger("hpccomm")
 
 # Arrays and objects share the transport; one bit of the tag keeps them apart.
 ARRAYS, OBJECTS = 0, 1
@@ -59,6 +63,7 @@ class Lane(ABC):
 
     def __init__(self, calls: CallEngine) -> None:
         self._calls = calls
+        self._logged_ordinary = False
 
     # What a call is made of.
 
@@ -215,6 +220,18 @@ class Lane(ABC):
             The way, and what came of it.
         """
 
-    @abstractmethod
-    def close(self) -> None:
-        """Free what it owns, after all that is under way has ended. Blocks."""
+    def _together(
+        self, operations: Iterable[Operation], async_op: bool, limit: float
+    ) -> Work | None:
+        """Carry out what is polled, at the same time."""
+        whole = as_one(tuple(operations))
+        if async_op:
+            return self._calls.start(whole, limit, None)
+        self._calls.operate(whole, limit)
+        return None
+
+    def _log_ordinary(self, why: str) -> None:
+        """Log, once, why `empty` returns ordinary arrays."""
+        if not self._logged_ordinary:
+            self._logged_ordinary = True
+            logger.info("communicator %r: %s", self._calls.name, why)

@@ -1,7 +1,6 @@
 """What users have of a window."""
 
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -409,12 +408,7 @@ class Window:
     def __enter__(self) -> "Window":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, where: object) -> None:
         if error is None:
             self.close()
 
