@@ -49,16 +49,16 @@ class CallArguments:
     `x` and `out` are pairs of dtype and shape, or None where the array was not given.
     """
 
-    name: str
     rank: int
     size: int
+    name: str
     x: tuple[DType, Shape] | None
     out: tuple[DType, Shape] | None
-    op: Any = None
-    root: Any = None
-    lists: Lists = NO_LISTS
-    exclusive: bool = False
-    in_place: bool = False
+    op: Any
+    root: Any
+    lists: Lists
+    exclusive: bool
+    in_place: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def _listed(
 ) -> _Extents:
     """Return the same for blocks whose rows are listed."""
     rank, (counts, recv_counts, peers) = arguments.rank, arguments.lists
-    rest = _rows(name, shape)
+    rest = row_shape(name, shape)
     listed = "send_counts" if collective.individual else "counts"
     if collective.sends == "block" or not sends:
         _check_rows(name, shape, listed, counts[rank], f"for rank {rank}")
@@ -286,8 +286,14 @@ def _block(collective: Collective, shape: Shape, size: int) -> Shape:
     )
 
 
-def _rows(name: str, shape: Shape) -> Shape:
-    """Return the shape of one row."""
+def row_shape(name: str, shape: Shape) -> Shape:
+    """Return the shape of one row.
+
+    Raises
+    ------
+    UsageError
+        If an array of that shape has no rows.
+    """
     if not shape:
         raise UsageError(f"{name} is 0-d; give an array with rows along axis 0")
     return shape[1:]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm.communicator.engine.core import Core
-from hpccomm.communicator.resolving import Lists, check_counts, check_peers
+from hpccomm.communicator.resolving import Lists, check_counts, check_peers, row_shape
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, view
@@ -203,6 +203,5 @@ def _row_count(name: str, array: Any) -> int:
     if array is None:
         raise UsageError(f"{name} is None; give an array")
     shape = view(array, name).shape
-    if not shape:
-        raise UsageError(f"{name} is 0-d; give an array with rows along axis 0")
+    row_shape(name, shape)  # which refuses an array without rows
     return int(shape[0])

@@ -56,38 +56,25 @@ class Recipes:
             and overlap(a, b)
             and out_is_x_or_block(CALLS[name], name, a, b, self._rank, root, lists.counts)
         )
-        key: object = (
+        call = (
             name,
-            lane,
             None if a is None else (a.dtype, a.shape),
             None if b is None else (b.dtype, b.shape),
             op,
             root,
-            root.__class__,  # True is equal to 1
             lists,
             exclusive,
-            algorithm,
-            deterministic,
             in_place,
         )
+        # The class of the root, since True is equal to 1.
+        key: object = (call, lane, root.__class__, algorithm, deterministic)
         try:
             recipe = self._kept.get(key)
         except TypeError:  # an argument that cannot be hashed, such as a callable object
             recipe = None
             key = None  # nothing is kept
         if recipe is None:
-            arguments = CallArguments(
-                name,
-                self._rank,
-                self._size,
-                None if a is None else (a.dtype, a.shape),
-                None if b is None else (b.dtype, b.shape),
-                op,
-                root,
-                lists,
-                exclusive,
-                in_place,
-            )
+            arguments = CallArguments(self._rank, self._size, *call)
             recipe = _decided(lane, arguments, algorithm, deterministic)
             if key is not None:
                 if len(self._kept) >= RECIPES:
