@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 Tile = tuple[int, int]
 """A part of the arrays as large as the case: number of the slot, and of the part in it."""
 
+Places = tuple[Tile, Tile]
+"""Where input and output of an operation lie. If that is one tile, the operation is in place."""
+
 
 @dataclass(frozen=True, slots=True)
 class WrongResult:
@@ -56,7 +59,7 @@ class Measured:
         Of one operation: until it was done, and until its call returned.
     samples : ndarray of float64
         Seconds of one operation in each repetition; empty where they were not taken.
-    wrong : tuple of Finding
+    wrong : tuple of WrongResult
         Wrong results.
     """
 
@@ -73,6 +76,15 @@ class _Check:
     array: Array
     expected: Segments
     repetition: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A case on this rank, with what its arrays hold and the data to fill them with."""
+
+    case: PerfCase
+    layout: Layout
+    data: CheckedData
 
 
 class CaseRunner:
@@ -111,15 +123,18 @@ class CaseRunner:
 
     def warm_up(self, case: PerfCase) -> None:
         """Run a case out of place, ``-w`` times, on zeros."""
-        layout = case.arrange(self._comm.rank, self._comm.size)
-        self._memory.clear(0, self._offset(case) + layout.nbytes)
-        operation = self._operation(case, layout, (0, 0), (1, 0))
+        trial = self._trial(case, 0)
+        self._memory.clear(0, self._offset(case) + trial.layout.nbytes)
+        operation = self._operation(trial, ((0, 0), (1, 0)))
         for _ in range(self._config.warmup_iters):
             operation()
         self._memory.settle()
 
     def measure(self, case: PerfCase, *, in_place: bool, serial: int) -> Measured:
         """Measure a case and verify it. Collective; blocks.
+
+        Out of place, slot 0 is input, slot 1 output, and slot 2 output of the last repetition. In
+        place, slot 0 is for the first repetition, slot 1 for a random one, and slot 2 for all others.
 
         Parameters
         ----------
@@ -130,158 +145,122 @@ class CaseRunner:
         serial : int
             Number of this measurement, the same on all ranks. Another number gives other data.
         """
-        layout = case.arrange(self._comm.rank, self._comm.size)
-        data = CheckedData(case.dtype, case.op, self._comm.size, serial, self._memory.multiplies)
-        checks: list[_Check] = []
+        trial = self._trial(case, serial)
+        tiles = self._tiles(trial.layout)
         if in_place:
-            operations = self._all_in_place(case, layout, data, checks)
+            # Zeros stay zeros under every reduction, so that repetitions on what the one before left
+            # neither overflow nor differ from each other.
+            self._memory.clear(2, self._offset(case) + tiles * trial.layout.nbytes)
         else:
-            operations = self._all_apart(case, layout, data, checks)
-        # One operation ahead of the block does what is needed on first use.
-        ahead = (
-            self._operation(case, layout, (2, 0), (2, 0))
-            if in_place
-            else self._operation(case, layout, (0, 0), (1, 0))
-        )
-        ahead()
+            self._fill_tiles(trial, tiles)
+        first, second = (2, 2) if in_place else (0, 1)
+        calls = [self._operation(trial, ((first, tile), (second, tile))) for tile in range(tiles)]
+        operations = [calls[turn % tiles] for turn in range(self._operations)]
+        verified = self._verified(trial, tiles, in_place=in_place)
+        checks: list[_Check] = []
+        for turn, places in verified.items():
+            checks += self._prepare(trial, places, turn)
+            operations[turn] = self._operation(trial, places)
+        calls[0]()  # ahead of the block, this does what is needed on first use
         self._memory.settle()
         self._comm.barrier()
         timed = self._memory.time(operations, self._samples)
         if timed.again is not None and in_place and self._config.graph > 1:
             # What was replayed has worked on its own results: it starts from known data once more.
-            for slot, check in enumerate(checks):
-                self._prepare(case, layout, data, slot, check.repetition)
+            for turn, places in verified.items():
+                self._prepare(trial, places, turn)
             timed.again()
             self._memory.settle()
-        wrong = list(self._compare(checks, data))
+        wrong = self._compare(trial, checks)
         for further in range(1, self._config.validation):
             if case.collective.moves:
-                more = replace(data, seed=data.seed + (further << 32))
-                wrong += self._check_once(case, layout, more, in_place=in_place)
+                more = replace(trial.data, seed=trial.data.seed + (further << 32))
+                wrong += self._check_once(replace(trial, data=more), in_place=in_place)
         each = self._config.aggregated_iterations
         return Measured(
             timed.seconds / each, timed.issued / each, timed.samples / each, tuple(wrong)
         )
 
-    # --- out of place: slot 0 is input, slot 1 output, slot 2 output of the last repetition --------
+    def _trial(self, case: PerfCase, serial: int) -> _Trial:
+        layout = case.arrange(self._comm.rank, self._comm.size)
+        data = CheckedData(case.dtype, case.op, self._comm.size, serial, self._memory.multiplies)
+        return _Trial(case, layout, data)
 
-    def _all_apart(
-        self, case: PerfCase, layout: Layout, data: CheckedData, checks: list[_Check]
-    ) -> list[Call]:
-        tiles = self._tiles(layout)
-        self._fill_tiles(case, layout, data, tiles)
-        calls = [self._operation(case, layout, (0, tile), (1, tile)) for tile in range(tiles)]
-        operations = [calls[turn % tiles] for turn in range(self._operations)]
-        if self._verifies(case):
-            last = self._operations - 1
-            operations[last] = self._operation(case, layout, (0, last % tiles), (2, 0))
-            checks += self._poisoned(case, layout, data, last)
-        return operations
+    def _verified(self, trial: _Trial, tiles: int, *, in_place: bool) -> dict[int, Places]:
+        """Return the timed operations that are verified, by number, and where their arrays lie."""
+        if not self._verifies(trial.case):
+            return {}
+        last = self._operations - 1
+        if not in_place:
+            return {last: ((0, last % tiles), (2, 0))}
+        turns = [0]
+        if last > 0:
+            turns.append(random.Random(trial.data.seed).randrange(1, self._operations))
+        return {turn: ((slot, 0), (slot, 0)) for slot, turn in enumerate(turns)}
 
-    def _poisoned(
-        self, case: PerfCase, layout: Layout, data: CheckedData, turn: int | None
-    ) -> list[_Check]:
-        """Poison the output of slot 2 for one operation; returns what must come out."""
-        if layout.outputs is None:
-            return []
-        out = self._view(case, layout, (2, 0), 0, layout.output_size)
-        verification.poison(out, data, layout.outputs, self._memory.put)
-        return [_Check(out, layout.outputs, turn)]
-
-    def _fill_tiles(self, case: PerfCase, layout: Layout, data: CheckedData, tiles: int) -> None:
+    def _fill_tiles(self, trial: _Trial, tiles: int) -> None:
+        """Fill the inputs of operations out of place."""
+        layout, offset = trial.layout, self._offset(trial.case)
         if layout.inputs is None:
             return
-        if self._verifies(case):
-            x = self._view(case, layout, (0, 0), 0, layout.input_size)
-            verification.fill(x, data, layout.inputs, self._memory.put)
-            self._memory.spread(0, self._offset(case), layout.nbytes, tiles)
+        if self._verifies(trial.case):
+            x = self._view(trial, (0, 0), 0, layout.input_size)
+            verification.fill(x, trial.data, layout.inputs, self._memory.put)
+            self._memory.spread(0, offset, layout.nbytes, tiles)
         else:
-            self._memory.clear(0, self._offset(case) + tiles * layout.nbytes)
+            self._memory.clear(0, offset + tiles * layout.nbytes)
 
-    # --- in place: slot 0 is for the first repetition, slot 1 for a random one, slot 2 for all others
+    def _prepare(self, trial: _Trial, places: Places, turn: int | None) -> list[_Check]:
+        """Poison an operation's output and, in place, fill its input; return what must come out."""
+        x, out = self._arrays(trial, places)
+        inputs = trial.layout.inputs if places[0] == places[1] else None
+        outputs = trial.layout.outputs
+        if outputs is not None and out is not x:
+            verification.poison(out, trial.data, outputs, self._memory.put)
+        if inputs is not None:
+            verification.fill(x, trial.data, inputs, self._memory.put)
+        if outputs is not None:
+            return [_Check(out, outputs, turn)]
+        # In place, a rank that gets no result keeps its input.
+        return [] if inputs is None else [_Check(x, inputs, turn)]
 
-    def _all_in_place(
-        self, case: PerfCase, layout: Layout, data: CheckedData, checks: list[_Check]
-    ) -> list[Call]:
-        tiles = self._tiles(layout)
-        # Zeros stay zeros under every reduction, so that repetitions on what the one before left
-        # neither overflow nor differ from each other.
-        self._memory.clear(2, self._offset(case) + tiles * layout.nbytes)
-        calls = [self._operation(case, layout, (2, tile), (2, tile)) for tile in range(tiles)]
-        operations = [calls[turn % tiles] for turn in range(self._operations)]
-        if self._verifies(case):
-            chosen = [0]
-            if self._operations > 1:
-                chosen.append(random.Random(data.seed).randrange(1, self._operations))
-            for slot, turn in enumerate(chosen):
-                check = self._prepare(case, layout, data, slot, turn)
-                if check is not None:
-                    checks.append(check)
-                operations[turn] = self._operation(case, layout, (slot, 0), (slot, 0))
-        return operations
-
-    def _prepare(
-        self, case: PerfCase, layout: Layout, data: CheckedData, slot: int, turn: int | None
-    ) -> _Check | None:
-        """Fill a slot for one operation in place; returns what must come out."""
-        x, out = self._arrays(case, layout, (slot, 0), (slot, 0))
-        if out is not None and layout.outputs is not None and out is not x:
-            verification.poison(out, data, layout.outputs, self._memory.put)
-        if x is not None and layout.inputs is not None:
-            verification.fill(x, data, layout.inputs, self._memory.put)
-        if out is not None and layout.outputs is not None:
-            return _Check(out, layout.outputs, turn)
-        if x is not None and layout.inputs is not None:
-            # A rank that gets no result keeps its input.
-            return _Check(x, layout.inputs, turn)
-        return None
-
-    # --- both -------------------------------------------------------------------------------------
-
-    def _check_once(
-        self, case: PerfCase, layout: Layout, data: CheckedData, *, in_place: bool
-    ) -> list[WrongResult]:
+    def _check_once(self, trial: _Trial, *, in_place: bool) -> list[WrongResult]:
         """Run and verify one more operation, untimed."""
-        if in_place:
-            check = self._prepare(case, layout, data, 0, None)
-            self._operation(case, layout, (0, 0), (0, 0))()
-            self._memory.settle()
-            return self._compare([check] if check is not None else [], data)
-        self._fill_tiles(case, layout, data, 1)
-        checks = self._poisoned(case, layout, data, None)
-        self._operation(case, layout, (0, 0), (2, 0))()
+        places = ((0, 0), (0, 0) if in_place else (2, 0))
+        if not in_place:
+            self._fill_tiles(trial, 1)
+        checks = self._prepare(trial, places, None)
+        self._operation(trial, places)()
         self._memory.settle()
-        return self._compare(checks, data)
+        return self._compare(trial, checks)
 
-    def _compare(self, checks: Sequence[_Check], data: CheckedData) -> list[WrongResult]:
+    def _compare(self, trial: _Trial, checks: Sequence[_Check]) -> list[WrongResult]:
         read = self._memory.read
         return [
             WrongResult(check.repetition, mismatch)
             for check in checks
-            if (mismatch := verification.compare(check.array, data, check.expected, read))
+            if (mismatch := verification.compare(check.array, trial.data, check.expected, read))
         ]
 
-    def _arrays(
-        self, case: PerfCase, layout: Layout, x_at: Tile, out_at: Tile
-    ) -> tuple[Array | None, Array | None]:
-        """Return input and output in tiles; in one tile they are in place, as one array if equal."""
+    def _arrays(self, trial: _Trial, places: Places) -> tuple[Array, Array]:
+        """Return input and output, None where the rank has none; in place, as one array if equal."""
+        layout, (x_at, out_at) = trial.layout, places
         in_place = x_at == out_at
         x = out = None
         if layout.inputs is not None:
             first = layout.input_at if in_place else 0
-            x = self._view(case, layout, x_at, first, layout.input_size)
+            x = self._view(trial, x_at, first, layout.input_size)
         if layout.outputs is not None:
             first = layout.output_at if in_place else 0
-            out = self._view(case, layout, out_at, first, layout.output_size)
+            out = self._view(trial, out_at, first, layout.output_size)
         same = layout.input_at == layout.output_at and layout.input_size == layout.output_size
         return (x, x) if in_place and x is not None and out is not None and same else (x, out)
 
-    def _operation(self, case: PerfCase, layout: Layout, x_at: Tile, out_at: Tile) -> Call:
-        """Return the operation from one tile to another, or in place in one."""
+    def _operation(self, trial: _Trial, places: Places) -> Call:
+        case = trial.case
         member = Member(self._comm.rank, self._comm.size, case.root)
-        arrays = self._arrays(case, layout, x_at, out_at)
         how = self._how if case.collective.algorithms else {}
-        operands = Operands(*arrays, case.op, layout, member)
+        operands = Operands(*self._arrays(trial, places), case.op, trial.layout, member)
         return bind(self._comm, case.collective, operands, how, self._memory.copy)
 
     def _verifies(self, case: PerfCase) -> bool:
@@ -299,11 +278,11 @@ class CaseRunner:
     def _offset(self, case: PerfCase) -> int:
         return self._config.unalign * case.dtype.itemsize
 
-    def _view(self, case: PerfCase, layout: Layout, at: Tile, first: int, count: int) -> Array:
+    def _view(self, trial: _Trial, at: Tile, first: int, count: int) -> Array:
         """Return `count` elements of a tile, from its element `first` on."""
-        slot, tile = at
-        start = self._offset(case) + tile * layout.nbytes + first * case.dtype.itemsize
-        return self._memory.view(slot, start, count, case.dtype)
+        (slot, tile), dtype = at, trial.case.dtype
+        start = self._offset(trial.case) + tile * trial.layout.nbytes + first * dtype.itemsize
+        return self._memory.view(slot, start, count, dtype)
 
 
 def check_algorithm(
