@@ -4,8 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
@@ -77,7 +76,7 @@ def run(
     tables, skipped = plan.made()
     report = _SharedReport(options, out, err, terminal)
     report.expected_rows = sum(block.expected_rows(options, plan.ranks) for block in tables)
-    with report:
+    with report.opened:
         for number, source in enumerate(sources):
             with _opened(source, kind, options) as (comm, memory):
                 report.usage.note("Initialization", memory.in_use())
@@ -119,8 +118,6 @@ def _opened(
 class _SharedReport:
     """The report of a run, which only rank 0 has, and what is counted meanwhile.
 
-    A context manager: leaving it ends the report.
-
     Attributes
     ----------
     usage : Usage
@@ -129,6 +126,8 @@ class _SharedReport:
         Numbers of the measurements.
     expected_rows : int
         Rows that the run will have.
+    opened : ExitStack
+        A context; leaving it ends the report.
     """
 
     def __init__(self, options: Options, out: TextIO, err: TextIO, terminal: TextIO | None) -> None:
@@ -138,14 +137,14 @@ class _SharedReport:
         self._options = options
         self._streams = out, err, terminal
         self._report: Report | None = None
-        self._stack = ExitStack()
+        self.opened = ExitStack()
 
     def open(self, comm: "Communicator", info: RunInfo) -> None:
         """Open the report. Collective."""
 
         def make() -> Report:
             report = Report(info, self._options, self.expected_rows, *self._streams)
-            return self._stack.enter_context(report)
+            return self.opened.enter_context(report)
 
         self._report = on_root(comm, make)
 
@@ -167,19 +166,8 @@ class _SharedReport:
         report = self._report
         wrong = int(comm.broadcast_object(None if report is None else report.wrong))
         # Closed here, so that a file that cannot be completed is an error on every rank.
-        on_root(comm, self._stack.close)
+        on_root(comm, self.opened.close)
         return wrong
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, traceback)
 
 
 def _refuse_device_flags(options: Options) -> None:
