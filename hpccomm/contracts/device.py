@@ -45,6 +45,13 @@ class Span(NamedTuple):
         """Bytes."""
         return self.elements * self.dtype.itemsize
 
+    def overlaps(self, other: "Span") -> bool:
+        """Tell whether the two have memory in common."""
+        return (
+            self.pointer < other.pointer + other.nbytes
+            and other.pointer < self.pointer + self.nbytes
+        )
+
 
 class Piece(NamedTuple):
     """A message to or from a rank."""

@@ -166,10 +166,7 @@ class AlgorithmRunner:
         if not isinstance(op, ReduceOp):
             return Folder(op, dtype)
         averaged = self._backend.size if op is ReduceOp.AVG else 0
-        found = self._folders.get((op, dtype))
-        if found is None:
-            found = self._folders[op, dtype] = Folder(op, dtype, averaged)
-        return found
+        return self._folders.setdefault((op, dtype), Folder(op, dtype, averaged))
 
 
 def _fingerprint(call: Signature, algorithm: str, deterministic: bool) -> int:

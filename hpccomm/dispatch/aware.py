@@ -169,11 +169,9 @@ class CudaAwareDispatch:
     ) -> tuple[int, Piece]:
         """Return where a message is sent from: apart, if another is received to its memory."""
         pointer, nbytes = piece.data.pointer, piece.data.nbytes
-        for each in receives:
-            first, length = each.data.pointer, each.data.nbytes
-            if first < pointer + nbytes and pointer < first + length:
-                memory = self._schedules.scratch.empty(nbytes, _BYTES)
-                kept.append(memory)
-                copy(pointer, memory.data.ptr, nbytes, stream)
-                return memory.data.ptr, piece
-        return pointer, piece
+        if not any(piece.data.overlaps(each.data) for each in receives):
+            return pointer, piece
+        memory = self._schedules.scratch.empty(nbytes, _BYTES)
+        kept.append(memory)
+        copy(pointer, memory.data.ptr, nbytes, stream)
+        return memory.data.ptr, piece

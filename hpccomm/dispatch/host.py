@@ -121,10 +121,8 @@ class HostDispatch:
     def _after(self, call: Signature, algorithm: str) -> After | None:
         """Return what is left to do on `recv`, or None."""
         if call.op is ReduceOp.AVG and algorithm == policy.NATIVE:
-            average = self._averages.get(call.dtype)
-            if average is None:
-                average = self._averages[call.dtype] = Average(call.dtype, self._backend.size)
-            divide = average
+            average = Average(call.dtype, self._backend.size)
+            divide = self._averages.setdefault(call.dtype, average)
             return lambda recv: None if recv is None else divide(recv)
         if call.exclusive and self._backend.rank == 0:
             assert call.op is not None

@@ -14,7 +14,6 @@ from hpccomm.contracts.device import (
     Grouped,
     Launch,
     Piece,
-    Span,
     message_name,
 )
 from hpccomm.contracts.signature import Signature
@@ -97,7 +96,7 @@ class NcclDispatch:
         receives = [each for each in receives if each.data.elements]
         sends = [each for each in sends if each.data.elements]
         choice = self._choice(name, policy.NATIVE, "NCCL has messages of its own", None)
-        if any(_overlap(out.data, come.data) for out in sends for come in receives):
+        if any(out.data.overlaps(come.data) for out in sends for come in receives):
             return self._from_copies(choice, receives, sends)
         exchange = self._devices.exchange
 
@@ -219,10 +218,6 @@ class NcclDispatch:
 
     def _choice(self, collective: str, algorithm: str, reason: str, segment: int | None) -> Choice:
         return Choice(collective, "cuda", self.name, algorithm, segment, False, reason)
-
-
-def _overlap(a: Span, b: Span) -> bool:
-    return a.pointer < b.pointer + b.nbytes and b.pointer < a.pointer + a.nbytes
 
 
 def _alone(grouped: Grouped) -> Launch:

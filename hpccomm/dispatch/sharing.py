@@ -42,9 +42,8 @@ def sharing(backend: Backend, settings: Settings) -> Sharing | None:
             "allow it, or give 'auto' or 'staging'"
         )
     plain = shared.plain and asked != "staging"
-    if plain:
-        others = shared.how
-    else:
+    others = shared.how
+    if not plain:
         others = f"through a staging buffer ({'as asked' if shared.plain else shared.how})"
     how = f"ranks of a node map each other's arrays of comm.empty; plain ones: {others}"
     return Sharing(plain, shared.share(settings.shared_memory_room), how)

@@ -16,7 +16,7 @@ from hpccomm.memory.views import address
 Array = NDArray[Any]
 
 
-class Peers:
+class Peers(dict[int, Array | Pages]):
     """The buffers of peers, by a program's numbers, as they lay when the ranks met.
 
     Parameters
@@ -28,17 +28,15 @@ class Peers:
     """
 
     def __init__(self, exposure: Exposure, dtype: DType) -> None:
+        super().__init__()
         self._exposure = exposure
         self._dtype = dtype
-        self._found: dict[int, Array | Pages] = {}
 
-    def __getitem__(self, number: int, /) -> Array | Pages:
-        """Return the buffer of that number."""
-        found = self._found.get(number)
-        if found is None:
-            peer, buffer = divmod(number - len(OWN), len(OWN))
-            found = self._found[number] = self._exposure.reach(peer, buffer, self._dtype)
-        return found
+    def __missing__(self, number: int, /) -> Array | Pages:
+        """Reach the buffer of that number, when it is first needed."""
+        peer, buffer = divmod(number - len(OWN), len(OWN))
+        reached = self[number] = self._exposure.reach(peer, buffer, self._dtype)
+        return reached
 
 
 class Reached:

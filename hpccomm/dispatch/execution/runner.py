@@ -171,15 +171,10 @@ class Runner:
                     left = [request for request in left if not request()]
                     idle = idle + 1 if len(left) == before else 0
                     if idle and idle % PATIENT_POLLS == 0:
-                        expected = [
-                            (
-                                peer,
-                                (
-                                    buffers[number] if where is None else buffers[number][where]
-                                ).nbytes,
-                            )
-                            for peer, (number, where) in receives
-                        ]
+                        expected = []
+                        for peer, (number, where) in receives:
+                            data = buffers[number] if where is None else buffers[number][where]
+                            expected.append((peer, data.nbytes))
                         suspects = suspected(
                             self._transport, suspects, expected, requests, left, tag
                         )

@@ -67,14 +67,12 @@ class Tables:
             As `Shape` has it.
         """
         return Shape(
+            **self.machine._asdict(),
             backend=backend,
-            library=self.machine.library,
             ranks=topology.size,
             nodes=topology.num_nodes,
             ranks_per_node=max(Counter(topology.node_of).values()),
             memory=memory,
-            processor=self.machine.processor,
-            cores=self.machine.cores,
         )
 
     def misfit(self, shape: Shape) -> str:
