@@ -68,7 +68,7 @@ def message_name(receives: Sequence[Piece], sends: Sequence[Piece]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class DeviceNative:
     """A library's own way to do one collective on a stream.
 
     Attributes
@@ -109,7 +109,7 @@ class DeviceBackend(Protocol):
         """
         ...
 
-    def native(self, call: Signature, algorithm: str) -> Pinned:
+    def native(self, call: Signature, algorithm: str) -> DeviceNative:
         """Return the library's own way by one of `algorithms`. Local."""
         ...
 

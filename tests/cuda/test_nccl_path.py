@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hpccomm import dtypes, settings
-from hpccomm.contracts.device import Piece, Pinned, Span
+from hpccomm.contracts.device import DeviceNative, Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import NcclDispatch
 from hpccomm.errors import UsageError
@@ -43,7 +43,7 @@ class Library:
             runtime.streamSynchronize(stream)
             self.sent.append(found.tolist())
 
-        return Pinned(launch)
+        return DeviceNative(launch)
 
     def exchange(self, receives, sends, stream):
         self.exchanged.append((list(receives), list(sends), stream))

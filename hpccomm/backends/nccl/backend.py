@@ -13,7 +13,7 @@ from hpccomm.backends.nccl.group import NcclGroup
 from hpccomm.backends.nccl.memory import NEEDED, NcclMemory, Registry
 from hpccomm.backends.nccl.raw_communicator import RawCommunicator, shrunk
 from hpccomm.backends.nccl.reductions import INT8, Ability
-from hpccomm.contracts.device import Launch, Piece, Pinned
+from hpccomm.contracts.device import DeviceNative, Launch, Piece
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import HpccommError
 from hpccomm.memory.cuda import users
@@ -77,13 +77,13 @@ class NcclBackend:
         """
         return collectives.algorithms(call, self.ability)
 
-    def native(self, call: Signature, algorithm: str) -> Pinned:
+    def native(self, call: Signature, algorithm: str) -> DeviceNative:
         """Return NCCL's own call by one of `algorithms`. Local."""
         bind = collectives.bind(call, self.ability)
         if algorithm == NATIVE:
-            return Pinned(bind(self._communicators.native))
+            return DeviceNative(bind(self._communicators.native))
         needs = Needs(self._communicators, algorithm, self._registry.register)
-        return Pinned(_later(bind, lambda: self._communicators[algorithm]), needs)
+        return DeviceNative(_later(bind, lambda: self._communicators[algorithm]), needs)
 
     def exchange(self, receives: Sequence[Piece], sends: Sequence[Piece], stream: int) -> None:
         """Put messages on the stream that run at the same time. Never blocks the host."""
