@@ -62,15 +62,23 @@ class Algorithm:
     staged: Build | None = None
 
 
+_TWO_LEVELS, _WITH_MEMORY = hierarchical.DEFAULT, hierarchical_direct.DEFAULT_DIRECT
+
+# In rank order: named for how the folded blocks move on.
+_ALL_REDUCE_RING = ordered.all_reduce(ring.all_gather_rounds)
+_ALL_REDUCE_DOUBLING = ordered.all_reduce(bruck.all_gather_rounds)
+_REDUCE_BINOMIAL = ordered.reduce(binomial.gather_rounds)
+_REDUCE_LINEAR = ordered.reduce(linear.gather_rounds)
+
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
     {
         "all_reduce": {
-            "ring": Algorithm(ring.all_reduce, ordered=ordered.all_reduce(ring.all_gather_rounds)),
+            "ring": Algorithm(ring.all_reduce, ordered=_ALL_REDUCE_RING),
             "recursive_doubling": Algorithm(
-                recursive_doubling.all_reduce, ordered=ordered.all_reduce(bruck.all_gather_rounds)
+                recursive_doubling.all_reduce, ordered=_ALL_REDUCE_DOUBLING
             ),
             "halving_doubling": Algorithm(
-                halving_doubling.all_reduce, ordered=ordered.all_reduce(bruck.all_gather_rounds)
+                halving_doubling.all_reduce, ordered=_ALL_REDUCE_DOUBLING
             ),
             "pairwise": Algorithm(
                 pairwise.all_reduce, ordered=ordered.all_reduce(pairwise.all_gather_rounds)
@@ -78,20 +86,16 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "linear": Algorithm(
                 linear.all_reduce, ordered=ordered.all_reduce(linear.all_gather_rounds)
             ),
-            "tree": Algorithm(tree.all_reduce, ordered=ordered.all_reduce(bruck.all_gather_rounds)),
-            "binomial": Algorithm(
-                binomial.all_reduce, ordered=ordered.all_reduce(bruck.all_gather_rounds)
-            ),
-            "chain": Algorithm(
-                chain.all_reduce, ordered=ordered.all_reduce(ring.all_gather_rounds)
-            ),
+            "tree": Algorithm(tree.all_reduce, ordered=_ALL_REDUCE_DOUBLING),
+            "binomial": Algorithm(binomial.all_reduce, ordered=_ALL_REDUCE_DOUBLING),
+            "chain": Algorithm(chain.all_reduce, ordered=_ALL_REDUCE_RING),
             "shm": Algorithm(
                 shm.all_reduce, ordered=shm.all_reduce, shared=True, staged=shm_staged.all_reduce
             ),
             "hierarchical": Algorithm(
-                hierarchical.DEFAULT.all_reduce,
-                ordered=hierarchical.DEFAULT.ordered_all_reduce,
-                direct=hierarchical_direct.DEFAULT_DIRECT.all_reduce,
+                _TWO_LEVELS.all_reduce,
+                ordered=_TWO_LEVELS.ordered_all_reduce,
+                direct=_WITH_MEMORY.all_reduce,
             ),
         },
         "broadcast": {
@@ -100,23 +104,17 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "chain": Algorithm(chain.broadcast),
             "scatter_all_gather": Algorithm(scatter_all_gather.broadcast),
             "shm": Algorithm(shm.broadcast, shared=True, staged=shm_staged.broadcast),
-            "hierarchical": Algorithm(
-                hierarchical.DEFAULT.broadcast, direct=hierarchical_direct.DEFAULT_DIRECT.broadcast
-            ),
+            "hierarchical": Algorithm(_TWO_LEVELS.broadcast, direct=_WITH_MEMORY.broadcast),
         },
         "reduce": {
-            "tree": Algorithm(tree.reduce, ordered=ordered.reduce(binomial.gather_rounds)),
-            "binomial": Algorithm(binomial.reduce, ordered=ordered.reduce(binomial.gather_rounds)),
-            "chain": Algorithm(chain.reduce, ordered=ordered.reduce(linear.gather_rounds)),
-            "halving_doubling": Algorithm(
-                halving_doubling.reduce, ordered=ordered.reduce(binomial.gather_rounds)
-            ),
-            "pairwise": Algorithm(pairwise.reduce, ordered=ordered.reduce(linear.gather_rounds)),
+            "tree": Algorithm(tree.reduce, ordered=_REDUCE_BINOMIAL),
+            "binomial": Algorithm(binomial.reduce, ordered=_REDUCE_BINOMIAL),
+            "chain": Algorithm(chain.reduce, ordered=_REDUCE_LINEAR),
+            "halving_doubling": Algorithm(halving_doubling.reduce, ordered=_REDUCE_BINOMIAL),
+            "pairwise": Algorithm(pairwise.reduce, ordered=_REDUCE_LINEAR),
             "shm": Algorithm(shm.reduce, ordered=shm.reduce, shared=True, staged=shm_staged.reduce),
             "hierarchical": Algorithm(
-                hierarchical.DEFAULT.reduce,
-                ordered=ordered.reduce(linear.gather_rounds),
-                direct=hierarchical_direct.DEFAULT_DIRECT.reduce,
+                _TWO_LEVELS.reduce, ordered=_REDUCE_LINEAR, direct=_WITH_MEMORY.reduce
             ),
         },
         "all_gather": {
@@ -126,10 +124,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "pairwise": Algorithm(pairwise.all_gather),
             "linear": Algorithm(linear.all_gather),
             "shm": Algorithm(shm.all_gather, shared=True, staged=shm_staged.all_gather),
-            "hierarchical": Algorithm(
-                hierarchical.DEFAULT.all_gather,
-                direct=hierarchical_direct.DEFAULT_DIRECT.all_gather,
-            ),
+            "hierarchical": Algorithm(_TWO_LEVELS.all_gather, direct=_WITH_MEMORY.all_gather),
         },
         "reduce_scatter": {
             "ring": Algorithm(ring.reduce_scatter, ordered=ordered.reduce_scatter),
@@ -144,9 +139,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
                 staged=shm_staged.reduce_scatter,
             ),
             "hierarchical": Algorithm(
-                hierarchical.DEFAULT.reduce_scatter,
+                _TWO_LEVELS.reduce_scatter,
                 ordered=ordered.reduce_scatter,
-                direct=hierarchical_direct.DEFAULT_DIRECT.reduce_scatter,
+                direct=_WITH_MEMORY.reduce_scatter,
             ),
         },
         "all_to_all": {
@@ -156,10 +151,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "shm": Algorithm(
                 shm.all_to_all, uniform=True, shared=True, staged=shm_staged.all_to_all
             ),
-            "hierarchical": Algorithm(
-                hierarchical.DEFAULT.all_to_all,
-                direct=hierarchical_direct.DEFAULT_DIRECT.all_to_all,
-            ),
+            "hierarchical": Algorithm(_TWO_LEVELS.all_to_all, direct=_WITH_MEMORY.all_to_all),
         },
         "neighbor_all_to_all": {"linear": Algorithm(linear.neighbor_all_to_all)},
         "gather": {
@@ -181,7 +173,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
         "barrier": {
             "dissemination": Algorithm(dissemination.barrier),
             "binomial": Algorithm(binomial.barrier),
-            "hierarchical": Algorithm(hierarchical.DEFAULT.barrier),
+            "hierarchical": Algorithm(_TWO_LEVELS.barrier),
         },
     }
 )

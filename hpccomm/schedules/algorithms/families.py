@@ -1,7 +1,7 @@
 """Families of algorithms: the phases from which hierarchical algorithms are composed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -89,12 +89,7 @@ BINOMIAL = PhaseFamily(
 )
 """Binomial trees."""
 
-CHAIN = PhaseFamily(
-    all_reduce=chain.ALL_REDUCE,
-    reduce=chain.REDUCE,
-    broadcast=chain.BROADCAST,
-    span=_of_pipeline,
-)
+CHAIN = replace(RING, all_reduce=chain.ALL_REDUCE, span=_of_pipeline, scattering=None)
 """Chains, pipelined."""
 
 HALVING_DOUBLING = PhaseFamily(
@@ -106,12 +101,8 @@ HALVING_DOUBLING = PhaseFamily(
 )
 """Recursive halving and doubling; broadcast uses double trees, and `scattering` a ring."""
 
-RECURSIVE_DOUBLING = PhaseFamily(
-    all_reduce=recursive_doubling.ALL_REDUCE,
-    reduce=binomial.REDUCE,
-    broadcast=binomial.BROADCAST,
-    span=_of_messages,
-    scattering=ring.SCATTERING,
+RECURSIVE_DOUBLING = replace(
+    BINOMIAL, all_reduce=recursive_doubling.ALL_REDUCE, scattering=ring.SCATTERING
 )
 """Recursive doubling; reduce and broadcast use binomial trees, and `scattering` a ring."""
 
@@ -139,10 +130,9 @@ def _balanced_scratch(size: int, count: int, segment: int) -> int:
     return max(around(size, count, segment), short)
 
 
-BALANCED = PhaseFamily(
+BALANCED = replace(
+    TREE,
     all_reduce=Phase(_balanced_rounds, _balanced_scratch),
-    reduce=tree.REDUCE,
-    broadcast=tree.BROADCAST,
     span=lambda size: _of_messages(size) if size & (size - 1) == 0 else size,
     scattering=ring.SCATTERING,
 )

@@ -35,7 +35,7 @@ from hpccomm.schedules.algorithms.blockwise import Lap
 from hpccomm.schedules.algorithms.channels import in_channels
 from hpccomm.schedules.algorithms.hierarchical import DEFAULT, Hierarchical
 from hpccomm.schedules.algorithms.levels import Levels
-from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range
+from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range, offsets
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -140,8 +140,7 @@ class Direct:
         if levels.largest == 1:
             return self.messages.all_gather(group, call, tuning)
         blocks = Listed(call.counts)
-        ranks = np.arange(len(call.counts), dtype=np.int64)
-        first = blocks.at(ranks)[0]
+        first = np.array(offsets(call.counts), np.int64)
 
         def run(piece: Blocks, _slot: int) -> Rounds:
             laps = blockwise.laps(levels, piece)
@@ -163,8 +162,7 @@ class Direct:
         if levels.largest == 1:
             return self.messages.reduce_scatter(group, call, tuning)
         blocks = Listed(call.counts)
-        ranks = np.arange(len(call.counts), dtype=np.int64)
-        first = blocks.at(ranks)[0]
+        first = np.array(offsets(call.counts), np.int64)
         pieces = blockwise.pieces(levels, blocks, segment)
         largest, nodes = pieces[0].largest, levels.num_nodes
         across = self.messages.across

@@ -263,10 +263,19 @@ def up_scratch(children: int, count: int, segment: int) -> int:
     return (children + 1) * Segments(0, count, segment).length
 
 
-def down(group: Group, tree: Tree, segments: Segments, buffer: str) -> Rounds:
-    """Hand the root's `buffer` down the tree."""
+def down(
+    group: Group, tree: Tree, segments: Segments, buffer: str, *, after_up: bool = False
+) -> Rounds:
+    """Hand the root's `buffer` down the tree.
+
+    If `after_up`, this runs side by side with `up` into the same buffer, and a segment goes down once
+    it is complete: the root has folded segment k in round k+h-1, and sends it in round k+h. No rank
+    receives a segment before it has sent its own contribution to it.
+    """
     if tree.height == 0:
         return
+    if after_up:
+        yield from repeat(Round(), tree.height)
     takers = SegmentRows(group, segments, tree.depth - 1, tree.depth > 0)
     receives = SegmentTransfers(takers, _peers(group, tree.parent), buffer)
     sends = [
@@ -280,15 +289,6 @@ def down(group: Group, tree: Tree, segments: Segments, buffer: str) -> Rounds:
             receives=tuple(receives.at(turn)),
             sends=tuple(chain.from_iterable(each.at(turn) for each in sends)),
         )
-
-
-def down_after_up(group: Group, tree: Tree, segments: Segments, buffer: str) -> Rounds:
-    """Run `down` side by side with `up` into the same buffer: a segment goes down once it is complete.
-
-    The root has folded segment k in round k+h-1, and sends it in round k+h. No rank receives a
-    segment before it has sent its own contribution to it.
-    """
-    return chain(repeat(Round(), tree.height), down(group, tree, segments, buffer))
 
 
 Trees = Callable[[Group, Column | int], tuple[Tree, ...]]
@@ -329,14 +329,7 @@ class Pipeline:
         """Return the phase that hands the root's target down the trees."""
 
         def rounds(piece: PhasePiece) -> Rounds:
-            trees = self.from_root(piece.group, piece.root)
-            parts = self._cut(piece.start, piece.count, piece.segment)
-            return side_by_side(
-                *(
-                    down(piece.group, tree, part, piece.target)
-                    for tree, part in zip(trees, parts, strict=True)
-                )
-            )
+            return side_by_side(*self._down(piece, self.from_root(piece.group, piece.root)))
 
         return Phase(rounds)
 
@@ -345,14 +338,7 @@ class Pipeline:
 
         def rounds(piece: PhasePiece) -> Rounds:
             trees = self.to_root(piece.group, self.last(piece.group.size))
-            parts = self._cut(piece.start, piece.count, piece.segment)
-            return side_by_side(
-                *self._up(piece, trees),
-                *(
-                    down_after_up(piece.group, tree, part, piece.target)
-                    for tree, part in zip(trees, parts, strict=True)
-                ),
-            )
+            return side_by_side(*self._up(piece, trees), *self._down(piece, trees, after_up=True))
 
         return Phase(rounds, self._scratch)
 
@@ -376,6 +362,15 @@ class Pipeline:
                 target=piece.target,
             )
             for number, (tree, part) in enumerate(zip(trees, parts, strict=True))
+        ]
+
+    def _down(
+        self, piece: PhasePiece, trees: tuple[Tree, ...], *, after_up: bool = False
+    ) -> list[Rounds]:
+        parts = self._cut(piece.start, piece.count, piece.segment)
+        return [
+            down(piece.group, tree, part, piece.target, after_up=after_up)
+            for tree, part in zip(trees, parts, strict=True)
         ]
 
     def _cut(self, start: Column | int, count: Column | int, segment: int) -> list[Segments]:

@@ -6,7 +6,6 @@ contributions it is.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +42,6 @@ def spread(first: Column, count: Column) -> Cells:
     return np.repeat(first - (ends - count), count) + np.arange(total)
 
 
-@dataclass(slots=True, eq=False)
 class SymbolicMemory:
     """The buffers of the ranks of several cases. Ranks are numbered through.
 
@@ -73,28 +71,26 @@ class SymbolicMemory:
         A bit for each rank of the same case that this rank knows to have begun.
     """
 
-    cases: Sequence[ProofCase]
-    offset: Column
-    base: NDArray[np.int64]
-    length: NDArray[np.int64]
-    owner: NDArray[np.int64]
-    state: NDArray[np.int64] = field(init=False)
-    protected: NDArray[np.bool_] = field(init=False)
-    read: NDArray[np.bool_] = field(init=False)
-    wrote: NDArray[np.bool_] = field(init=False)
-    others_read: NDArray[np.bool_] = field(init=False)
-    others_wrote: NDArray[np.bool_] = field(init=False)
-    mark: NDArray[np.int64] = field(init=False)
-    heard: NDArray[np.int64] = field(init=False)
-
-    def __post_init__(self) -> None:
-        cells, words = len(self.owner), -(-int(np.diff(self.offset).max()) // 64)
+    def __init__(
+        self,
+        cases: Sequence[ProofCase],
+        offset: Column,
+        base: NDArray[np.int64],
+        length: NDArray[np.int64],
+        owner: NDArray[np.int64],
+    ) -> None:
+        self.cases = cases
+        self.offset = offset
+        self.base = base
+        self.length = length
+        self.owner = owner
+        cells, words = len(owner), -(-int(np.diff(offset).max()) // 64)
         self.state = np.zeros((cells, BITS + words), np.int64)
         self.protected, self.read, self.wrote, self.others_read, self.others_wrote = (
             np.zeros(cells, np.bool_) for _ in range(5)
         )
         self.mark = np.full(cells, -1)
-        self.heard = one_bit(local_ranks(self.offset), words)
+        self.heard = one_bit(local_ranks(offset), words)
 
     def local(self, rank: int) -> tuple[ProofCase, int]:
         """Return the case of a rank, and its number there."""

@@ -202,7 +202,7 @@ class _Resources:
         return name, busy
 
     def _work(self, step: Copies | Folds, clock: Times) -> None:
-        """Fold or copy; a rank's rows one after the other."""
+        """Fold or copy, a rank's rows one after the other; where ranks share memory, reach a peer's."""
         folded = len(step.sources) - 1 if isinstance(step, Folds) else 0
         per_byte = folded / self._network.reduce if folded else 1 / self._network.copy
         seconds = step.count * (per_byte * self._itemsize)
@@ -213,25 +213,14 @@ class _Resources:
         end = begin + took
         for place, reads in touched(step):
             if place.peer is not None:
-                self._reach(step.rank, place.peer, step.count, begin, end, reads=reads)
+                # The time of its messages, from `begin` on.
+                ends = (place.peer, step.rank) if reads else (step.rank, place.peer)
+                routes = self._links.routes(*ends)
+                passed = self._links.carry(routes, begin[step.rank], step.count * self._itemsize)
+                np.maximum.at(end, step.rank, passed + routes.latency)
         np.copyto(clock, end)
         np.copyto(self._engine, end, where=working)
         self._worked += took
-
-    def _reach(
-        self,
-        rank: Column,
-        peer: Column,
-        count: Column,
-        begin: Times,
-        end: Times,
-        *,
-        reads: bool,
-    ) -> None:
-        """Read or write a peer's memory from `begin` on; make `end` no earlier than that is done."""
-        routes = self._links.routes(peer, rank) if reads else self._links.routes(rank, peer)
-        passed = self._links.carry(routes, begin[rank], count * self._itemsize)
-        np.maximum.at(end, rank, passed + routes.latency)
 
     def _meet(self, group: Group, clock: Times) -> None:
         """Let the ranks of each group wait for its last one: dissemination, in log2 steps."""
