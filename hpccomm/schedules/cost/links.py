@@ -105,7 +105,7 @@ class Links:
         Seconds that each has been taken for so far.
     gap, per_byte : ndarray of float64, shape (links,)
         Seconds that a message takes each for.
-    inner, across : Laid or None
+    inner, across : LevelLinks or None
         The numbers of each level's links.
     """
 

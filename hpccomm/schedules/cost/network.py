@@ -103,11 +103,6 @@ class Network:
         """Nodes that have ranks."""
         return -(-self.ranks // self.ranks_per_node)
 
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        """The levels that there are, from the inside."""
-        return tuple(level for level in (self.inner, self.across) if level is not None)
-
     def node(self, rank: Column) -> Column:
         """Return the node of each of `rank`."""
         return rank // self.ranks_per_node

@@ -23,9 +23,11 @@
 """
 
 import difflib
+import json
 import math
+import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -154,39 +156,25 @@ def parse(text: str, name: str, where: str) -> Network:
 
 def dump(network: Network) -> str:
     """Return the TOML text of a network, all nodes of it taken as full."""
-    top: dict[str, object] = {
-        "description": network.description,
-        "nodes": network.nodes,
-        "ranks_per_node": network.ranks_per_node,
-        "reduce": network.reduce,
-        "copy": network.copy,
-        "overhead": network.overhead,
-    }
-    lines = _pairs(top)
+    lines = _pairs(network, (key for key in _TOP if key not in _LEVELS))
     for key, names in zip(_LEVELS, (_INNER, _ACROSS), strict=True):
         level = getattr(network, key)
         if level is not None:
-            lines += ["", f"[{key}]", *_pairs({name: getattr(level, name) for name in names})]
+            lines += ["", f"[{key}]", *_pairs(level, names)]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _pairs(values: Mapping[str, object]) -> list[str]:
-    return [f"{key} = {_spelled(value)}" for key, value in values.items()]
+def _pairs(described: Network | Level, keys: Iterable[str]) -> list[str]:
+    return [f"{key} = {_spelled(getattr(described, key))}" for key in keys]
 
 
 def _spelled(value: object) -> str:
     if not isinstance(value, str):
         return repr(value)  # numbers, inf among them, are spelled alike in TOML and Python
-    escaped = "".join(
-        _escaped(letter) if letter in '"\\' or not letter.isprintable() else letter
-        for letter in value
-    )
-    return f'"{escaped}"'
-
-
-def _escaped(letter: str) -> str:
-    # Names of files that are not UTF-8 have lone surrogates, which TOML cannot spell.
-    return f"\\U{0xFFFD if 0xD800 <= ord(letter) < 0xE000 else ord(letter):08x}"
+    # Names of files that are not UTF-8 have lone surrogates, which TOML cannot spell. Otherwise its
+    # strings are those of JSON, but that it escapes DEL too.
+    text = re.sub("[\ud800-\udfff]", "\ufffd", value)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _level(

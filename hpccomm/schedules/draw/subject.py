@@ -35,7 +35,7 @@ class Subject:
         Elements that are moved at a time, where the algorithm cuts the array.
     ordered : bool
         Whether contributions are folded in rank order.
-    channels : tuple of tuple of Step
+    channels : tuple of tuple of DrawnStep
         The rounds of each channel.
     """
 

@@ -152,7 +152,7 @@ def prove_all(cases: Sequence[ProofCase]) -> None:
 
     Parameters
     ----------
-    cases : sequence of Case
+    cases : sequence of ProofCase
         The cases, as `case` makes them. Only memory limits their number and size.
 
     Raises

@@ -47,7 +47,7 @@ class SymbolicMemory:
 
     Attributes
     ----------
-    cases : sequence of Case
+    cases : sequence of ProofCase
         In the order of their ranks.
     offset : ndarray of shape (cases + 1,)
         The number of each case's first rank.

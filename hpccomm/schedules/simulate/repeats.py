@@ -49,9 +49,9 @@ class Repeats:
 
     Parameters
     ----------
-    clocks : sequence of Part
+    clocks : sequence of ClockSlice
         All that it reads and writes.
-    totals : sequence of Part
+    totals : sequence of ClockSlice
         The totals to which it adds.
     """
 
