@@ -4,19 +4,15 @@ The two never use one device at the same time, because each could wait for work 
 """
 
 import threading
-from dataclasses import dataclass
+from collections import Counter
 
 NCCL = "NCCL"
 MPI = "CUDA-aware MPI"
 
 
-@dataclass(slots=True)
-class _Use:
-    user: str
-    communicators: int
+_communicators: Counter[tuple[int, str]] = Counter()
+"""By device and library, the communicators that use them."""
 
-
-_uses: dict[int, _Use] = {}
 _lock = threading.Lock()
 
 
@@ -35,25 +31,19 @@ def claim(device: int, user: str) -> str:
     str
         Empty if it may. Otherwise the reason and the remedy, and nothing is noted.
     """
+    other = MPI if user == NCCL else NCCL
     with _lock:
-        use = _uses.get(device)
-        if use is None:
-            use = _uses[device] = _Use(user, 0)
-        if use.user != user:
+        if _communicators[device, other]:
             return (
-                f"device {device} is in use by {use.user} in another communicator of this process, "
+                f"device {device} is in use by {other} in another communicator of this process, "
                 f"and {user} must not use it at the same time; finalize that communicator first"
             )
-        use.communicators += 1
+        _communicators[device, user] += 1
         return ""
 
 
 def release(device: int, user: str) -> None:
     """Note that a communicator no longer uses the device that it claimed."""
     with _lock:
-        use = _uses.get(device)
-        if use is None or use.user != user:
-            return
-        use.communicators -= 1
-        if use.communicators == 0:
-            del _uses[device]
+        if _communicators[device, user]:
+            _communicators[device, user] -= 1
