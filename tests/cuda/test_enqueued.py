@@ -150,6 +150,11 @@ def cases(n):
             x,
             [np.concatenate([y.reshape(n, 30)[rank] for y in x]) for rank in range(n)],
         ),
+        "neighbor_all_to_all": (  # every rank is a neighbor of every rank
+            call("neighbor_all_to_all", I32, each, each, peers=tuple(range(n))),
+            x,
+            [np.concatenate([y.reshape(n, 30)[rank] for y in x]) for rank in range(n)],
+        ),
         "scan": (
             call("scan", I32, same, op=ReduceOp.SUM),
             x,
