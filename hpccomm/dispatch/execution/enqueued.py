@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpccomm.contracts.device import Piece, Span
-from hpccomm.dispatch.execution.program import OWN, Message, Program, Slice, Step
+from hpccomm.dispatch.execution.program import OWN, LocalRound, Message, Program, Slice, Step
 from hpccomm.dtypes import DType
 from hpccomm.memory.cuda.folding import DeviceFolder
 from hpccomm.memory.cuda.memory import Scratch, copy
@@ -32,29 +32,6 @@ class DevicePlace(NamedTuple):
     elements: int
 
 
-class PlacedMessage(NamedTuple):
-    """A message to or from `peer`."""
-
-    peer: int
-    data: DevicePlace
-
-
-class PlacedStep(NamedTuple):
-    """Fold `sources` into `target`, `final` or not; where `final` is None, copy the only source."""
-
-    sources: tuple[DevicePlace, ...]
-    target: DevicePlace
-    final: bool | None
-
-
-class PlacedTurn(NamedTuple):
-    """What this rank does in one round: messages that go on at once, then local steps."""
-
-    receives: tuple[PlacedMessage, ...]
-    sends: tuple[PlacedMessage, ...]
-    local: tuple[PlacedStep, ...]
-
-
 class DeviceProgram:
     """One rank's program, for arrays in device memory.
 
@@ -73,7 +50,7 @@ class DeviceProgram:
 
     Attributes
     ----------
-    turns : tuple of PlacedTurn
+    turns : tuple of LocalRound
         In their order; those of one channel follow those of another.
     """
 
@@ -91,7 +68,7 @@ class DeviceProgram:
         self._scratch = scratch
         sizes = (*lengths, program.scratch)
         self.turns = tuple(
-            PlacedTurn(
+            LocalRound(
                 tuple(_messages(turn.receives, sizes, dtype)),
                 tuple(_messages(turn.sends, sizes, dtype)),
                 tuple(_steps(turn.local, sizes, dtype)),
@@ -121,7 +98,7 @@ class DeviceProgram:
         kept = self._scratch.empty(self._elements * self._dtype.itemsize, _BYTES)
         return (send, recv, kept.data.ptr), kept
 
-    def pieces(self, messages: Sequence[PlacedMessage], at: Addresses) -> list[Piece]:
+    def pieces(self, messages: Sequence[Message[DevicePlace]], at: Addresses) -> list[Piece]:
         """Return messages of a turn, by the addresses that `buffers` gave."""
         dtype = self._dtype
         return [
@@ -129,7 +106,7 @@ class DeviceProgram:
             for peer, (buffer, offset, elements) in messages
         ]
 
-    def carry_out(self, local: Sequence[PlacedStep], at: Addresses, stream: int) -> None:
+    def carry_out(self, local: Sequence[Step[DevicePlace]], at: Addresses, stream: int) -> None:
         """Put a turn's local steps on a stream, which is CuPy's current one. Never blocks."""
         itemsize = self._dtype.itemsize
         for sources, (buffer, offset, elements), final in local:
@@ -169,18 +146,20 @@ class DeviceProgram:
 
 
 def _messages(
-    messages: Sequence[Message], sizes: Sequence[int], dtype: DType
-) -> Iterator[PlacedMessage]:
+    messages: Sequence[Message[Slice]], sizes: Sequence[int], dtype: DType
+) -> Iterator[Message[DevicePlace]]:
     for peer, data in messages:
         place = _place(data, sizes, dtype)
         if place.elements:
-            yield PlacedMessage(peer, place)
+            yield Message(peer, place)
 
 
-def _steps(steps: Sequence[Step], sizes: Sequence[int], dtype: DType) -> Iterator[PlacedStep]:
+def _steps(
+    steps: Sequence[Step[Slice]], sizes: Sequence[int], dtype: DType
+) -> Iterator[Step[DevicePlace]]:
     for sources, target, final in steps:
         places = tuple(_place(source, sizes, dtype) for source in sources)
-        yield PlacedStep(places, _place(target, sizes, dtype), final)
+        yield Step(places, _place(target, sizes, dtype), final)
 
 
 def _place(data: Slice, sizes: Sequence[int], dtype: DType) -> DevicePlace:

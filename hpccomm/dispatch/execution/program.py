@@ -1,7 +1,7 @@
 """One rank's schedule, made ready to be run again and again."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,22 +31,26 @@ class Slice(NamedTuple):
     where: slice | None
 
 
-class Message(NamedTuple):
+Where = TypeVar("Where")
+"""What names elements of a buffer: a `Slice`, or a place in device memory."""
+
+
+class Message(NamedTuple, Generic[Where]):
     """A message to or from `peer`."""
 
     peer: int
-    data: Slice
+    data: Where
 
 
-class Step(NamedTuple):
+class Step(NamedTuple, Generic[Where]):
     """Fold `sources` into `target`, `final` or not; where `final` is None, copy the only source."""
 
-    sources: tuple[Slice, ...]
-    target: Slice
+    sources: tuple[Where, ...]
+    target: Where
     final: bool | None
 
 
-class LocalRound(NamedTuple):
+class LocalRound(NamedTuple, Generic[Where]):
     """What this rank does in one round, or in a step of the barrier at its end.
 
     Attributes
@@ -57,9 +61,9 @@ class LocalRound(NamedTuple):
         In their order, once those are complete.
     """
 
-    receives: tuple[Message, ...]
-    sends: tuple[Message, ...]
-    local: tuple[Step, ...] = ()
+    receives: tuple[Message[Where], ...]
+    sends: tuple[Message[Where], ...]
+    local: tuple[Step[Where], ...] = ()
 
 
 class Program(NamedTuple):
@@ -77,7 +81,7 @@ class Program(NamedTuple):
     opens are left out.
     """
 
-    channels: tuple[tuple[LocalRound, ...], ...]
+    channels: tuple[tuple[LocalRound[Slice], ...], ...]
     scratch: int
 
 
@@ -94,7 +98,7 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
     sizes = (*lengths, schedule.scratch)
     channels = []
     for channel in schedule.channels:
-        turns: list[LocalRound] = []
+        turns: list[LocalRound[Slice]] = []
         opening = True
         for each in channel():
             barrier = each.barrier
@@ -110,7 +114,7 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
     return Program(tuple(channels), schedule.scratch)
 
 
-def _turn(each: Round, sizes: Sequence[int]) -> LocalRound:
+def _turn(each: Round, sizes: Sequence[int]) -> LocalRound[Slice]:
     return LocalRound(
         tuple(message for table in each.receives for message in _messages(table, sizes)),
         tuple(message for table in each.sends for message in _messages(table, sizes)),
@@ -118,14 +122,14 @@ def _turn(each: Round, sizes: Sequence[int]) -> LocalRound:
     )
 
 
-def _messages(table: Transfers, sizes: Sequence[int]) -> Iterator[Message]:
+def _messages(table: Transfers, sizes: Sequence[int]) -> Iterator[Message[Slice]]:
     buffer = _NUMBER[table.buffer]
     columns = (table.peer.tolist(), table.start.tolist(), table.count.tolist())
     for peer, start, count in zip(*columns, strict=True):
         yield Message(peer, _slice(buffer, start, count, sizes))
 
 
-def _steps(table: Folds | Copies, sizes: Sequence[int]) -> Iterator[Step]:
+def _steps(table: Folds | Copies, sizes: Sequence[int]) -> Iterator[Step[Slice]]:
     sources = (table.source,) if isinstance(table, Copies) else table.sources
     final = None if isinstance(table, Copies) else table.final
     for row, (rank, count) in enumerate(
@@ -149,7 +153,7 @@ def _slice(buffer: int, start: int, count: int, sizes: Sequence[int]) -> Slice:
     return Slice(buffer, None if whole else slice(start, start + count))
 
 
-def _met(group: Group) -> Iterator[LocalRound]:
+def _met(group: Group) -> Iterator[LocalRound[Slice]]:
     """Return the turns of a dissemination barrier: after ⌈log2 n⌉ all know of all.
 
     D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", 1988.

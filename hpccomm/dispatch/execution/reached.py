@@ -73,7 +73,7 @@ class Reached:
             return found
         return found[elements] if isinstance(found, np.ndarray) else found.part(elements)
 
-    def carry_out(self, step: Step, fold: Folder | None) -> None:
+    def carry_out(self, step: Step[Slice], fold: Folder | None) -> None:
         """Do one local step."""
         sources = [self._part(source) for source in step.sources]
         target = self._part(step.target)

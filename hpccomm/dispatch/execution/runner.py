@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.backend import Buffer
 from hpccomm.contracts.transport import CALLS, CHANNELS, Reach, Request, Steps, Transport
-from hpccomm.dispatch.execution.program import LocalRound, Program
+from hpccomm.dispatch.execution.program import LocalRound, Program, Slice
 from hpccomm.dispatch.execution.reached import Reached, copy
 from hpccomm.dispatch.execution.scratch import ScratchBuffer
 from hpccomm.dispatch.execution.suspects import NONE, PATIENT_POLLS, suspected
@@ -117,7 +117,7 @@ class Runner:
 
     def _at_once(
         self,
-        channels: Sequence[tuple[LocalRound, ...]],
+        channels: Sequence[tuple[LocalRound[Slice], ...]],
         tag: int,
         fold: Folder | None,
         buffers: Buffers,
@@ -141,7 +141,7 @@ class Runner:
 
     def _channel(
         self,
-        turns: tuple[LocalRound, ...],
+        turns: tuple[LocalRound[Slice], ...],
         tag: int,
         fold: Folder | None,
         buffers: Buffers,

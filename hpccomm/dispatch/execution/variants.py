@@ -133,7 +133,7 @@ class Variants:
         )
 
 
-def _meeting(members: tuple[int, ...]) -> list[LocalRound]:
+def _meeting(members: tuple[int, ...]) -> list[LocalRound[Slice]]:
     """Return the turns that fill a table, of which each rank has the first row, with all rows.
 
     J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby, "Efficient algorithms for all-to-all
