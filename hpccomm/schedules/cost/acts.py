@@ -11,7 +11,7 @@ from hpccomm.schedules.schedule import Channel, Column, Copies, Folds, Group, Ro
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Messages:
+class RoundMessages:
     """The messages of a round, of `nbytes` each."""
 
     rank: Column
@@ -20,7 +20,7 @@ class Messages:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class RoundSteps:
     """The local steps of a round, and its barrier."""
 
     steps: tuple[Copies | Folds, ...]
@@ -32,7 +32,7 @@ class Steps:
         return self.steps[0].rank if self.barrier is None else self.barrier.rank
 
 
-Act = Messages | Steps
+Act = RoundMessages | RoundSteps
 
 
 def acts(rounds: Rounds, itemsize: int) -> Iterator[Act]:
@@ -40,14 +40,14 @@ def acts(rounds: Rounds, itemsize: int) -> Iterator[Act]:
     for each in rounds:
         sends = [table for table in each.sends if len(table.rank)]
         if sends:
-            yield Messages(
+            yield RoundMessages(
                 joined([table.rank for table in sends]),
                 joined([table.peer for table in sends]),
                 joined([table.count for table in sends]) * itemsize,
             )
         steps = tuple(step for step in each.local if len(step.rank))
         if steps or each.barrier is not None:
-            yield Steps(steps, each.barrier)
+            yield RoundSteps(steps, each.barrier)
 
 
 class ChannelClock:
@@ -68,7 +68,7 @@ class ChannelClock:
     ----------
     number, clock
         As above; whoever runs the acts moves the clock on in place.
-    following : Messages, Steps or None
+    following : RoundMessages, RoundSteps or None
         The next act; None at the end.
     ready, latest : float
         Seconds at which that is ready: on average over its rows, and for the last of them.

@@ -1,7 +1,7 @@
 """The price of a schedule, from its own rounds: what every message, fold and copy waits for.
 
 Each channel moves a clock for every rank on, round by round, by the rules of
-`hpccomm.schedules.cost.network`. Messages queue in front of links in the order in which their senders
+`hpccomm.schedules.cost.network`. RoundMessages queue in front of links in the order in which their senders
 were ready; links and ranks are shared by all channels. With one channel the price is exact. Of
 several channels, that one goes on whose ranks are the earliest on average, and a whole round of it at
 a time: messages of different channels may then pass a link in another order than one by one.
@@ -14,7 +14,7 @@ time, so that the later of two times brings its own along.
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.schedules.cost.acts import Act, ChannelClock, Messages
+from hpccomm.schedules.cost.acts import Act, ChannelClock, RoundMessages
 from hpccomm.schedules.cost.links import Links
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Schedule, touched
@@ -109,7 +109,7 @@ class _Walk:
 
     def _take(self, act: Act, clock: Times) -> None:
         """Move the clocks of a channel on by an act."""
-        if isinstance(act, Messages):
+        if isinstance(act, RoundMessages):
             passed, there = self._carry(act.rank, act.peer, clock[act.rank], act.nbytes)
             _take_latest(clock, act.rank, passed)
             _take_latest(clock, act.peer, there)

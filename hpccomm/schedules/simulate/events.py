@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpccomm.errors import UsageError
-from hpccomm.schedules.cost.acts import ChannelClock, Messages, Steps
+from hpccomm.schedules.cost.acts import ChannelClock, RoundMessages, RoundSteps
 from hpccomm.schedules.cost.links import LinkRoutes, Links, Times, joined
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Schedule, touched
@@ -88,7 +88,7 @@ def simulate(
         latest = max(first.ready, first.latest)
         together = [channel for channel in under_way if channel.ready <= latest]
         # Steps first: the messages that follow them may be among those to be sent together.
-        working = [channel for channel in together if isinstance(channel.following, Steps)]
+        working = [channel for channel in together if isinstance(channel.following, RoundSteps)]
         if working:
             together = [min(working, key=lambda channel: channel.ready)]
             cluster.work(together[0])
@@ -112,14 +112,14 @@ class _Resources:
         self._worked = np.zeros(network.ranks)
         # What ran last in the same channels: it may repeat.
         self._sent: dict[tuple[int, ...], tuple[LinkRoutes, Column, Repeats | None]] = {}
-        self._done: dict[int, tuple[Steps, Repeats | None]] = {}
+        self._done: dict[int, tuple[RoundSteps, Repeats | None]] = {}
 
     def send(self, channels: Sequence[ChannelClock]) -> None:
         """Send the messages that come next in some channels."""
         together = [
             (channel, channel.following)
             for channel in channels
-            if isinstance(channel.following, Messages)
+            if isinstance(channel.following, RoundMessages)
         ]
         routes = self._links.routes(
             joined([messages.rank for _, messages in together]),
@@ -149,7 +149,7 @@ class _Resources:
         self._sent[key] = routes, nbytes, repeats
 
     def _repeats(
-        self, together: Sequence[tuple[ChannelClock, Messages]], routes: LinkRoutes
+        self, together: Sequence[tuple[ChannelClock, RoundMessages]], routes: LinkRoutes
     ) -> Repeats:
         links = np.zeros_like(self._links.free, np.bool_)
         for queues in routes.queues:
@@ -166,7 +166,7 @@ class _Resources:
     def work(self, channel: ChannelClock) -> None:
         """Run the steps that come next in a channel."""
         steps, clock = channel.following, channel.clock
-        assert isinstance(steps, Steps)
+        assert isinstance(steps, RoundSteps)
 
         def work_out() -> None:
             for step in steps.steps:
@@ -232,7 +232,7 @@ class _Resources:
         clock[group.rank] = clock[members].max(axis=1)[which] + hops * latency
 
 
-def _alike(steps: Steps, other: Steps) -> bool:
+def _alike(steps: RoundSteps, other: RoundSteps) -> bool:
     """Whether others take equally long, and neither access the memory of peers."""
     return (
         steps.barrier is other.barrier is None
