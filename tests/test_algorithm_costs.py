@@ -38,20 +38,21 @@ class Cost(NamedTuple):
 
 
 def cost_of(case: ProofCase) -> Cost:
-    (part,) = case.parts()
     messages, elements = np.zeros((2, case.size), np.int64)
     rounds = path = 0
-    for channel in part.schedule.channels:
+    # One schedule serves all ranks, unless their calls differ: then each has its own.
+    for channels in zip(*(part.schedule.channels for part in case.parts()), strict=True):
         depth = np.zeros(case.size, np.int64)
         used = 0
-        for each in channel():
+        for each in zip(*(channel() for channel in channels), strict=True):
             before = depth.copy()
-            for table in each.receives:
+            for table in chain.from_iterable(part.receives for part in each):
                 np.maximum.at(depth, table.rank, before[table.peer] + 1)
-            for table in each.sends:
+            sends = [table for part in each for table in part.sends]
+            for table in sends:
                 np.add.at(messages, table.rank, 1)
                 np.add.at(elements, table.rank, table.count)
-            used += any(len(table.rank) for table in each.sends)
+            used += any(len(table.rank) for table in sends)
         rounds, path = max(rounds, used), max(path, int(depth.max()))
     return Cost(rounds, path, messages, elements)
 
@@ -116,6 +117,7 @@ ROUNDS: dict[tuple[str, str], Formula] = {
     ("all_to_all", "linear"): lambda n: 1,
     ("gather", "linear"): lambda n: 1,
     ("scatter", "linear"): lambda n: 1,
+    ("neighbor_all_to_all", "linear"): lambda n: 1,
 }
 """Rounds on n > 1 ranks, of an array that is not cut."""
 

@@ -258,8 +258,12 @@ class CallEngine:
         if reports.pre_hooks.registered:
             reports.pre_hooks(reports.info(label, sequence))
 
+        given_up: CommunicationError | None = None
+
         def ended(error: BaseException | None, elapsed: float) -> BaseException | None:
             self._under_way.discard(task)
+            if given_up is not None and error is self.gate.error:
+                error = given_up  # whoever waited has raised it, which shut the gate
             raised = error
             if error is not None:
                 harmless = _harmless(error, operation.ordered)
@@ -279,9 +283,10 @@ class CallEngine:
             self._progress.submit(self._queue if operation.ordered else deque(), task)
 
         def gave_up(limit: float) -> CommunicationError:
-            error = reports.overdue(label, sequence, limit, perf_counter() - task.started)
-            self.failure.note(error, (operation, task))
-            return error
+            nonlocal given_up
+            given_up = reports.overdue(label, sequence, limit, perf_counter() - task.started)
+            self.failure.note(given_up, (operation, task))
+            return given_up
 
         return Work(
             self._progress,
