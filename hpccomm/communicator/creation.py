@@ -204,10 +204,10 @@ def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
             merged.tuning_file,
             parse(described[1], described[0], described[0]),
         )
+        way = memory_way(sharing(backend, merged))
     except ConfigurationError:
         backend.close()
         raise
-    way = memory_way(sharing(backend, merged))
     misfit = tables.misfit(tables.shape(backend.name, backend.topology, way))
     if misfit and backend.rank == 0:
         _warn_once(misfit)

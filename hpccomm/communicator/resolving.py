@@ -269,17 +269,19 @@ def _check_own(rank: int, block: int, counts: Shape, recv_counts: Shape) -> None
 
 def _block(collective: Collective, shape: Shape, size: int) -> Shape:
     """Return the shape of one of `size` equal blocks of x along axis 0."""
+    if collective.peers and not size:
+        if shape[:1] != (0,):
+            raise UsageError(f"x has shape {shape} and peers is empty; give an array with 0 rows")
+        return shape
     if not shape:
         raise UsageError(f"x is 0-d; give an array whose axis 0 is divisible by {size}")
-    if size and shape[0] % size == 0:
+    if shape[0] % size == 0:
         return (shape[0] // size, *shape[1:])
-    if collective.peers and size + shape[0]:
+    if collective.peers:
         raise UsageError(
             f"x has shape {shape}; axis 0 must be divisible by the {size} peers "
             "(send_counts lists the rows of uneven blocks)"
         )
-    if collective.peers:
-        return shape
     raise UsageError(
         f"x has shape {shape}; axis 0 must be divisible by the {size} ranks "
         "(the call whose name ends in _v takes uneven blocks)"

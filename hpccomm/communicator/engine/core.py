@@ -83,8 +83,12 @@ class Core:
         Parameters are those of the call of that name; `lists` are checked.
         """
         calls = self.calls
-        # `enter`, without a call: it is called to say what is wrong.
-        if calls.closed or self._gate.error is not None or not self._acquire(False):
+        # `enter`, without a call: it is called to say what is wrong. The communicator may fail until
+        # the lock is held, so that is asked after it.
+        if not self._acquire(False):
+            calls.enter()
+        elif calls.closed or self._gate.error is not None:
+            self._release()
             calls.enter()
         try:
             limit = calls.timeout if timeout is None else self.limit(timeout)

@@ -278,7 +278,10 @@ class DeviceLane(Lane):
         current = streams.finder(_array(call), self.device) if queue is None else (lambda: queue)
 
         def planned() -> Any:
-            if intake.diverted or calls.closed or gate.error is not None or not acquire(False):
+            if intake.diverted or not acquire(False):
+                return otherwise()
+            if calls.closed or gate.error is not None:
+                release()
                 return otherwise()
             try:
                 issue(send, recv, current(), keep, limit)

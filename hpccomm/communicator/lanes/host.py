@@ -139,7 +139,10 @@ class HostLane(Lane):
         send, recv, keep, result = call.send, call.recv, call.keep, call.result
 
         def planned() -> Any:
-            if intake.diverted or calls.closed or gate.error is not None or not acquire(False):
+            if intake.diverted or not acquire(False):
+                return otherwise()
+            if calls.closed or gate.error is not None:
+                release()
                 return otherwise()
             try:
                 issue(send, recv, keep, limit)
