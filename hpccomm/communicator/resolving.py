@@ -1,7 +1,7 @@
 """What each collective call demands of its arguments, and what it asks of the backend.
 
 Pure functions of dtypes, shapes and numbers, which read the description of the collective. The
-memory itself (layout, overlap) is looked at in `core`.
+memory itself is looked at elsewhere: its layout by the lanes, overlap when a decision is looked up.
 """
 
 import math
