@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hpccomm.communicator import planning
 from hpccomm.communicator.collectives import Collectives
 from hpccomm.communicator.engine import Engine
 from hpccomm.communicator.groups import Groups
@@ -16,7 +17,7 @@ from hpccomm.contracts.choice import Choice
 from hpccomm.dispatch.policy import Policy
 from hpccomm.runtime.hooks import AbortHook, Handle, Hook
 from hpccomm.runtime.stats import Key, Tally
-from hpccomm.settings import check_seconds
+from hpccomm.settings import check_bool, check_seconds
 
 
 class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocation, Windows, Groups):
@@ -115,7 +116,7 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocatio
         UsageError
             If the call would raise it.
         """
-        return self._engine.plans.explain(self, collective, args, keywords)
+        return planning.explain(self._engine.core, self, collective, args, keywords)
 
     def plan(self, collective: str, *args: Any, **keywords: Any) -> Plan:
         """Check a call and decide how to carry it out, once, to make it many times. Collective; blocks.
@@ -139,7 +140,7 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocatio
         RankMismatch
             On the other ranks in that case, and on all ranks if they plan different calls.
         """
-        return self._engine.plans.plan(self, collective, args, keywords)
+        return planning.plan(self._engine.core, self, collective, args, keywords)
 
     def batch(self, async_op: bool = False, timeout: float | None = None) -> Batch:
         """Return a context manager whose calls are issued together at its end.
@@ -161,7 +162,9 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocatio
         Batch
             For a ``with`` statement.
         """
-        return self._engine.plans.batch(async_op, timeout)
+        check_bool("async_op", async_op)
+        core = self._engine.core
+        return Batch(core, async_op, core.limit(timeout))
 
     # Watching.
 

@@ -1,12 +1,20 @@
-"""What users have of calls that are decided once: plans and batches."""
+"""Calls that are decided once: plans, explanations and batches."""
 
+import inspect
 from collections.abc import Callable
-from typing import Any
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call
 from hpccomm.contracts.choice import Choice
-from hpccomm.errors import UsageError
-from hpccomm.runtime.work import Work
+from hpccomm.contracts.collectives import CALLS
+from hpccomm.errors import HpccommError, UsageError
+from hpccomm.reductions import name_of
+
+if TYPE_CHECKING:
+    from hpccomm.runtime.work import Work
 
 
 class Plan:
@@ -50,15 +58,8 @@ class Batch:
         After the block, if it is asynchronous.
     """
 
-    def __init__(
-        self,
-        begin: Callable[["Batch"], None],
-        end: Callable[[tuple[Call, ...], bool, float], Work | None],
-        async_op: bool,
-        timeout: float,
-    ) -> None:
-        self._begin = begin
-        self._end = end
+    def __init__(self, core: Core, async_op: bool, timeout: float) -> None:
+        self._core = core
         self._async = async_op
         self._timeout = timeout
         self._calls: list[Call] = []
@@ -83,10 +84,117 @@ class Batch:
     def __enter__(self) -> "Batch":
         if self._entered:
             raise UsageError("this batch was used before; make another by batch()")
-        self._begin(self)
+        with self._core.calls.one_call():
+            self._core.intake.open(self)
         self._entered = True
         return self
 
     def __exit__(self, kind: object, error: object, where: object) -> None:
-        calls = tuple(self._calls) if kind is None else ()
-        self.work = self._end(calls, kind is None and self._async, self._timeout)
+        core = self._core
+        core.intake.close()
+        if kind is not None or not (self._calls or self._async):
+            return
+        with core.calls.one_call():
+            lane = self._calls[0].recipe.lane if self._calls else core.lanes.host
+            self.work = lane.batch(tuple(self._calls), self._async, self._timeout)
+
+
+def explain(
+    core: Core, face: object, collective: object, args: tuple[Any, ...], keywords: dict[str, Any]
+) -> Choice:
+    """Return how a call would be carried out.
+
+    Parameters
+    ----------
+    core : Core
+        The communicator's.
+    face : Communicator
+        Has the method that is called.
+    collective : str
+        Its name.
+    args, keywords
+        Its arguments.
+    """
+    call = _captured(core, face, collective, args, keywords)
+    recipe = call.recipe
+    choice: Choice = recipe.route.choice
+    return replace(choice, registered=recipe.lane.registered(call))
+
+
+def plan(
+    core: Core, face: object, collective: object, args: tuple[Any, ...], keywords: dict[str, Any]
+) -> Plan:
+    """Decide, check and agree a call once. Parameters are those of `explain`."""
+    call, error, timeout = None, None, core.calls.timeout
+    async_op = bool(keywords.get("async_op", False))
+    mine: dict[str, object] = {}
+    try:
+        timeout = core.limit(keywords.get("timeout"))
+        call = _captured(core, face, collective, args, keywords)
+        mine = _terms(call, bool(keywords.get("deterministic", False)), async_op)
+    except HpccommError as refused:
+        error = refused
+    with core.calls.one_call():
+        core.agree("plan", mine, error)
+        assert call is not None
+        assert call.recipe.resolved is not None
+        signature = call.recipe.resolved.call
+        if signature.individual:
+            core.agree_on_pairs("plan", signature)
+    return Plan(_planned(core, call, async_op, timeout), call.recipe.route.choice)
+
+
+def _planned(core: Core, call: Call, async_op: bool, timeout: float) -> Callable[[], Any]:
+    """Return what carries a planned call out."""
+    lane = call.recipe.lane
+
+    def step_by_step() -> Any:
+        with core.calls.one_call():
+            return core.issue(call, async_op, timeout)
+
+    lane.make_ready(call)
+    if async_op:
+        return step_by_step
+    return lane.plan(call, timeout, core.intake, step_by_step)
+
+
+def _captured(
+    core: Core, face: object, name: object, args: tuple[Any, ...], keywords: dict[str, Any]
+) -> Call:
+    """Check and decide a call without issuing it. Local."""
+    if name not in CALLS:
+        raise UsageError(f"collective is {name!r}; give one of {', '.join(map(repr, CALLS))}")
+    method = getattr(face, str(name))
+    try:
+        inspect.signature(method).bind(*args, **keywords)
+    except TypeError as error:
+        raise UsageError(f"{name}: {error}; give the arguments of {name}") from None
+    with ExitStack() as stack:
+        with core.calls.one_call():
+            capture = stack.enter_context(core.intake.capturing(core.calls.name))
+        method(*args, **keywords)
+    assert capture.call is not None
+    return capture.call
+
+
+def _terms(call: Call, deterministic: bool, async_op: bool) -> dict[str, object]:
+    """Return what must be equal on all ranks in a call, as plain data."""
+    resolved, choice = call.recipe.resolved, call.recipe.route.choice
+    assert resolved is not None
+    signature = resolved.call
+    counts: tuple[int, ...] = () if signature.individual else signature.counts
+    if signature.uniform and counts:
+        counts = (counts[0],)
+    return {
+        "collective": signature.collective,
+        "dtype": str(signature.dtype),
+        "count" if signature.uniform else "counts": list(counts),
+        "op": None if signature.op is None else name_of(signature.op),
+        "factor": repr(getattr(signature.op, "factor", None)),
+        "root": signature.root,
+        "exclusive": signature.exclusive,
+        "path": choice.path,
+        "algorithm": choice.algorithm,
+        "deterministic": deterministic,
+        "async_op": async_op,
+    }

@@ -1,22 +1,20 @@
 """What works behind a `Communicator`, put together of parts.
 
-- `core`: what all parts share: ranks, lanes, settings; how a collective call is carried out.
-- `recipes`: decides calls, and finds what was decided before. `intake`: who takes calls instead.
-- `messages`, `objects`, `counts`, `plans`, `windows`, `allocation`, `group_calls`: point-to-point calls;
-  objects; the exchange of counts; plans and batches; one-sided memory; registered memory; groups, and
-  the end.
+- `messages`, `objects`, `counts`, `allocation`, `group_calls`: point-to-point calls; objects; the exchange
+  of counts; registered memory; groups, and the end.
+
+What all of them share is in `hpccomm.communicator.core`, which carries the collective calls out.
 """
 
 from typing import TYPE_CHECKING
 
+from hpccomm.communicator.core import Core
 from hpccomm.communicator.engine.allocation import Allocator
-from hpccomm.communicator.engine.core import Core
 from hpccomm.communicator.engine.counts import CountExchange
 from hpccomm.communicator.engine.group_calls import GroupCalls, Make
 from hpccomm.communicator.engine.messages import MessageCalls
 from hpccomm.communicator.engine.objects import ObjectCalls
-from hpccomm.communicator.engine.plans import Planner
-from hpccomm.communicator.engine.windows import WindowMaker
+from hpccomm.communicator.windows import WindowMaker
 
 if TYPE_CHECKING:
     from hpccomm.communicator.communicator import Communicator
@@ -48,7 +46,6 @@ class Engine:
         self.counts = CountExchange(core)
         self.messages = MessageCalls(core)
         self.objects = ObjectCalls(core)
-        self.plans = Planner(core)
         self.windows = WindowMaker(core)
         self.allocator = Allocator(core)
         self.groups = GroupCalls(core, self.windows, node_comm, make)

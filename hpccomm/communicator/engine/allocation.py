@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hpccomm.communicator.engine.core import Core
+from hpccomm.communicator.core import Core
 from hpccomm.dtypes import is_native
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import check_dtype

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.communicator.engine.core import Core
+from hpccomm.communicator.core import Core
 from hpccomm.communicator.resolving import Lists, check_counts, check_peers, row_shape
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import BufferMismatch, UsageError

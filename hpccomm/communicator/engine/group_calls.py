@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from hpccomm.communicator.engine.core import Core
-from hpccomm.communicator.engine.windows import WindowMaker
+from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import DeviceLane, RefusingLane
+from hpccomm.communicator.windows import WindowMaker
 from hpccomm.contracts.backend import Backend
 from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError
 from hpccomm.settings import Settings, check_int, check_name

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hpccomm.communicator.engine.core import Core
+from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import PointToPoint
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import View, address, check_dtype, overlap, view

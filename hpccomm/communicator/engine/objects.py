@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpccomm.communicator import object_transfer as transfer
-from hpccomm.communicator.engine.core import Core
+from hpccomm.communicator.core import Core
 from hpccomm.communicator.engine.messages import checked_tag
 from hpccomm.communicator.lanes.lane import OBJECTS, wire_tag
 from hpccomm.communicator.object_transfer import Frame, ObjectTransfer

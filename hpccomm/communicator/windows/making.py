@@ -1,50 +1,61 @@
 """Making a window: who reaches whose memory, agreed by all ranks."""
 
 import struct
+from typing import Any
 
 import numpy as np
 
-from hpccomm.backends.control import Control
-from hpccomm.communicator.windows.access import Access, Array, Watched
-from hpccomm.communicator.windows.window import Caller, Window
-from hpccomm.contracts.backend import Backend
+from hpccomm.communicator.core import Core
+from hpccomm.communicator.windows.access import Access, Array
+from hpccomm.communicator.windows.window import Window
 from hpccomm.contracts.transport import Exposure, Pages, Reach
 from hpccomm.contracts.window import OneSided
-from hpccomm.dispatch import Sharing
-from hpccomm.errors import UsageError
-from hpccomm.memory.views import as_bytes
+from hpccomm.dispatch import sharing
+from hpccomm.errors import HpccommError, UsageError
+from hpccomm.memory.views import as_bytes, check_dtype, check_layout, flat, host_view
 
 
-def make(
-    array: Array,
-    backend: Backend,
-    control: Control,
-    sharing: Sharing | None,
-    caller: Caller,
-    watched: Watched,
-) -> Window:
+class WindowMaker:
+    """Makes the windows of one communicator, and closes them at its end."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._windows: list[Window] = []  # in the order in which all ranks made them
+
+    def make(self, x: Any) -> Window:
+        """Return a window over x. Collective; blocks."""
+        core, error, array = self._core, None, np.empty(0, np.uint8)
+        mine: dict[str, object] = {}
+        try:
+            seen = host_view(x, "x")
+            check_dtype("x", seen.dtype)
+            check_layout(seen, "x", written=True)
+            array = flat(seen)
+            mine = {"dtype": str(array.dtype)}
+        except HpccommError as refused:
+            error = refused
+        with core.outside_batch("window"):
+            core.agree("window", mine, error)
+            made = _made(core, array)
+        self._windows = [each for each in self._windows if not each.closed]
+        self._windows.append(made)
+        return made
+
+    def close(self) -> None:
+        """Close what is open. Collective; blocks."""
+        for window in self._windows:
+            window.close()
+
+
+def _made(core: Core, array: Array) -> Window:
     """Return the window over every rank's `array`, of which only the dtype is agreed. Collective.
-
-    Parameters
-    ----------
-    array : ndarray, 1-D, C-contiguous
-        This rank's.
-    backend : Backend
-        Of the communicator.
-    control : Control
-        Its control plane.
-    sharing : Sharing or None
-        How ranks of a node reach each other's memory.
-    caller : Caller
-        Carries out the window's calls.
-    watched : callable
-        Has the watchdog look while the library blocks.
 
     Raises
     ------
     UsageError
         If the backend has no one-sided communication.
     """
+    backend, watched = core.backend, core.calls.beside_watchdog
     with watched("making a window"):
         onesided = backend.window()
     if onesided is None:
@@ -52,9 +63,11 @@ def make(
             f"backend {backend.name!r} has no one-sided communication, which a window needs; "
             "use send and recv, or a communicator of backend 'mpi' or 'loopback'"
         )
-    exposure = _exposed(array, onesided, sharing)
+    exposure = _exposed(core, array, onesided)
     mine = struct.pack("<q", array.size)
-    messages = control.all_gather(mine if exposure is None else mine + exposure.record.tobytes())
+    messages = core.control.all_gather(
+        mine if exposure is None else mine + exposure.record.tobytes()
+    )
     sizes = tuple(struct.unpack_from("<q", each)[0] for each in messages)
     direct = backend.size == 1
     reached: dict[int, Array | Pages] = {backend.rank: array}
@@ -71,13 +84,14 @@ def make(
         with watched("making a window"):
             onesided.attach(as_bytes(array))
     access = Access(reached, onesided, array.dtype, watched)
-    window = Window(array, sizes, backend.rank, access, onesided, caller, exposure)
-    control.all_gather(b"")  # all have it
+    window = Window(core, array, sizes, access, onesided, exposure)
+    core.control.all_gather(b"")  # all have it
     return window
 
 
-def _exposed(array: Array, onesided: OneSided, sharing: Sharing | None) -> Exposure | None:
-    shared = onesided.signals.shared
-    if sharing is None or shared is None:
+def _exposed(core: Core, array: Array, onesided: OneSided) -> Exposure | None:
+    """Return what the ranks of the node learn of `array`; None where they share no memory."""
+    way, shared = sharing(core.backend, core.settings), onesided.signals.shared
+    if way is None or shared is None:
         return None
-    return shared.expose([array], 0, 0, plain=sharing.plain, room=sharing.room)
+    return shared.expose([array], 0, 0, plain=way.plain, room=way.room)

@@ -1,13 +1,16 @@
 """What users have of a window."""
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from hpccomm.communicator.core import Core
 from hpccomm.communicator.windows.access import Access, Array
+from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Exposure, Steps
 from hpccomm.contracts.window import OneSided
+from hpccomm.dispatch.policy import AUTO
 from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.memory.folding import try_out
 from hpccomm.memory.views import check_dtype, check_layout, flat, host_view
@@ -19,27 +22,7 @@ from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
 
 _NOTHING = np.empty(0, np.uint8)
-
-
-class Caller(Protocol):
-    """Carries out calls for a window, as its communicator does."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether the communicator has failed."""
-        ...
-
-    def hold(self, name: str) -> AbstractContextManager[None]:
-        """Hold the communicator for one call of that name."""
-        ...
-
-    def issue(self, operation: Operation, timeout: float | None) -> None:
-        """Run an operation and wait for it, so many seconds or the communicator's."""
-        ...
-
-    def barrier(self) -> Steps:
-        """Wait, polled, until every rank has come."""
-        ...
+_BARRIER = Signature("barrier", np.dtype(np.bool_), (0,))
 
 
 class Window:
@@ -77,22 +60,22 @@ class Window:
 
     def __init__(
         self,
+        core: Core,
         array: Array,
         sizes: tuple[int, ...],
-        rank: int,
         access: Access,
         onesided: OneSided,
-        caller: Caller,
         exposure: Exposure | None,
     ) -> None:
         self.sizes = sizes
         self.dtype = array.dtype
+        self._core = core
         self._array = array
-        self._rank = rank
+        self._rank = core.backend.rank
         self._access = access
         self._onesided = onesided
-        self._caller = caller
         self._exposure = exposure
+        self._barrier = core.lanes.host.dispatch.decide(_BARRIER, AUTO, False).start
         self._closed = False
         # Until it is closed a peer may reach its memory, whoever let go of it here.
         keep(self)
@@ -336,7 +319,7 @@ class Window:
         """
         if self._closed:
             return
-        if self._caller.failed:
+        if self._core.calls.gate.error is not None:
             self._closed = True
             return
         with self._call("close"):
@@ -355,13 +338,13 @@ class Window:
     def _fenced(self) -> Steps:
         yield from self._access.flush(*range(len(self.sizes)))
         self._onesided.order()
-        yield from self._caller.barrier()
+        yield from self._barrier(None, None)
         self._onesided.order()
 
     def _call(self, name: str) -> AbstractContextManager[None]:
         if self._closed:
             raise UsageError(f"{name}: the window is closed; make another one")
-        return self._caller.hold(name)
+        return self._core.outside_batch(name)
 
     def _issue(
         self,
@@ -373,7 +356,9 @@ class Window:
         *,
         ordered: bool = False,
     ) -> None:
-        self._caller.issue(Operation(name, nbytes, lambda: steps, keep, ordered), timeout)
+        """Run a call and wait for it."""
+        operation = Operation(name, nbytes, lambda: steps, keep, ordered)
+        self._core.calls.operate(operation, self._core.limit(timeout))
 
     def _checked(self, x: Any, name: str, *, written: bool) -> Array:
         array = host_view(x, name)

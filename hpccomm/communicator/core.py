@@ -1,13 +1,15 @@
 """What the parts of one communicator's engine share, and how a collective call is carried out."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.engine.intake import Intake
-from hpccomm.communicator.engine.recipes import Recipes
+from hpccomm.communicator.intake import Intake
 from hpccomm.communicator.lanes import Call, Lanes
 from hpccomm.communicator.pairing import Exchanged, exchanged, unpaired
+from hpccomm.communicator.recipes import Recipes
 from hpccomm.communicator.resolving import NO_LISTS, Lists
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.signature import Signature
@@ -123,6 +125,13 @@ class Core:
         if self.intake.batch is not None:
             raise UsageError(f"timeout is {timeout!r} within a batch; give it to batch() itself")
         return check_seconds("timeout", timeout)
+
+    @contextmanager
+    def outside_batch(self, name: str) -> Iterator[None]:
+        """Hold the communicator for one call that does not go into a batch."""
+        with self.calls.one_call():
+            self.intake.refuse_batch(name, "; call it before or after")
+            yield
 
     def agree(self, what: str, mine: dict[str, object], error: HpccommError | None) -> None:
         """Raise on every rank unless all bring the same; a rank with an error raises that.

@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
+from typing import TYPE_CHECKING
 
 from hpccomm.communicator.lanes import Call
-from hpccomm.communicator.planning import Batch
 from hpccomm.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpccomm.communicator.planning import Batch
 
 
 class Capture:
@@ -47,7 +50,7 @@ class Intake:
         self.capture: Capture | None = None
         self.diverted = False
 
-    def open(self, batch: Batch) -> None:
+    def open(self, batch: "Batch") -> None:
         """Have a batch take calls from now on.
 
         Raises
