@@ -8,7 +8,7 @@ and exactly as long as what was measured.
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -17,7 +17,17 @@ import h5py
 import numpy as np
 
 from hpccomm.errors import UsageError
-from hpccomm.results.schema import LOCATION, STATE, Config, DeviceInfo, RankInfo, Row, RunInfo
+from hpccomm.results.schema import (
+    LOCATION,
+    STATE,
+    Column,
+    Config,
+    DeviceInfo,
+    RankInfo,
+    Row,
+    RunInfo,
+    columns,
+)
 
 _Line = TypeVar("_Line", RankInfo, DeviceInfo)
 
@@ -42,22 +52,20 @@ def _hdf5_type(stored: str) -> np.dtype[Any]:
     return kind
 
 
-def _table_type(table: type) -> list[tuple[str, np.dtype[Any]]]:
-    return [
-        (field.name, _hdf5_type(field.metadata["stored"])) for field in dataclasses.fields(table)
-    ]
+def _type(stored: Iterable[Column]) -> np.dtype[Any]:
+    return np.dtype([(column.name, _hdf5_type(column.kind)) for column in stored])
 
 
-ROW = np.dtype([*_table_type(Row), *((name, _hdf5_type(kind)) for name, kind, _ in LOCATION)])
+ROW = _type((*columns(Row), *LOCATION))
 """Type of one stored row: the columns of `Row`, then where its samples lie."""
 
-RANK = np.dtype(_table_type(RankInfo))
+RANK = _type(columns(RankInfo))
 """Type of one line of the table of ranks."""
 
-DEVICE = np.dtype(_table_type(DeviceInfo))
+DEVICE = _type(columns(DeviceInfo))
 """Type of one line of the table of devices."""
 
-STATE_TYPE = np.dtype([(name, _hdf5_type(kind)) for name, kind, _ in STATE])
+STATE_TYPE = _type(STATE)
 """Type of the scalar dataset ``state``."""
 
 
@@ -236,29 +244,25 @@ def seal(source: h5py.Group, target: h5py.Group) -> None:
 def write_info(run: h5py.Group, info: RunInfo) -> None:
     """Store the facts of a run in its run."""
     text = h5py.string_dtype("utf-8")
-    for field in dataclasses.fields(RunInfo):
-        value = getattr(info, field.name)
-        match field.metadata["stored"]:
+    for name, kind, *_ in columns(RunInfo):
+        value = getattr(info, name)
+        match kind:
             case "str":
-                run.attrs[field.name] = value.isoformat() if isinstance(value, datetime) else value
+                run.attrs[name] = value.isoformat() if isinstance(value, datetime) else value
             case "str[]":
-                run.attrs.create(field.name, list(value), shape=(len(value),), dtype=text)
+                run.attrs.create(name, list(value), shape=(len(value),), dtype=text)
             case "group":
-                attributes = run.create_group(field.name).attrs
+                attributes = run.create_group(name).attrs
                 if isinstance(value, Config):
-                    for setting in dataclasses.fields(Config):
-                        attributes.create(
-                            setting.name,
-                            getattr(value, setting.name),
-                            dtype=_hdf5_type(setting.metadata["stored"]),
-                        )
+                    for setting in columns(Config):
+                        entry = getattr(value, setting.name)
+                        attributes.create(setting.name, entry, dtype=_hdf5_type(setting.kind))
                 else:
-                    for name, entry in value.items():
-                        attributes[name] = entry
+                    for key, entry in value.items():
+                        attributes[key] = entry
             case "table":
-                kind = _DATASETS[field.name][0]
-                table = np.array([dataclasses.astuple(line) for line in value], dtype=kind)
-                run.create_dataset(field.name, data=table)
+                table = [dataclasses.astuple(line) for line in value]
+                run.create_dataset(name, data=np.array(table, dtype=_DATASETS[name][0]))
 
 
 def copy_info(source: h5py.Group, target: h5py.Group) -> None:
@@ -273,15 +277,14 @@ def copy_info(source: h5py.Group, target: h5py.Group) -> None:
 def read_info(run: h5py.Group) -> RunInfo:
     """Return the facts of a run from its group."""
     config = group(run, "config").attrs
+    optional = {
+        each.name for each in dataclasses.fields(Config) if each.default is not dataclasses.MISSING
+    }
     settings = {
-        field.name: (
-            bool(config[field.name])
-            if field.metadata["stored"] == "u1"
-            else config[field.name].item()
-        )
-        for field in dataclasses.fields(Config)
+        name: bool(config[name]) if kind == "u1" else config[name].item()
+        for name, kind, *_ in columns(Config)
         # A run of before there was a setting lacks it, and had its default.
-        if field.name in config or field.default is dataclasses.MISSING
+        if name in config or name not in optional
     }
     return RunInfo(
         started=datetime.fromisoformat(run.attrs["started"]),

@@ -1,7 +1,8 @@
 """The contents of a results file, described once for the writer, the reader and the documentation.
 
-The dataclasses are the columns. Each field carries how it is stored and what it means, so that the
-HDF5 types, the CSV heading and the tables of ``docs/results.rst`` are all read from here.
+The dataclasses are the columns. Each field's annotation says what it means and, where its Python type
+does not, how it is stored: the HDF5 types, the CSV heading and the tables of ``docs/results.rst`` are
+all derived from `columns`.
 
 Nothing here imports h5py: the measuring code describes a run without opening a file.
 """
@@ -10,6 +11,7 @@ import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from hpccomm.errors import UsageError
 
@@ -26,36 +28,70 @@ UNCHECKED = -1
 """Value of `Row.wrong` where the result was not verified."""
 
 
-def _stored(kind: str, meaning: str, unit: str = "") -> dict[str, str]:
-    """Describe a stored field: its NumPy type (``"str"`` is text of any length), meaning and unit."""
-    return {"stored": kind, "meaning": meaning, "unit": unit}
+class Column(NamedTuple):
+    """A stored field.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the file.
+    kind : str
+        Its NumPy type; ``str`` is text of any length, ``S32`` text of at most 32 bytes.
+    meaning : str
+        A phrase for the documentation.
+    unit : str
+        Empty where there is none.
+    """
+
+    name: str
+    kind: str
+    meaning: str
+    unit: str = ""
+
+
+_KINDS: Mapping[Any, str] = {bool: "u1", int: "<i8", float: "<f8", str: "str", datetime: "str"}
+
+
+def columns(table: type) -> tuple[Column, ...]:
+    """Return the stored fields of one of the dataclasses below, in order.
+
+    The annotation of a field has its Python type, its meaning, its unit, and its kind where the type
+    does not say it; the last two may be left out.
+    """
+    found = []
+    for name, hint in get_type_hints(table, include_extras=True).items():
+        python_type, meaning, *more = get_args(hint)
+        unit, kind = (*more, "", "")[:2]
+        found.append(Column(name, kind or _kind(python_type), meaning, unit))
+    return tuple(found)
+
+
+def _kind(python_type: Any) -> str:
+    """Return how values of a type are stored: as text or a number, a list, a table or a group."""
+    if get_origin(python_type) is tuple:
+        return "str[]" if get_args(python_type)[0] is str else "table"
+    return _KINDS.get(python_type, "group")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One measurement: half a line of nccl-tests' table, out of place or in place."""
 
-    collective: str = field(metadata=_stored("S32", "name of the call, such as all_reduce"))
-    backend: str = field(metadata=_stored("S64", "backend that ran it"))
-    algorithm: str = field(metadata=_stored("S64", "algorithm as requested; auto if none was"))
-    dtype: str = field(
-        metadata=_stored("S32", "nccl-tests' name of the type where it has one, else NumPy's")
-    )
-    op: str = field(metadata=_stored("S64", "reduction; none where nothing is reduced"))
-    root: int = field(metadata=_stored("<i8", "root rank; -1 where there is none"))
-    bytes: int = field(metadata=_stored("<i8", "nccl-tests' size column", "B"))
-    count: int = field(metadata=_stored("<i8", "nccl-tests' count column", "elements"))
-    in_place: bool = field(metadata=_stored("u1", "1 in place, 0 out of place"))
-    time: float = field(metadata=_stored("<f8", "time of one operation, as printed", "us"))
-    algbw: float = field(metadata=_stored("<f8", "bytes / time", "1e9 B/s"))
-    busbw: float = field(metadata=_stored("<f8", "algbw times the collective's factor", "1e9 B/s"))
-    wrong: int = field(
-        metadata=_stored("<i8", "elements that differ from the expected ones; -1 if not checked")
-    )
-    iterations: int = field(metadata=_stored("<i8", "repetitions over which time is averaged"))
-    finished: float = field(
-        default=0.0, metadata=_stored("<f8", "when it was measured, since 1970-01-01 UTC", "s")
-    )
+    collective: Annotated[str, "name of the call, such as all_reduce", "", "S32"]
+    backend: Annotated[str, "backend that ran it", "", "S64"]
+    algorithm: Annotated[str, "algorithm as requested; auto if none was", "", "S64"]
+    dtype: Annotated[str, "nccl-tests' name of the type where it has one, else NumPy's", "", "S32"]
+    op: Annotated[str, "reduction; none where nothing is reduced", "", "S64"]
+    root: Annotated[int, "root rank; -1 where there is none"]
+    bytes: Annotated[int, "nccl-tests' size column", "B"]
+    count: Annotated[int, "nccl-tests' count column", "elements"]
+    in_place: Annotated[bool, "1 in place, 0 out of place"]
+    time: Annotated[float, "time of one operation, as printed", "us"]
+    algbw: Annotated[float, "bytes / time", "1e9 B/s"]
+    busbw: Annotated[float, "algbw times the collective's factor", "1e9 B/s"]
+    wrong: Annotated[int, "elements that differ from the expected ones; -1 if not checked"]
+    iterations: Annotated[int, "repetitions over which time is averaged"]
+    finished: Annotated[float, "when it was measured, since 1970-01-01 UTC", "s"] = 0.0
 
     @property
     def case(self) -> tuple[str, str, str, str, str, int, int, int]:
@@ -72,71 +108,53 @@ class Row:
 class RankInfo:
     """Where one rank ran."""
 
-    rank: int = field(metadata=_stored("<i8", "rank"))
-    group: int = field(metadata=_stored("<i8", "colour of the group in a split run; 0 otherwise"))
-    host: str = field(metadata=_stored("str", "host name"))
-    node: int = field(metadata=_stored("<i8", "number of the node, counted by hpccomm"))
-    pid: int = field(metadata=_stored("<i8", "process id"))
-    cores: str = field(metadata=_stored("str", "cores that the process may use, such as 0-3,8"))
-    device: int = field(metadata=_stored("<i8", "CUDA device number; -1 for host memory"))
-    device_hex: str = field(
-        metadata=_stored("str", "PCI address of the device; empty for host memory")
-    )
-    device_info: str = field(
-        metadata=_stored("str", "name of the device; host memory if it has none")
-    )
-    driver: str = field(
-        metadata=_stored("str", "version of CUDA that its driver supports; empty for host memory")
-    )
+    rank: Annotated[int, "rank"]
+    group: Annotated[int, "colour of the group in a split run; 0 otherwise"]
+    host: Annotated[str, "host name"]
+    node: Annotated[int, "number of the node, counted by hpccomm"]
+    pid: Annotated[int, "process id"]
+    cores: Annotated[str, "cores that the process may use, such as 0-3,8"]
+    device: Annotated[int, "CUDA device number; -1 for host memory"]
+    device_hex: Annotated[str, "PCI address of the device; empty for host memory"]
+    device_info: Annotated[str, "name of the device; host memory if it has none"]
+    driver: Annotated[str, "version of CUDA that its driver supports; empty for host memory"]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """Further facts about one rank's device, beside its line in the table of ranks."""
 
-    uuid: str = field(metadata=_stored("str", "the device's UUID, the same in every process"))
-    link: str = field(
-        default="",
-        metadata=_stored("str", "its fastest link to others, from NVML; empty if unknown"),
-    )
-    peak: float = field(
-        default=0.0,
-        metadata=_stored("<f8", "bandwidth of that link in one direction; 0 if unknown", "1e9 B/s"),
-    )
+    uuid: Annotated[str, "the device's UUID, the same in every process"]
+    link: Annotated[str, "its fastest link to others, from NVML; empty if unknown"] = ""
+    peak: Annotated[float, "bandwidth of that link in one direction; 0 if unknown", "1e9 B/s"] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """The settings of a measurement, by the names that nccl-tests' JSON has for them."""
 
-    minimum_bytes: int = field(metadata=_stored("<i8", "-b", "B"))
-    maximum_bytes: int = field(metadata=_stored("<i8", "-e", "B"))
-    step_factor: int = field(metadata=_stored("<i8", "-f; 0 if sizes grow by step_bytes"))
-    step_bytes: int = field(metadata=_stored("<i8", "-i; 0 if sizes grow by step_factor", "B"))
-    iterations: int = field(metadata=_stored("<i8", "-n"))
-    warmup_iters: int = field(metadata=_stored("<i8", "-w"))
-    aggregated_iterations: int = field(default=1, metadata=_stored("<i8", "-m"))
-    validation: int = field(default=1, metadata=_stored("<i8", "-c; 0 is unchecked"))
-    graph: int = field(default=0, metadata=_stored("<i8", "-G"))
-    blocking_collectives: int = field(default=0, metadata=_stored("<i8", "-z"))
-    average: int = field(
-        default=1, metadata=_stored("<i8", "-a: 0 rank 0, 1 mean, 2 minimum, 3 maximum over ranks")
-    )
-    report_cputime: bool = field(default=False, metadata=_stored("u1", "-C"))
-    report_timestamps: bool = field(default=False, metadata=_stored("u1", "-S"))
-    per_iter_timing: bool = field(default=False, metadata=_stored("u1", "-I"))
-    per_iter_skip: int = field(default=0, metadata=_stored("<i8", "-K"))
-    parallel_init: bool = field(default=False, metadata=_stored("u1", "-p"))
-    unalign: int = field(default=0, metadata=_stored("<i8", "-u", "elements"))
-    local_register: int = field(
-        default=0, metadata=_stored("<i8", "-R: 1 if arrays were in registered memory")
-    )
-    run_cycles: int = field(default=1, metadata=_stored("<i8", "-N; 0 is endless"))
-    nthreads: int = field(default=1, metadata=_stored("<i8", "ranks that are threads of a process"))
-    ngpus: int = field(default=1, metadata=_stored("<i8", "devices of a thread"))
-    stream_null: bool = field(
-        default=False, metadata=_stored("u1", "-y: 1 if calls were on CUDA's null stream")
-    )
+    minimum_bytes: Annotated[int, "-b", "B"]
+    maximum_bytes: Annotated[int, "-e", "B"]
+    step_factor: Annotated[int, "-f; 0 if sizes grow by step_bytes"]
+    step_bytes: Annotated[int, "-i; 0 if sizes grow by step_factor", "B"]
+    iterations: Annotated[int, "-n"]
+    warmup_iters: Annotated[int, "-w"]
+    aggregated_iterations: Annotated[int, "-m"] = 1
+    validation: Annotated[int, "-c; 0 is unchecked"] = 1
+    graph: Annotated[int, "-G"] = 0
+    blocking_collectives: Annotated[int, "-z"] = 0
+    average: Annotated[int, "-a: 0 rank 0, 1 mean, 2 minimum, 3 maximum over ranks"] = 1
+    report_cputime: Annotated[bool, "-C"] = False
+    report_timestamps: Annotated[bool, "-S"] = False
+    per_iter_timing: Annotated[bool, "-I"] = False
+    per_iter_skip: Annotated[int, "-K"] = 0
+    parallel_init: Annotated[bool, "-p"] = False
+    unalign: Annotated[int, "-u", "elements"] = 0
+    local_register: Annotated[int, "-R: 1 if arrays were in registered memory"] = 0
+    run_cycles: Annotated[int, "-N; 0 is endless"] = 1
+    nthreads: Annotated[int, "ranks that are threads of a process"] = 1
+    ngpus: Annotated[int, "devices of a thread"] = 1
+    stream_null: Annotated[bool, "-y: 1 if calls were on CUDA's null stream"] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,40 +167,23 @@ class RunInfo:
         If `environment` or `slurm` holds a variable that is not on the allow-list.
     """
 
-    started: datetime = field(metadata=_stored("str", "ISO 8601 with the offset from UTC"))
-    user: str = field(metadata=_stored("str", "login name"))
-    launcher: str = field(
-        metadata=_stored("str", "what started the ranks, such as mpiexec or srun")
-    )
-    arguments: tuple[str, ...] = field(metadata=_stored("str[]", "the command line, program first"))
-    skipped: tuple[str, ...] = field(
-        metadata=_stored("str[]", "combinations that were skipped because they do not exist")
-    )
-    config: Config = field(
-        metadata=_stored("group", "settings of the measurement, one attribute each")
-    )
-    ranks: tuple[RankInfo, ...] = field(
-        metadata=_stored("table", "where each rank ran, in order of rank")
-    )
-    versions: Mapping[str, str] = field(
-        metadata=_stored("group", "versions, one attribute for each library")
-    )
-    environment: Mapping[str, str] = field(
-        metadata=_stored("group", "environment variables of the allow-list")
-    )
-    slurm: Mapping[str, str] = field(
-        metadata=_stored("group", "the Slurm job's variables; empty outside Slurm")
-    )
-    simulation: Mapping[str, str] = field(
-        default_factory=dict,
-        metadata=_stored("group", "what was simulated, and how; empty or absent for a measurement"),
-    )
-    devices: tuple[DeviceInfo, ...] = field(
-        default=(),
-        metadata=_stored(
-            "table", "each rank's device, in order of rank; no lines or absent for host memory"
-        ),
-    )
+    started: Annotated[datetime, "ISO 8601 with the offset from UTC"]
+    user: Annotated[str, "login name"]
+    launcher: Annotated[str, "what started the ranks, such as mpiexec or srun"]
+    arguments: Annotated[tuple[str, ...], "the command line, program first"]
+    skipped: Annotated[tuple[str, ...], "combinations that were skipped because they do not exist"]
+    config: Annotated[Config, "settings of the measurement, one attribute each"]
+    ranks: Annotated[tuple[RankInfo, ...], "where each rank ran, in order of rank"]
+    versions: Annotated[Mapping[str, str], "versions, one attribute for each library"]
+    environment: Annotated[Mapping[str, str], "environment variables of the allow-list"]
+    slurm: Annotated[Mapping[str, str], "the Slurm job's variables; empty outside Slurm"]
+    simulation: Annotated[
+        Mapping[str, str], "what was simulated, and how; empty or absent for a measurement"
+    ] = field(default_factory=dict)
+    devices: Annotated[
+        tuple[DeviceInfo, ...],
+        "each rank's device, in order of rank; no lines or absent for host memory",
+    ] = ()
 
     def __post_init__(self) -> None:
         for name in self.environment:
@@ -203,18 +204,20 @@ class RunInfo:
             raise UsageError("ranks is empty: a run has at least one rank")
 
 
-LOCATION: tuple[tuple[str, str, str], ...] = (
-    ("first_sample", "<i8", "first row of samples that belongs to this row"),
-    ("repetitions", "<i8", "rows of samples that belong to this row; 0 if none were kept"),
+LOCATION: tuple[Column, ...] = (
+    Column("first_sample", "<i8", "first row of samples that belongs to this row"),
+    Column("repetitions", "<i8", "rows of samples that belong to this row; 0 if none were kept"),
 )
-"""Columns of the stored table of rows beside those of `Row`: (name, type, meaning)."""
+"""Columns of the stored table of rows beside those of `Row`."""
 
-STATE: tuple[tuple[str, str, str], ...] = (
-    ("rows", "<i8", "rows written; rows and samples may have space for more, which is not data"),
-    ("ended", "<f8", "end of the run in seconds since 1970-01-01 UTC; 0 while it has none"),
-    ("status", "S1000", "completed, or failed: and why; empty while the run has no end"),
+STATE: tuple[Column, ...] = (
+    Column(
+        "rows", "<i8", "rows written; rows and samples may have space for more, which is not data"
+    ),
+    Column("ended", "<f8", "end of the run in seconds since 1970-01-01 UTC; 0 while it has none"),
+    Column("status", "S1000", "completed, or failed: and why; empty while the run has no end"),
 )
-"""Fields of the scalar dataset ``state``: (name, type, meaning)."""
+"""Fields of the scalar dataset ``state``."""
 
 ENVIRONMENT: tuple[str, ...] = (
     "HPCCOMM_*",

@@ -74,7 +74,7 @@ def test_the_file_is_what_the_schema_says(tmp_path, example):
             run = file["runs/run0001"]
             rows = run["rows"]
             columns = [field.name for field in dataclasses.fields(schema.Row)]
-            columns += [column for column, _, _ in schema.LOCATION]
+            columns += [column.name for column in schema.LOCATION]
             assert list(rows.dtype.names) == columns
             assert rows[0]["collective"] == b"all_reduce"
             assert rows[0]["wrong"] == 3

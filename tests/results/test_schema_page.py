@@ -1,6 +1,5 @@
 """``docs/results.rst`` says what ``hpccomm/results/schema.py`` says."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "results.rst"
 
 
 def rows_of(table):
-    if isinstance(table, tuple):
-        return [(name, kind, "", meaning) for name, kind, meaning in table]
-    return [
-        (field.name, field.metadata["stored"], field.metadata["unit"], field.metadata["meaning"])
-        for field in dataclasses.fields(table)
-    ]
+    stored = table if isinstance(table, tuple) else schema.columns(table)
+    return [(column.name, column.kind, column.unit, column.meaning) for column in stored]
 
 
 @pytest.mark.parametrize(
