@@ -149,17 +149,9 @@ def _half(config: Config, row: Row) -> dict[str, Any]:
 
 def _per_iteration(samples: np.ndarray, skip: int) -> dict[str, Any]:
     times = table.iteration_times(samples)
-    summary = table.iteration_statistics(times[skip:])
     result: dict[str, Any] = {
         "skipped_iterations": skip,
-        "min_us": summary.minimum,
-        "max_us": summary.maximum,
-        "avg_us": summary.mean,
-        "p50_us": summary.p50,
-        "p95_us": summary.p95,
-        "p99_us": summary.p99,
-        "stdev_us": summary.deviation,
-        "cv_pct": summary.cv,
+        **table.iteration_statistics(times[skip:]),
         "times_us": [time * 1e6 for time in times],
     }
     if samples.shape[1] > 1:

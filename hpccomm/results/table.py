@@ -7,14 +7,12 @@ too. Each function returns the text that nccl-tests prints at that point, line e
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime, tzinfo
-from typing import Self
+from datetime import datetime
 
 import numpy as np
 
 from hpccomm.errors import UsageError
-from hpccomm.results.schema import UNCHECKED, DeviceInfo, Row, RunInfo
+from hpccomm.results.schema import UNCHECKED, Config, DeviceInfo, Row, RunInfo
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 """How nccl-tests writes a time."""
@@ -23,57 +21,6 @@ _LEAD = "# %10s  %12s  %8s  %6s  %6s"
 _HALF = "  %7s  %6s  %6s  %6s"
 _UNCHECKED = "  %7s  %6s  %6s    N/A"
 _STATISTICS = "  %7s  %7s  %7s  %7s"
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Which columns a table has beside the usual ones.
-
-    Attributes
-    ----------
-    cputime : bool
-        The time is the host's (``-C``).
-    per_iteration : bool
-        Statistics over the repetitions after each half (``-I``).
-    skip : int
-        Leading repetitions that the statistics leave out (``-K``).
-    timestamps : bool
-        When each line was finished (``-S``).
-    zone : tzinfo or None
-        Time zone of the time stamps; None is the machine's.
-    """
-
-    cputime: bool = False
-    per_iteration: bool = False
-    skip: int = 0
-    timestamps: bool = False
-    zone: tzinfo | None = None
-
-    @classmethod
-    def of(cls, info: RunInfo) -> Self:
-        """Return the columns of a run."""
-        config = info.config
-        return cls(
-            cputime=config.report_cputime,
-            per_iteration=config.per_iter_timing,
-            skip=config.per_iter_skip,
-            timestamps=config.report_timestamps,
-            zone=info.started.tzinfo,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class IterationStatistics:
-    """Statistics over repetitions, in microseconds; `cv` is a percentage."""
-
-    minimum: float
-    maximum: float
-    mean: float
-    p50: float
-    p95: float
-    p99: float
-    deviation: float
-    cv: float
 
 
 def figure(value: float, width: int) -> str:
@@ -91,8 +38,11 @@ def iteration_times(samples: np.ndarray) -> list[float]:
     return times
 
 
-def iteration_statistics(times: Sequence[float]) -> IterationStatistics:
-    """Summarise the seconds of repetitions the way nccl-tests does (nearest-rank percentiles)."""
+def iteration_statistics(times: Sequence[float]) -> dict[str, float]:
+    """Summarise the seconds of repetitions the way nccl-tests does (nearest-rank percentiles).
+
+    The keys are those of nccl-tests' JSON: ``_us`` are microseconds, ``_pct`` a percentage.
+    """
     if not times:
         raise UsageError("statistics over repetitions need at least one; none were recorded")
     ordered = sorted(times)
@@ -103,16 +53,16 @@ def iteration_statistics(times: Sequence[float]) -> IterationStatistics:
 
     mean = sum(ordered) / count
     deviation = math.sqrt(sum((time - mean) ** 2 for time in ordered) / count)
-    return IterationStatistics(
-        minimum=ordered[0] * 1e6,
-        maximum=ordered[-1] * 1e6,
-        mean=mean * 1e6,
-        p50=ordered[count // 2] * 1e6,
-        p95=percentile(95) * 1e6,
-        p99=percentile(99) * 1e6,
-        deviation=deviation * 1e6,
-        cv=deviation / mean * 100.0 if mean > 0 else 0.0,
-    )
+    return {
+        "min_us": ordered[0] * 1e6,
+        "max_us": ordered[-1] * 1e6,
+        "avg_us": mean * 1e6,
+        "p50_us": ordered[count // 2] * 1e6,
+        "p95_us": percentile(95) * 1e6,
+        "p99_us": percentile(99) * 1e6,
+        "stdev_us": deviation * 1e6,
+        "cv_pct": deviation / mean * 100.0 if mean > 0 else 0.0,
+    }
 
 
 def run_header(info: RunInfo, collective: str, backend: str, algorithm: str) -> str:
@@ -192,14 +142,14 @@ def bounding_link(info: RunInfo) -> DeviceInfo | None:
     return min(info.devices, key=lambda device: device.peak)
 
 
-def heading(columns: Columns) -> str:
+def heading(config: Config) -> str:
     """Return the table's heading."""
-    time = "cputime" if columns.cputime else "time"
+    time = "cputime" if config.report_cputime else "time"
     half: tuple[str, ...] = (time, "algbw", "busbw", "#wrong")
     units: tuple[str, ...] = ("(us)", "(GB/s)", "(GB/s)", "")
     form = _HALF
     placement = "           out-of-place                       in-place          "
-    if columns.per_iteration:
+    if config.per_iter_timing:
         half += ("i_min", "i_max", "i_p99", "i_cv%")
         units += ("(us)", "(us)", "(us)", "(%)")
         form += _STATISTICS
@@ -207,7 +157,7 @@ def heading(columns: Columns) -> str:
             "              out-of-place (+ per-iteration)"
             "                                in-place (+ per-iteration)"
         )
-    stamp = (19, "timestamp", TIME_FORMAT) if columns.timestamps else (0, "", "")
+    stamp = (19, "timestamp", TIME_FORMAT) if config.report_timestamps else (0, "", "")
     form = _LEAD + form + form + " %*s\n"
     return (
         "#\n"
@@ -224,50 +174,49 @@ def preamble(row: Row) -> str:
     return f"{row.bytes:12d}  {row.count:12d}  {row.dtype:>8s}  {row.op:>6s}  {row.root:6d}"
 
 
-def body(row: Row | None, columns: Columns, samples: np.ndarray | None = None) -> str:
+def body(row: Row | None, config: Config, samples: np.ndarray | None = None) -> str:
     """Return one half of a line.
 
     Parameters
     ----------
     row : Row or None
         The measurement; None if this placement was not measured.
-    columns : Columns
-        The table's columns.
+    config : Config
+        Says which columns the table has.
     samples : ndarray or None
         Seconds, shape ``(repetitions, ranks)``; needed for the statistics over the repetitions.
     """
     if row is None:
         # As wide as an unchecked half, a word a column: parsers count columns from the right.
         absent = _UNCHECKED % (("N/A",) * 3)
-        return absent + (_STATISTICS % (("N/A",) * 4) if columns.per_iteration else "")
+        return absent + (_STATISTICS % (("N/A",) * 4) if config.per_iter_timing else "")
     figures = (figure(row.time, 7), figure(row.algbw, 6), figure(row.busbw, 6))
     checked = row.wrong != UNCHECKED
     text = _HALF % (*figures, f"{row.wrong:g}") if checked else _UNCHECKED % figures
-    if not columns.per_iteration:
+    if not config.per_iter_timing:
         return text
-    if samples is None or len(samples) <= columns.skip:
+    if samples is None or len(samples) <= config.per_iter_skip:
         return text + _STATISTICS % (("N/A",) * 4)
-    summary = iteration_statistics(iteration_times(samples)[columns.skip :])
-    return text + _STATISTICS % (
-        figure(summary.minimum, 7),
-        figure(summary.maximum, 7),
-        figure(summary.p99, 7),
-        figure(summary.cv, 7),
-    )
+    summary = iteration_statistics(iteration_times(samples)[config.per_iter_skip :])
+    return text + _STATISTICS % tuple(figure(summary[key], 7) for key in _SHOWN)
 
 
-def timestamp(row: Row, columns: Columns) -> str:
+_SHOWN = ("min_us", "max_us", "p99_us", "cv_pct")
+"""The statistics that have a column."""
+
+
+def timestamp(row: Row, info: RunInfo) -> str:
     """Return the time stamp that ends a line, empty unless the table has that column."""
-    if not columns.timestamps:
+    if not info.config.report_timestamps:
         return ""
-    finished = datetime.fromtimestamp(row.finished, columns.zone)
+    finished = datetime.fromtimestamp(row.finished, info.started.tzinfo)
     return f"{finished.strftime(TIME_FORMAT):>21s}"
 
 
 def line(
     out_of_place: Row | None,
     in_place: Row | None,
-    columns: Columns,
+    info: RunInfo,
     out_of_place_samples: np.ndarray | None = None,
     in_place_samples: np.ndarray | None = None,
 ) -> str:
@@ -285,9 +234,9 @@ def line(
         raise UsageError(f"{out_of_place.case} and {last.case} do not belong on one line")
     return (
         preamble(last)
-        + body(out_of_place, columns, out_of_place_samples)
-        + body(in_place, columns, in_place_samples)
-        + timestamp(last, columns)
+        + body(out_of_place, info.config, out_of_place_samples)
+        + body(in_place, info.config, in_place_samples)
+        + timestamp(last, info)
         + "\n"
     )
 
@@ -367,22 +316,21 @@ def run_text(
     finished : bool
         Whether the last block came to its end; else it has no footer.
     """
-    columns = Columns.of(info)
     text: list[str] = []
 
     def kept(index: int | None) -> np.ndarray | None:
-        return samples(index) if columns.per_iteration and index is not None else None
+        return samples(index) if info.config.per_iter_timing and index is not None else None
 
     begin = 0
     for block, members in itertools.groupby(rows, key=lambda row: row.block):
         part = list(members)
-        text += [run_header(info, *block), heading(columns)]
+        text += [run_header(info, *block), heading(info.config)]
         for out, inside in lines(part):
             text.append(
                 line(
                     None if out is None else part[out],
                     None if inside is None else part[inside],
-                    columns,
+                    info,
                     kept(None if out is None else begin + out),
                     kept(None if inside is None else begin + inside),
                 )

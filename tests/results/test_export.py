@@ -41,11 +41,11 @@ def test_show(file, example, capsys):
     assert "# * run0001" in text
     assert f"# Run run0001 of {file}: completed" in text
     assert "# Command: hpccomm perf all_reduce -e 1K" in text
-    columns = table.Columns.of(example.example_info(per_iter_timing=True))
+    info = example.example_info(per_iter_timing=True)
     rows = [example.example_row(index) for index in range(4)]
     samples = [example.example_samples(index, 3) / 1e6 for index in range(4)]
     for out in (0, 2):
-        assert table.line(*rows[out : out + 2], columns, *samples[out : out + 2]) in text
+        assert table.line(*rows[out : out + 2], info, *samples[out : out + 2]) in text
     assert text.endswith(table.footer(rows, "all_reduce"))
 
 

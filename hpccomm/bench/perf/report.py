@@ -57,7 +57,6 @@ class Report:
         terminal: TextIO | None,
     ) -> None:
         self._info = info
-        self._columns = table.Columns.of(info)
         self._out = out
         self._progress = Progress(terminal)
         self._err = err
@@ -99,7 +98,7 @@ class Report:
         """Print what stands before a table, and its heading."""
         self._block = []
         self._print(table.run_header(self._info, collective, backend, algorithm))
-        self._print(table.heading(self._columns))
+        self._print(table.heading(self._info.config))
 
     def add(self, halves: Sequence[tuple[Row, Samples]], wrong: Sequence[str]) -> None:
         """Add one line: the row out of place and the row in place, or only the first.
@@ -119,13 +118,13 @@ class Report:
             self._wrong += table.summary([row])[0]
             if self._json is not None:
                 self._rows.append(row)
-                self._kept.append(samples if self._columns.per_iteration else None)
+                self._kept.append(samples if self._info.config.per_iter_timing else None)
             if not self._endless:
                 self._block.append(row)
         out_row, out_samples = halves[0]
         in_row, in_samples = halves[1] if len(halves) > 1 else (None, None)
         # On disk first, then shown.
-        self._print(table.line(out_row, in_row, self._columns, out_samples, in_samples))
+        self._print(table.line(out_row, in_row, self._info, out_samples, in_samples))
         for sentence in wrong:
             _put(self._err, f"hpccomm: wrong result: {sentence}\n")
 
