@@ -39,7 +39,7 @@ def variables() -> Iterator[Line]:
     yield "variable", "takes", "default", "meaning"
     for variable in VARIABLES:
         default = "" if variable.default is None else _spelled(variable.default)
-        yield f"``{variable.name}``", variable.fits, default, variable.meaning
+        yield f"``{variable.name}``", variable.kind.fits, default, variable.meaning
 
 
 def algorithms() -> Iterator[Line]:

@@ -160,18 +160,6 @@ def check_name(value: object) -> None:
         raise UsageError(f"name is {value!r}; give a string or None")
 
 
-def _check_algorithm(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise UsageError(f"{name} is {value!r}; give a name or None")
-    return value
-
-
-def _check_file(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise UsageError(f"{name} is {value!r}; give the name of a file, or None")
-    return value
-
-
 def _check_shared_memory(name: str, value: object) -> str:
     if value not in SHARED_MEMORY:
         known = ", ".join(map(repr, SHARED_MEMORY))
@@ -188,35 +176,6 @@ def _check_hints(name: str, value: object) -> Mapping[str, str]:
     return value
 
 
-_CHECKS: Mapping[str, Callable[[str, object], object]] = {
-    "timeout": check_seconds,
-    "self_check": check_bool,
-    "slow_call": check_seconds,
-    "algorithm": _check_algorithm,
-    "segment": check_bytes,
-    "tuning_file": _check_file,
-    "network": _check_file,
-    "shared_memory": _check_shared_memory,
-    "shared_memory_room": check_bytes,
-    "high_priority_stream": check_bool,
-    "cuda_aware": check_bool,
-    "hints": _check_hints,
-}
-"""Checks an option and returns it as its own type. None is accepted where it is the default."""
-
-
-def _seconds(text: str) -> float:
-    return check_seconds("", float(text))
-
-
-def _at_least_one(text: str) -> int:
-    return check_bytes("", int(text))
-
-
-def _one_of_shared_memory(text: str) -> str:
-    return _check_shared_memory("", text)
-
-
 def _switch(text: str) -> bool:
     known = {"1": True, "true": True, "yes": True, "on": True}
     known |= {"0": False, "false": False, "no": False, "off": False}
@@ -224,97 +183,129 @@ def _switch(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of setting.
+
+    Attributes
+    ----------
+    check : callable
+        ``check(name, value)`` returns a value of Python as the kind's own type, or raises `UsageError`.
+    parse : callable
+        Turns the text of a variable into such a value; raises ``ValueError`` or ``KeyError``.
+    fits : str
+        What fits a variable, for its error and the documentation.
+    """
+
+    check: Callable[[str, object], object]
+    parse: Callable[[str], object]
+    fits: str
+
+
+def _text(fits: str, remedy: str = "give a name or None") -> Kind:
+    def check(name: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise UsageError(f"{name} is {value!r}; {remedy}")
+        return value
+
+    return Kind(check, str, fits)
+
+
+_FILE = "give the name of a file, or None"
+_PATH = _text("a path")
+_SECONDS = Kind(check_seconds, float, "seconds above 0, or inf")
+_BYTES = Kind(check_bytes, int, "bytes, at least 1")
+_SWITCH = Kind(check_bool, _switch, "0 or 1")
+_SHARING = Kind(
+    _check_shared_memory, str, f"{', '.join(SHARED_MEMORY[:-1])} or {SHARED_MEMORY[-1]}"
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable: its name, reader, default, accepted values and meaning."""
+    """One environment variable: its name, kind, default and meaning."""
 
     name: str
-    read: Callable[[str], object]
+    kind: Kind
     default: object
-    fits: str
     meaning: str
 
 
 VARIABLES: tuple[Variable, ...] = (
-    Variable("HPCCOMM_BACKEND", str, "auto", "a backend's name", "backend of new_comm"),
+    Variable("HPCCOMM_BACKEND", _text("a backend's name"), "auto", "backend of new_comm"),
     Variable(
-        "HPCCOMM_ALGORITHM", str, "auto", "an algorithm's name", "algorithm where a call names none"
+        "HPCCOMM_ALGORITHM",
+        _text("an algorithm's name"),
+        "auto",
+        "algorithm where a call names none",
     ),
+    Variable("HPCCOMM_TIMEOUT", _SECONDS, DEFAULT_TIMEOUT, "deadline of calls"),
     Variable(
-        "HPCCOMM_TIMEOUT", _seconds, DEFAULT_TIMEOUT, "seconds above 0, or inf", "deadline of calls"
-    ),
-    Variable(
-        "HPCCOMM_SLOW_CALL",
-        _seconds,
-        DEFAULT_SLOW_CALL,
-        "seconds above 0, or inf",
-        "a call that took as long is logged",
+        "HPCCOMM_SLOW_CALL", _SECONDS, DEFAULT_SLOW_CALL, "a call that took as long is logged"
     ),
     Variable(
         "HPCCOMM_SEGMENT",
-        _at_least_one,
+        _BYTES,
         None,
-        "bytes, at least 1",
         "bytes that hpccomm's own algorithms move at a time, whatever the table of auto says",
     ),
     Variable(
         "HPCCOMM_TUNING_FILE",
-        str,
+        _text("a results file of hpccomm tune", _FILE),
         "",
-        "a results file of hpccomm tune",
         "the table that auto goes by",
     ),
     Variable(
         "HPCCOMM_NETWORK",
-        str,
+        _text("a description of a cluster, by name or file", _FILE),
         "",
-        "a description of a cluster, by name or file",
         "what auto compares algorithms on where no table fits",
     ),
     Variable(
         "HPCCOMM_SHARED_MEMORY",
-        _one_of_shared_memory,
+        _SHARING,
         "auto",
-        f"{', '.join(SHARED_MEMORY[:-1])} or {SHARED_MEMORY[-1]}",
         "how the ranks of a node reach each other's plain arrays",
     ),
     Variable(
         "HPCCOMM_SHARED_MEMORY_ROOM",
-        _at_least_one,
+        _BYTES,
         DEFAULT_ROOM,
-        "bytes, at least 1",
         "bytes on a node that its ranks may have for staging",
     ),
     Variable(
         "HPCCOMM_CUDA_AWARE",
-        _switch,
+        _SWITCH,
         None,
-        "0 or 1",
         "whether the MPI library takes device arrays as they are, whatever it says itself",
     ),
-    Variable("HPCCOMM_DEBUG", _switch, False, "0 or 1", "log decisions to standard error"),
+    Variable("HPCCOMM_DEBUG", _SWITCH, False, "log decisions to standard error"),
     Variable(
         "HPCCOMM_ABORT_ON_EXCEPTION",
-        _switch,
+        _SWITCH,
         True,
-        "0 or 1",
         "an exception that nobody catches ends the whole job",
     ),
     Variable(
         "HPCCOMM_LAUNCH_CHECK",
-        _switch,
+        _SWITCH,
         True,
-        "0 or 1",
         "refuse N jobs of one rank where one job of N was started",
     ),
-    Variable(
-        "HPCCOMM_MPIEXEC", str, None, "a path", "the site's mpiexec, for the scripts of jobs/"
-    ),
-    Variable("HPCCOMM_VENV", str, None, "a path", "virtual environment of the scripts of jobs/"),
-    Variable("HPCCOMM_PYTHON", str, None, "a path", "Python for the scripts of jobs/"),
+    Variable("HPCCOMM_MPIEXEC", _PATH, None, "the site's mpiexec, for the scripts of jobs/"),
+    Variable("HPCCOMM_VENV", _PATH, None, "virtual environment of the scripts of jobs/"),
+    Variable("HPCCOMM_PYTHON", _PATH, None, "Python for the scripts of jobs/"),
 )
 """All variables. The reading, the warnings and the documentation come from this list."""
 
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
+
+_CHECKS: Mapping[str, Callable[[str, object], object]] = {
+    "self_check": check_bool,
+    "high_priority_stream": check_bool,
+    "hints": _check_hints,
+    **{each.name.removeprefix("HPCCOMM_").lower(): each.kind.check for each in VARIABLES},
+}
+"""Checks an option and returns it as its own type. None is accepted where it is the default."""
 
 
 def read(name: str) -> object:
@@ -330,9 +321,9 @@ def read(name: str) -> object:
     if text is None or text == "":
         return variable.default
     try:
-        return variable.read(text)
+        return variable.kind.check(name, variable.kind.parse(text))
     except (ValueError, KeyError):
-        raise ConfigurationError(f"{name} is {text!r}; give {variable.fits}") from None
+        raise ConfigurationError(f"{name} is {text!r}; give {variable.kind.fits}") from None
 
 
 @dataclass(frozen=True, slots=True)

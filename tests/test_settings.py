@@ -130,6 +130,6 @@ def test_an_unknown_variable_names_the_nearest(caplog: pytest.LogCaptureFixture)
 def test_every_variable_says_what_it_is() -> None:
     for variable in settings.VARIABLES:
         assert variable.name.startswith("HPCCOMM_")
-        assert variable.fits
+        assert variable.kind.fits
         assert variable.meaning
         assert read(variable.name) == variable.default
