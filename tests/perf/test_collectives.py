@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.layouts import ALIGNMENT, Member, uneven_bytes
-from hpccomm.bench.perf.verification import REDUCED
+from hpccomm.bench.perf.patterns import REDUCED
 
 
 def layouts(name, size, itemsize, ranks, root=0):

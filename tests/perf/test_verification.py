@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hpccomm import dtypes
 from hpccomm.bench.perf import patterns
 from hpccomm.bench.perf.names import OPS, PREMUL_FACTOR, TYPES
-from hpccomm.bench.perf.verification import REDUCED, CheckedData, RankSlice, compare, fill, poison
+from hpccomm.bench.perf.patterns import REDUCED
+from hpccomm.bench.perf.verification import CheckedData, RankSlice, compare, fill, poison
 from hpccomm.reductions import PremulSum, ReduceOp, meaningful
 
 PAIRS = [

@@ -7,7 +7,8 @@ the block down to a multiple of 16 bytes.
 
 from dataclasses import dataclass
 
-from hpccomm.bench.perf.verification import REDUCED, RankSlice
+from hpccomm.bench.perf.patterns import REDUCED
+from hpccomm.bench.perf.verification import RankSlice
 from hpccomm.contracts.collectives import Collective, counterpart, ring
 
 Segments = tuple[RankSlice, ...]

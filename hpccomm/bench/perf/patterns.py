@@ -26,7 +26,6 @@ The idea is that of NCCL's verifiable reductions, with other formulas.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -38,6 +37,9 @@ from hpccomm.bench.perf.streams import Array, ElementRange, words
 from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype
 from hpccomm.reductions import Op, PremulSum, ReduceOp
+
+REDUCED = -1
+"""As the source of elements: all ranks' contributions, reduced."""
 
 BLOCK = 1 << 14
 """Elements made at a time: the temporaries of a block stay in cache."""
@@ -68,24 +70,14 @@ _MANTISSA = 1 << 41
 _TURN = 1 << 42
 
 
-Share = Callable[[ElementRange, int, DType], Array]
-Whole = Callable[[ElementRange, DType], Array]
+Scheme = Callable[[ElementRange, int, DType], Array]
+"""How one reduction's result is shared out: ``scheme(span, source, dtype)`` is what rank `source`
+contributes or, for `REDUCED`, the reduction of all contributions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """How one reduction's result is shared out.
-
-    Attributes
-    ----------
-    share : callable
-        ``share(span, rank, dtype)`` is what `rank` contributes.
-    whole : callable
-        ``whole(span, dtype)`` is the reduction of all shares.
-    """
-
-    share: Share
-    whole: Whole
+def _bounds(span: ElementRange, source: int) -> tuple[int, int]:
+    """Return the first rank whose contribution `source` stands for, and the one after the last."""
+    return (0, span.ranks) if source == REDUCED else (source, source + 1)
 
 
 # --- groups -------------------------------------------------------------------------------------
@@ -125,15 +117,15 @@ def _as(bits: Array, dtype: DType) -> Array:
 
 
 def _group(quotient: Callable[[Array, Array | None], Array], scale: int = 1) -> Scheme:
-    def share(span: ElementRange, rank: int, dtype: DType) -> Array:
-        lower = span.bits(rank, dtype.itemsize) if rank else None
-        return _as(quotient(span.bits(rank + 1, dtype.itemsize), lower), dtype)
+    def elements(span: ElementRange, source: int, dtype: DType) -> Array:
+        lower, upper = _bounds(span, source)
+        below = span.bits(lower, dtype.itemsize) if lower else None
+        bits = quotient(span.bits(upper, dtype.itemsize), below)
+        if source == REDUCED and scale != 1:
+            bits = bits * bits.dtype.type(scale)
+        return _as(bits, dtype)
 
-    def whole(span: ElementRange, dtype: DType) -> Array:
-        bits = quotient(span.bits(span.ranks, dtype.itemsize), None)
-        return _as(bits * bits.dtype.type(scale) if scale != 1 else bits, dtype)
-
-    return Scheme(share, whole)
+    return elements
 
 
 # --- one owner ----------------------------------------------------------------------------------
@@ -156,17 +148,16 @@ def _from_key(key: Array, dtype: DType) -> Array:
 
 
 def _owner(mask: Callable[[Array, Array], Array], read: Callable[[Array, DType], Array]) -> Scheme:
-    def share(span: ElementRange, rank: int, dtype: DType) -> Array:
+    def elements(span: ElementRange, source: int, dtype: DType) -> Array:
         result = span.bits(_RESULT, dtype.itemsize)
-        own = mask(result, span.bits(rank, dtype.itemsize))
-        mine = span.owned_by(rank)
+        if source == REDUCED:
+            return read(result, dtype)
+        own = mask(result, span.bits(source, dtype.itemsize))
+        mine = span.owned_by(source)
         own[mine] = result[mine]
         return read(own, dtype)
 
-    def whole(span: ElementRange, dtype: DType) -> Array:
-        return read(span.bits(_RESULT, dtype.itemsize), dtype)
-
-    return Scheme(share, whole)
+    return elements
 
 
 # --- an integer, cut into shares ----------------------------------------------------------------
@@ -227,17 +218,14 @@ def _signed(span: ElementRange, magnitude: Array, dtype: DType) -> Array:
 def _parts(spare: int, finish: Callable[[Array, int, DType], Array]) -> Scheme:
     """Share out integers that leave `spare` bits of the dtype's precision unused."""
 
-    def share(span: ElementRange, rank: int, dtype: DType) -> Array:
+    def elements(span: ElementRange, source: int, dtype: DType) -> Array:
+        lower, upper = _bounds(span, source)
         total = _total(span, dtype, _precision(dtype) - spare)
-        width = dtype.itemsize
-        own = _cut(span, rank + 1, total, width) - _cut(span, rank, total, width)
-        return _signed(span, own, dtype).astype(dtype)
+        own = _cut(span, upper, total, dtype.itemsize) - _cut(span, lower, total, dtype.itemsize)
+        own = _signed(span, own, dtype)
+        return finish(own, span.ranks, dtype) if source == REDUCED else own.astype(dtype)
 
-    def whole(span: ElementRange, dtype: DType) -> Array:
-        total = _total(span, dtype, _precision(dtype) - spare)
-        return finish(_signed(span, total, dtype), span.ranks, dtype)
-
-    return Scheme(share, whole)
+    return elements
 
 
 def _keep(total: Array, _ranks: int, dtype: DType) -> Array:
@@ -287,7 +275,8 @@ def _turns(span: ElementRange, lower: int, upper: int) -> Array:
     return turns & np.uint8(3)
 
 
-def _powers(span: ElementRange, lower: int, upper: int, dtype: DType) -> Array:
+def _powers(span: ElementRange, source: int, dtype: DType) -> Array:
+    lower, upper = _bounds(span, source)
     negative = (_turns(span, lower, upper) & np.uint8(1)).astype(bool)
     magnitude = _magnitude(span, lower, upper, dtype)
     np.negative(magnitude, out=magnitude, where=negative)
@@ -297,20 +286,10 @@ def _powers(span: ElementRange, lower: int, upper: int, dtype: DType) -> Array:
 _QUARTERS = np.array([1, 1j, -1, -1j])
 
 
-def _complex_powers(span: ElementRange, lower: int, upper: int, dtype: DType) -> Array:
-    real = np.dtype(f"f{dtype.itemsize // 2}")
-    magnitude = _magnitude(span, lower, upper, real)
+def _complex_powers(span: ElementRange, source: int, dtype: DType) -> Array:
+    lower, upper = _bounds(span, source)
+    magnitude = _magnitude(span, lower, upper, np.dtype(f"f{dtype.itemsize // 2}"))
     return _QUARTERS.astype(dtype)[_turns(span, lower, upper)] * magnitude
-
-
-def _product(powers: Callable[[ElementRange, int, int, DType], Array]) -> Scheme:
-    def share(span: ElementRange, rank: int, dtype: DType) -> Array:
-        return powers(span, rank, rank + 1, dtype)
-
-    def whole(span: ElementRange, dtype: DType) -> Array:
-        return powers(span, 0, span.ranks, dtype)
-
-    return Scheme(share, whole)
 
 
 # --- which scheme ---------------------------------------------------------------------------------
@@ -319,18 +298,11 @@ def _product(powers: Callable[[ElementRange, int, int, DType], Array]) -> Scheme
 def _in_parts(scheme: Scheme) -> Scheme:
     """Treat a complex element as two real ones."""
 
-    def halves(span: ElementRange, dtype: DType) -> tuple[ElementRange, DType]:
-        real = np.dtype(f"f{dtype.itemsize // 2}")
-        return ElementRange(span.seed, span.ranks, 2 * span.start, 2 * span.count), real
+    def elements(span: ElementRange, source: int, dtype: DType) -> Array:
+        pairs = ElementRange(span.seed, span.ranks, 2 * span.start, 2 * span.count)
+        return scheme(pairs, source, np.dtype(f"f{dtype.itemsize // 2}")).view(dtype)
 
-    def share(span: ElementRange, rank: int, dtype: DType) -> Array:
-        pairs, real = halves(span, dtype)
-        return scheme.share(pairs, rank, real).view(dtype)
-
-    def whole(span: ElementRange, dtype: DType) -> Array:
-        return scheme.whole(*halves(span, dtype)).view(dtype)
-
-    return Scheme(share, whole)
+    return elements
 
 
 _SUM = _group(_difference)
@@ -344,7 +316,6 @@ _BAND = _owner(np.bitwise_or, _as)
 _FLOAT_SUM = _parts(0, _keep)
 _FLOAT_PREMUL = _parts(PREMUL_FACTOR.bit_length() - 1, _premultiplied)
 _AVG = _parts(0, _averaged)
-_FLOAT_PROD = _product(_powers)
 
 _BOOL: dict[ReduceOp | str, Scheme] = {
     ReduceOp.SUM: _BOR,
@@ -368,7 +339,7 @@ _INTEGER: dict[ReduceOp | str, Scheme] = {
 }
 _FLOAT: dict[ReduceOp | str, Scheme] = {
     ReduceOp.SUM: _FLOAT_SUM,
-    ReduceOp.PROD: _FLOAT_PROD,
+    ReduceOp.PROD: _powers,
     ReduceOp.MAX: _MOST,
     ReduceOp.MIN: _LEAST,
     ReduceOp.AVG: _AVG,
@@ -376,7 +347,7 @@ _FLOAT: dict[ReduceOp | str, Scheme] = {
 }
 _COMPLEX: dict[ReduceOp | str, Scheme] = {
     ReduceOp.SUM: _in_parts(_FLOAT_SUM),
-    ReduceOp.PROD: _product(_complex_powers),
+    ReduceOp.PROD: _complex_powers,
     ReduceOp.AVG: _in_parts(_AVG),
     "premul_sum": _in_parts(_FLOAT_PREMUL),
 }

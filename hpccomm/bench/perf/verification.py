@@ -20,9 +20,6 @@ from hpccomm.reductions import Op, ReduceOp
 
 Array = NDArray[Any]
 
-REDUCED = -1
-"""As a segment's source: all ranks' contributions, reduced."""
-
 
 @dataclass(frozen=True, slots=True)
 class RankSlice:
@@ -31,7 +28,7 @@ class RankSlice:
     Attributes
     ----------
     source : int
-        The rank whose data it is, or `REDUCED`.
+        The rank whose data it is, or `patterns.REDUCED`.
     start : int
         Index of its first element in that rank's input, or in the reduction of all inputs.
     count : int
@@ -174,10 +171,7 @@ def _block(data: CheckedData, source: int, start: int, count: int) -> Array:
     if data.op is None:
         return patterns.moved(data.seed, source, start, count, data.dtype)
     span = ElementRange(data.seed, data.ranks, start, count)
-    scheme = patterns.scheme(data.op, data.dtype)
-    if source == REDUCED:
-        return scheme.whole(span, data.dtype)
-    return scheme.share(span, source, data.dtype)
+    return patterns.scheme(data.op, data.dtype)(span, source, data.dtype)
 
 
 def _differs(got: Array, expected: Array, *, reduced: bool) -> NDArray[np.bool_]:
