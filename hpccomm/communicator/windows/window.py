@@ -1,5 +1,6 @@
 """What users have of a window."""
 
+from collections import Counter
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -76,6 +77,9 @@ class Window:
         self._onesided = onesided
         self._exposure = exposure
         self._barrier = core.lanes.host.dispatch.decide(_BARRIER, AUTO, False).start
+        # Signals of this rank to itself, by index. As messages they would wait for the receive where
+        # an MPI library delivers no message of a rank to itself before (MPICH on one rank).
+        self._own_signals: Counter[int] = Counter()
         self._closed = False
         # Until it is closed a peer may reach its memory, whoever let go of it here.
         keep(self)
@@ -257,6 +261,9 @@ class Window:
             def steps() -> Steps:
                 yield from self._access.flush(*range(len(self.sizes)))
                 self._onesided.order()
+                if peer == self._rank:
+                    self._own_signals[tag] += 1
+                    return
                 yield from completed([self._onesided.signals.isend(_NOTHING, peer, tag)])
 
             self._issue("signal", 0, steps(), (), timeout)
@@ -286,7 +293,12 @@ class Window:
             peer, tag = self._signalled("src", src, index)
 
             def steps() -> Steps:
-                yield from completed([self._onesided.signals.irecv(_NOTHING, peer, tag)])
+                if peer == self._rank:
+                    while not self._own_signals[tag]:
+                        yield False
+                    self._own_signals[tag] -= 1
+                else:
+                    yield from completed([self._onesided.signals.irecv(_NOTHING, peer, tag)])
                 self._onesided.order()
 
             self._issue("wait_signal", 0, steps(), (), timeout)
