@@ -16,16 +16,20 @@ Launch = Callable[[int, int, int], None]
 this rank has none) and the stream's number. It does not block the host."""
 
 
-class Preparation(Protocol):
-    """What a call needs besides the library's first communicator."""
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What a call needs besides the library's first communicator.
 
-    def done(self) -> bool:
-        """Tell whether it is there. Local; the same on all ranks."""
-        ...
+    Attributes
+    ----------
+    done : callable
+        Whether it is there. Local; the same on all ranks.
+    make : callable
+        Makes it. Collective, in the order of calls; blocks; idempotent.
+    """
 
-    def make(self) -> None:
-        """Make it. Collective, in the order of calls; blocks; idempotent."""
-        ...
+    done: Callable[[], bool]
+    make: Callable[[], None]
 
 
 class Span(NamedTuple):

@@ -9,7 +9,7 @@ not take a core from it.
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from hpccomm.contracts.transport import Request, Steps
@@ -169,6 +169,22 @@ def completed(requests: list[Request]) -> Steps:
             yield len(requests) < before
     if lost:
         raise lost[0]
+
+
+def at_once(operations: Iterable[Steps]) -> Steps:
+    """Move several polled operations on at the same time, until all are done."""
+    under_way = list(operations)
+    while under_way:
+        moved = False
+        left = []
+        for steps in under_way:
+            step = next(steps, None)
+            if step is not None:
+                left.append(steps)
+            moved |= step is not False
+        under_way = left
+        if under_way:
+            yield moved
 
 
 def _left(requests: list[Request], lost: list[BufferMismatch]) -> list[Request]:

@@ -14,6 +14,7 @@ from hpccomm.backends.control import Control, Drive
 from hpccomm.backends.nccl.facts import named
 from hpccomm.contracts.transport import Steps
 from hpccomm.memory.cuda.library import cupy
+from hpccomm.runtime.waiting import at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,52 +129,37 @@ def agreed_setup(ranks: Ranks, name: str, work: Callable[[], Any]) -> tuple[Any,
 def _judging(ranks: Ranks, outcome: Callable[[], str | None], box: list[bytes]) -> Steps:
     """Rank 0's part: receive every rank's outcome, and send the common outcome as soon as it is known."""
     others = range(1, ranks.size)
-    inboxes: dict[int, list[bytes]] = {peer: [] for peer in others}
-    arriving = {peer: ranks.control.receive_steps(inboxes[peer], peer) for peer in others}
-    leaving: list[Steps] = []
-    failed: dict[int, str] = {}
-    pending = True  # this rank's own
-    while pending or arriving or leaving or not box:
-        moved = False
-        own = outcome() if pending else None
-        if own is not None:
-            pending, moved = False, True
-            if own:
-                failed[0] = own
-        for peer in list(arriving):
-            if _over(arriving[peer]):
-                del arriving[peer]
-                moved = True
-                if inboxes[peer][0]:
-                    failed[peer] = inboxes[peer][0].decode()
-        if not box and (failed or not (pending or arriving)):
-            box.append("; ".join(f"{named((r,))}: {why}" for r, why in failed.items()).encode())
-            leaving = [ranks.control.send_steps(box[0], peer) for peer in others]
-            pending = False
-        leaving = [steps for steps in leaving if not _over(steps)]
-        yield moved
+    outcomes: dict[int, str] = {}
+
+    def own() -> Steps:
+        while (mine := outcome()) is None:
+            if box:
+                return  # it failed elsewhere
+            yield False
+        outcomes[0] = mine
+
+    def hear(peer: int) -> Steps:
+        inbox: list[bytes] = []
+        yield from ranks.control.receive_steps(inbox, peer)
+        outcomes[peer] = inbox[0].decode()
+
+    def judge() -> Steps:
+        while len(outcomes) < ranks.size and not any(outcomes.values()):
+            yield False
+        failed = [f"{named((rank,))}: {why}" for rank, why in outcomes.items() if why]
+        box.append("; ".join(failed).encode())
+        yield from at_once(ranks.control.send_steps(box[0], peer) for peer in others)
+
+    return at_once([own(), *map(hear, others), judge()])
 
 
 def _judged(ranks: Ranks, outcome: Callable[[], str | None], box: list[bytes]) -> Steps:
     """Every other rank's part: send its outcome to rank 0, and receive the common outcome."""
-    arriving: Steps | None = ranks.control.receive_steps(box, 0)
-    leaving: Steps | None = None
-    said = False
-    while arriving is not None or leaving is not None or not said:
-        moved = False
-        if arriving is not None and _over(arriving):
-            arriving, moved = None, True
-        if not said:
-            own = outcome()
-            if own is None and box:
-                own = ""  # it failed elsewhere; rank 0 still waits for this message
-            if own is not None:
-                said, moved = True, True
-                leaving = ranks.control.send_steps(own.encode(), 0)
-        if leaving is not None and _over(leaving):
-            leaving = None
-        yield moved
 
+    def say() -> Steps:
+        # If it failed elsewhere, rank 0 still waits for this message.
+        while (mine := outcome()) is None and not box:
+            yield False
+        yield from ranks.control.send_steps((mine or "").encode(), 0)
 
-def _over(steps: Steps) -> bool:
-    return next(steps, None) is None
+    return at_once([ranks.control.receive_steps(box, 0), say()])

@@ -7,13 +7,13 @@ from typing import Any
 from hpccomm.backends.nccl import collectives, errors, variables
 from hpccomm.backends.nccl.agreed_setup import Ranks
 from hpccomm.backends.nccl.collectives import Bind
-from hpccomm.backends.nccl.communicators import ABORT_SECONDS, NATIVE, Communicators, Needs
+from hpccomm.backends.nccl.communicators import ABORT_SECONDS, NATIVE, Communicators
 from hpccomm.backends.nccl.facts import Facts
 from hpccomm.backends.nccl.group import NcclGroup
 from hpccomm.backends.nccl.memory import NEEDED, NcclMemory, Registry
 from hpccomm.backends.nccl.raw_communicator import RawCommunicator, shrunk
 from hpccomm.backends.nccl.reductions import INT8, Ability
-from hpccomm.contracts.device import DeviceNative, Launch, Piece
+from hpccomm.contracts.device import DeviceNative, Launch, Piece, Preparation
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import HpccommError
 from hpccomm.memory.cuda import users
@@ -80,10 +80,17 @@ class NcclBackend:
     def native(self, call: Signature, algorithm: str) -> DeviceNative:
         """Return NCCL's own call by one of `algorithms`. Local."""
         bind = collectives.bind(call, self.ability)
+        communicators = self._communicators
         if algorithm == NATIVE:
-            return DeviceNative(bind(self._communicators.native))
-        needs = Needs(self._communicators, algorithm, self._registry.register)
-        return DeviceNative(_later(bind, lambda: self._communicators[algorithm]), needs)
+            return DeviceNative(bind(communicators.native))
+
+        def make() -> None:
+            if algorithm not in communicators:
+                communicators.make(algorithm)
+                self._registry.register(communicators[algorithm])
+
+        needs = Preparation(lambda: algorithm in communicators, make)
+        return DeviceNative(_later(bind, lambda: communicators[algorithm]), needs)
 
     def exchange(self, receives: Sequence[Piece], sends: Sequence[Piece], stream: int) -> None:
         """Put messages on the stream that run at the same time. Never blocks the host."""

@@ -262,26 +262,3 @@ def _abort(communicator: Any) -> None:
 def _destroy(communicator: Any) -> None:
     communicator.destroy()
     let_go(communicator)
-
-
-class Needs:
-    """The communicator of a pinned algorithm, as something that a call needs."""
-
-    __slots__ = ("_algorithm", "_communicators", "_made")
-
-    def __init__(
-        self, communicators: Communicators, algorithm: str, made: Callable[[Any], None]
-    ) -> None:
-        self._communicators = communicators
-        self._algorithm = algorithm
-        self._made = made
-
-    def done(self) -> bool:
-        """Return whether it exists."""
-        return self._algorithm in self._communicators
-
-    def make(self) -> None:
-        """Make it. Collective; blocks."""
-        if not self.done():
-            self._communicators.make(self._algorithm)
-            self._made(self._communicators[self._algorithm])

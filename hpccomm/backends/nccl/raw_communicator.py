@@ -7,20 +7,9 @@ from typing import Any
 from hpccomm.backends.nccl import libnccl
 from hpccomm.errors import CommunicatorAborted
 
-_CALLS = {
-    "allReduce": "ncclAllReduce",
-    "reduce": "ncclReduce",
-    "broadcast": "ncclBroadcast",
-    "reduceScatter": "ncclReduceScatter",
-    "allGather": "ncclAllGather",
-    "send": "ncclSend",
-    "recv": "ncclRecv",
-}
-"""CuPy's names of the calls that go on a stream, and NCCL's."""
-
 
 class RawCommunicator:
-    """NCCL's communicator by its pointer, with the methods of CuPy's: those of `_CALLS` too.
+    """NCCL's communicator by its pointer, with the methods of CuPy's.
 
     It alone destroys the communicator; there is no destructor.
 
@@ -40,10 +29,14 @@ class RawCommunicator:
         self._library = libnccl.functions()
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Return the call of that name: NCCL's arguments in their order, but for the communicator."""
-        if name not in _CALLS:
+        """Return a call that goes on a stream, by CuPy's name: ``allReduce`` is ``ncclAllReduce``.
+
+        It takes NCCL's arguments in their order, but for the communicator.
+        """
+        known = f"nccl{name[:1].upper()}{name[1:]}"
+        if known not in libnccl.FUNCTIONS:
             raise AttributeError(name)
-        function, check = getattr(self._library, _CALLS[name]), libnccl.check
+        function, check = getattr(self._library, known), libnccl.check
 
         def call(*arguments: int) -> None:
             *first, stream = arguments

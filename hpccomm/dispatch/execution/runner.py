@@ -17,6 +17,7 @@ from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder
 from hpccomm.runtime.lifetime import keep
+from hpccomm.runtime.waiting import at_once
 
 FIRST_TAG = 2
 """Tag of the first channel of a communicator's first schedule. The control plane has those below."""
@@ -113,31 +114,10 @@ class Runner:
         channels = program.channels
         if len(channels) == 1:
             return self._channel(channels[0], tag, fold, buffers, EAGER_POLLS)
-        return self._at_once(channels, tag, fold, buffers)
-
-    def _at_once(
-        self,
-        channels: Sequence[tuple[LocalRound[Slice], ...]],
-        tag: int,
-        fold: Folder | None,
-        buffers: Buffers,
-    ) -> Steps:
-        """Move all channels on at the same time, until all are done."""
-        under_way = [
+        return at_once(
             self._channel(channel, tag + number, fold, buffers)
             for number, channel in enumerate(channels)
-        ]
-        while under_way:
-            moved = False
-            left = []
-            for channel in under_way:
-                step = next(channel, None)
-                if step is not None:
-                    left.append(channel)
-                moved |= step is not False
-            under_way = left
-            if under_way:
-                yield moved
+        )
 
     def _channel(
         self,
