@@ -119,7 +119,7 @@ class AlgorithmRunner:
                 builds[Reach.DIRECT] = found.direct
             return builds
         # What the ranks find out in the call may leave messages alone.
-        names = policy.applicable(call, native=False, shared=False, deterministic=deterministic)
+        names = policy.applicable(call, deterministic=deterministic)
         other = ALGORITHMS[call.collective][policy.fastest(call, names, self._network).algorithm]
         builds = {Reach.APART: by_messages(other, deterministic), Reach.DIRECT: found.build}
         if found.staged is not None:

@@ -81,7 +81,7 @@ class CudaAwareDispatch:
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
-        return self._schedules.applicable(call, deterministic)
+        return policy.applicable(call, deterministic=deterministic)
 
     def decide(self, call: Signature, algorithm: str | None, deterministic: bool) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.

@@ -8,13 +8,11 @@ import numpy as np
 
 from hpccomm.contracts.device import Begin, Begun
 from hpccomm.contracts.signature import Signature
-from hpccomm.dispatch import policy
 from hpccomm.dispatch.execution.enqueued import DeviceProgram
 from hpccomm.dispatch.execution.program import compiled
 from hpccomm.dispatch.one_rank import by_messages, lengths_of, nbytes_of, segment_elements
 from hpccomm.dtypes import FLOAT32, DType
-from hpccomm.memory.cuda import folding
-from hpccomm.memory.cuda.folding import DeviceFolder
+from hpccomm.memory.cuda.folding import DeviceElements, DeviceFolder
 from hpccomm.memory.cuda.memory import Scratch, copy
 from hpccomm.reductions import Op, PremulSum, ReduceOp, identity
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -81,10 +79,6 @@ class DeviceSchedules:
         self._device = device
         self._segment = segment or DEFAULT_SEGMENT
 
-    def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
-        """Return the names of the algorithms that carry out calls like `call`."""
-        return policy.applicable(call, native=False, shared=False, deterministic=deterministic)
-
     def planned(self, call: Signature, algorithm: str, deterministic: bool) -> Planned:
         """Return what carries out calls like `call`. Local.
 
@@ -93,7 +87,7 @@ class DeviceSchedules:
         call : Signature
             The call.
         algorithm : str
-            One of `applicable`.
+            One that applies.
         deterministic : bool
             Whether contributions are folded in rank order; then float32 and float64 come to the bits
             that they come to on the host.
@@ -133,11 +127,15 @@ class DeviceSchedules:
 
     def _folder(self, op: Op, dtype: DType) -> DeviceFolder:
         averaged = self._topology.size if op is ReduceOp.AVG else 0
-        return DeviceFolder(op, dtype, averaged, device=self._device, scratch=self.scratch)
+        return DeviceFolder(op, self._elements(dtype), averaged)
+
+    def _elements(self, dtype: DType) -> DeviceElements:
+        return DeviceElements(dtype, self._device, self.scratch)
 
     def beginning(self, call: Signature, wide: bool) -> Begin:
         """Return what multiplies contributions by the factor, and widens them, into scratch."""
-        op, dtype, device, scratch = call.op, call.dtype, self._device, self.scratch
+        op, dtype, scratch = call.op, call.dtype, self.scratch
+        elements = self._elements(dtype)
         sent, received = lengths_of(call, self._rank)
         neutral = None
         if call.exclusive and self._rank == 0:
@@ -152,24 +150,20 @@ class DeviceSchedules:
                 # Apart: the user's array stays as it is.
                 kept.append(scratch.empty(sent * dtype.itemsize, _BYTES))
                 product = kept[-1].data.ptr
-                folding.premultiply(
-                    op, send, product, sent, dtype=dtype, device=device, scratch=scratch
-                )
+                elements.premultiply(op, send, product, sent)
                 send = product
             result = recv
             if wide:
                 kept += [scratch.empty(count, FLOAT32) for count in (sent, received)]
                 given, result = (each.data.ptr for each in kept[-2:])
-                folding.to_float32(send, given, sent, dtype=dtype, device=device, scratch=scratch)
+                elements.to_float32(send, given, sent)
                 send = given
 
             def end() -> None:
                 if neutral is not None:
-                    folding.fill(recv, received, neutral, dtype=dtype, device=device)
+                    elements.fill(recv, received, neutral)
                 elif wide:
-                    folding.from_float32(
-                        result, recv, received, dtype=dtype, device=device, scratch=scratch
-                    )
+                    elements.from_float32(result, recv, received)
 
             return Begun(send, result, kept, end)
 

@@ -155,7 +155,7 @@ class NcclDispatch:
     def _names(
         self, call: Signature, pinned: tuple[str, ...], deterministic: bool
     ) -> tuple[str, ...]:
-        own = self._schedules.applicable(call, deterministic)
+        own = policy.applicable(call, deterministic=deterministic)
         return (*pinned, *(name for name in own if name not in pinned))
 
     def _choose(

@@ -7,7 +7,7 @@ before back to the device.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from hpccomm.contracts.collectives import NOBODY
 from hpccomm.contracts.device import DeviceRoute, Piece, message_name
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Request, Steps, Transport
+from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.parts import PART_BYTES, Part, Rows, parts
 from hpccomm.dispatch.route import Route
 from hpccomm.dispatch.send_order import SendOrder
@@ -38,18 +39,6 @@ SLOTS = 3
 """Parts that have memory at once: one on its way to the host, one communicated, one on its way back."""
 
 THROUGH_HOST = "through pinned host memory"
-
-
-class Hosts(Protocol):
-    """The way of host arrays."""
-
-    def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
-        """Return the names that ``algorithm=`` may take for calls like `call`."""
-        ...
-
-    def decide(self, call: Signature, algorithm: str | None, deterministic: bool) -> Route:
-        """Decide how calls like `call` are carried out. Local; the same on every rank."""
-        ...
 
 
 class Stage(NamedTuple):
@@ -124,7 +113,7 @@ class StagedDispatch:
 
     Parameters
     ----------
-    host : Hosts
+    host : HostDispatch
         The way of host arrays, between the same ranks.
     messages : Transport
         For the user's point-to-point calls, as those on host arrays.
@@ -142,7 +131,7 @@ class StagedDispatch:
 
     def __init__(
         self,
-        host: Hosts,
+        host: HostDispatch,
         messages: Transport,
         device: int,
         wire: Callable[[int], int],

@@ -6,7 +6,7 @@ import pytest
 
 from hpccomm import dtypes
 from hpccomm.errors import UsageError
-from hpccomm.memory.cuda.folding import DeviceFolder, fill, from_float32, premultiply, to_float32
+from hpccomm.memory.cuda.folding import DeviceElements, DeviceFolder
 from hpccomm.memory.cuda.memory import Scratch
 from hpccomm.memory.folding import Folder
 from hpccomm.memory.folding import premultiply as premultiply_on_host
@@ -53,7 +53,7 @@ def folded(op, dtype, contributions, average_over=0, target=None):
     """Return what a fold comes to; `target` is the number of the one that it overwrites."""
     sources = [to_device(x) for x in contributions]
     out = to_device(np.zeros_like(contributions[0])) if target is None else sources[target]
-    fold = DeviceFolder(op, dtype, average_over, device=0, scratch=Scratch())
+    fold = DeviceFolder(op, DeviceElements(dtype, 0, Scratch()), average_over)
     fold([x.data.ptr for x in sources], out.data.ptr, contributions[0].size)
     return to_host(out, dtype)
 
@@ -89,7 +89,7 @@ def test_any_contribution_may_be_the_target(dtype, number):
 def test_a_contribution_may_be_folded_with_itself():
     x = values(np.dtype(np.float64), 50, 1)
     device = to_device(x)
-    fold = DeviceFolder(ReduceOp.SUM, x.dtype, device=0, scratch=Scratch())
+    fold = DeviceFolder(ReduceOp.SUM, DeviceElements(x.dtype, 0, Scratch()))
     fold([device.data.ptr] * 2, device.data.ptr, x.size)
     assert same(to_host(device, x.dtype), x + x)
 
@@ -97,7 +97,7 @@ def test_a_contribution_may_be_folded_with_itself():
 def test_an_average_divides_only_what_is_final():
     x = np.full(8, 6, np.int32)
     device = to_device(x)
-    fold = DeviceFolder(ReduceOp.AVG, x.dtype, 3, device=0, scratch=Scratch())
+    fold = DeviceFolder(ReduceOp.AVG, DeviceElements(x.dtype, 0, Scratch()), 3)
     fold([device.data.ptr], device.data.ptr, x.size, False)
     assert (to_host(device, x.dtype) == 6).all()
     fold([device.data.ptr], device.data.ptr, x.size)
@@ -120,9 +120,8 @@ def test_trap_every_narrow_float_is_widened_and_rounded_as_on_the_host(dtype):
     bits = np.uint8 if dtype.itemsize == 1 else np.uint16
     every = np.arange(np.iinfo(bits).max + 1, dtype=np.uint32).astype(bits).view(dtype)
     wide, device = cupy.empty(every.size, np.float32), to_device(every)
-    scratch = Scratch()
-    also = {"dtype": dtype, "device": 0, "scratch": scratch}
-    to_float32(device.data.ptr, wide.data.ptr, every.size, **also)
+    elements = DeviceElements(dtype, 0, Scratch())
+    elements.to_float32(device.data.ptr, wide.data.ptr, every.size)
     assert same(wide.get(), every.astype(np.float32))
     # Below, at and above each tie of each of them: the lower half of float32's bits as it may be.
     upper = np.arange(1 << 16, dtype=np.uint32) << 16
@@ -131,7 +130,7 @@ def test_trap_every_narrow_float_is_widened_and_rounded_as_on_the_host(dtype):
         with np.errstate(over="ignore", invalid="ignore"):
             expected = floats.astype(dtype)
         source, target = to_device(floats), to_device(np.zeros_like(expected))
-        from_float32(source.data.ptr, target.data.ptr, floats.size, **also)
+        elements.from_float32(source.data.ptr, target.data.ptr, floats.size)
         assert same(to_host(target, dtype), expected)
 
 
@@ -142,8 +141,8 @@ def test_contributions_are_multiplied_as_on_the_host(dtype):
     expected = np.empty_like(x)
     premultiply_on_host(op, x, expected)
     source, target = to_device(x), to_device(np.zeros_like(x))
-    also = {"dtype": dtype, "device": 0, "scratch": Scratch()}
-    premultiply(op, source.data.ptr, target.data.ptr, x.size, **also)
+    elements = DeviceElements(dtype, 0, Scratch())
+    elements.premultiply(op, source.data.ptr, target.data.ptr, x.size)
     assert same(to_host(target, dtype), expected)
     assert same(to_host(source, dtype), x)
 
@@ -152,7 +151,7 @@ def test_contributions_are_multiplied_as_on_the_host(dtype):
 def test_memory_is_filled_with_an_identity_element(dtype):
     op = ReduceOp.PROD if dtypes.is_complex(dtype) else ReduceOp.MAX
     target = to_device(np.zeros(9, dtype))
-    fill(target.data.ptr, 9, identity(op, dtype), dtype, 0)
+    DeviceElements(dtype, 0, Scratch()).fill(target.data.ptr, 9, identity(op, dtype))
     assert same(to_host(target, dtype), np.full(9, identity(op, dtype), dtype))
 
 
@@ -174,4 +173,4 @@ def test_a_users_function_is_given_device_arrays():
 )
 def test_a_function_that_does_not_take_device_arrays_is_refused_beforehand(op, words):
     with pytest.raises(UsageError, match=words):
-        DeviceFolder(op, np.dtype(np.float32), device=0, scratch=Scratch())
+        DeviceFolder(op, DeviceElements(np.dtype(np.float32), 0, Scratch()))

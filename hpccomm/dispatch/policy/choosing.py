@@ -42,7 +42,7 @@ class Decision(NamedTuple):
 
 
 def applicable(
-    call: Signature, *, native: bool, shared: bool, deterministic: bool
+    call: Signature, *, native: bool = False, shared: bool = False, deterministic: bool
 ) -> tuple[str, ...]:
     """Return the names that ``algorithm=`` may take for this call.
 

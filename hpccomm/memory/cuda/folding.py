@@ -7,6 +7,7 @@ All work goes to CuPy's current stream, and nothing blocks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,93 @@ Combine = Callable[[Any, Any, Any], object]
 """``combine(a, b, out)``."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceElements:
+    """What can be done to elements of one dtype in device memory, given their addresses.
+
+    Attributes
+    ----------
+    dtype : dtype
+        Of the elements.
+    device : int
+        CUDA device of all arrays.
+    scratch : Scratch
+        Source of temporary memory.
+    """
+
+    dtype: DType
+    device: int
+    scratch: Scratch
+
+    def at(self, pointer: int, count: int) -> Any:
+        """Return a CuPy array over elements, in the dtype in which CuPy gets them."""
+        return wrapped(pointer, count, carrier(self.dtype), self.device)
+
+    def fill(self, target: int, count: int, value: Any) -> None:
+        """Write `value`, an element of the dtype, to `count` places from `target` on."""
+        if count:
+            seen = carrier(self.dtype)
+            self.at(target, count).fill(np.array(value, self.dtype).view(seen)[()])
+
+    def premultiply(self, op: PremulSum, source: int, target: int, count: int) -> None:
+        """Write the elements at `source` times the factor to `target`, which may be `source`."""
+        module, dtype = cupy(), self.dtype
+        if not dtypes.is_narrow(dtype):
+            data = self.at(source, count)
+            out = data if target == source else self.at(target, count)
+            module.multiply(data, dtype.type(op.factor), out=out)
+            return
+        factor, empty = np.float32(op.factor.real), self.scratch.empty
+        for start, some in _blocks(count):
+            offset = start * dtype.itemsize
+            wide = empty(some, FLOAT32)
+            widen(self.at(source + offset, some), dtype, wide, empty)
+            module.multiply(wide, factor, out=wide)
+            narrow(wide, self.at(target + offset, some), dtype, empty)
+
+    def to_float32(self, source: int, target: int, count: int) -> None:
+        """Write elements of a narrow float at `source` as float32 to `target`, apart from it."""
+        for elements, wide in self._with_float32(source, target, count):
+            widen(elements, self.dtype, wide, self.scratch.empty)
+
+    def from_float32(self, source: int, target: int, count: int) -> None:
+        """Round float32 at `source`, which is overwritten, to elements of a narrow float at `target`."""
+        for elements, wide in self._with_float32(target, source, count):
+            narrow(wide, elements, self.dtype, self.scratch.empty)
+
+    def _with_float32(self, pointer: int, wide: int, count: int) -> Iterator[tuple[Any, Any]]:
+        """Return each block of elements at `pointer`, and that of as many float32 at `wide`."""
+        for start, some in _blocks(count):
+            yield (
+                self.at(pointer + start * self.dtype.itemsize, some),
+                wrapped(wide + start * FLOAT32.itemsize, some, FLOAT32, self.device),
+            )
+
+    def divide(self, total: Any, contributions: int) -> None:
+        """Divide sums by the number of contributions, in place; integers towards zero."""
+        module, dtype = cupy(), self.dtype
+        if not dtypes.is_integer(dtype):
+            part = np.empty(0, dtype).real.dtype
+            # Parts of complex numbers apart: a complex divisor has its own rounding.
+            parts = total.size * (dtype.itemsize // part.itemsize)
+            sums = total if part == dtype else wrapped(total.data.ptr, parts, part, self.device)
+            module.true_divide(sums, part.type(contributions), out=sums)
+            return
+        # In 64 bits, because the divisor must not wrap: 200 ranks do not fit int8. CuPy's fmod uses
+        # doubles, which do not hold all 64-bit integers.
+        wide = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
+        sums = self.scratch.empty(total.size, wide)
+        module.copyto(sums, total)
+        if dtype.kind == "i":
+            # The division rounds towards minus infinity, so negative sums are raised beforehand.
+            raised = self.scratch.empty(total.size, wide)
+            module.right_shift(sums, wide.type(63), out=raised)
+            module.bitwise_and(raised, wide.type(contributions - 1), out=raised)
+            module.add(sums, raised, out=sums)
+        module.floor_divide(sums, wide.type(contributions), out=sums)
+        module.copyto(total, sums, casting="unsafe")
+
+
 class DeviceFolder:
     """Folds contributions in their order.
 
@@ -36,14 +124,10 @@ class DeviceFolder:
     ----------
     op : ReduceOp, PremulSum or callable
         The reduction, as for `hpccomm.memory.folding.Folder`. A callable gets CuPy arrays.
-    dtype : dtype
-        Of contributions and results.
+    elements : DeviceElements
+        Contributions and results.
     average_over : int
         If not 0, the divisor of a final sum, before it is rounded to the dtype.
-    device : int
-        CUDA device of all arrays.
-    scratch : Scratch
-        Source of temporary memory.
 
     Raises
     ------
@@ -51,21 +135,18 @@ class DeviceFolder:
         If `op` is a callable that is no elementwise function of two CuPy arrays of this dtype.
     """
 
-    __slots__ = ("_average_over", "_combine", "_device", "_dtype", "_scratch", "_seen", "_wide")
+    __slots__ = ("_average_over", "_combine", "_elements", "_seen", "_wide")
 
-    def __init__(
-        self, op: Op, dtype: DType, average_over: int = 0, *, device: int, scratch: Scratch
-    ) -> None:
-        named = isinstance(op, ReduceOp | PremulSum)
-        self._dtype = dtype
-        self._wide = accumulator(op, dtype)
-        self._seen = carrier(dtype) if named else dtype
-        self._combine = _named(op) if isinstance(op, ReduceOp | PremulSum) else _users(op)
-        if not named:
-            _try(op, self._combine, dtype, device)
+    def __init__(self, op: Op, elements: DeviceElements, average_over: int = 0) -> None:
+        dtype = elements.dtype
+        self._elements = elements
+        self._wide = replace(elements, dtype=accumulator(op, dtype))
         self._average_over = average_over
-        self._device = device
-        self._scratch = scratch
+        if isinstance(op, ReduceOp | PremulSum):
+            self._seen, self._combine = carrier(dtype), _named(op)
+        else:
+            self._seen, self._combine = dtype, _users(op)
+            _try(op, self._combine, dtype, elements.device)
 
     def __call__(self, sources: Sequence[int], target: int, count: int, final: bool = True) -> None:
         """Fold `sources` into `target`.
@@ -82,119 +163,51 @@ class DeviceFolder:
             Whether this is the last fold, so that an average divides.
         """
         average = self._average_over if final else 0
-        itemsize = self._dtype.itemsize
-        whole = self._wide == self._dtype and not (average and dtypes.is_integer(self._dtype))
+        dtype, device = self._elements.dtype, self._elements.device
+        exact = self._wide.dtype == dtype
+        fold = self._exactly if exact else self._widened
+        whole = exact and not (average and dtypes.is_integer(dtype))
         for start, some in _blocks(count, count if whole else BLOCK):
             # One array object per place. CuPy treats two objects as arrays that overlap.
             at = {
-                pointer: wrapped(pointer + start * itemsize, some, self._seen, self._device)
+                pointer: wrapped(pointer + start * dtype.itemsize, some, self._seen, device)
                 for pointer in {*sources, target}
             }
-            self._fold([at[source] for source in sources], at[target], average)
+            fold([at[source] for source in sources], at[target], average)
 
-    def _fold(self, sources: list[Any], out: Any, average: int) -> None:
-        if self._wide != self._dtype:
-            self._widened(sources, out, average)
-            return
+    def _exactly(self, sources: list[Any], out: Any, average: int) -> None:
         left, *rest = sources
         between = None
         for number, source in enumerate(rest, 1):
             into = out
             if any(later is out for later in rest[number:]):  # a later step reads it
                 if between is None:
-                    between = self._scratch.empty(out.size, self._dtype)
+                    between = self._elements.scratch.empty(out.size, self._elements.dtype)
                 into = between
             self._combine(left, source, into)
             left = into
         if left is not out:
             cupy().copyto(out, left)
         if average:
-            _divide(out, average, self._dtype, self._device, self._scratch)
+            self._elements.divide(out, average)
 
     def _widened(self, sources: list[Any], out: Any, average: int) -> None:
         """Fold in float32, and round once."""
-        empty = self._scratch.empty
+        empty, dtype = self._elements.scratch.empty, self._elements.dtype
         total = empty(out.size, FLOAT32)
-        widen(sources[0], self._dtype, total, empty)
+        widen(sources[0], dtype, total, empty)
         other = empty(out.size, FLOAT32) if len(sources) > 1 else None
         for source in sources[1:]:
-            widen(source, self._dtype, other, empty)
+            widen(source, dtype, other, empty)
             self._combine(total, other, total)
         if average:
-            _divide(total, average, FLOAT32, self._device, self._scratch)
-        narrow(total, out, self._dtype, empty)
-
-
-def premultiply(
-    op: PremulSum,
-    source: int,
-    target: int,
-    count: int,
-    *,
-    dtype: DType,
-    device: int,
-    scratch: Scratch,
-) -> None:
-    """Write the elements at `source` times the factor to `target`, which may be `source`.
-
-    Parameters are those of `DeviceFolder`.
-    """
-    module = cupy()
-    if not dtypes.is_narrow(dtype):
-        data = wrapped(source, count, dtype, device)
-        out = data if target == source else wrapped(target, count, dtype, device)
-        module.multiply(data, dtype.type(op.factor), out=out)
-        return
-    factor = np.float32(op.factor.real)
-    for start, some in _blocks(count):
-        offset = start * dtype.itemsize
-        wide = scratch.empty(some, FLOAT32)
-        widen(_elements(source + offset, some, dtype, device), dtype, wide, scratch.empty)
-        module.multiply(wide, factor, out=wide)
-        narrow(wide, _elements(target + offset, some, dtype, device), dtype, scratch.empty)
-
-
-def to_float32(
-    source: int, target: int, count: int, *, dtype: DType, device: int, scratch: Scratch
-) -> None:
-    """Write elements of a narrow float at `source` as float32 to `target`, apart from it."""
-    for elements, wide in _with_float32(source, target, count, dtype, device):
-        widen(elements, dtype, wide, scratch.empty)
-
-
-def from_float32(
-    source: int, target: int, count: int, *, dtype: DType, device: int, scratch: Scratch
-) -> None:
-    """Round float32 at `source`, which is overwritten, to elements of a narrow float at `target`."""
-    for elements, wide in _with_float32(target, source, count, dtype, device):
-        narrow(wide, elements, dtype, scratch.empty)
-
-
-def _with_float32(
-    pointer: int, wide: int, count: int, dtype: DType, device: int
-) -> Iterator[tuple[Any, Any]]:
-    """Return each block of elements at `pointer`, and that of as many float32 at `wide`."""
-    for start, some in _blocks(count):
-        yield (
-            _elements(pointer + start * dtype.itemsize, some, dtype, device),
-            wrapped(wide + start * FLOAT32.itemsize, some, FLOAT32, device),
-        )
+            self._wide.divide(total, average)
+        narrow(total, out, dtype, empty)
 
 
 def _blocks(count: int, step: int = BLOCK) -> Iterator[tuple[int, int]]:
     """Return the start and the length of each block of at most `step` elements."""
     return ((start, min(step, count - start)) for start in range(0, count, max(step, 1)))
-
-
-def fill(target: int, count: int, value: Any, dtype: DType, device: int) -> None:
-    """Write `value`, an element of `dtype`, to `count` places from `target` on."""
-    seen = carrier(dtype)
-    if count:
-        wrapped(target, count, seen, device).fill(np.array(value, dtype).view(seen)[()])
-
-
-def _elements(pointer: int, count: int, dtype: DType, device: int) -> Any:
-    return wrapped(pointer, count, carrier(dtype), device)
 
 
 def _named(op: ReduceOp | PremulSum) -> Combine:
@@ -252,28 +265,3 @@ def _try(op: Op, combine: Combine, dtype: DType, device: int) -> None:
             combine(a, b, out)
             if any((x.get() != y).any() for x, y in zip(arrays, given, strict=True)):
                 raise writes(op)
-
-
-def _divide(total: Any, contributions: int, dtype: DType, device: int, scratch: Scratch) -> None:
-    """Divide sums by the number of contributions, in place; integers towards zero."""
-    module = cupy()
-    if not dtypes.is_integer(dtype):
-        part = np.empty(0, dtype).real.dtype
-        # Parts of complex numbers apart: a complex divisor has its own rounding.
-        parts = total.size * (dtype.itemsize // part.itemsize)
-        sums = total if part == dtype else wrapped(total.data.ptr, parts, part, device)
-        module.true_divide(sums, part.type(contributions), out=sums)
-        return
-    # In 64 bits, because the divisor must not wrap: 200 ranks do not fit int8. CuPy's fmod uses doubles,
-    # which do not hold all 64-bit integers.
-    wide = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
-    sums = scratch.empty(total.size, wide)
-    module.copyto(sums, total)
-    if dtype.kind == "i":
-        # The division rounds towards minus infinity, so negative sums are raised beforehand.
-        raised = scratch.empty(total.size, wide)
-        module.right_shift(sums, wide.type(63), out=raised)
-        module.bitwise_and(raised, wide.type(contributions - 1), out=raised)
-        module.add(sums, raised, out=sums)
-    module.floor_divide(sums, wide.type(contributions), out=sums)
-    module.copyto(total, sums, casting="unsafe")
