@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from hpccomm.errors import CommunicationError, PeerLost
+from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.shared import libc
-from hpccomm.memory.shared.pages import Bounce, PeerPages, RemoteMemory
+from hpccomm.memory.shared.pages import PeerPages, RemoteMemory
 from hpccomm.memory.shared.peers import PeerSegments
 from hpccomm.memory.shared.probe import Findings, Offer, agreed, offer, tried
 
@@ -83,7 +84,7 @@ def other() -> Iterator[Other]:
 @pytest.fixture
 def pages(other: Other) -> PeerPages:
     door, dtype = RemoteMemory(other.pid, 1), np.dtype(np.float32)
-    return PeerPages(door, Bounce(), other.at, ELEMENTS, dtype)
+    return PeerPages(door, ScratchBuffer(), other.at, ELEMENTS, dtype)
 
 
 @pytest.mark.parametrize("most", [None, 4097], ids=["at once", "in parts"])
@@ -137,7 +138,7 @@ def test_a_process_that_ended_is_a_lost_peer(other, pages) -> None:
 
 def test_memory_that_is_not_there_is_an_error(other) -> None:
     page = libc.PAGE
-    anywhere = PeerPages(RemoteMemory(other.pid, 3), Bounce(), page, 8, np.dtype(np.int64))
+    anywhere = PeerPages(RemoteMemory(other.pid, 3), ScratchBuffer(), page, 8, np.dtype(np.int64))
     with pytest.raises(CommunicationError, match="memory of rank 3 cannot be reached: Bad address"):
         anywhere[0:8]
 

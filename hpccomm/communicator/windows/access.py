@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.transport import Pages, Steps
 from hpccomm.contracts.window import OneSided
-from hpccomm.dispatch.execution import ScratchBuffer
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder, premultiply
+from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.views import as_bytes
 from hpccomm.reductions import Op, PremulSum, ReduceOp
 from hpccomm.runtime.waiting import completed

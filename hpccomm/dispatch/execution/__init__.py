@@ -7,7 +7,6 @@ itself, since it needs CUDA.
 
 from hpccomm.dispatch.execution.program import Program, compiled
 from hpccomm.dispatch.execution.runner import Runner
-from hpccomm.dispatch.execution.scratch import ScratchBuffer
 from hpccomm.dispatch.execution.variants import Variants
 
-__all__ = ["Program", "Runner", "ScratchBuffer", "Variants", "compiled"]
+__all__ = ["Program", "Runner", "Variants", "compiled"]

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.transport import Exposure, Pages
 from hpccomm.dispatch.execution.program import OWN, Slice, Step
-from hpccomm.dispatch.execution.scratch import ScratchBuffer
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder
+from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.views import address
 
 Array = NDArray[Any]

@@ -11,11 +11,11 @@ from hpccomm.contracts.backend import Buffer
 from hpccomm.contracts.transport import CALLS, CHANNELS, Reach, Request, Steps, Transport
 from hpccomm.dispatch.execution.program import LocalRound, Program, Slice
 from hpccomm.dispatch.execution.reached import Reached, copy
-from hpccomm.dispatch.execution.scratch import ScratchBuffer
 from hpccomm.dispatch.execution.suspects import NONE, PATIENT_POLLS, suspected
 from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder
+from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.runtime.lifetime import keep
 from hpccomm.runtime.waiting import at_once
 

@@ -3,6 +3,7 @@
 import errno
 import logging
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 from hpccomm.contracts.transport import Pages, Reach, Record
 from hpccomm.dtypes import DType
 from hpccomm.errors import CommunicationError
-from hpccomm.memory.shared.pages import Bounce, PeerPages, RemoteMemory, ended
+from hpccomm.memory.scratch import ScratchBuffer
+from hpccomm.memory.shared.heap import Heap
+from hpccomm.memory.shared.pages import PeerPages, RemoteMemory, ended
 from hpccomm.memory.shared.process import process_memory
 from hpccomm.memory.views import address
 
@@ -41,8 +44,8 @@ class _Sight:
 
     __slots__ = ("mapped", "places", "staged", "views")
 
-    def __init__(self, record: Record) -> None:
-        numbers = record.tolist()
+    def __init__(self, record: bytes) -> None:
+        numbers = np.frombuffer(record, np.int64).tolist()
         self.places = [tuple(numbers[1 + PLACE * i :][:PLACE]) for i in range(BUFFERS)]
         self.mapped = all(key >= 0 or not nbytes for _, key, _, nbytes in self.places[:SCRATCH])
         self.staged = self.places[SCRATCH][1] >= 0
@@ -52,23 +55,13 @@ class _Sight:
 class _Peer:
     """One rank of the node; it may be this one."""
 
-    __slots__ = ("door", "pid", "rank", "sights")
+    __slots__ = ("door", "pid", "see")
 
     def __init__(self, rank: int, pid: int) -> None:
-        self.rank = rank
         self.pid = pid
         self.door = RemoteMemory(pid, rank)
-        self.sights: dict[bytes, _Sight] = {}
-
-    def see(self, record: Record) -> _Sight:
-        """Return the content of a record. Loops send the same records again."""
-        content = record.tobytes()
-        sight = self.sights.get(content)
-        if sight is None:
-            if len(self.sights) >= KEPT:
-                self.sights.clear()
-            sight = self.sights[content] = _Sight(record)
-        return sight
+        # Loops send the same records again.
+        self.see = lru_cache(KEPT)(_Sight)
 
 
 class NodeMemory:
@@ -105,8 +98,8 @@ class NodeMemory:
         self._fullest = fullest
         self._peers = {peer: _Peer(peer, pid) for peer, pid in pids.items()}
         self._heap, self._leases, self._segments = process_memory()
-        self._bounce = Bounce()
-        self._records: dict[tuple[int, ...], Record] = {}
+        self._bounce = ScratchBuffer()
+        self._record = lru_cache(KEPT)(partial(_record, self._heap))
         self._told = False
 
     def group(self, ranks: Sequence[int], rank: int) -> "NodeMemory":
@@ -142,22 +135,7 @@ class NodeMemory:
         key: list[int] = [fingerprint, self._heap.segments]
         for data in held:
             key += (address(data), data.nbytes)
-        record = self._records.get(tuple(key))
-        if record is None:
-            if len(self._records) >= KEPT:
-                self._records.clear()
-            places = [self._place(data) for data in held]
-            places += [_NOWHERE] * (BUFFERS - len(places))
-            numbers = [fingerprint, *(number for place in places for number in place)]
-            record = self._records[tuple(key)] = np.array(numbers, np.int64)
-        return NodeExposure(self, buffers, record, lease, plain)
-
-    def _place(self, data: Array) -> tuple[int, int, int, int]:
-        at, nbytes = address(data), data.nbytes
-        segment = self._heap.where(at) if nbytes else None
-        if segment is None:
-            return at, -1, 0, nbytes
-        return at, segment.key, at - segment.at, nbytes
+        return NodeExposure(self, buffers, self._record(*key), lease, plain)
 
     def _lease(self, nbytes: int, room: int) -> NDArray[np.uint8] | None:
         why = f"all calls of this process together may use {room} bytes"
@@ -172,7 +150,7 @@ class NodeMemory:
 
     def see(self, peer: int, record: Record) -> _Sight:
         """Return the content of a peer's record."""
-        return self._peers[peer].see(record)
+        return self._peers[peer].see(record.tobytes())
 
     def view(self, peer: int, place: tuple[int, ...], dtype: DType, plain: bool) -> Array | Pages:
         """Return a peer's buffer.
@@ -215,6 +193,20 @@ class NodeMemory:
     def end(self, lease: NDArray[np.uint8]) -> None:
         """Take back the scratch of a call."""
         self._leases.give(lease)
+
+
+def _record(heap: Heap, fingerprint: int, _segments: int, *buffers: int) -> Record:
+    """Return the record of buffers, given the address and the bytes of each one after the other.
+
+    Where they lie may change with the number of segments.
+    """
+    numbers = [fingerprint]
+    for at, nbytes in zip(buffers[::2], buffers[1::2], strict=True):
+        segment = heap.where(at) if nbytes else None
+        inside = (-1, 0) if segment is None else (segment.key, at - segment.at)
+        numbers += (at, *inside, nbytes)
+    lacking = BUFFERS - len(buffers) // 2
+    return np.array(numbers + [*_NOWHERE] * lacking, np.int64)
 
 
 class NodeExposure:

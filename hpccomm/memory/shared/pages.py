@@ -5,16 +5,13 @@ import errno
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.dtypes import DType
 from hpccomm.errors import CommunicationError, PeerLost
+from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.shared import libc
 from hpccomm.memory.views import address
-
-BLOCK = 512 << 10
-"""Bytes that are usually read at once."""
 
 
 class RemoteMemory:
@@ -91,22 +88,6 @@ def ended(rank: int) -> PeerLost:
     return PeerLost(f"the process of rank {rank} has ended", ranks=(rank,))
 
 
-class Bounce:
-    """Memory into which blocks of peers' pages are read."""
-
-    __slots__ = ("_bytes",)
-
-    def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
-
-    def take(self, count: int, dtype: DType) -> NDArray[Any]:
-        """Return `count` elements; the next call returns the same memory."""
-        nbytes = count * dtype.itemsize
-        if nbytes > self._bytes.size:
-            self._bytes = np.empty(max(nbytes, BLOCK), np.uint8)
-        return self._bytes[:nbytes].view(dtype)
-
-
 class PeerPages:
     """A peer's array: `Pages` of the contracts.
 
@@ -114,7 +95,7 @@ class PeerPages:
     ----------
     door : RemoteMemory
         Memory of the peer.
-    bounce : Bounce
+    bounce : ScratchBuffer
         Memory for single blocks.
     at : int
         The array's address in the peer's process.
@@ -127,7 +108,7 @@ class PeerPages:
     __slots__ = ("_at", "_bounce", "_door", "_dtype", "size")
 
     def __init__(
-        self, door: RemoteMemory, bounce: Bounce, at: int, size: int, dtype: DType
+        self, door: RemoteMemory, bounce: ScratchBuffer, at: int, size: int, dtype: DType
     ) -> None:
         self._door = door
         self._bounce = bounce

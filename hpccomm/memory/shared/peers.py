@@ -39,13 +39,11 @@ class PeerSegments:
         OSError
             If it cannot be mapped.
         """
-        found = self._mapped.get((pid, key))
-        if found is None:
-            with self._lock:
-                found = self._mapped.get((pid, key))
-                if found is None:
-                    found = self._mapped[pid, key] = _map(pid, key)
-        return found
+        with self._lock:
+            found = self._mapped.get((pid, key))
+            if found is None:
+                found = self._mapped[pid, key] = _map(pid, key)
+            return found
 
 
 def _map(pid: int, key: int) -> NDArray[np.uint8]:
