@@ -345,17 +345,15 @@ class Collectives(Face):
             If the call fails or its deadline passes, as it does if lists are not symmetric. `plan` finds
             that before, and raises `RankMismatch` on every rank.
         """
-        lists = self._engine.counts.peer_lists(
+        return self._engine.listed(
             "neighbor_all_to_all",
             x,
             out,
-            peers,
-            send_counts,
-            recv_counts,
+            async_op,
             timeout,
             algorithm,
             stream,
-        )
-        return self._engine.collective(
-            "neighbor_all_to_all", x, out, async_op, timeout, algorithm, stream, lists=lists
+            send_counts,
+            recv_counts,
+            peers,
         )

@@ -58,11 +58,8 @@ class Uneven(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        lists = self._engine.counts.row_counts(
-            "all_gather_v", x, out, counts, timeout, algorithm, stream
-        )
-        return self._engine.collective(
-            "all_gather_v", x, out, async_op, timeout, algorithm, stream, lists=lists
+        return self._engine.listed(
+            "all_gather_v", x, out, async_op, timeout, algorithm, stream, counts
         )
 
     def reduce_scatter_v(
@@ -115,8 +112,7 @@ class Uneven(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        lists = self._engine.counts.listed("counts", counts)
-        return self._engine.collective(
+        return self._engine.listed(
             "reduce_scatter_v",
             x,
             out,
@@ -124,9 +120,9 @@ class Uneven(Face):
             timeout,
             algorithm,
             stream,
-            op,
-            deterministic,
-            lists=lists,
+            counts,
+            op=op,
+            deterministic=deterministic,
         )
 
     def all_to_all_v(
@@ -176,12 +172,8 @@ class Uneven(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        outgoing = self._engine.counts.listed("send_counts", send_counts)
-        lists = self._engine.counts.pair_counts(
-            "all_to_all_v", x, out, outgoing, recv_counts, timeout, algorithm, stream
-        )
-        return self._engine.collective(
-            "all_to_all_v", x, out, async_op, timeout, algorithm, stream, lists=lists
+        return self._engine.listed(
+            "all_to_all_v", x, out, async_op, timeout, algorithm, stream, send_counts, recv_counts
         )
 
     def gather_v(
@@ -230,11 +222,8 @@ class Uneven(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        lists = self._engine.counts.row_counts(
-            "gather_v", x, out, counts, timeout, algorithm, stream, root
-        )
-        return self._engine.collective(
-            "gather_v", x, out, async_op, timeout, algorithm, stream, root=root, lists=lists
+        return self._engine.listed(
+            "gather_v", x, out, async_op, timeout, algorithm, stream, counts, root=root
         )
 
     def scatter_v(
@@ -285,7 +274,6 @@ class Uneven(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        lists = self._engine.counts.wanted_counts(x, out, root, counts, timeout, algorithm, stream)
-        return self._engine.collective(
-            "scatter_v", x, out, async_op, timeout, algorithm, stream, root=root, lists=lists
+        return self._engine.listed(
+            "scatter_v", x, out, async_op, timeout, algorithm, stream, counts, root=root
         )

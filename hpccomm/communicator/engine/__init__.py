@@ -1,7 +1,7 @@
 """What works behind a `Communicator`, put together of parts.
 
-- `messages`, `objects`, `counts`, `allocation`, `group_calls`: point-to-point calls; objects; the exchange
-  of counts; registered memory; groups, and the end.
+- `messages`, `objects`, `counts`, `allocation`, `group_calls`: point-to-point calls; objects; calls that list
+  counts; registered memory; groups, and the end.
 
 What all of them share is in `hpccomm.communicator.core`, which carries the collective calls out.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.engine.allocation import Allocator
-from hpccomm.communicator.engine.counts import CountExchange
+from hpccomm.communicator.engine.counts import ListedCalls
 from hpccomm.communicator.engine.group_calls import GroupCalls, Make
 from hpccomm.communicator.engine.messages import MessageCalls
 from hpccomm.communicator.engine.objects import ObjectCalls
@@ -37,13 +37,15 @@ class Engine:
     Attributes
     ----------
     collective : callable
-        `Core.collective`: every collective call on arrays.
+        `Core.collective`: every collective call on arrays that lists nothing.
+    listed : callable
+        `ListedCalls.collective`: those that list counts or peers.
     """
 
     def __init__(self, core: Core, node_comm: "Communicator | None", make: Make) -> None:
         self.core = core
         self.collective = core.collective
-        self.counts = CountExchange(core)
+        self.listed = ListedCalls(core).collective
         self.messages = MessageCalls(core)
         self.objects = ObjectCalls(core)
         self.windows = WindowMaker(core)

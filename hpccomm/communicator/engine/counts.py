@@ -1,126 +1,123 @@
-"""Counts that the user left out are exchanged.
+"""Calls whose counts are listed. Counts that the user left out are exchanged first.
 
 Whatever is wrong with this rank's arguments must be found before the exchange: afterwards the other
 ranks would wait for it.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpccomm.communicator.core import Core
-from hpccomm.communicator.resolving import Lists, check_counts, check_peers, row_shape
-from hpccomm.contracts.collectives import CALLS
+from hpccomm.communicator.resolving import NO_LISTS, Lists, check_counts, check_peers, row_shape
+from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, view
 from hpccomm.topology import check_rank
 
 
-class CountExchange:
-    """Finds the counts of the uneven calls, as the user gave them or by an exchange."""
+class Unlisted(NamedTuple):
+    """The arguments of a call whose counts are not all listed, as far as its exchange needs them."""
+
+    name: str
+    x: Any
+    out: Any
+    timeout: float | None
+    algorithm: str | None
+    stream: object
+    root: Any
+
+
+class ListedCalls:
+    """Carries out the calls that list counts or peers."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def listed(self, name: str, counts: Any) -> Lists:
-        """Return counts that the user must give.
+    def collective(
+        self,
+        name: str,
+        x: Any,
+        out: Any,
+        async_op: bool,
+        timeout: float | None,
+        algorithm: str | None,
+        stream: object,
+        counts: Any,
+        recv_counts: Any = None,
+        peers: Any = None,
+        *,
+        op: Any = None,
+        deterministic: bool = False,
+        root: Any = None,
+    ) -> Any:
+        """Carry out one call. Parameters are those of the call of that name.
+
+        `counts` is what some calls name ``send_counts``.
 
         Raises
         ------
         UsageError
-            If they are not one number of rows for each rank.
+            If a list does not fit, or must be there and is not.
         """
-        return Lists(check_counts(name, counts, self._core.backend.size))
+        core, what = self._core, CALLS[name]
+        if what.individual:
+            lists = _pairs(what, core.backend.size, counts, recv_counts, peers)
+            complete = counts is None or recv_counts is not None
+        else:
+            complete = counts is not None or what.reduces
+            lists = (
+                Lists(check_counts("counts", counts, core.backend.size)) if complete else NO_LISTS
+            )
+        if not complete:
+            lists = self._completed(Unlisted(name, x, out, timeout, algorithm, stream, root), lists)
+        return core.collective(
+            name,
+            x,
+            out,
+            async_op,
+            timeout,
+            algorithm,
+            stream,
+            op,
+            deterministic,
+            root=root,
+            lists=lists,
+        )
 
-    def row_counts(
-        self,
-        name: str,
-        x: Any,
-        out: Any,
-        counts: Any,
-        timeout: float | None,
-        algorithm: str | None,
-        stream: object,
-        root: Any = None,
-    ) -> Lists:
-        """Return `counts`, or each rank's number of rows of x."""
-        size = self._core.backend.size
-        if counts is not None:
-            return self.listed("counts", counts)
-        rows = _row_count("x", x)
-        self._rehearse(name, x, out, Lists((rows,) * size), timeout, algorithm, stream, root)
-        known = Lists(self._exchanged(rows, timeout))
-        self._agree_on_fit(name, x, out, known, root)
+    def _completed(self, call: Unlisted, lists: Lists) -> Lists:
+        """Return the lists of a call with what the ranks exchange."""
+        what = CALLS[call.name]
+        if what.individual:
+            known = self._incoming(call, lists)
+        elif what.sends == "blocks":
+            known = self._wanted(call)
+        else:
+            rows = _row_count("x", call.x)
+            self._rehearse(call, Lists((rows,) * self._core.backend.size))
+            known = Lists(tuple(self._exchanged(call, rows)))
+        self._agree_on_fit(call, known)
         return known
 
-    def peer_lists(
-        self,
-        name: str,
-        x: Any,
-        out: Any,
-        peers: Any,
-        send_counts: Any,
-        recv_counts: Any,
-        timeout: float | None,
-        algorithm: str | None,
-        stream: object,
-    ) -> Lists:
-        """Return the peers of a call, with the rows of each block unless all are of one size."""
-        lists = Lists(peers=check_peers(peers, self._core.backend.size))
-        if send_counts is None and recv_counts is None:
-            return lists
-        if send_counts is None:
-            raise UsageError("recv_counts is given and send_counts is not; give both, or none")
-        sent = check_counts("send_counts", send_counts, len(lists.peers), "peer")
-        lists = lists._replace(counts=sent)
-        return self.pair_counts(name, x, out, lists, recv_counts, timeout, algorithm, stream)
-
-    def pair_counts(
-        self,
-        name: str,
-        x: Any,
-        out: Any,
-        outgoing: Lists,
-        recv_counts: Any,
-        timeout: float | None,
-        algorithm: str | None,
-        stream: object,
-    ) -> Lists:
-        """Return `outgoing` with `recv_counts`, or with the rows that come for each block."""
-        if recv_counts is not None:
-            whose = "peer" if CALLS[name].peers else "rank"
-            incoming = check_counts("recv_counts", recv_counts, len(outgoing.counts), whose)
-            return outgoing._replace(recv_counts=incoming)
-        pretended = outgoing._replace(recv_counts=outgoing.counts)
-        self._rehearse(name, x, out, pretended, timeout, algorithm, stream)
+    def _incoming(self, call: Unlisted, outgoing: Lists) -> Lists:
+        """Return `outgoing` with the rows that come for each block."""
+        self._rehearse(call, outgoing._replace(recv_counts=outgoing.counts))
         self._refuse_exchange("recv_counts")
         mine = np.array(outgoing.counts, np.int64)
-        lists = Lists(peers=outgoing.peers)
-        arrived = self._core.collective(CALLS[name].name, mine, timeout=timeout, lists=lists)
-        known = outgoing._replace(recv_counts=tuple(arrived.tolist()))
-        self._agree_on_fit(name, x, out, known)
-        return known
+        arrived = self._core.collective(
+            CALLS[call.name].name, mine, timeout=call.timeout, lists=Lists(peers=outgoing.peers)
+        )
+        return outgoing._replace(recv_counts=tuple(arrived.tolist()))
 
-    def wanted_counts(
-        self,
-        x: Any,
-        out: Any,
-        root: Any,
-        counts: Any,
-        timeout: float | None,
-        algorithm: str | None,
-        stream: object,
-    ) -> Lists:
-        """Return `counts`, or the rows of each rank's out; a root without one gets what is left."""
-        rank, size = self._core.backend.rank, self._core.backend.size
-        if counts is not None:
-            return self.listed("counts", counts)
-        at_root = rank == check_rank("root", root, size)
+    def _wanted(self, call: Unlisted) -> Lists:
+        """Return the rows of each rank's out; a root without one gets what is left."""
+        rank, size, out = self._core.backend.rank, self._core.backend.size, call.out
+        at_root = rank == check_rank("root", call.root, size)
         if out is None and not at_root:
             raise UsageError(
-                f"out is None on rank {rank}; scatter_v requires out on every rank except the root"
+                f"out is None on rank {rank}; {call.name} requires out on every rank except the root"
             )
-        available = _row_count("x", x) if at_root else 0
+        available = _row_count("x", call.x) if at_root else 0
         rows = available if out is None else _row_count("out", out)
         rest = available - rows if at_root else 0
         if rest < 0:
@@ -130,36 +127,22 @@ class CountExchange:
         pretended = [0] * size
         pretended[rank - 1] = rest  # some other rank's, if there is one
         pretended[rank] = rows
-        fits = None if at_root else out
-        lists = Lists(tuple(pretended))
-        self._rehearse("scatter_v", x, fits, lists, timeout, algorithm, stream, root)
-        wanted = list(self._exchanged(-1 if out is None else rows, timeout))
-        if wanted[root] == -1:
-            taken = sum(wanted) + 1
-            left = np.array([available - taken], np.int64)
-            self._core.collective("broadcast", left, root=root, timeout=timeout)
-            wanted[root] = int(left[0])
-        known = Lists(tuple(wanted))
-        self._agree_on_fit("scatter_v", x, out, known, root)
-        return known
+        self._rehearse(call._replace(out=None) if at_root else call, Lists(tuple(pretended)))
+        wanted = self._exchanged(call, -1 if out is None else rows)
+        if wanted[call.root] == -1:
+            left = np.array([available - sum(wanted) - 1], np.int64)
+            self._core.collective("broadcast", left, root=call.root, timeout=call.timeout)
+            wanted[call.root] = int(left[0])
+        return Lists(tuple(wanted))
 
-    def _rehearse(
-        self,
-        name: str,
-        x: Any,
-        out: Any,
-        lists: Lists,
-        timeout: float | None,
-        algorithm: str | None,
-        stream: object,
-        root: Any = None,
-    ) -> None:
+    def _rehearse(self, call: Unlisted, lists: Lists) -> None:
         """Raise what the call would raise with such counts, whatever the other ranks give."""
-        self._core.limit(timeout)
+        core, (name, x, out, timeout, algorithm, stream, root) = self._core, call
+        core.limit(timeout)
         fits = out if name == "scatter_v" else None  # elsewhere its size is not known yet
-        _, array, _ = self._core.recipes.find(name, x, fits, None, root, lists, False, algorithm)
+        _, array, _ = core.recipes.find(name, x, fits, None, root, lists, False, algorithm)
         if stream is not None:
-            self._core.lanes.views(x if out is None else None, out)[0].queue_of(stream)
+            core.lanes.views(x if out is None else None, out)[0].queue_of(stream)
         for which, argument in (("x", x), ("out", out)):
             if argument is not None:
                 seen = view(argument, which)
@@ -168,7 +151,7 @@ class CountExchange:
                 if array is not None and seen.dtype != array.dtype:
                     raise BufferMismatch(f"out has dtype {seen.dtype}; give dtype {array.dtype}")
 
-    def _agree_on_fit(self, name: str, x: Any, out: Any, lists: Lists, root: Any = None) -> None:
+    def _agree_on_fit(self, call: Unlisted, lists: Lists) -> None:
         """Raise on every rank if the arrays of one do not fit what was exchanged."""
         error: UsageError | None = None
         least = min(lists.counts, default=0)
@@ -178,18 +161,18 @@ class CountExchange:
                     f"x has {-least} rows less on the root than the other ranks' out arrays "
                     "take; give an x with more rows"
                 )
-            self._core.recipes.find(name, x, out, None, root, lists)
+            self._core.recipes.find(call.name, call.x, call.out, None, call.root, lists)
         except UsageError as refused:
             error = refused
         with self._core.calls.one_call():
-            self._core.agree(name, {}, error)
+            self._core.agree(call.name, {}, error)
 
-    def _exchanged(self, number: int, timeout: float | None) -> tuple[int, ...]:
+    def _exchanged(self, call: Unlisted, number: int) -> list[int]:
         """Return every rank's number."""
         self._refuse_exchange("counts")
         mine = np.array([number], np.int64)
-        everyone = self._core.collective("all_gather", mine, timeout=timeout)
-        return tuple(everyone.ravel().tolist())
+        everyone = self._core.collective("all_gather", mine, timeout=call.timeout)
+        return [int(each) for each in everyone.ravel()]
 
     def _refuse_exchange(self, name: str) -> None:
         """Raise where calls are not issued when they are made."""
@@ -197,6 +180,25 @@ class CountExchange:
         if intake.diverted:
             where = "a batch" if intake.batch is not None else "plan or explain"
             raise UsageError(f"{name} is None in {where}, which cannot exchange it; give {name}")
+
+
+def _pairs(
+    what: Collective, size: int, counts: object, recv_counts: object, peers: object
+) -> Lists:
+    """Return the lists of a call in which each rank has its own, as far as they are there."""
+    listed: tuple[int, ...] = ()
+    number, whose = size, "rank"
+    if what.peers:
+        listed = check_peers(peers, size)
+        number, whose = len(listed), "peer"
+        if counts is None and recv_counts is None:
+            return Lists(peers=listed)
+        if counts is None:
+            raise UsageError("recv_counts is given and send_counts is not; give both, or none")
+    sent = check_counts("send_counts", counts, number, whose)
+    if recv_counts is None:
+        return Lists(sent, (), listed)
+    return Lists(sent, check_counts("recv_counts", recv_counts, number, whose), listed)
 
 
 def _row_count(name: str, array: Any) -> int:
