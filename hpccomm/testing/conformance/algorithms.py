@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from hpccomm.settings import DEFAULT_SEGMENT
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.creation import another
 from hpccomm.testing.conformance.inputs import MOVABLE
-from hpccomm.testing.conformance.trials import FLOAT32, FORMS, Ask, trial
+from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, NEW, OUT, Ask
+from hpccomm.testing.conformance.trials import FORMS, trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,8 +121,8 @@ def counts(comm: Communicator, way: Way) -> None:
         some.update(uneven_counts(comm.size))
     with cut(comm, SEGMENT, *shared) as small:
         for count in sorted(some, key=str):
-            for in_place in (False, True, None):
-                attempt(small, algorithm, Ask(collective, count, root=last, in_place=in_place))
+            for results in ((OUT,), (IN_PLACE,), (IN_PLACE, OUT, NEW)):
+                attempt(small, algorithm, Ask(collective, count, root=last, results=results))
 
 
 @ALGORITHMS.behaviour(way=WAYS, min_size=2)
@@ -153,8 +155,8 @@ def dtypes(comm: Communicator, way: Way) -> None:
     else:
         some = list(REDUCIBLE if collective in REDUCTIONS else MOVABLE)
     with cut(comm, None, *shared) as chosen:
-        for number, dtype in enumerate(some):
-            attempt(chosen, algorithm, Ask(collective, 5, dtype, in_place=number % 2 == 0))
+        for dtype, result in zip(some, cycle((IN_PLACE, OUT)), strict=False):
+            attempt(chosen, algorithm, Ask(collective, 5, dtype, results=(result,)))
 
 
 @ALGORITHMS.behaviour(way=tuple(way for way in WAYS if way[0] in REDUCTIONS))
@@ -172,12 +174,12 @@ def reductions(comm: Communicator, way: Way) -> None:
         some += [(ReduceOp.AVG, np.float32), (ReduceOp.AVG, np.int64), (ReduceOp.AVG, BFLOAT16)]
     with cut(comm, None, *shared) as chosen:
         for op, dtype in some:
-            count, in_place = 2 * comm.size + 1, op is ReduceOp.AVG
-            ask = Ask(collective, count, np.dtype(dtype), op, in_place=in_place)
+            results = (IN_PLACE if op is ReduceOp.AVG else OUT,)
+            ask = Ask(collective, 2 * comm.size + 1, np.dtype(dtype), op, results=results)
             attempt(chosen, algorithm, ask)
         if collective == "scan":
-            for in_place in (False, True):
-                ask = Ask(collective, 7, np.dtype(np.int32), exclusive=True, in_place=in_place)
+            for result in (OUT, IN_PLACE):
+                ask = Ask(collective, 7, np.dtype(np.int32), exclusive=True, results=(result,))
                 attempt(chosen, algorithm, ask)
 
 
@@ -187,7 +189,8 @@ def forms(comm: Communicator, way: Way) -> None:
     collective, algorithm, *shared = way
     with cut(comm, None, *shared) as chosen:
         for form in FORMS[1:]:
-            ask = Ask(collective, 3 * comm.size + 1, in_place=form == "plan")
+            results = (IN_PLACE if form == "plan" else OUT,)
+            ask = Ask(collective, 3 * comm.size + 1, results=results)
             attempt(chosen, algorithm, ask, form)
             if collective in BLOCKWISE:
                 attempt(chosen, algorithm, Ask(collective, tuple(range(comm.size))), form)

@@ -108,6 +108,7 @@ class Behaviours:
     def behaviour(
         self,
         *,
+        called: str = "",
         min_size: int = 1,
         needs: str | tuple[str, ...] = (),
         fails: bool = False,
@@ -117,6 +118,9 @@ class Behaviours:
 
         Parameters
         ----------
+        called : str
+            Names of parameters in braces stand for their values there, rather than behind it. Without it, the
+            function's name.
         min_size, needs, fails
             As in `Case`; one module may be named without a tuple.
         **parameters : iterable
@@ -132,10 +136,13 @@ class Behaviours:
 
         def register(function: Function) -> Function:
             for combination in itertools.product(*values.values()):
-                brackets = f"[{'-'.join(map(label, combination))}]" if combination else ""
+                labels = dict(zip(values, map(label, combination), strict=True))
+                behind = [word for key, word in labels.items() if f"{{{key}}}" not in called]
+                stem = called.format(**labels) or function.__name__
+                brackets = f"[{'-'.join(behind)}]" if behind else ""
                 self._cases.append(
                     Case(
-                        name=f"{self.section}.{function.__name__}{brackets}",
+                        name=f"{self.section}.{stem}{brackets}",
                         function=function,
                         arguments=dict(zip(values, combination, strict=True)),
                         min_size=min_size,

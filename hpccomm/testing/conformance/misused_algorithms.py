@@ -13,7 +13,8 @@ from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.misuse import refused
-from hpccomm.testing.conformance.trials import Ask, trial
+from hpccomm.testing.conformance.oracle import Ask
+from hpccomm.testing.conformance.trials import trial
 from hpccomm.testing.mirrored import OnDevice
 
 if TYPE_CHECKING:

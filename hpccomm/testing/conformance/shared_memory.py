@@ -32,7 +32,8 @@ from hpccomm.testing.conformance.creation import another
 from hpccomm.testing.conformance.failures import SHORT, SOON, has_failed
 from hpccomm.testing.conformance.groups import members
 from hpccomm.testing.conformance.inputs import OPS, PAIRS
-from hpccomm.testing.conformance.trials import FORMS, Ask, trial
+from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, Ask
+from hpccomm.testing.conformance.trials import FORMS, trial
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -127,11 +128,11 @@ def arrays_lie_anywhere(comm: Communicator, way: tuple[str, str], reached: str) 
     some: list[int | tuple[int, ...]] = [50 if collective in BLOCKWISE else 50 * comm.size, 1]
     if collective in BLOCKWISE:
         some.append(uneven(comm.size))
-    places = cycle((False, None, True))
+    places = cycle(((OUT,), (IN_PLACE, OUT), (IN_PLACE,)))
     with cut(comm, SEGMENT, reached) as small:
         for mixture in MIXTURES:
             for count in some:
-                ask = Ask(collective, count, root=comm.size // 2, in_place=next(places))
+                ask = Ask(collective, count, root=comm.size // 2, results=next(places))
                 attempt(small, algorithm, ask, mixture)
 
 
@@ -144,8 +145,8 @@ def large_arrays(comm: Communicator, way: tuple[str, str], reached: str) -> None
         self_check=False, shared_memory=reached, shared_memory_room=(1 << 18) * comm.size
     )
     with another(comm, options=options) as chosen:
-        in_place = None if reached == "staging" else False
-        attempt(chosen, algorithm, Ask(collective, count, root=1, in_place=in_place), "all_sorts")
+        results = (IN_PLACE, OUT) if reached == "staging" else (OUT,)
+        attempt(chosen, algorithm, Ask(collective, count, root=1, results=results), "all_sorts")
 
 
 @SHARED_MEMORY.behaviour(op=OPS, reached=("auto", "staging"))
@@ -154,8 +155,8 @@ def reductions(comm: Communicator, op: ReduceOp, reached: str) -> None:
     with cut(comm, SEGMENT, reached) as small:
         for other, dtype in PAIRS:
             if other is op:
-                in_place = dtype.itemsize % 4 == 0
-                ask = Ask("all_reduce", 20 * comm.size + 3, dtype, op, in_place=in_place)
+                results = (IN_PLACE if dtype.itemsize % 4 == 0 else OUT,)
+                ask = Ask("all_reduce", 20 * comm.size + 3, dtype, op, results=results)
                 attempt(small, "shm", ask, "all_sorts")
 
 
@@ -164,7 +165,8 @@ def forms(comm: Communicator, way: tuple[str, str]) -> None:
     """A call may be asynchronous, or planned and then made again and again."""
     collective, algorithm = way
     for form in FORMS[1:]:
-        ask = Ask(collective, 3 * comm.size + 1, in_place=form == "plan")
+        results = (IN_PLACE if form == "plan" else OUT,)
+        ask = Ask(collective, 3 * comm.size + 1, results=results)
         attempt(comm, algorithm, ask, "all_sorts", form)
         if collective in REDUCTIONS:
             attempt(comm, algorithm, ask, "x_alone", form, deterministic=True)
@@ -183,7 +185,7 @@ def ways_to_plain_arrays(comm: Communicator) -> None:
             continue
         with made:
             for collective, algorithm in MIXED:
-                ask = Ask(collective, 5, root=comm.size - 1, in_place=None)
+                ask = Ask(collective, 5, root=comm.size - 1, results=(IN_PLACE, OUT))
                 attempt(made, algorithm, ask, "every_other_rank")
 
 
@@ -206,7 +208,7 @@ def little_room(comm: Communicator, way: tuple[str, str]) -> None:
         options = CommOptions(self_check=False, shared_memory="staging", shared_memory_room=room)
         with another(comm, options=options) as narrow:
             for dtype in (np.float32, np.complex128):
-                ask = Ask(collective, 4 * comm.size + 1, np.dtype(dtype), in_place=None)
+                ask = Ask(collective, 4 * comm.size + 1, np.dtype(dtype), results=(IN_PLACE, OUT))
                 attempt(narrow, algorithm, ask, "all_sorts")
 
 

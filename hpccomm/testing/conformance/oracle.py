@@ -1,0 +1,350 @@
+"""What each collective makes of the ranks' arrays, in NumPy's terms: the suite's own oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm import ReduceOp
+from hpccomm.reductions import PremulSum
+from hpccomm.testing.conformance.inputs import float_info, moved, reduced, reduction
+
+if TYPE_CHECKING:
+    from hpccomm.reductions import Op
+    from hpccomm.testing.conformance.check import Array
+
+FLOAT32 = np.dtype(np.float32)
+
+NEW, OUT, FLAT, IN_PLACE = "new", "out", "flat", "in place"
+"""Where a rank has its result: where the call puts it, in an `out` of the result's shape or of one axis, or
+where its contribution lies. A rank that has no contribution, and needs an `out`, has one."""
+
+Graph = Callable[[int, int], "Sequence[int | None]"]
+"""Gives the peers of a rank (first argument) of so many (second)."""
+
+Inputs = Callable[[int, int], "list[Array]"]
+"""Gives the contributions of so many ranks (first argument), of so many elements (second)."""
+
+
+def everyone(_rank: int, size: int) -> list[int]:
+    """Return all ranks."""
+    return list(range(size))
+
+
+def circle(rank: int, size: int) -> list[int]:
+    """Return the ranks beside it; on one or two ranks one of them twice."""
+    return [(rank - 1) % size, (rank + 1) % size]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A call that a case makes.
+
+    Attributes
+    ----------
+    collective : str
+        Without ``_v``.
+    count : int or tuple of int or None
+        Rows of the array, or of each block; a tuple, one number a rank, makes it the uneven call. What
+        ranks send in each block where they have numbers of their own is these, turned round by rank.
+        None: the array is 0-d.
+    dtype : dtype
+        Of all arrays.
+    op : ReduceOp, PremulSum or callable
+        Where the collective reduces.
+    root : int
+        Where it has one.
+    exclusive : bool
+        Of a scan.
+    results : tuple of str
+        Where rank 0 has its result, rank 1, and so on, then from the beginning.
+    rest : tuple of int
+        Shape of a row.
+    exchanged : bool
+        The ranks are to exchange the counts.
+    graph : callable
+        Gives the peers, where the collective has such.
+    inputs : callable, optional
+        Gives the contributions, of one axis; else they come from `reduced` and `moved`.
+    """
+
+    collective: str
+    count: int | tuple[int, ...] | None
+    dtype: np.dtype[Any] = FLOAT32
+    op: Op = ReduceOp.SUM
+    root: int = 0
+    exclusive: bool = False
+    results: tuple[str, ...] = (OUT,)
+    rest: tuple[int, ...] = ()
+    exchanged: bool = False
+    graph: Graph = circle
+    inputs: Inputs | None = None
+
+    @property
+    def uneven(self) -> bool:
+        """Whether blocks have counts."""
+        return isinstance(self.count, tuple)
+
+    @property
+    def call(self) -> str:
+        """Name of the call."""
+        suffix = "_v" if self.uneven and self.collective != "neighbor_all_to_all" else ""
+        return self.collective + suffix
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a collective does.
+
+    Attributes
+    ----------
+    rows : callable
+        ``rows(part, rank)`` of what a rank gives.
+    result : callable
+        Makes of a `Part` what its rank gets.
+    reduces : bool
+        It folds the contributions.
+    root_gives, root_gets : bool
+        It is the root alone that gives, or gets.
+    takes_out : bool
+        A result may go elsewhere than to x.
+    makes : bool
+        Without an `out` the result is a new array, rather than x.
+    """
+
+    rows: Callable[[Part, int], int]
+    result: Callable[[Part], Array]
+    reduces: bool = False
+    root_gives: bool = False
+    root_gets: bool = False
+    takes_out: bool = True
+    makes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One rank's part in a call; another `seed` gives other values."""
+
+    ask: Ask
+    rank: int
+    size: int
+    seed: int = 0
+
+    @property
+    def meaning(self) -> Meaning:
+        """What the collective does."""
+        return MEANINGS[self.ask.collective]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Rows of each rank's block."""
+        count = self.ask.count
+        return count if isinstance(count, tuple) else (1 if count is None else count,) * self.size
+
+    def all_given(self) -> list[Array]:
+        """Return what every rank gives."""
+        ask, rows = self.ask, [self.meaning.rows(self, rank) for rank in range(self.size)]
+        shape = () if ask.count is None else (max(rows), *ask.rest)
+        op = ask.op if self.meaning.reduces else None
+        arrays = _given(op, self.size, shape, ask.dtype, self.seed + ask.root, ask.inputs)
+        return [a[:n] if a.ndim else a for a, n in zip(arrays, rows, strict=True)]
+
+    def given(self) -> Array | None:
+        """Return what this rank gives, if it does."""
+        nothing = self.meaning.root_gives and self.rank != self.ask.root
+        return None if nothing else self.all_given()[self.rank]
+
+    def wanted(self) -> Array | None:
+        """Return what this rank must get, if it gets anything."""
+        nothing = self.meaning.root_gets and self.rank != self.ask.root
+        return None if nothing else self.meaning.result(self)
+
+    def own(self) -> slice:
+        """Return where this rank's block is among the elements of all blocks."""
+        width, before = int(np.prod(self.ask.rest)), sum(self.counts[: self.rank])
+        return slice(before * width, (before + self.counts[self.rank]) * width)
+
+    def peers(self, rank: int) -> Sequence[int | None]:
+        """Return the rank with which a rank exchanges each of its blocks."""
+        graph = self.ask.graph if self.ask.collective == "neighbor_all_to_all" else everyone
+        return graph(rank, self.size)
+
+    def sent(self, rank: int) -> tuple[int, ...]:
+        """Return how many rows a rank sends in each block."""
+        # In place as many come as go: the table is symmetric. Else it is not.
+        turn = 1 if IN_PLACE in self.ask.results else 2
+        counts = self.counts
+        return tuple(
+            counts[(turn * rank + block) % self.size] for block in range(len(self.peers(rank)))
+        )
+
+    def blocks(self, rank: int) -> list[Array]:
+        """Return the blocks that a rank sends."""
+        return cut(self.all_given()[rank], self.sent(rank))
+
+    def arriving(self) -> list[Array]:
+        """Return the block that comes from each peer; for nobody, that which would go there."""
+        blocks, seen = [], dict[int, int]()
+        for number, peer in enumerate(self.peers(self.rank)):
+            if peer is None:
+                own = self.blocks(self.rank)[number]
+                blocks.append(own[:0] if self.ask.exchanged else own)
+                continue
+            # The k-th time that a rank lists a peer belongs to the k-th time that the peer lists it.
+            theirs = [at for at, other in enumerate(self.peers(peer)) if other == self.rank]
+            blocks.append(self.blocks(peer)[theirs[seen.get(peer, 0)]])
+            seen[peer] = seen.get(peer, 0) + 1
+        return blocks
+
+    def from_nobody(self) -> Array:
+        """Return which rows of an exchange come from nobody."""
+        blocks = zip(self.peers(self.rank), self.arriving(), strict=True)
+        return np.array([peer is None for peer, block in blocks for _ in block], np.bool_)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments of the call, but for its arrays."""
+        ask, meaning = self.ask, self.meaning
+        arguments: dict[str, Any] = {}
+        if meaning.reduces:
+            arguments["op"] = ask.op
+        if meaning.root_gives or meaning.root_gets:
+            arguments["root"] = ask.root
+        if ask.collective == "scan":
+            arguments["exclusive"] = ask.exclusive
+        if ask.collective == "neighbor_all_to_all":
+            arguments["peers"] = self.peers(self.rank)
+        if meaning.result is exchanged:
+            if ask.uneven:
+                arguments["send_counts"] = self.sent(self.rank)
+                received = [len(block) for block in self.arriving()]
+                arguments["recv_counts"] = None if ask.exchanged else received
+        elif ask.uneven:
+            arguments["counts"] = None if ask.exchanged else ask.count
+        return arguments
+
+
+@lru_cache(maxsize=32)
+def _given(
+    op: Op | None,
+    size: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    seed: int,
+    inputs: Inputs | None,
+) -> list[Array]:
+    # Ranks that are threads all ask for the same; nobody writes into what they get.
+    if inputs is not None:
+        return inputs(size, shape[0])
+    if op is None:
+        return moved(size, shape, dtype, seed)
+    arrays = reduced(op if isinstance(op, ReduceOp) else ReduceOp.SUM, size, shape, dtype, seed)
+    # Of a function nothing is known: small numbers of no sign are its easiest.
+    exact = isinstance(op, ReduceOp | PremulSum)
+    return arrays if exact else [np.asarray(array % 251).astype(dtype) for array in arrays]
+
+
+def folded(op: Op, arrays: Sequence[Array]) -> Array:
+    """Return what `op` makes of at least one array, folded in this order."""
+    if isinstance(op, ReduceOp):
+        return reduction(op, arrays)
+    if isinstance(op, PremulSum):
+        factor = arrays[0].dtype.type(op.factor)
+        return reduction(ReduceOp.SUM, [(array * factor).astype(array.dtype) for array in arrays])
+    return np.asarray(reduce(op, arrays))
+
+
+def cut(array: Array, counts: Sequence[int]) -> list[Array]:
+    """Return the blocks of `array`, of `counts` rows each."""
+    return np.split(array, np.cumsum(counts)[:-1]) if counts else []
+
+
+def total(part: Part) -> Array:
+    """Return the fold of all contributions."""
+    return folded(part.ask.op, part.all_given())
+
+
+def prefix(part: Part) -> Array:
+    """Return the fold of those up to this rank's."""
+    arrays = part.all_given()
+    before = arrays[: part.rank if part.ask.exclusive else part.rank + 1]
+    if before:
+        return folded(part.ask.op, before)
+    assert isinstance(part.ask.op, ReduceOp)
+    return np.full_like(arrays[0], identity(part.ask.op, part.ask.dtype))
+
+
+def of_the_root(part: Part) -> Array:
+    """Return what the root gives."""
+    return part.all_given()[part.ask.root]
+
+
+def joined(part: Part) -> Array:
+    """Return all contributions one after the other."""
+    return (np.concatenate if part.ask.uneven else np.stack)(part.all_given())
+
+
+def own_block(of: Callable[[Part], Array]) -> Callable[[Part], Array]:
+    """Return a function that gives this rank's block of what `of` gives."""
+    return lambda part: cut(of(part), part.counts)[part.rank]
+
+
+def exchanged(part: Part) -> Array:
+    """Return the blocks that come from the peers."""
+    return np.concatenate([part.all_given()[part.rank][:0], *part.arriving()])
+
+
+def one(part: Part, _rank: int) -> int:
+    """Return the rows of an array that is not cut."""
+    return part.counts[0]
+
+
+def block(part: Part, rank: int) -> int:
+    """Return the rows of a rank's block."""
+    return part.counts[rank]
+
+
+def all_blocks(part: Part, _rank: int) -> int:
+    """Return the rows of all blocks."""
+    return sum(part.counts)
+
+
+def sent(part: Part, rank: int) -> int:
+    """Return the rows of what a rank has for its peers."""
+    return sum(part.sent(rank))
+
+
+MEANINGS = {
+    "broadcast": Meaning(one, of_the_root, root_gives=True, takes_out=False, makes=False),
+    "reduce": Meaning(one, total, reduces=True, root_gets=True, makes=False),
+    "all_reduce": Meaning(one, total, reduces=True, makes=False),
+    "scan": Meaning(one, prefix, reduces=True),
+    "gather": Meaning(block, joined, root_gets=True),
+    "all_gather": Meaning(block, joined),
+    "scatter": Meaning(all_blocks, own_block(of_the_root), root_gives=True),
+    "reduce_scatter": Meaning(all_blocks, own_block(total), reduces=True),
+    "all_to_all": Meaning(sent, exchanged),
+    "neighbor_all_to_all": Meaning(sent, exchanged),
+}
+
+
+def identity(op: ReduceOp, dtype: np.dtype[Any]) -> Any:
+    """Return the value that changes nothing under `op`."""
+    if op in (ReduceOp.MIN, ReduceOp.MAX):
+        if dtype.kind == "b":
+            return op is ReduceOp.MIN
+        if dtype.kind in "iu":
+            info = np.iinfo(dtype)
+            return info.max if op is ReduceOp.MIN else info.min
+        # The largest finite value where a dtype has no infinity (float8_e4m3fn).
+        with np.errstate(all="ignore"):
+            largest = np.array(np.inf).astype(dtype)
+        if np.isnan(largest.astype(np.float32)):
+            largest = np.asarray(float_info(dtype).max)
+        return largest if op is ReduceOp.MIN else -largest
+    if op is ReduceOp.BAND:
+        return True if dtype.kind == "b" else np.invert(dtype.type(0))
+    return op is ReduceOp.PROD
