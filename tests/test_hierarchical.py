@@ -12,8 +12,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.algorithms import Algorithm, families
 from hpccomm.schedules.algorithms.families import PhaseFamily
-from hpccomm.schedules.algorithms.hierarchical import DEFAULT, hierarchical
-from hpccomm.schedules.algorithms.hierarchical_direct import DEFAULT_DIRECT
+from hpccomm.schedules.algorithms.hierarchical import DEFAULT, Hierarchical
 from hpccomm.schedules.algorithms.levels import placement
 from hpccomm.schedules.proof import ProofCase, case, prove_all
 from hpccomm.schedules.schedule import Tuning, whole, world
@@ -50,7 +49,7 @@ def composed_calls(*, everything: bool) -> list[Composed]:
 def cases(
     inner: PhaseFamily, across: PhaseFamily, calls: Iterable[Composed]
 ) -> Iterator[ProofCase]:
-    composed = hierarchical(inner, across)
+    composed = Hierarchical(inner, across)
     variants = cycle(product((False, True), (1, 2, whole)))
     for _, _, collective, topology in calls:
         n = topology.size
@@ -59,7 +58,7 @@ def cases(
         for count, (solo, segment) in zip(counts, variants, strict=False):
             yield case(
                 collective,
-                getattr(composed, collective),
+                composed.messages(collective),
                 n,
                 count=0 if collective == "barrier" else count,
                 segment=segment,
@@ -85,7 +84,7 @@ def test_any_two_families(inner: str, across: str, composed: list[Composed]) -> 
 
 def direct(collective: str) -> Algorithm:
     """The form in which ranks of a node reach each other's arrays."""
-    return Algorithm(getattr(DEFAULT_DIRECT, collective), shared=True)
+    return Algorithm(DEFAULT.direct(collective), shared=True)
 
 
 def placements(n: int) -> list[Topology]:
@@ -146,7 +145,7 @@ def crossings(collective: str, build: str, n: int, topology: Topology) -> list[o
     """For each channel what each rank sends to other nodes, and receives from there, in order."""
     given = case(
         collective,
-        Algorithm(getattr(DEFAULT if build == "messages" else DEFAULT_DIRECT, collective)),
+        DEFAULT.messages(collective) if build == "messages" else DEFAULT.direct(collective),
         n,
         segment=2,
         channels=3,
@@ -187,7 +186,7 @@ def test_each_node_may_take_either_form(collective: str) -> None:
 def crossing(nodes: Topology, count: int) -> np.ndarray:
     """Elements that leave each node in an all-reduce."""
     call = Signature("all_reduce", np.dtype(np.float32), (count,), op=ReduceOp.SUM)
-    schedule = DEFAULT.all_reduce(world(nodes.size), call, Tuning(16, topology=nodes))
+    schedule = DEFAULT.messages("all_reduce")(world(nodes.size), call, Tuning(16, topology=nodes))
     node = np.array(nodes.node_of)
     out = np.zeros(nodes.num_nodes, np.int64)
     for channel in schedule.channels:
@@ -207,7 +206,7 @@ def test_an_element_leaves_a_node_as_often_as_across_asks_for(scattered: bool) -
 def test_all_ranks_of_a_node_take_part() -> None:
     nodes = arrange([rank // 4 for rank in range(32)])
     call = Signature("all_reduce", np.dtype(np.float32), (64,), op=ReduceOp.SUM)
-    schedule = DEFAULT.all_reduce(world(32), call, Tuning(16, topology=nodes))
+    schedule = DEFAULT.messages("all_reduce")(world(32), call, Tuning(16, topology=nodes))
     where = placement(nodes)
     sends = [table for channel in schedule.channels for each in channel() for table in each.sends]
     rank = np.concatenate([table.rank for table in sends])

@@ -16,7 +16,6 @@ from hpccomm.schedules.algorithms import (
     dissemination,
     halving_doubling,
     hierarchical,
-    hierarchical_direct,
     linear,
     ordered,
     pairwise,
@@ -62,7 +61,7 @@ class Algorithm:
     staged: Build | None = None
 
 
-_TWO_LEVELS, _WITH_MEMORY = hierarchical.DEFAULT, hierarchical_direct.DEFAULT_DIRECT
+_TWO_LEVELS = hierarchical.DEFAULT
 
 # In rank order: named for how the folded blocks move on.
 _ALL_REDUCE_RING = ordered.all_reduce(ring.all_gather_rounds)
@@ -93,9 +92,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
                 shm.all_reduce, ordered=shm.all_reduce, shared=True, staged=shm_staged.all_reduce
             ),
             "hierarchical": Algorithm(
-                _TWO_LEVELS.all_reduce,
+                _TWO_LEVELS.messages("all_reduce"),
                 ordered=_TWO_LEVELS.ordered_all_reduce,
-                direct=_WITH_MEMORY.all_reduce,
+                direct=_TWO_LEVELS.direct("all_reduce"),
             ),
         },
         "broadcast": {
@@ -104,7 +103,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "chain": Algorithm(chain.broadcast),
             "scatter_all_gather": Algorithm(scatter_all_gather.broadcast),
             "shm": Algorithm(shm.broadcast, shared=True, staged=shm_staged.broadcast),
-            "hierarchical": Algorithm(_TWO_LEVELS.broadcast, direct=_WITH_MEMORY.broadcast),
+            "hierarchical": Algorithm(
+                _TWO_LEVELS.messages("broadcast"), direct=_TWO_LEVELS.direct("broadcast")
+            ),
         },
         "reduce": {
             "tree": Algorithm(tree.reduce, ordered=_REDUCE_BINOMIAL),
@@ -114,7 +115,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "pairwise": Algorithm(pairwise.reduce, ordered=_REDUCE_LINEAR),
             "shm": Algorithm(shm.reduce, ordered=shm.reduce, shared=True, staged=shm_staged.reduce),
             "hierarchical": Algorithm(
-                _TWO_LEVELS.reduce, ordered=_REDUCE_LINEAR, direct=_WITH_MEMORY.reduce
+                _TWO_LEVELS.messages("reduce"),
+                ordered=_REDUCE_LINEAR,
+                direct=_TWO_LEVELS.direct("reduce"),
             ),
         },
         "all_gather": {
@@ -124,7 +127,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "pairwise": Algorithm(pairwise.all_gather),
             "linear": Algorithm(linear.all_gather),
             "shm": Algorithm(shm.all_gather, shared=True, staged=shm_staged.all_gather),
-            "hierarchical": Algorithm(_TWO_LEVELS.all_gather, direct=_WITH_MEMORY.all_gather),
+            "hierarchical": Algorithm(
+                _TWO_LEVELS.messages("all_gather"), direct=_TWO_LEVELS.direct("all_gather")
+            ),
         },
         "reduce_scatter": {
             "ring": Algorithm(ring.reduce_scatter, ordered=ordered.reduce_scatter),
@@ -139,9 +144,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
                 staged=shm_staged.reduce_scatter,
             ),
             "hierarchical": Algorithm(
-                _TWO_LEVELS.reduce_scatter,
+                _TWO_LEVELS.messages("reduce_scatter"),
                 ordered=ordered.reduce_scatter,
-                direct=_WITH_MEMORY.reduce_scatter,
+                direct=_TWO_LEVELS.direct("reduce_scatter"),
             ),
         },
         "all_to_all": {
@@ -151,7 +156,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "shm": Algorithm(
                 shm.all_to_all, uniform=True, shared=True, staged=shm_staged.all_to_all
             ),
-            "hierarchical": Algorithm(_TWO_LEVELS.all_to_all, direct=_WITH_MEMORY.all_to_all),
+            "hierarchical": Algorithm(
+                _TWO_LEVELS.messages("all_to_all"), direct=_TWO_LEVELS.direct("all_to_all")
+            ),
         },
         "neighbor_all_to_all": {"linear": Algorithm(linear.neighbor_all_to_all)},
         "gather": {
@@ -173,7 +180,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
         "barrier": {
             "dissemination": Algorithm(dissemination.barrier),
             "binomial": Algorithm(binomial.barrier),
-            "hierarchical": Algorithm(_TWO_LEVELS.barrier),
+            "hierarchical": Algorithm(_TWO_LEVELS.messages("barrier")),
         },
     }
 )

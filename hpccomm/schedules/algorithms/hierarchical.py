@@ -32,37 +32,46 @@ Where nodes differ in size, there are as many slices as the smallest node has ra
 a larger node take part only within it. A family that cannot scatter (a tree) has one slice: the first
 rank of a node has the whole array.
 
-`hpccomm.schedules.algorithms.hierarchical_direct` moves data within nodes in memory.
+Within the nodes data moves by messages (`hpccomm.schedules.algorithms.hierarchical_messages`) or in memory
+(`hpccomm.schedules.algorithms.hierarchical_direct`). Across them it moves in the same way in both forms.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-
-import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms import blockwise, ordered, pairwise
-from hpccomm.schedules.algorithms.channels import in_channels, side_by_side
+from hpccomm.schedules.algorithms import ordered, pairwise, shm
+from hpccomm.schedules.algorithms.blockwise import (
+    Lap,
+    across_scratch,
+    folded_across,
+    gathered_across,
+    laps_of,
+    number_of_laps,
+)
+from hpccomm.schedules.algorithms.channels import in_channels
 from hpccomm.schedules.algorithms.dissemination import barrier_rounds
 from hpccomm.schedules.algorithms.families import BALANCED, RING, PhaseFamily
+from hpccomm.schedules.algorithms.hierarchical_direct import InMemory
+from hpccomm.schedules.algorithms.hierarchical_messages import ByMessages
 from hpccomm.schedules.algorithms.levels import Levels
-from hpccomm.schedules.algorithms.linear import gather_rounds, with_others
-from hpccomm.schedules.algorithms.partition import Blocks, Range, ranges
-from hpccomm.schedules.algorithms.phases import AllGather, PhasePiece, all_gather_in_pieces
+from hpccomm.schedules.algorithms.linear import with_others
+from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
     SEND,
-    Column,
+    Build,
     Group,
-    Place,
     Round,
     Rounds,
     Schedule,
     Tuning,
     signals,
-    transfers,
 )
+
+Within = ByMessages | InMemory
+"""How data moves within the nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,252 +87,193 @@ class Hierarchical:
     inner: PhaseFamily
     across: PhaseFamily
 
-    def all_reduce(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        """Fold within the nodes, each slice across them, and gather the slices within them."""
-        levels, segment = self.levels(group, tuning), tuning.segment
-        pieces = self.pieces(levels, call.counts[0], segment)
+    def messages(self, collective: str) -> Build:
+        """Return the build of a collective by messages."""
+        compose = _COMPOSED[collective]
 
-        def run(piece: Range, slot: int) -> Rounds:
-            if levels.largest > 1 or levels.num_nodes == 1:
-                yield from self._fold(levels, piece, RECV, slot, segment)
-            yield from self.all_reduced_across(levels, piece, slot, segment)
-            yield from self._spread(levels, piece, segment)
+        def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+            return compose(ByMessages(self._levels(group, tuning)), call, tuning)
 
-        largest = pieces[0].count
-        scratch = max(
-            self._fold_scratch(levels, largest, segment),
-            self.all_reduced_across_scratch(levels, largest, segment),
-        )
-        return in_channels(pieces, run, tuning, scratch)
+        return build
 
-    def all_reduced_across(self, levels: Levels, piece: Range, slot: int, segment: int) -> Rounds:
-        """Fold the slices that nodes have folded, in `RECV`, so that all owners of a slice get the result.
+    def direct(self, collective: str) -> Build:
+        """Return the build of a collective with memory within the nodes.
 
-        With one rank a node, the contributions are in `SEND`.
+        On one node it is that of `hpccomm.schedules.algorithms.shm`. With one rank a node it is that by
+        messages. Where each rank has blocks of its own it is so too: a rank does not know where its
+        peers' blocks lie.
         """
-        source = RECV if levels.largest > 1 else SEND
+        compose, messages = _COMPOSED[collective], self.messages(collective)
+        on_one_node: Build = getattr(shm, collective)
 
-        def across(slices: Group, start: Column, count: int) -> Rounds:
-            return self.across.all_reduce(
-                PhasePiece(slices, start, count, slot, segment, source=source)
-            )
+        def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+            levels = self._levels(group, tuning)
+            if call.individual or levels.largest == 1 < levels.num_nodes:
+                return messages(group, call, tuning)
+            if levels.num_nodes == 1:
+                return on_one_node(group, call, tuning)
+            within = InMemory(levels)
+            return within.guarded(compose(within, call, tuning))
 
-        return levels.each_slice(levels.cut(piece), across) if levels.num_nodes > 1 else iter(())
-
-    def all_reduced_across_scratch(self, levels: Levels, count: int, segment: int) -> int:
-        """Return the elements of scratch that `all_reduced_across` takes."""
-        return self.across.all_reduce.scratch(levels.num_nodes, levels.slice(count), segment)
-
-    def reduce(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        """Fold within the nodes, each slice across them to the root's, where the root collects them.
-
-        Until then a slice lies in scratch, at its own place.
-        """
-        levels, segment = self.levels(group, tuning), tuning.segment
-        total = call.counts[0]
-        pieces = self.pieces(levels, total, segment)
-        home, at = levels.of(call.root)
-
-        def run(piece: Range, slot: int) -> Rounds:
-            slices = levels.cut(piece)
-
-            def collect(node: Group) -> Rounds:
-                own = Place(SCRATCH, slices.at(node.at)[0])
-                return gather_rounds(node, at, slices, 0, own, RECV)
-
-            yield from self._fold(levels, piece, SCRATCH, total + slot, segment)
-            if levels.num_nodes > 1:
-                yield from self.reduced_across(levels, slices, home, None, total + slot, segment)
-            yield from levels.each_node(collect, only=home)
-
-        largest = pieces[0].count
-        scratch = max(
-            self._fold_scratch(levels, largest, segment),
-            self.reduced_across_scratch(levels, largest, segment),
-        )
-        schedule = in_channels(pieces, run, tuning, scratch)
-        return replace(schedule, scratch=total + schedule.scratch)
-
-    def reduced_across(
-        self,
-        levels: Levels,
-        slices: Blocks,
-        home: int,
-        at: int | None,
-        slot: int,
-        segment: int,
-    ) -> Rounds:
-        """Fold the slices that nodes have folded, in scratch, to the owners on the node `home`.
-
-        A slice lies at its own place, or at element `at`.
-        """
-
-        def across(part: Group, start: Column, count: int) -> Rounds:
-            begin = start if at is None else at
-            return self.across.reduce(
-                PhasePiece(part, begin, count, slot, segment, home, source=SCRATCH, target=SCRATCH)
-            )
-
-        return levels.each_slice(slices, across)
-
-    def reduced_across_scratch(self, levels: Levels, count: int, segment: int) -> int:
-        """Return the elements of scratch that `reduced_across` takes."""
-        return self.across.reduce.scratch(levels.num_nodes, levels.slice(count), segment)
-
-    def broadcast(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        """Scatter slices on the root's node, broadcast each one across the nodes, gather within them.
-
-        On its own node the root broadcasts the whole array, which is only read.
-        """
-        levels, segment = self.levels(group, tuning), tuning.segment
-        home, at = levels.of(call.root)
-
-        def run(piece: Range, _slot: int) -> Rounds:
-            slices = levels.cut(piece)
-
-            def at_home(node: Group) -> Rounds:
-                return self.inner.broadcast(
-                    PhasePiece(node, piece.start, piece.count, 0, segment, at)
-                )
-
-            if levels.num_nodes > 1:
-                yield from levels.each_node(
-                    lambda node: _scatter_slices(node, at, slices), only=home
-                )
-                yield from self.broadcast_across(levels, slices, home, segment)
-            yield from side_by_side(
-                self._spread(levels, piece, segment, but=home),
-                levels.each_node(at_home, only=home),
-            )
-
-        return in_channels(self.pieces(levels, call.counts[0], segment), run, tuning, 0)
-
-    def broadcast_across(self, levels: Levels, slices: Blocks, home: int, segment: int) -> Rounds:
-        """Hand the slices of `RECV` on the node `home` to the owners on all nodes."""
-
-        def across(part: Group, start: Column, count: int) -> Rounds:
-            return self.across.broadcast(PhasePiece(part, start, count, 0, segment, home))
-
-        return levels.each_slice(slices, across)
-
-    def all_gather(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        """Gather each block across the nodes, and then within them."""
-        levels = self.levels(group, tuning)
-        gather = self._all_gather(levels, tuning)
-        return all_gather_in_pieces(gather, partial(blockwise.pieces, levels))(group, call, tuning)
-
-    def reduce_scatter(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        """Fold each block within the nodes, and then across them."""
-        levels = self.levels(group, tuning)
-        return blockwise.reduce_scatter(self.inner, self.across, levels, call, tuning)
-
-    def barrier(self, group: Group, _call: Signature, tuning: Tuning) -> Schedule:
-        """Signal to the first rank of the node, then across nodes, then back to all of the node."""
-        levels = self.levels(group, tuning)
-
-        def signal_first(node: Group) -> Rounds:
-            firsts, others = with_others(node, node.at == 0)
-            is_first = node.at == 0
-            first = node.peer(0 * node.at)
-            yield Round(
-                receives=(signals(firsts.rank, firsts.peer(others)),),
-                sends=(signals(node.rank, first, ~is_first),),
-            )
-
-        def signal_all(node: Group) -> Rounds:
-            for each in signal_first(node):
-                yield Round(receives=each.sends, sends=each.receives)
-
-        def channel() -> Rounds:
-            yield from levels.each_node(signal_first)
-            yield from barrier_rounds(levels.firsts)
-            yield from levels.each_node(signal_all)
-
-        return Schedule((channel,))
+        return build
 
     def ordered_all_reduce(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
         """Fold in rank order, each rank a block, and gather the blocks in two levels."""
-        gather = self._all_gather(self.levels(group, tuning), tuning)
+        within = ByMessages(self._levels(group, tuning))
+
+        def gather(_group: Group, blocks: Blocks) -> Rounds:
+            laps = laps_of(within.levels, blocks)
+            yield from within.to_owners(laps, blocks)
+            yield from _gathered(within, laps, blocks)
+
         return ordered.all_reduce(gather)(group, call, tuning)
 
-    def all_to_all(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        """Exchange with one rank after the other, so that each node exchanges with one at a time."""
-        levels = self.levels(group, tuning)
-        return pairwise.all_to_all(levels.interleaved(group), call, tuning)
+    def _levels(self, group: Group, tuning: Tuning) -> Levels:
+        return Levels(group, tuning, self.inner, self.across)
 
-    def _all_gather(self, levels: Levels, tuning: Tuning) -> AllGather:
-        def gather(_group: Group, blocks: Blocks) -> Rounds:
-            return blockwise.all_gather_rounds(
-                self.inner, self.across, levels, blocks, tuning.segment
-            )
 
-        return gather
+def _all_reduce(within: Within, call: Signature, tuning: Tuning) -> Schedule:
+    """Fold within the nodes, each slice across them, and hand the slices out within them."""
+    levels = within.levels
+    across, pieces = levels.across.all_reduce, levels.pieces(call.counts[0])
+    folds = levels.largest > 1 or levels.num_nodes == 1
 
-    def levels(self, group: Group, tuning: Tuning) -> Levels:
-        """Return the two levels of the ranks."""
-        return Levels(group, tuning.topology, scattered=self.inner.scattering is not None)
+    def run(piece: Range, slot: int) -> Rounds:
+        if folds:
+            yield from within.fold(piece, RECV, slot)
+        yield from levels.each_slice(
+            across, levels.cut(piece), slot, source=RECV if folds else SEND
+        )
+        yield from within.spread(piece)
 
-    def pieces(self, levels: Levels, count: int, segment: int) -> list[Range]:
-        """Cut the array so that each slice of a piece keeps the links busy."""
-        span = self.across.span(levels.num_nodes)
-        if levels.owners == 1:
-            span = max(span, self.inner.span(levels.largest))
-        return ranges(count, segment * span * levels.owners)
+    most = pieces[0].count
+    scratch = max(within.fold_scratch(most), levels.slice_scratch(across, most))
+    return in_channels(pieces, run, tuning, scratch)
 
-    def _fold(self, levels: Levels, piece: Range, buffer: str, slot: int, segment: int) -> Rounds:
-        """Fold the `SEND` of each node. Each owner gets its slice in `buffer`."""
-        final, scattering = levels.num_nodes == 1, self.inner.scattering
-        if levels.owners == 1 or scattering is None:
 
-            def reduce(node: Group) -> Rounds:
-                whole_piece = PhasePiece(node, piece.start, piece.count, slot, segment)
-                return self.inner.reduce(replace(whole_piece, target=buffer, final=final))
+def _reduce(within: Within, call: Signature, tuning: Tuning) -> Schedule:
+    """Fold within the nodes, each slice across them to the root's, from which they go to the root.
 
-            return levels.each_node(reduce)
+    Until then a slice lies in scratch; if it cannot lie anywhere, then at its own place.
+    """
+    levels, total = within.levels, call.counts[0]
+    across, pieces = levels.across.reduce, levels.pieces(total)
+    home, _ = levels.of(call.root)
+    most = pieces[0].count
+    room, width = (0, levels.slice(most)) if within.packed else (total, 0)
 
+    def run(piece: Range, slot: int) -> Rounds:
         slices = levels.cut(piece)
+        lying = slot if within.packed else None
+        work = room + slot + width
+        yield from within.fold(piece, SCRATCH, work, lying)
+        yield from levels.each_slice(
+            across, slices, work, root=home, source=SCRATCH, target=SCRATCH, lying=lying
+        )
+        yield from within.to_root(slices, call.root, lying)
 
-        def scatter(node: Group) -> Rounds:
-            own = Place(buffer, slices.at(node.at)[0])
-            return scattering.reduce_scatter(node, slices, own, slot, final=final, source=SEND)
+    scratch = max(within.fold_scratch(most), levels.slice_scratch(across, most))
+    schedule = in_channels(pieces, run, tuning, width + scratch)
+    return replace(schedule, scratch=room + schedule.scratch)
 
-        return levels.each_node(scatter)
 
-    def _fold_scratch(self, levels: Levels, count: int, segment: int) -> int:
-        scattering = self.inner.scattering
-        if levels.owners == 1 or scattering is None:
-            sizes = levels.node_sizes
-            return max(self.inner.reduce.scratch(size, count, segment) for size in sizes)
-        return scattering.scratch(levels.largest, levels.slice(count))
+def _broadcast(within: Within, call: Signature, tuning: Tuning) -> Schedule:
+    """Cut slices on the root's node, broadcast each one across the nodes, hand them out within them."""
+    levels, root = within.levels, call.root
+    home, _ = levels.of(root)
 
-    def _spread(self, levels: Levels, piece: Range, segment: int, but: int = -1) -> Rounds:
-        """Hand the owners' slices of `RECV` to all of their node; not on the node `but`."""
-        scattering = self.inner.scattering
-        if levels.owners == 1 or scattering is None:
-
-            def broadcast(node: Group) -> Rounds:
-                return self.inner.broadcast(PhasePiece(node, piece.start, piece.count, 0, segment))
-
-            return levels.each_node(broadcast, but=but)
+    def run(piece: Range, _slot: int) -> Rounds:
         slices = levels.cut(piece)
-        return levels.each_node(lambda node: scattering.all_gather(node, slices), but=but)
+        if levels.num_nodes > 1:
+            yield from within.from_root(slices, root)
+        yield from levels.each_slice(levels.across.broadcast, slices, root=home)
+        yield from within.spread(piece, root)
+
+    return in_channels(levels.pieces(call.counts[0]), run, tuning, 0)
 
 
-def _scatter_slices(node: Group, root: int, slices: Blocks) -> Rounds:
-    """Send each rank of the root's node its slice of the root's `RECV`."""
-    is_root = node.at == root
-    roots, others = with_others(node, is_root)
-    first = node.peer(np.full(len(node.at), root, np.int64))
-    yield Round(
-        receives=(transfers(node.rank, first, RECV, *slices.at(node.at), ~is_root),),
-        sends=(transfers(roots.rank, roots.peer(others), RECV, *slices.at(others)),),
-    )
+def _all_gather(within: Within, call: Signature, tuning: Tuning) -> Schedule:
+    """Collect the blocks of a node at their owners, gather each one across the nodes, and within them."""
+    whole = Listed(call.counts)
+
+    def run(piece: Blocks, _slot: int) -> Rounds:
+        laps = laps_of(within.levels, piece)
+        yield from within.collect(laps, piece, whole)
+        yield from _gathered(within, laps, piece)
+
+    return in_channels(within.levels.clipped(whole), run, tuning, 0)
 
 
-def hierarchical(inner: PhaseFamily, across: PhaseFamily) -> Hierarchical:
-    """Compose two families: `inner` among the ranks of each node, `across` among the nodes."""
-    return Hierarchical(inner, across)
+def _gathered(within: Within, laps: list[Lap], blocks: Blocks) -> Rounds:
+    """Gather the owners' blocks of `RECV` across the nodes, and then within them."""
+    yield from gathered_across(within.levels, laps)
+    yield from within.hand_out(laps, blocks)
 
 
-DEFAULT = hierarchical(RING, BALANCED)
+def _reduce_scatter(within: Within, call: Signature, tuning: Tuning) -> Schedule:
+    """Fold each block within the nodes, and then across them.
+
+    The blocks that a node has folded lie in scratch, one after the other. If one rank of a node
+    handles the whole array, they lie at their own places.
+    """
+    levels, whole, total = within.levels, Listed(call.counts), sum(call.counts)
+    pieces = levels.clipped(whole)
+    largest = pieces[0].largest
+    every = number_of_laps(levels) * levels.num_nodes
+    room, partials = (0, every * largest) if within.packed else (total, 0)
+
+    def run(piece: Blocks, slot: int) -> Rounds:
+        laps = laps_of(levels, piece)
+        lying = [lap.packed(slot) for lap in laps] if within.packed else laps
+        work = room + slot + partials
+        yield from within.fold_blocks(laps, lying, work, total)
+        source = SCRATCH if levels.largest > 1 else SEND
+        yield from folded_across(levels, lying, source, work)
+        yield from within.distribute(lying, piece, whole)
+
+    scratch = max(within.fold_blocks_scratch(largest, total), across_scratch(levels, largest))
+    schedule = in_channels(pieces, run, tuning, partials + scratch)
+    return replace(schedule, scratch=room + schedule.scratch)
+
+
+def _all_to_all(within: Within, call: Signature, tuning: Tuning) -> Schedule:
+    """Exchange with one rank after the other, so that each node exchanges with one at a time."""
+    return pairwise.all_to_all(within.levels.interleaved(), call, tuning, within.node)
+
+
+def _barrier(within: Within, _call: Signature, _tuning: Tuning) -> Schedule:
+    """Signal to the first rank of the node, then across nodes, then back to all of the node."""
+    levels = within.levels
+
+    def signal_first(node: Group) -> Rounds:
+        firsts, others = with_others(node, node.at == 0)
+        first = node.peer(0 * node.at)
+        yield Round(
+            receives=(signals(firsts.rank, firsts.peer(others)),),
+            sends=(signals(node.rank, first, node.at > 0),),
+        )
+
+    def signal_all(node: Group) -> Rounds:
+        for each in signal_first(node):
+            yield Round(receives=each.sends, sends=each.receives)
+
+    def channel() -> Rounds:
+        yield from levels.each_node(signal_first)
+        yield from barrier_rounds(levels.firsts)
+        yield from levels.each_node(signal_all)
+
+    return Schedule((channel,))
+
+
+_COMPOSED: Mapping[str, Callable[[Within, Signature, Tuning], Schedule]] = {
+    "all_reduce": _all_reduce,
+    "reduce": _reduce,
+    "broadcast": _broadcast,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "barrier": _barrier,
+}
+
+DEFAULT = Hierarchical(RING, BALANCED)
 """The algorithms that have the name ``"hierarchical"``."""

@@ -7,8 +7,10 @@ from functools import lru_cache
 import numpy as np
 
 from hpccomm.schedules.algorithms.channels import side_by_side
-from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range, even
-from hpccomm.schedules.schedule import Column, Group, Mask, Rounds
+from hpccomm.schedules.algorithms.families import PhaseFamily
+from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range, clipped, even, ranges
+from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
+from hpccomm.schedules.schedule import RECV, SEND, Column, Group, Mask, Rounds, Tuning
 from hpccomm.topology import Topology
 
 
@@ -124,21 +126,26 @@ class TableBlocks:
 
 
 class Levels:
-    """The two levels of the ranks whose program is wanted.
+    """The two levels of the ranks whose program is wanted, and what runs in each of them.
 
     Parameters
     ----------
     group : Group
         All ranks, or some of them.
-    topology : Topology or None
-        Where they are; None is one node.
-    scattered : bool
-        Whether each rank of a node has a part of the array; else the first one has all of it.
+    tuning : Tuning
+        Its topology says where they are; None is one node.
+    inner, across : PhaseFamily
+        Within the nodes and across them. Where `inner` can scatter, each rank of a node has a part of
+        the array; else the first one has all of it.
 
     Attributes
     ----------
     rank : Column
         The ranks whose program is wanted.
+    inner, across : PhaseFamily
+        As passed.
+    segment : int
+        Elements to move at a time.
     place : Placement
         Where all are.
     num_nodes : int
@@ -149,18 +156,27 @@ class Levels:
         Ranks of the largest node.
     owners : int
         How many ranks of each node, the first ones, have a part: as many as the smallest node has.
+    scattering : Scattering or None
+        How the ranks of a node share the array out; None where one of them has all of it.
     slices : Group
         The owners, those at the same place of their nodes together.
+    which : Column
+        For each owner its place.
     """
 
-    def __init__(self, group: Group, topology: Topology | None, *, scattered: bool) -> None:
+    def __init__(
+        self, group: Group, tuning: Tuning, inner: PhaseFamily, across: PhaseFamily
+    ) -> None:
         self.rank = group.rank
-        self.place = placement(topology or Topology((0,) * group.size))
+        self.inner, self.across, self.segment = inner, across, tuning.segment
+        self.place = placement(tuning.topology or Topology((0,) * group.size))
         self.num_nodes = len(self.place.sizes)
         self.node_sizes: tuple[int, ...] = tuple(np.unique(self.place.sizes).tolist())
         self.largest = self.node_sizes[-1]
-        self.owners = self.node_sizes[0] if scattered else 1
+        self.owners = 1 if inner.scattering is None else self.node_sizes[0]
+        self.scattering = inner.scattering if self.owners > 1 else None
         self.slices = self._across(self.owners)
+        self.which = self.slices.meetings()[1]
 
     @property
     def firsts(self) -> Group:
@@ -172,8 +188,8 @@ class Levels:
         locals_ = np.arange(owners, dtype=np.int64)[:, None]
         return self.place.across(self.rank, self.place.rank(nodes, locals_))
 
-    def interleaved(self, group: Group) -> Group:
-        """Return `group` with its ranks by place, and of one place by node.
+    def interleaved(self) -> Group:
+        """Return the ranks by place, and of one place by node.
 
         Where nodes have one size, ranks at one distance are on one node, or on nodes at one distance:
         each node then exchanges with one other one at a time.
@@ -182,12 +198,24 @@ class Levels:
         order = np.lexsort((place.node, place.local)).astype(np.int64)
         position = np.empty_like(order)
         position[order] = np.arange(len(order), dtype=np.int64)
-        which = np.zeros(len(group.rank), np.int64)
-        return Group(group.rank, position[group.rank], len(order), order[np.newaxis], which)
+        which = np.zeros(len(self.rank), np.int64)
+        return Group(self.rank, position[self.rank], len(order), order[np.newaxis], which)
 
     def of(self, rank: int) -> tuple[int, int]:
         """Return the node of `rank` and its place there."""
         return int(self.place.node[rank]), int(self.place.local[rank])
+
+    def pieces(self, count: int) -> list[Range]:
+        """Cut the array so that each slice of a piece keeps the links busy."""
+        span = self.across.span(self.num_nodes)
+        if self.owners == 1:
+            span = max(span, self.inner.span(self.largest))
+        return ranges(count, self.segment * span * self.owners)
+
+    def clipped(self, blocks: Blocks) -> list[Blocks]:
+        """Cut blocks into segments, unless one rank of a node handles the whole array."""
+        one_has_all = self.owners == 1 and (self.largest > 1 or self.num_nodes == 1)
+        return [blocks] if one_has_all else clipped(blocks, self.segment)
 
     def slice(self, count: int) -> int:
         """Return the elements of the largest slice of `count` elements."""
@@ -209,32 +237,54 @@ class Levels:
         wanted = nodes != but if only < 0 else nodes == only
         return side_by_side(*map(phase, self.place.nodes(self.rank, wanted)))
 
-    def each_slice(self, slices: Blocks, phase: Callable[[Group, Column, int], Rounds]) -> Rounds:
-        """Run ``phase(group, start, count)`` on the owners of each slice.
+    def each_slice(
+        self,
+        phase: Phase,
+        slices: Blocks,
+        slot: int = 0,
+        *,
+        root: int = 0,
+        source: str = SEND,
+        target: str = RECV,
+        lying: int | None = None,
+    ) -> Rounds:
+        """Run `phase` across the nodes on the owners of each slice; not on one node alone.
+
+        It is called with one count at a time, so that its use of scratch does not depend on whose program
+        is wanted.
 
         Parameters
         ----------
+        phase : Phase
+            One of those of `across`.
         slices : Blocks
             By place.
-        phase : callable
-            It is called with one count at a time, so that its use of scratch does not depend on whose
-            program is wanted.
+        slot, root, source, target
+            As of a `PhasePiece`; the root is a node.
+        lying : int or None
+            Where every slice lies; None where each one lies at its own place.
         """
+        if self.num_nodes == 1:
+            return iter(())
         counts = slices.at(np.arange(self.owners, dtype=np.int64))[1]
-        assert self.slices.which is not None
-        start, count = slices.at(self.slices.which)
+        start, count = slices.at(self.which)
         runs = []
         for each in np.unique(counts[counts > 0]).tolist():
             alike = count == each
-            runs.append(phase(self._owners(alike), start[alike], each))
+            begin = start[alike] if lying is None else lying
+            owners = self._owners(alike)
+            piece = PhasePiece(owners, begin, each, slot, self.segment, root, source, target)
+            runs.append(phase(piece))
         return side_by_side(*runs)
+
+    def slice_scratch(self, phase: Phase, count: int) -> int:
+        """Return the elements of scratch that `phase` takes on the slices of `count` elements."""
+        return phase.scratch(self.num_nodes, self.slice(count), self.segment)
 
     def owners_at(self, local: int) -> Group:
         """Return the owners at one place of their nodes."""
-        assert self.slices.which is not None
-        return self._owners(self.slices.which == local)
+        return self._owners(self.which == local)
 
     def _owners(self, where: Mask) -> Group:
-        group, which = self.slices, self.slices.which
-        assert which is not None
-        return replace(group, rank=group.rank[where], at=group.at[where], which=which[where])
+        group = self.slices
+        return replace(group, rank=group.rank[where], at=group.at[where], which=self.which[where])
