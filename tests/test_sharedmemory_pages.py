@@ -92,7 +92,7 @@ def test_pages_are_read_and_written_where_they_lie(other, pages, most, monkeypat
     if most:  # the kernel may copy less than it is asked for
         for name in ("_from", "_to"):
             monkeypatch.setattr(
-                pages._door, name, _stingy(getattr(pages._door, name), most), raising=False
+                pages.door, name, _stingy(getattr(pages.door, name), most), raising=False
             )
     expected = np.arange(ELEMENTS, dtype=np.float32)
     into = np.empty(ELEMENTS, np.float32)
@@ -144,7 +144,7 @@ def test_memory_that_is_not_there_is_an_error(other) -> None:
 
 
 def test_a_call_that_a_signal_interrupts_is_made_again(pages, monkeypatch) -> None:
-    real, calls = pages._door._from, []
+    real, calls = pages.door._from, []
 
     def interrupted(*arguments: int) -> int:
         calls.append(arguments)
@@ -153,7 +153,7 @@ def test_a_call_that_a_signal_interrupts_is_made_again(pages, monkeypatch) -> No
             return -1
         return real(*arguments)
 
-    monkeypatch.setattr(pages._door, "_from", interrupted, raising=False)
+    monkeypatch.setattr(pages.door, "_from", interrupted, raising=False)
     assert np.array_equal(pages[7:9], [7, 8])
     assert len(calls) == 3
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from zlib import crc32
 
 import numpy as np
@@ -96,12 +96,16 @@ class AlgorithmRunner:
         sharing = self._sharing
         assert sharing is not None
         likely, scratch, reached = self._likely(builds, call, pick, sharing)
-        topology, rank = self._backend.topology, self._backend.rank
+        rank = self._backend.rank
+        neighbours = self._backend.topology.neighbours(rank)
+        here = neighbours.index(rank)
         forms = Variants(
-            rank,
-            tuple(topology.neighbours(rank)),
+            (*neighbours[here:], *neighbours[:here]),
             _fingerprint(asked, pick.algorithm, deterministic),
-            {reach: partial(self._built, build, call, pick) for reach, build in builds.items()},
+            {
+                reach: cache(partial(self._built, build, call, pick))
+                for reach, build in builds.items()
+            },
             scratch=scratch,
             plain=sharing.plain,
             room=sharing.room,

@@ -5,7 +5,7 @@ before back to the device.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -84,17 +84,15 @@ class Flow(NamedTuple):
     keeps: bool
 
 
+@dataclass(slots=True, eq=False)
 class Slot:
     """The memory and events of a part under way."""
 
-    __slots__ = ("fetched", "recv", "returned", "returning", "send")
-
-    def __init__(self, send: PinnedBlock | None, recv: PinnedBlock | None) -> None:
-        self.send = send
-        self.recv = recv
-        self.fetched = make_event()
-        self.returned = make_event()
-        self.returning = False
+    send: PinnedBlock | None
+    recv: PinnedBlock | None
+    fetched: int = field(default_factory=make_event)
+    returned: int = field(default_factory=make_event)
+    returning: bool = False
 
     def free(self) -> bool:
         """Tell whether its last result has left for good."""

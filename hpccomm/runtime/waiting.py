@@ -171,6 +171,11 @@ def completed(requests: list[Request]) -> Steps:
         raise lost[0]
 
 
+def polled(steps: Steps) -> Request:
+    """Return a polled operation as a request."""
+    return lambda: next(steps, None) is None
+
+
 def at_once(operations: Iterable[Steps]) -> Steps:
     """Move several polled operations on at the same time, until all are done."""
     under_way = list(operations)

@@ -8,7 +8,6 @@ others differ by half a microsecond.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,9 @@ from mpi4py import MPI
 from hpccomm.backends.mpi.types import INT_MAX, PIECE_BYTES, Reductions, block, one
 from hpccomm.contracts.backend import Buffer, Native
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.transport import Request
+from hpccomm.contracts.transport import Request, Steps
 from hpccomm.reductions import ReduceOp
+from hpccomm.runtime.waiting import completed, polled
 from hpccomm.schedules.algorithms.partition import offsets
 
 Arguments = Callable[[Any, Any], tuple[Any, ...]]
@@ -26,49 +26,6 @@ Arguments = Callable[[Any, Any], tuple[Any, ...]]
 
 Layout = tuple[Any, MPI.Datatype]
 """What follows a buffer where it is described to MPI: a count, or counts and offsets; the datatype."""
-
-
-class _Request:
-    """A non-blocking collective, which keeps its arguments and so its memory."""
-
-    __slots__ = ("_after", "_arguments", "_request")
-
-    def __init__(
-        self, request: Any, arguments: tuple[Any, ...], after: Callable[[], None] | None
-    ) -> None:
-        self._request = request
-        self._arguments = arguments
-        self._after = after
-
-    def __call__(self) -> bool:
-        """Return whether it is complete."""
-        if not self._request.Test():
-            return False
-        if self._after is not None:
-            self._after()
-            self._after = None
-        return True
-
-
-class _InTurn:
-    """Non-blocking collectives that begin one after the other."""
-
-    __slots__ = ("_begin", "_current", "_left", "_total")
-
-    def __init__(self, total: int, begin: Callable[[int], Request]) -> None:
-        self._total = total
-        self._begin = begin
-        self._left = 1
-        self._current = begin(0)
-
-    def __call__(self) -> bool:
-        """Return whether the last one is complete."""
-        while self._current():
-            if self._left == self._total:
-                return True
-            self._current = self._begin(self._left)
-            self._left += 1
-        return False
 
 
 def native(comm: Any, call: Signature, reductions: Reductions) -> Native | None:
@@ -101,8 +58,16 @@ def _bound(
 
     def start(send: Any, recv: Any) -> Request:
         args = arguments(send, recv)
-        after = partial(np.copyto, recv, args[1][0]) if copied else None
-        return _Request(begin(*args), args, after)
+        request = begin(*args)
+
+        def test() -> bool:  # it keeps the arguments, and so their memory
+            if not request.Test():
+                return False
+            if copied:
+                np.copyto(recv, args[1][0])
+            return True
+
+        return test
 
     def blocks(send: Any, recv: Any) -> None:
         args = arguments(send, recv)
@@ -192,7 +157,11 @@ def _cut(call: Signature, whole: Native) -> Native:
         return None if buffer is None else buffer[index * step : (index + 1) * step]
 
     def start(send: Buffer, recv: Buffer) -> Request:
-        return _InTurn(total, lambda index: whole.start(piece(send, index), piece(recv, index)))
+        def steps() -> Steps:
+            for index in range(total):
+                yield from completed([whole.start(piece(send, index), piece(recv, index))])
+
+        return polled(steps())
 
     def run(send: Buffer, recv: Buffer) -> None:
         for index in range(total):

@@ -23,7 +23,7 @@ from hpccomm.backends.mpi.transport import CheckedTransport
 from hpccomm.backends.mpi.types import block
 from hpccomm.contracts.transport import RECORD, Record, Request, SharedMemory, Steps, mismatch
 from hpccomm.memory.views import as_bytes
-from hpccomm.runtime.waiting import completed
+from hpccomm.runtime.waiting import completed, polled
 
 DIRECT_BYTES = 256 << 10
 """From this size on, the note and the answer cost less than MPI's copy of a registered array."""
@@ -83,11 +83,11 @@ class NearbyTransport(CheckedTransport):
         large = COPIED and nbytes >= DIRECT_BYTES
         with self._lock:
             if large and shared is not None and shared.holds(data):
-                return _polled(self._offered(shared, data, dst, tag))
+                return polled(self._offered(shared, data, dst, tag))
             if nbytes >= POSTED_BYTES or nbytes == NOTE_BYTES:
                 noted = super().isend(_note(FOLLOWS, nbytes, _NO_RECORD), dst, tag)
                 sent = super().isend(data, dst, tag)
-                return _polled(completed([noted, sent]))
+                return polled(completed([noted, sent]))
             return super().isend(data, dst, tag)
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
@@ -98,7 +98,7 @@ class NearbyTransport(CheckedTransport):
         with self._lock:
             turn = receives[0]
             receives[0] = turn + 1
-        return _polled(self._taken(data, src, tag, receives, turn))
+        return polled(self._taken(data, src, tag, receives, turn))
 
     def _offered(self, shared: SharedMemory, data: NDArray[Any], dst: int, tag: int) -> Steps:
         """Send the place of the array, and wait for the answer."""
@@ -183,9 +183,3 @@ def _note(number: int, nbytes: int, record: Record) -> NDArray[np.uint8]:
     numbers[:2] = number, nbytes
     numbers[2:] = record
     return note
-
-
-def _polled(steps: Steps) -> Request:
-    """Return polled steps as a request, begun."""
-    following = iter(steps)
-    return lambda: next(following, None) is None

@@ -234,16 +234,16 @@ class DeviceMemory:
             self.settle()
             return Timed((perf_counter() - began) / number, (issued - began) / number, _NO_SAMPLES)
         stream = self._stream.ptr
-        with Marks(number + 1) as marks:
-            began = perf_counter()
-            marks.set(0, stream)
-            for position, call in enumerate(calls, 1):
-                call()
-                marks.set(position, stream)
-            issued = perf_counter()
-            self.settle()
-            done = perf_counter()
-            return Timed((done - began) / number, (issued - began) / number, marks.seconds())
+        marks = Marks(number + 1)
+        began = perf_counter()
+        marks.set(0, stream)
+        for position, call in enumerate(calls, 1):
+            call()
+            marks.set(position, stream)
+        issued = perf_counter()
+        self.settle()
+        done = perf_counter()
+        return Timed((done - began) / number, (issued - began) / number, marks.seconds())
 
     def _each_alone(self, calls: Sequence[Call]) -> Timed:
         """Wait for each call, and meet in a barrier that is not timed (``-z 3``)."""

@@ -1,6 +1,7 @@
 """Steps on the memory of peers: mapped here, or reached through the kernel."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,11 @@ class Peers(dict[int, Array | Pages]):
         return reached
 
 
+@dataclass(slots=True, eq=False)
 class Reached:
     """The buffers of a rank, and those of its peers, by a program's numbers.
 
-    Parameters
+    Attributes
     ----------
     own : sequence of ndarray
         This rank's.
@@ -52,23 +54,20 @@ class Reached:
         Where a result is made that a peer gets through the kernel.
     """
 
-    __slots__ = ("_own", "_peers", "_results")
-
-    def __init__(self, own: Sequence[Array], peers: Peers, results: ScratchBuffer) -> None:
-        self._own = own
-        self._peers = peers
-        self._results = results
+    own: Sequence[Array]
+    peers: Peers
+    results: ScratchBuffer
 
     def __getitem__(self, number: int, /) -> Array:
         """Return this rank's buffer of that number: transfers have no other."""
-        return self._own[number]
+        return self.own[number]
 
     def _part(self, where: Slice) -> Array | Pages:
         number, elements = where
         if number < len(OWN):
-            own = self._own[number]
+            own = self.own[number]
             return own if elements is None else own[elements]
-        found = self._peers[number]
+        found = self.peers[number]
         if elements is None:
             return found
         return found[elements] if isinstance(found, np.ndarray) else found.part(elements)
@@ -91,7 +90,7 @@ class Reached:
         if isinstance(target, np.ndarray):
             fold(sources, target, step.final)
         else:
-            result = self._results.take(target.size, self._own[-1].dtype)
+            result = self.results.take(target.size, self.own[-1].dtype)
             fold(sources, result, step.final)
             target.write(result)
 

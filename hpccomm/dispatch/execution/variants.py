@@ -6,11 +6,12 @@ them know the same.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from hpccomm.contracts.transport import RECORD, Exposure, Reach
+from hpccomm.contracts.transport import RECORD, Exposure, Reach, Record
 from hpccomm.dispatch.execution.program import LocalRound, Message, Program, Slice
 from hpccomm.dispatch.execution.reached import Peers
 from hpccomm.dtypes import DType
@@ -38,60 +39,45 @@ class Found(NamedTuple):
     peers: Peers
 
 
+@dataclass(slots=True, eq=False)
 class Variants:
     """The programs of one rank for calls of one signature.
 
-    Parameters
+    Attributes
     ----------
-    rank : int
-        This rank.
     members : tuple of int
-        The ranks of its node, this one among them, in an order that is the same on all.
+        The ranks of its node in an order that is the same on all, but beginning with this rank.
     fingerprint : int
         Of the call: different where calls differ.
     programs : mapping of Reach to callable
-        What makes the program of each form; called once, when it is first needed.
+        Returns the program of each form, made when it is first needed.
     scratch : int
         Bytes of scratch that peers reach, as the staged form needs; 0 for none.
     plain : bool
         Whether plain arrays may be reached, where they can be.
     room : int
         Bytes of such scratch that this process may have in use for all its calls.
-
-    Attributes
-    ----------
-    members : tuple of int
-        As given, but beginning with this rank.
     table : ndarray of int64, shape (ranks of the node, RECORD)
         What the members published, in that order.
+    meeting : tuple of LocalRound
+        Fills it, but for the first row.
     found : Found or None
         What came of the last table.
-    meeting : tuple of Turn
-        Fills it, but for the first row.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        members: tuple[int, ...],
-        fingerprint: int,
-        programs: Mapping[Reach, Callable[[], Program]],
-        *,
-        scratch: int,
-        plain: bool,
-        room: int,
-    ) -> None:
-        at = members.index(rank)
-        self.members = (*members[at:], *members[:at])
-        self.table = np.zeros((len(members), RECORD), np.int64)
+    members: tuple[int, ...]
+    fingerprint: int
+    programs: Mapping[Reach, Callable[[], Program]]
+    scratch: int
+    plain: bool
+    room: int
+    table: Record = field(init=False)
+    meeting: tuple[LocalRound[Slice], ...] = field(init=False)
+    found: Found | None = None
+
+    def __post_init__(self) -> None:
+        self.table = np.zeros((len(self.members), RECORD), np.int64)
         self.meeting = tuple(_meeting(self.members))
-        self.fingerprint = fingerprint
-        self.scratch = scratch
-        self.plain = plain
-        self.room = room
-        self.found: Found | None = None
-        self._make = programs
-        self._made: dict[Reach, Program] = {}
 
     def learned(self, exposure: Exposure, dtype: DType) -> Found:
         """Return what follows from the table.
@@ -106,10 +92,7 @@ class Variants:
         if found is None or found.table != published:
             self._check()
             reach = exposure.learn(dict(zip(self.members, self.table, strict=True)))
-            program = self._made.get(reach)
-            if program is None:
-                program = self._made[reach] = self._make[reach]()
-            found = Found(published, reach, program, Peers(exposure, dtype))
+            found = Found(published, reach, self.programs[reach](), Peers(exposure, dtype))
             self.found = found if exposure.lasting else None
         return found
 

@@ -3,6 +3,7 @@
 import errno
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ class NodeMemory:
         key: list[int] = [fingerprint, self._heap.segments]
         for data in held:
             key += (address(data), data.nbytes)
-        return NodeExposure(self, buffers, self._record(*key), lease, plain)
+        return NodeExposure(self, buffers, self._record(*key), lease, plain and self.plain)
 
     def _lease(self, nbytes: int, room: int) -> NDArray[np.uint8] | None:
         why = f"all calls of this process together may use {room} bytes"
@@ -209,10 +210,11 @@ def _record(heap: Heap, fingerprint: int, _segments: int, *buffers: int) -> Reco
     return np.array(numbers + [*_NOWHERE] * lacking, np.int64)
 
 
+@dataclass(slots=True, eq=False)
 class NodeExposure:
     """One rank's part in one call.
 
-    Parameters
+    Attributes
     ----------
     memory : NodeMemory
         Of its communicator.
@@ -224,52 +226,45 @@ class NodeExposure:
         Its own, for peers to reach.
     plain : bool
         Whether plain arrays may be reached.
+    sights : dict of int to _Sight
+        The content of each rank's record, once it is known.
+    lasting : bool
+        Records lead to the same memory in a later call.
     """
 
-    __slots__ = ("_buffers", "_memory", "_plain", "_sights", "record", "scratch")
-
+    memory: NodeMemory
+    buffers: Sequence[Array]
+    record: Record
+    scratch: NDArray[np.uint8] | None
+    plain: bool
+    sights: dict[int, _Sight] = field(default_factory=dict)
     lasting = True
-
-    def __init__(
-        self,
-        memory: NodeMemory,
-        buffers: Sequence[Array],
-        record: Record,
-        scratch: NDArray[np.uint8] | None,
-        plain: bool,
-    ) -> None:
-        self._memory = memory
-        self._buffers = buffers
-        self._plain = plain and memory.plain
-        self._sights: dict[int, _Sight] = {}
-        self.record = record
-        self.scratch = scratch
 
     def learn(self, records: Mapping[int, Record]) -> Reach:
         """Take the records of all ranks of the node, and return how they reach each other."""
-        see = self._memory.see
-        self._sights = sights = {peer: see(peer, record) for peer, record in records.items()}
-        if self._plain or all(sight.mapped for sight in sights.values()):
+        see = self.memory.see
+        self.sights = sights = {peer: see(peer, record) for peer, record in records.items()}
+        if self.plain or all(sight.mapped for sight in sights.values()):
             return Reach.DIRECT
         staged = all(sight.staged for sight in sights.values())
         return Reach.STAGED if staged else Reach.APART
 
     def reach(self, peer: int, buffer: int, dtype: DType) -> Array | Pages:
         """Return the peer's buffer of that number in the same call, as elements of `dtype`."""
-        if peer == self._memory.rank:
-            own = (*self._buffers, self.scratch)[buffer]
+        if peer == self.memory.rank:
+            own = (*self.buffers, self.scratch)[buffer]
             assert own is not None
             return own.view(dtype)
-        sight = self._sights[peer]
+        sight = self.sights[peer]
         view = sight.views.get((buffer, dtype))
         if view is None:
-            view = self._memory.view(peer, sight.places[buffer], dtype, self._plain)
+            view = self.memory.view(peer, sight.places[buffer], dtype, self.plain)
             sight.views[buffer, dtype] = view
         return view
 
     def withdraw(self) -> None:
         """Forget the buffers."""
-        self._buffers = ()
+        self.buffers = ()
         if self.scratch is not None:
-            self._memory.end(self.scratch)
+            self.memory.end(self.scratch)
             self.scratch = None

@@ -3,6 +3,7 @@
 import ctypes
 import errno
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -88,10 +89,11 @@ def ended(rank: int) -> PeerLost:
     return PeerLost(f"the process of rank {rank} has ended", ranks=(rank,))
 
 
+@dataclass(slots=True, eq=False)
 class PeerPages:
     """A peer's array: `Pages` of the contracts.
 
-    Parameters
+    Attributes
     ----------
     door : RemoteMemory
         Memory of the peer.
@@ -105,35 +107,30 @@ class PeerPages:
         Of the elements.
     """
 
-    __slots__ = ("_at", "_bounce", "_door", "_dtype", "size")
-
-    def __init__(
-        self, door: RemoteMemory, bounce: ScratchBuffer, at: int, size: int, dtype: DType
-    ) -> None:
-        self._door = door
-        self._bounce = bounce
-        self._at = at
-        self._dtype = dtype
-        self.size = size
+    door: RemoteMemory
+    bounce: ScratchBuffer
+    at: int
+    size: int
+    dtype: DType
 
     def part(self, where: slice) -> "PeerPages":
         """Return a part of its elements."""
         start, stop, _ = where.indices(self.size)
-        at = self._at + start * self._dtype.itemsize
-        return PeerPages(self._door, self._bounce, at, stop - start, self._dtype)
+        at = self.at + start * self.dtype.itemsize
+        return PeerPages(self.door, self.bounce, at, stop - start, self.dtype)
 
     def __getitem__(self, where: slice) -> NDArray[Any]:
         """Read some elements into memory that the next such read overwrites."""
         start, stop, _ = where.indices(self.size)
-        block = self._bounce.take(stop - start, self._dtype)
-        far = self._at + start * self._dtype.itemsize
-        self._door.read(far, address(block), block.nbytes)
+        block = self.bounce.take(stop - start, self.dtype)
+        far = self.at + start * self.dtype.itemsize
+        self.door.read(far, address(block), block.nbytes)
         return block
 
     def read(self, into: NDArray[Any]) -> None:
         """Read all its elements."""
-        self._door.read(self._at, address(into), into.nbytes)
+        self.door.read(self.at, address(into), into.nbytes)
 
     def write(self, data: NDArray[Any]) -> None:
         """Write over all its elements."""
-        self._door.write(self._at, address(data), data.nbytes)
+        self.door.write(self.at, address(data), data.nbytes)
