@@ -9,6 +9,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
 from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.cost import repeats
 from hpccomm.schedules.cost.links import Links
 from hpccomm.schedules.cost.network import Level, Network
 from hpccomm.schedules.schedule import (
@@ -27,7 +28,7 @@ from hpccomm.schedules.schedule import (
     whole,
     world,
 )
-from hpccomm.schedules.simulate import repeats, simulate
+from hpccomm.schedules.simulate import simulate
 
 LATENCY = 10.0
 FLAT = Level(latency=LATENCY, bandwidth=2.0, ports=1)

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hpccomm.schedules.cost.links import joined
+from hpccomm.schedules.cost.times import Times, seconds
 from hpccomm.schedules.schedule import Channel, Column, Copies, Folds, Group, Rounds
 
 
@@ -61,8 +59,8 @@ class ChannelClock:
         Makes its rounds.
     itemsize : int
         Bytes of an element.
-    clock : ndarray of float64, shape (ranks,) or (ranks, columns)
-        When each rank begins, in seconds; further columns say what these are made of.
+    clock : Times of ranks
+        When each rank begins.
 
     Attributes
     ----------
@@ -74,14 +72,11 @@ class ChannelClock:
         Seconds at which that is ready: on average over its rows, and for the last of them.
     """
 
-    def __init__(
-        self, number: int, channel: Channel, itemsize: int, clock: NDArray[np.float64]
-    ) -> None:
+    def __init__(self, number: int, channel: Channel, itemsize: int, clock: Times) -> None:
         self.number = number
         self.clock = clock
         self.following: Act | None = None
         self.ready = self.latest = 0.0
-        self._seconds = clock if clock.ndim == 1 else clock[:, 0]
         self._acts = acts(channel(), itemsize)
         self.go_on()
 
@@ -89,5 +84,5 @@ class ChannelClock:
         """Look at what comes next."""
         self.following = next(self._acts, None)
         if self.following is not None:
-            times = self._seconds[self.following.rank]
+            times = seconds(self.clock)[self.following.rank]
             self.ready, self.latest = float(times.mean()), float(times.max())

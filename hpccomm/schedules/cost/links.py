@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.schedules.cost.network import Level, Network
+from hpccomm.schedules.cost.times import Times, later, rowwise, seconds, take_latest
 from hpccomm.schedules.schedule import Column
-
-Times = NDArray[np.float64]
 
 RECENT = 16
 """Tables of senders and receivers whose routes are remembered: rounds repeat them."""
@@ -35,8 +34,8 @@ class Queues:
         Each once.
     message : Column of shape (length, links)
         Which message stands where in each queue, those that are ready at once in their order.
-    gap, per_byte : ndarray of float64, shape (links,)
-        Seconds that a message takes a link for.
+    gap, per_byte : Times of links
+        How long a message takes a link for.
     """
 
     link: Column
@@ -46,7 +45,7 @@ class Queues:
 
     def in_order(self, ready: Times) -> Column:
         """Return the messages of each queue in the order in which they are `ready`."""
-        order = _order(ready[self.message])
+        order = _order(seconds(ready)[self.message])
         return self.message if order is None else np.take_along_axis(self.message, order, axis=0)
 
 
@@ -58,7 +57,7 @@ class LinkRoutes:
     ----------
     rank, peer : Column
         The table.
-    latency : ndarray of float64
+    latency : Times of messages
         Of each message.
     queues : tuple of Queues
         All that they pass.
@@ -76,40 +75,41 @@ class LevelLinks:
 
     Attributes
     ----------
-    latency : float
-        Seconds.
-    out, into : Column
-        Each rank's port.
-    shared_out, shared_into : Column or None
-        What the ports of each rank's node share, where they do.
-    total : Column or None
-        What all share, for each rank.
+    latency : Times
+        Of a message: one row.
+    passed : sequence of tuple
+        What a message passes: each rank's link, and whether it is that of the sender, else that of
+        the receiver. First the two ports; then what the ports of a node share, and what all share.
     """
 
-    latency: float
-    out: Column
-    into: Column
-    shared_out: Column | None
-    shared_into: Column | None
-    total: Column | None
+    latency: Times
+    passed: Sequence[tuple[Column, bool]]
 
 
 class Links:
     """The links of a network, and until when each is taken.
 
+    Parameters
+    ----------
+    network : Network
+        The network.
+    width : int
+        Columns of all times; 0 for seconds alone.
+
     Attributes
     ----------
-    free : ndarray of float64, shape (links,)
+    free : Times of links
         When each is free again.
     busy : ndarray of float64, shape (links,)
         Seconds that each has been taken for so far.
-    gap, per_byte : ndarray of float64, shape (links,)
-        Seconds that a message takes each for.
+    gap, per_byte : Times of links
+        How long a message takes each for.
     inner, across : LevelLinks or None
         The numbers of each level's links.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, width: int = 0) -> None:
+        self._row = (width,) if width else ()
         ranks = np.arange(network.ranks, dtype=np.int64)
         self._node = network.node(ranks)
         self._local = ranks % network.ranks_per_node
@@ -119,9 +119,11 @@ class Links:
         self._inverse: list[Times] = []
         self.inner = None if network.inner is None else self._laid(network.inner, "inner")
         self.across = None if network.across is None else self._laid(network.across, "across")
-        self.gap = np.concatenate([*self._gaps, np.empty(0)])
-        self.per_byte = np.concatenate([*self._inverse, np.empty(0)])
-        self.free = np.zeros(len(self.gap))
+        self.free, self.gap, self.per_byte = (
+            np.zeros((sum(map(len, self._gaps)), *self._row)) for _ in range(3)
+        )
+        seconds(self.gap)[:] = np.concatenate([*self._gaps, np.empty(0)])
+        seconds(self.per_byte)[:] = np.concatenate([*self._inverse, np.empty(0)])
         self.busy = np.zeros(len(self.gap))
         self._recent: list[LinkRoutes] = []
 
@@ -140,17 +142,12 @@ class Links:
         passed = ready.copy()
         for queues in routes.queues:
             message, link = queues.in_order(ready), queues.link
-            came, hold = ready[message], queues.gap + nbytes[message] * queues.per_byte
-            came[0] = np.maximum(came[0], self.free[link])
-            if len(message) == 1:
-                ends = came + hold
-            else:
-                held = np.cumsum(hold, axis=0)
-                ends = np.maximum.accumulate(came - (held - hold), axis=0) + held
+            hold = queues.gap + rowwise(nbytes[message], queues.gap) * queues.per_byte
+            ends = _passed(ready[message], hold, self.free[link])
             self.free[link] = ends[-1]
-            self.busy[link] += hold.sum(axis=0)
+            self.busy[link] += seconds(hold.sum(axis=0))
             # Much quicker in one dimension.
-            np.maximum.at(passed, message.ravel(), ends.ravel())
+            take_latest(passed, message.ravel(), ends.reshape(-1, *self._row))
         return passed
 
     def routes(self, rank: Column, peer: Column) -> LinkRoutes:
@@ -194,17 +191,19 @@ class Links:
             return self._added(what, 1, level.node_bandwidth, 0.0) + self._node
 
         out = ports(both)
-        into = out if half else ports(" in")
-        shared_out = shared_into = total = None
+        passed = [(out, True), (out if half else ports(" in"), False)]
         if np.isfinite(level.node_bandwidth):
             # Within a node a message passes it once.
-            once = half or name == "inner"
-            shared_out = shared("" if once else both)
-            shared_into = None if name == "inner" else shared_out if half else shared(" in")
+            out = shared("" if half or name == "inner" else both)
+            passed.append((out, True))
+            if name != "inner":
+                passed.append((out if half else shared(" in"), False))
         if np.isfinite(level.total_bandwidth):
             first = self._added(f"what all {name} ports share", 0, level.total_bandwidth, 0.0)
-            total = np.full_like(self._node, first)
-        return LevelLinks(level.latency, out, into, shared_out, shared_into, total)
+            passed.append((np.full_like(self._node, first), True))
+        latency = np.zeros((1, *self._row))
+        seconds(latency)[:] = level.latency
+        return LevelLinks(latency, passed)
 
     def _added(self, what: str, of_a_node: int, bandwidth: float, gap: float) -> int:
         """Add links of one kind; 0 of a node is one for all. Returns the first one's number."""
@@ -217,7 +216,7 @@ class Links:
 
     def _found(self, rank: Column, peer: Column) -> LinkRoutes:
         inside = self._node[rank] == self._node[peer]
-        latency = np.zeros(len(rank))
+        latency = np.zeros((len(rank), *self._row))
         messages: list[Column] = []
         links: list[Column] = []
         for laid, mask in ((self.inner, inside & (rank != peer)), (self.across, ~inside)):
@@ -226,16 +225,9 @@ class Links:
                 continue
             latency[chosen] = laid.latency
             sender, receiver = rank[chosen], peer[chosen]
-            for column, end in (
-                (laid.out, sender),
-                (laid.into, receiver),
-                (laid.shared_out, sender),
-                (laid.shared_into, receiver),
-                (laid.total, sender),
-            ):
-                if column is not None:
-                    messages.append(chosen)
-                    links.append(column[end])
+            for link, of_sender in laid.passed:
+                messages.append(chosen)
+                links.append(link[sender if of_sender else receiver])
         return LinkRoutes(rank, peer, latency, self._queues(messages, links))
 
     def _queues(self, messages: list[Column], links: list[Column]) -> tuple[Queues, ...]:
@@ -260,6 +252,25 @@ class Links:
             front = link[rows][::each].copy()
             queues.append(Queues(front, fronts, self.gap[front], self.per_byte[front]))
         return tuple(queues)
+
+
+def _passed(came: Times, hold: Times, free: Times) -> Times:
+    """Return when the messages of queues have passed links that are `free` then.
+
+    Where times say what they are made of, the messages go one by one, so that each brings along
+    what it waited for.
+    """
+    if came.ndim > 2:
+        ends = [free]
+        for each, held in zip(came, hold, strict=True):
+            ends.append(later(each, ends[-1]) + held)
+        return np.stack(ends[1:])
+    came[0] = np.maximum(came[0], free)
+    if len(came) == 1:
+        return came + hold
+    so_far = np.cumsum(hold, axis=0)
+    passed: Times = np.maximum.accumulate(came - (so_far - hold), axis=0) + so_far
+    return passed
 
 
 def _order(came: Times) -> NDArray[np.int64] | None:
