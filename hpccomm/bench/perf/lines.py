@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.bench import rows
 from hpccomm.bench.perf.cases import PerfCase
 from hpccomm.bench.perf.facts import ranges
 from hpccomm.bench.perf.measure import Measured
+from hpccomm.bench.rows import rates
 from hpccomm.results.schema import UNCHECKED, Config, Row
 
 if TYPE_CHECKING:
@@ -21,15 +21,8 @@ RANK_0, AVERAGE, MINIMUM, MAXIMUM = range(4)
 
 
 def over_ranks(means: NDArray[np.float64], how: int) -> float:
-    """Make one time of the ranks' times, as ``-a`` says."""
-    return float(
-        {
-            RANK_0: means[0],
-            AVERAGE: means.mean(),
-            MINIMUM: means.min(),
-            MAXIMUM: means.max(),
-        }[how]
-    )
+    """Make one time of the ranks' times, as ``-a`` says, whose values number these ways."""
+    return float((means[0], means.mean(), means.min(), means.max())[how])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +56,23 @@ class Line:
         layout = case.arrange(0, self.ranks)
         checked = config.validation > 0 and case.collective.moves
         wrong = sum(each.mismatch.wrong for rank in measured for each in rank.wrong)
-        result = rows.row(
-            self.block,
+        collective, backend, algorithm = self.block
+        result = Row(
+            collective,
+            backend,
+            algorithm,
             case.type_name,
             case.op_name,
             root=layout.root,
-            nbytes=layout.nbytes,
+            bytes=layout.nbytes,
             count=layout.count,
             in_place=in_place,
-            seconds=seconds,
             # As in nccl-tests, the time of the calls is printed in place of that of the work, while
             # bandwidths remain those of the work.
-            printed=issued if config.report_cputime else None,
-            factor=case.collective.factor(self.ranks),
+            time=(issued if config.report_cputime else seconds) * 1e6,
             wrong=wrong if checked else UNCHECKED,
             iterations=config.iterations * max(1, config.graph),
+            **rates(layout.nbytes, seconds, case.collective.factor(self.ranks)),
         )
         return result, np.stack([each.samples for each in measured], axis=1)
 

@@ -9,13 +9,20 @@ from typing import TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.bench import rows
 from hpccomm.bench.perf import facts
 from hpccomm.bench.perf.report import Report
+from hpccomm.bench.rows import rates
 from hpccomm.bench.simulated.comparison import Curves, Point
 from hpccomm.bench.simulated.request import COST, EVENTS, SimulationRequest
 from hpccomm.bench.simulated.tables import SimulatedCall, SimulatedTable
-from hpccomm.results.schema import RankInfo, Row, RunInfo, recorded_environment, recorded_slurm
+from hpccomm.results.schema import (
+    UNCHECKED,
+    RankInfo,
+    Row,
+    RunInfo,
+    recorded_environment,
+    recorded_slurm,
+)
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.algorithms.channels import merged
 from hpccomm.schedules.cost.model import price
@@ -101,17 +108,20 @@ def timed(
             network, signature.collective, signature.nbytes, algorithm, request.segment
         )
     case = call.case
-    row = rows.row(
-        (case.collective.name, BACKEND, algorithm),
+    row = Row(
+        case.collective.name,
+        BACKEND,
+        algorithm,
         case.type_name,
         case.op_name,
         root=layout.root,
-        nbytes=layout.nbytes,
+        bytes=layout.nbytes,
         count=layout.count,
         in_place=False,
-        seconds=seconds,
-        factor=case.collective.factor(network.ranks),
+        time=seconds * 1e6,
+        wrong=UNCHECKED,
         iterations=1,
+        **rates(layout.nbytes, seconds, case.collective.factor(network.ranks)),
     )
     return row, samples, Point(layout.nbytes, seconds, float(first), row.busbw, bottleneck, busy)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hpccomm.bench.perf.names import NO_OP, NO_TYPE
-from hpccomm.bench.rows import row
+from hpccomm.bench.rows import rates
 from hpccomm.bench.tune import building, timing
 from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, arguments, even, how
 from hpccomm.bench.tune.timing import Seconds
@@ -14,7 +14,7 @@ from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.dispatch.policy import NATIVE, Pick, TableRows
 from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE
 from hpccomm.errors import UsageError
-from hpccomm.results.schema import Row
+from hpccomm.results.schema import UNCHECKED, Row
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.terms import ranked
 from hpccomm.settings import DEFAULT_SEGMENT
@@ -218,19 +218,22 @@ def stored(
     """Yield the rows of a results file for what was measured at one size."""
     what = DESCRIPTIONS[collective]
     for pick, samples in finding.samples.items():
-        algorithm = spelled(pick) + (" ordered" if deterministic else "")
+        seconds = timing.typical(samples)
         yield (
-            row(
-                (collective, comm.backends["host"] or "", algorithm),
+            Row(
+                collective,
+                comm.backends["host"] or "",
+                spelled(pick) + (" ordered" if deterministic else ""),
                 NO_TYPE if what.sends == "nothing" else "float",
                 "sum" if what.reduces else NO_OP,
                 root=ROOT if what.rooted else -1,
-                nbytes=finding.nbytes,
+                bytes=finding.nbytes,
                 count=finding.nbytes // DTYPE.itemsize,
                 in_place=what.sends == what.receives == "whole",
-                seconds=timing.typical(samples),
-                factor=what.bus_factor(comm.size),
+                time=seconds * 1e6,
+                wrong=UNCHECKED,
                 iterations=len(samples),
+                **rates(finding.nbytes, seconds, what.bus_factor(comm.size)),
             ),
             samples,
         )
