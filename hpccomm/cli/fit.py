@@ -2,7 +2,7 @@
 
 import argparse
 
-from hpccomm.bench.fit.from_file import fitted
+from hpccomm.bench.fit.report import fitted
 from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output

@@ -1,16 +1,48 @@
-"""What a fit found, in lines that are comments in TOML."""
+"""A fit from a results file to its report, in lines that are comments in TOML, and the description."""
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
-from hpccomm.bench.fit.parameters import SPEEDS, Fit, Parameter
+from hpccomm.bench.fit import stored_runs
+from hpccomm.bench.fit.parameters import SPEEDS, Fit, Parameter, fit
 from hpccomm.bench.fit.stored_runs import Usable
+from hpccomm.results import reader
 from hpccomm.results.reader import Run
+from hpccomm.schedules.cost.network_files import dump
 
 UNSURE = 0.25
 """Relative standard error from which on a parameter is called uncertain."""
+
+
+def fitted(
+    file: Path, run: str | None, cluster: str | None, *, segment: int | None, channels: int | None
+) -> tuple[str, str]:
+    """Fit a description to a run. Local.
+
+    Parameters
+    ----------
+    file : Path
+        The results file.
+    run : str or None
+        The run, by name or number; None is the last.
+    cluster, segment, channels
+        As for `hpccomm.bench.fit.stored_runs.described` and `usable`.
+
+    Returns
+    -------
+    str
+        The report, whose lines are comments in TOML.
+    str
+        The description, as TOML.
+    """
+    chosen = reader.choose(reader.read(file), run)
+    network = stored_runs.described(chosen, cluster)
+    rows = stored_runs.usable(chosen, network, segment=segment, channels=channels)
+    found = fit(network, rows.measurements)
+    return text(chosen, rows, found), dump(found.network)
 
 
 def text(run: Run, usable: Usable, found: Fit) -> str:

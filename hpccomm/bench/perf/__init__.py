@@ -3,7 +3,7 @@
 - `flags` describes the flags, `options` holds their values, and `sizes` the sizes to measure.
 - `collectives` describes how each collective is called, and `layouts` what its arrays hold.
 - `cases` and `blocks` list the lines and the tables of a run.
-- `memory_kind`, with `host_memory` and `device_memory`, holds the arrays.
+- `host_memory` and `device_memory` hold the arrays, `sources` chooses between them.
 - `patterns` and `verification` fill arrays with known data and check the results.
 - `measure` measures one case, `timing` times a block of repetitions.
 - `sweep` runs all tables, and `report` writes them.

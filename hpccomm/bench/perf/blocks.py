@@ -8,9 +8,10 @@ from hpccomm import settings
 from hpccomm.bench.perf.cases import PerfCase, SweepSegment, segments
 from hpccomm.bench.perf.collectives import Benchmark
 from hpccomm.bench.perf.measure import check_algorithm
-from hpccomm.bench.perf.memory_kind import DEVICE, NCCL, MemoryKind
+from hpccomm.bench.perf.memory_kind import DEVICE, NCCL
 from hpccomm.bench.perf.options import Options, Pair
 from hpccomm.bench.perf.readers import ALL
+from hpccomm.bench.perf.sources import MemoryKind
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.errors import UsageError

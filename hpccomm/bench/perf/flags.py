@@ -216,8 +216,7 @@ def options(args: argparse.Namespace) -> Options:
     for collective in result.collectives:
         result.pairs(collective)  # raises if there are none
     if result.arrays == HOST:
-        for flag in result.device_flags():
-            raise UsageError(f"{flag}, and --arrays is {HOST}; leave one of them out")
+        result.refuse_device_flags(f"--arrays is {HOST}; leave one of them out")
     return result
 
 

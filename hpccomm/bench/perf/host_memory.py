@@ -18,7 +18,22 @@ if TYPE_CHECKING:
 
 
 class HostMemory:
-    """NumPy arrays, and calls that return when they are done."""
+    """Arrays of one rank, over one communicator: made, filled, timed, compared.
+
+    These are NumPy's, and calls on them return when they are done. `DeviceMemory` does the same with
+    CuPy's.
+
+    Attributes
+    ----------
+    name : str
+        `HOST` or `DEVICE`.
+    usage : str
+        Title of the line that reports the memory in use.
+    at_once : bool
+        Whether a batch is carried out at once, so that its operations need arrays of their own.
+    multiplies : bool
+        Whether averages of floats are sums of what was multiplied before (see `CheckedData`).
+    """
 
     name = HOST
     usage = "Host memory usage"
@@ -31,35 +46,35 @@ class HostMemory:
         self._slots: tuple[Array, ...] = ()
 
     def entered(self) -> AbstractContextManager[None]:
-        """Return a context that does nothing."""
+        """Return a context in which all else is done."""
         return nullcontext()
 
     def backend(self) -> str:
-        """Return the name of what moves host arrays."""
+        """Return the name of what moves such arrays, as it is printed."""
         return self._comm.backends["host"] or ""
 
     def some(self, count: int, dtype: DType) -> Array:
-        """Return an array like those that are measured."""
+        """Return an array like those that are measured; its contents do not matter."""
         return np.empty(count, dtype)
 
     def description(self) -> DeviceDescription:
-        """Return this rank's device for the header: host memory."""
+        """Return this rank's device for the header. Local."""
         return ON_HOST
 
     def versions(self) -> dict[str, str]:
-        """Return no versions: host arrays need no further libraries."""
+        """Return the versions of the libraries that only such arrays need. Local."""
         return {}
 
     def room(self) -> tuple[str, int]:
-        """Return this node's name, and the bytes available on it."""
+        """Return the name of where memory is taken from, and the bytes available there."""
         return facts.host(), memory_use.available()
 
     def in_use(self) -> int:
-        """Return the most memory that this process ever had."""
+        """Return the bytes in use, for ``-M``: on the host, the most that this process ever had."""
         return memory_use.peak()
 
     def allocate(self, largest: int) -> None:
-        """Make the slots."""
+        """Make the slots, `memory_use.SLOTS` of them, for `largest` bytes each, all zeros. Local."""
         empty = self._comm.empty if self._config.local_register else np.empty
         size = memory_use.slot_bytes(largest, self._config.unalign)
         arena: Array = empty(memory_use.arena_bytes(size), np.uint8)
@@ -71,7 +86,7 @@ class HostMemory:
         self._slots = ()
 
     def view(self, slot: int, first: int, count: int, dtype: DType) -> Array:
-        """Return elements of a slot."""
+        """Return `count` elements from byte `first` of a slot on."""
         return self._slots[slot][first : first + count * dtype.itemsize].view(dtype)
 
     def clear(self, slot: int, nbytes: int) -> None:
@@ -84,23 +99,32 @@ class HostMemory:
         every[1:] = every[0]
 
     def copy(self, out: Array, x: Array) -> None:
-        """Copy an array."""
+        """Copy an array, as a part of what is timed."""
         np.copyto(out, x)
 
     def put(self, array: Array, at: int, block: NDArray[Any]) -> None:
-        """Write a block into an array."""
+        """Write a block of NumPy into an array, from index `at` on."""
         array[at : at + block.size] = block
 
     def read(self, array: Array, at: int, count: int) -> NDArray[Any]:
-        """Return elements of an array."""
+        """Return `count` elements of an array from index `at` on, as an array of NumPy."""
         part: NDArray[Any] = array[at : at + count]
         return part
 
     def settle(self) -> None:
-        """Do nothing: what was called is done."""
+        """Block until what was called is done.
+
+        Raises
+        ------
+        CollectiveTimeout
+            If it is not within the deadline.
+        """
 
     def time(self, operations: Sequence[Call], samples: bool) -> Timed:
-        """Time a block of operations. Collective; blocks."""
+        """Time a block of operations, and each repetition if `samples` is true.
+
+        Collective; blocks until all is done.
+        """
         config, barrier = self._config, self._comm.barrier
         mode = config.blocking_collectives
         after = barrier if mode == 1 else None

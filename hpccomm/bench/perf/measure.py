@@ -18,7 +18,8 @@ from hpccomm.bench.perf import verification
 from hpccomm.bench.perf.cases import PerfCase
 from hpccomm.bench.perf.collectives import Call, Operands, bind
 from hpccomm.bench.perf.layouts import Layout, Member, Segments
-from hpccomm.bench.perf.memory_kind import Array, MemoryKind
+from hpccomm.bench.perf.memory_kind import Array
+from hpccomm.bench.perf.sources import MemoryKind
 from hpccomm.bench.perf.verification import CheckedData, Mismatch
 from hpccomm.results.schema import Config
 

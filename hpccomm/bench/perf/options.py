@@ -1,6 +1,7 @@
 """The options of a run of perf."""
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from hpccomm.bench.perf.collectives import Benchmark
@@ -71,12 +72,7 @@ class Options:
         if not collective.reduces:
             op_name = self.ops[0] if collective.names_op else NO_OP
             return tuple((type_name, op_name) for type_name in self.types)
-        result = tuple(
-            (type_name, op_name)
-            for type_name in self.types
-            for op_name in self.ops
-            if meaningful(OPS[op_name], TYPES[type_name])
-        )
+        result = tuple(pair for pair in product(self.types, self.ops) if _meaningful(*pair))
         if not result:
             raise UsageError(
                 f"-o/--op {self.ops[0]} means nothing on -d/--datatype {self.types[0]}; "
@@ -89,8 +85,14 @@ class Options:
         """Whether to time every repetition, and not only the block."""
         return self.config.per_iter_timing or self.output is not None
 
-    def device_flags(self) -> tuple[str, ...]:
-        """Return the flags that host arrays cannot follow, with their values and the reason."""
+    def refuse_device_flags(self, why: str) -> None:
+        """Raise if there is a flag that host arrays cannot follow.
+
+        Parameters
+        ----------
+        why : str
+            Ends the message: why the arrays are on the host, and what to do.
+        """
         config = self.config
         flags = {
             f"-G/--cudagraph {config.graph}: CUDA graphs hold device work": config.graph,
@@ -99,18 +101,16 @@ class Options:
                 config.report_cputime
             ),
         }
-        return tuple(flag for flag, used in flags.items() if used)
+        for flag, used in flags.items():
+            if used:
+                raise UsageError(f"{flag}, and {why}")
 
     def skipped(self) -> tuple[str, ...]:
         """Return the pairs that mean nothing, as ``"avg on bool"``; empty if nothing is reduced."""
         if not any(collective.reduces for collective in self.collectives):
             return ()
-        return tuple(
-            f"{op_name} on {type_name}"
-            for type_name in self.types
-            for op_name in self.ops
-            if not meaningful(OPS[op_name], TYPES[type_name])
-        )
+        pairs = product(self.types, self.ops)
+        return tuple(f"{op} on {kind}" for kind, op in pairs if not _meaningful(kind, op))
 
     def roots(self, collective: Benchmark, ranks: int) -> tuple[int, ...]:
         """Return the roots to measure a collective with; -1 where it has none.
@@ -129,3 +129,7 @@ class Options:
                 f"-r/--root {self.root}: there are {ranks} ranks; give 0 to {ranks - 1}, or {ALL}"
             )
         return (self.root,)
+
+
+def _meaningful(type_name: str, op_name: str) -> bool:
+    return meaningful(OPS[op_name], TYPES[type_name])

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TypeVar
@@ -72,32 +72,27 @@ def only(neutral: int, why: str) -> Callable[[str], int]:
     return read
 
 
-def named(names: dict[str, str], what: str) -> Callable[[str], tuple[str, ...]]:
+def _known(text: str, names: Collection[str], refusal: str, how: str) -> str:
+    """Return `text` if it is one of `names`; `refusal` says why another is refused."""
+    if text not in names:
+        raise argparse.ArgumentTypeError(f"{text!r} {refusal}; give {how} {', '.join(names)}")
+    return text
+
+
+def named(names: Mapping[str, str], what: str) -> Callable[[str], tuple[str, ...]]:
     """Return a reader of one name, or ``all``; `names` maps accepted names to printed ones."""
 
     def read(text: str) -> tuple[str, ...]:
         if text == ALL:
             return tuple(dict.fromkeys(names.values()))
-        if text not in names:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is no {what}; give {ALL} or one of {', '.join(names)}"
-            )
-        return (names[text],)
+        return (names[_known(text, names, f"is no {what}", f"{ALL} or one of")],)
 
     return read
 
 
 def one_of(names: Sequence[str], what: str) -> Callable[[str], str]:
     """Return a reader of one of some names."""
-
-    def read(text: str) -> str:
-        if text not in names:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is no {what}; give one of {', '.join(names)}"
-            )
-        return text
-
-    return read
+    return lambda text: _known(text, names, f"is no {what}", "one of")
 
 
 def root(text: str) -> int:
@@ -136,11 +131,6 @@ def some_of(table: Mapping[str, T], refusal: str) -> Callable[[str], tuple[T, ..
 
     def read(text: str) -> tuple[T, ...]:
         names = tuple(table) if text == ALL else listed(text)
-        for name in names:
-            if name not in table:
-                raise argparse.ArgumentTypeError(
-                    f"{name!r} {refusal}; give {ALL} or some of {', '.join(table)}"
-                )
-        return tuple(table[name] for name in names)
+        return tuple(table[_known(name, table, refusal, f"{ALL} or some of")] for name in names)
 
     return read

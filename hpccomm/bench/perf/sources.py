@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 
 from hpccomm.bench.perf.device_memory import DeviceMemory
 from hpccomm.bench.perf.host_memory import HostMemory
-from hpccomm.bench.perf.memory_kind import AUTO, DEVICE, HOST, NCCL, MemoryKind
+from hpccomm.bench.perf.memory_kind import AUTO, DEVICE, HOST, NCCL
 from hpccomm.bench.perf.options import Options
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
+
+
+MemoryKind = HostMemory | DeviceMemory
+"""Arrays of one kind, as `HostMemory` describes them."""
 
 
 @dataclass(frozen=True, slots=True)

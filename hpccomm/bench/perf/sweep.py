@@ -11,12 +11,11 @@ import numpy as np
 from hpccomm.bench.perf import facts, lines, memory_use
 from hpccomm.bench.perf.blocks import PerfTable, TablePlan
 from hpccomm.bench.perf.measure import CaseRunner, Measured
-from hpccomm.bench.perf.memory_kind import AUTO, HOST, MemoryKind
+from hpccomm.bench.perf.memory_kind import AUTO, HOST
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.report import Report
 from hpccomm.bench.perf.root import on_root
-from hpccomm.bench.perf.sources import CommSource, kind_of_arrays, memory_of
-from hpccomm.errors import UsageError
+from hpccomm.bench.perf.sources import CommSource, MemoryKind, kind_of_arrays, memory_of
 from hpccomm.results.schema import Config, RunInfo
 
 if TYPE_CHECKING:
@@ -68,7 +67,9 @@ def run(
     if options.arrays == AUTO and not any(each.moves for each in options.collectives):
         kind = HOST  # a barrier is the host's, wherever arrays lie
     if kind == HOST:
-        _refuse_device_flags(options)
+        options.refuse_device_flags(
+            "the arrays are in host memory; leave it out, or give --arrays device where there are GPUs"
+        )
     plan = TablePlan(options)
     for number, source in enumerate(sources):
         with _opened(source, kind, options) as (comm, memory):
@@ -168,15 +169,6 @@ class _SharedReport:
         # Closed here, so that a file that cannot be completed is an error on every rank.
         on_root(comm, self.opened.close)
         return wrong
-
-
-def _refuse_device_flags(options: Options) -> None:
-    """Raise if a flag is given that only device arrays can follow."""
-    for flag in options.device_flags():
-        raise UsageError(
-            f"{flag}, and the arrays are in host memory; leave it out, or give --arrays device where "
-            "there are GPUs"
-        )
 
 
 def _allocate(comm: "Communicator", memory: MemoryKind, options: Options) -> None:
