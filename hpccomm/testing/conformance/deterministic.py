@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -10,18 +10,20 @@ import numpy as np
 
 from hpccomm import ReduceOp
 from hpccomm.dtypes import BFLOAT16, NARROW
-from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.testing.conformance.algorithms import STAGED, Way, cut
+from hpccomm.testing.conformance.algorithms import STAGED, Way, attempt, cut
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, same_bits
-from hpccomm.testing.conformance.inputs import poison, reduction
+from hpccomm.testing.conformance.oracle import FLOAT32, NEW, OUT, Ask
+from hpccomm.testing.conformance.reductions import CALLS
+from hpccomm.testing.conformance.trials import carry_out
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from hpccomm.communicator import Communicator
     from hpccomm.testing.conformance.check import Array
+    from hpccomm.testing.conformance.oracle import Inputs
 
 DETERMINISTIC = Behaviours("deterministic")
 
@@ -80,62 +82,30 @@ SEGMENTS = (4, 12, 64, 1 << 20)
 """Bytes: one element of float32, three, sixteen, and more than there are."""
 
 
-INPUTS: tuple[tuple[ReduceOp, Callable[[int, int], list[Array]]], ...] = (
-    (ReduceOp.SUM, order_matters),
-    (ReduceOp.AVG, order_matters),
-    (ReduceOp.PROD, lambda size, count: rounded(size, (count,), np.dtype(np.float32))),
-    (ReduceOp.SUM, lambda size, count: cancelling(size, (count,), BFLOAT16)),
+INPUTS: tuple[tuple[ReduceOp, np.dtype[Any], Inputs], ...] = (
+    (ReduceOp.SUM, FLOAT32, order_matters),
+    (ReduceOp.AVG, FLOAT32, order_matters),
+    (ReduceOp.PROD, FLOAT32, lambda size, count: rounded(size, (count,), FLOAT32)),
+    (ReduceOp.SUM, BFLOAT16, lambda size, count: cancelling(size, (count,), BFLOAT16)),
 )
-"""Operations, with what makes each rank's contribution of a number of elements."""
-
-Asked = tuple[str, "Callable[..., object]", "Array | None"]
-"""What it is, a call, and what it is to return, or None where no order can change that."""
+"""Operations and dtypes, with what makes each rank's contribution of a number of elements."""
 
 
-def whole_arrays(comm: Communicator, arrays: list[Array], op: ReduceOp) -> Iterator[Asked]:
-    """Give the calls of all_reduce."""
-    mine, total = arrays[comm.rank], reduction(op, arrays)
-    yield "in place", partial(comm.all_reduce, mine.copy(), op), total
-    yield "apart", partial(comm.all_reduce, mine, op, out=poison(total)), total
-
-
-def at_roots(comm: Communicator, arrays: list[Array], op: ReduceOp) -> Iterator[Asked]:
-    """Give the calls of reduce."""
-    total = reduction(op, arrays)
-    for root in {0, comm.size // 2, comm.size - 1}:
-        mine = arrays[comm.rank].copy()
-        here = total if comm.rank == root else None
-        yield f"to {root}", partial(comm.reduce, mine, root, op), here
-
-
-def in_blocks(comm: Communicator, arrays: list[Array], op: ReduceOp) -> Iterator[Asked]:
-    """Give the calls of reduce_scatter, of even and of uneven blocks."""
-    mine, total = arrays[comm.rank], reduction(op, arrays)
-    even = len(mine) // comm.size
-    blocks = total[: even * comm.size].reshape(comm.size, even)
-    yield "even", partial(comm.reduce_scatter, mine[: blocks.size], op), blocks[comm.rank]
-    counts = [(5, 1)[rank % 2] for rank in range(comm.size - 1)]
-    counts.append(len(mine) - sum(counts))
-    block = np.split(total, np.cumsum(counts)[:-1])[comm.rank]
-    yield "uneven", partial(comm.reduce_scatter_v, mine, counts, op), block
-
-
-def prefixes(comm: Communicator, arrays: list[Array], op: ReduceOp) -> Iterator[Asked]:
-    """Give the calls of scan, which takes no average."""
-    if op is ReduceOp.AVG:
-        return
-    mine, rank = arrays[comm.rank], comm.rank
-    yield "inclusive", partial(comm.scan, mine, op), reduction(op, arrays[: rank + 1])
-    before = reduction(op, arrays[:rank]) if rank else None
-    yield "exclusive", partial(comm.scan, mine, op, exclusive=True), before
-
-
-CALLS = {
-    "all_reduce": whole_arrays,
-    "reduce": at_roots,
-    "reduce_scatter": in_blocks,
-    "scan": prefixes,
-}
+def asks(
+    collective: str, size: int, op: ReduceOp, dtype: np.dtype[Any], inputs: Inputs
+) -> Iterator[Ask]:
+    """Give the calls of a collective in each of its forms."""
+    ask = Ask(collective, 4 * size + 3, dtype, op, results=(NEW,), inputs=inputs)
+    if collective == "all_reduce":
+        yield from (ask, replace(ask, results=(OUT,)))
+    elif collective == "reduce":
+        yield from (replace(ask, root=root) for root in {0, size // 2, size - 1})
+    elif collective == "reduce_scatter":
+        uneven = [(5, 1)[rank % 2] for rank in range(size - 1)]
+        last = 4 * size + 3 - sum(uneven)
+        yield from (replace(ask, count=4), replace(ask, count=(*uneven, last)))
+    elif op is not ReduceOp.AVG:  # a scan takes no average
+        yield from (ask, replace(ask, exclusive=True))
 
 
 @DETERMINISTIC.behaviour(segment=SEGMENTS, way=WAYS)
@@ -144,37 +114,22 @@ def neither_algorithm_nor_segment_matters(comm: Communicator, segment: int, way:
     collective, algorithm, *shared = way
     with cut(comm, segment, *shared) as small:
         # Where a piece is cut does not depend on what is in it.
-        for op, make in INPUTS if segment == SEGMENTS[1] else INPUTS[:1]:
-            arrays = make(comm.size, 4 * comm.size + 3)
-            for what, call, expected in CALLS[collective](small, arrays, op):
-                try:
-                    result = call(algorithm=algorithm, deterministic=True)
-                except UsageError:
-                    assert ALGORITHMS[collective][algorithm].shared, f"{algorithm} is refused"
-                    continue
-                if expected is not None:
-                    assert isinstance(result, np.ndarray), what
-                    same_bits(result, expected, f"{op} of {arrays[0].dtype}, {what}")
+        for inputs in INPUTS if segment == SEGMENTS[1] else INPUTS[:1]:
+            for ask in asks(collective, comm.size, *inputs):
+                attempt(small, algorithm, ask, deterministic=True)
 
 
 @DETERMINISTIC.behaviour(dtype=(*FLOATS, *NARROW), op=(ReduceOp.SUM, ReduceOp.PROD))
 def the_order_is_the_ranks(comm: Communicator, dtype: np.dtype[Any], op: ReduceOp) -> None:
     """Every call gives the bits of a fold from rank 0 upwards."""
     make = rounded if op is ReduceOp.PROD else cancelling
-    arrays = make(comm.size, (2 * comm.size, 33), dtype)
-    expected = reduction(op, arrays)
-    mine = arrays[comm.rank]
-    same_bits(comm.all_reduce(mine.copy(), op, deterministic=True), expected, "all_reduce")
-    block = np.split(expected, comm.size)[comm.rank]
-    same_bits(comm.reduce_scatter(mine, op, deterministic=True), block, "reduce_scatter")
-    counts = [2] * comm.size
-    same_bits(comm.reduce_scatter_v(mine, counts, op, deterministic=True), block, "uneven")
-    prefix = reduction(op, arrays[: comm.rank + 1])
-    same_bits(comm.scan(mine, op, deterministic=True), prefix, "scan")
-    for root in {0, comm.size - 1}:
-        result = comm.reduce(mine.copy(), root, op, deterministic=True)
-        if result is not None:
-            same_bits(result, expected, f"reduce to {root}")
+
+    def inputs(size: int, count: int) -> list[Array]:
+        return make(size, (count,), dtype)
+
+    for collective in CALLS:
+        for ask in asks(collective, comm.size, op, dtype, inputs):
+            carry_out(comm, ask, deterministic=True)
 
 
 @DETERMINISTIC.behaviour(min_size=3)

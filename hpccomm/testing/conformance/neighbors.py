@@ -6,37 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm.dtypes import BFLOAT16
 from hpccomm.errors import BufferMismatch, HpccommError, RankMismatch, UsageError
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
 from hpccomm.testing.conformance.inputs import MOVABLE
+from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, Ask, circle
+from hpccomm.testing.conformance.trials import FORMS, carry_out, trial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from hpccomm.communicator import Communicator
-    from hpccomm.testing.conformance.check import Array
+    from hpccomm.testing.conformance.oracle import Graph
 
 NEIGHBORS = Behaviours("neighbors")
 
-Peers = list["int | None"]
 
-KEPT = -1
-"""What lies where nobody's block will be."""
-
-
-def line(rank: int, size: int) -> Peers:
+def line(rank: int, size: int) -> list[int | None]:
     """The ranks beside it; nobody beyond the ends."""
     return [rank - 1 if rank else None, rank + 1 if rank + 1 < size else None]
 
 
-def circle(rank: int, size: int) -> Peers:
-    """The ranks beside it; on one or two ranks one of them twice."""
-    return [(rank - 1) % size, (rank + 1) % size]
-
-
-def grid(rank: int, size: int) -> Peers:
+def grid(rank: int, size: int) -> list[int | None]:
     """Left, right, up and down on a grid two ranks wide; nobody beyond the border."""
     beside = rank ^ 1
     up, down = rank - 2, rank + 2
@@ -48,17 +37,17 @@ def grid(rank: int, size: int) -> Peers:
     ]
 
 
-def star(rank: int, size: int) -> Peers:
+def star(rank: int, size: int) -> list[int | None]:
     """All others at rank 0, which is the only peer of those; most lists have another length."""
     return list(range(1, size)) if rank == 0 else [0]
 
 
-def double(_rank: int, size: int) -> Peers:
+def double(_rank: int, size: int) -> list[int | None]:
     """Everybody twice, the rank itself among them, and nobody between."""
     return [*range(size), None, *range(size)]
 
 
-def alone(_rank: int, _size: int) -> Peers:
+def alone(_rank: int, _size: int) -> list[int | None]:
     """No peers."""
     return []
 
@@ -66,153 +55,60 @@ def alone(_rank: int, _size: int) -> Peers:
 GRAPHS = (line, circle, grid, star, double, alone)
 
 
-def rows(source: int, block: int, number: int) -> list[int]:
-    """Return the rows that `source` sends in a block: their values tell where they are from."""
-    return [1000 * source + 10 * block + row for row in range(number)]
-
-
-def places(graph: Callable[[int, int], Peers], rank: int, size: int) -> list[int]:
-    """Return which of its peer's blocks each block of a rank comes from; 0 where it has no peer."""
-    mine, found, seen = graph(rank, size), [], dict[int, int]()
-    for peer in mine:
-        if peer is None:
-            found.append(0)
-            continue
-        theirs = [block for block, other in enumerate(graph(peer, size)) if other == rank]
-        found.append(theirs[seen.get(peer, 0)])
-        seen[peer] = seen.get(peer, 0) + 1
-    return found
-
-
-def filled(numbers: Sequence[list[int]], dtype: Any, rest: tuple[int, ...]) -> Array:
-    """Return an array whose rows are these numbers, block after block."""
-    flat = [number % 120 for block in numbers for number in block]
-    array = np.empty((len(flat), *rest), dtype)
-    array[...] = np.array(flat).reshape(-1, *(1 for _ in rest)).astype(dtype)
-    return array
-
-
-def always(number: int) -> Callable[[int, int], int]:
-    """Return a function that gives each block as many rows."""
-    return lambda _source, _block: number
-
-
-def exchange(
-    graph: Callable[[int, int], Peers],
-    comm: Communicator,
-    number: Callable[[int, int], int],
-    dtype: Any = np.float32,
-    rest: tuple[int, ...] = (),
-) -> tuple[Array, Array, list[int], list[int]]:
-    """Return x, the result over `KEPT` rows, and the rows that are sent and received.
-
-    ``number(source, block)`` is how many rows a rank sends in a block.
-    """
-    rank, size = comm.rank, comm.size
-    peers, blocks = graph(rank, size), places(graph, rank, size)
-    sent = [rows(rank, block, number(rank, block)) for block in range(len(peers))]
-    received = [
-        [KEPT] * number(rank, block)
-        if peer is None
-        else rows(peer, blocks[block], number(peer, blocks[block]))
-        for block, peer in enumerate(peers)
-    ]
-    return (
-        filled(sent, dtype, rest),
-        filled(received, dtype, rest),
-        [len(block) for block in sent],
-        [len(block) for block in received],
-    )
-
-
-def kept(like: Array) -> Array:
-    """Return an array of `KEPT` rows."""
-    return filled([[KEPT] * len(like)], like.dtype, like.shape[1:])
+def ask(graph: Graph, count: int | tuple[int, ...], **how: Any) -> Ask:
+    """Return an exchange with the peers that a graph lists."""
+    return Ask("neighbor_all_to_all", count, graph=graph, **how)
 
 
 @NEIGHBORS.behaviour(graph=GRAPHS)
-def equal_blocks(comm: Communicator, graph: Callable[[int, int], Peers]) -> None:
+def equal_blocks(comm: Communicator, graph: Graph) -> None:
     """Block j goes to peers[j] and block j comes from it; nobody's block stays as it was in out."""
-    peers = graph(comm.rank, comm.size)
     for number, rest in ((1, ()), (3, (2,)), (0, ()), (20_001, ())):
-        x, wanted, _, _ = exchange(graph, comm, always(number), rest=rest)
-        x.flags.writeable = False
-        out = kept(wanted)
-        assert comm.neighbor_all_to_all(x, peers, out=out) is out
-        equal(out, wanted, f"{number} rows of {rest}")
-        work = comm.neighbor_all_to_all(x, peers, out=kept(wanted), async_op=True)
-        equal(work.wait(), wanted, "asynchronous")
+        for form in FORMS[:2]:
+            trial(comm, ask(graph, number, rest=rest)).run(comm, form)
 
 
 @NEIGHBORS.behaviour(graph=GRAPHS)
-def listed_rows(comm: Communicator, graph: Callable[[int, int], Peers]) -> None:
-    """Blocks may differ in their rows, which are exchanged unless both ends list them."""
-    peers = graph(comm.rank, comm.size)
-    step = 0 if graph is double else 1
-    x, wanted, sent, received = exchange(
-        graph, comm, lambda source, block: (source + step * block) % 3, rest=(2,)
-    )
-    out = kept(wanted)
-    assert comm.neighbor_all_to_all(x, peers, sent, received, out=out) is out
-    equal(out, wanted, "both lists")
-    nobody = [peer is None for peer in peers]
-    without = np.repeat([not absent for absent in nobody], received).astype(bool)
-    got = comm.neighbor_all_to_all(x, peers, sent)
-    equal(got, wanted[without], "counts exchanged")
+def listed_rows(comm: Communicator, graph: Graph) -> None:
+    """Blocks may differ in their rows, which are exchanged unless both ends list them.
+
+    Where they are exchanged, nobody's block has none.
+    """
+    counts = tuple(rank % 3 for rank in range(comm.size))
+    carry_out(comm, ask(graph, counts, rest=(2,)))
+    carry_out(comm, ask(graph, counts, rest=(2,), results=(NEW,), exchanged=True))
 
 
 @NEIGHBORS.behaviour(dtype=MOVABLE)
 def every_dtype(comm: Communicator, dtype: Any) -> None:
     """Elements arrive as they are."""
-    if np.dtype(dtype).kind == "V" and np.dtype(dtype) != BFLOAT16:
-        x = np.zeros(2, dtype)
-        equal(comm.neighbor_all_to_all(x, circle(comm.rank, comm.size)), x)
-        return
-    x, wanted, _, _ = exchange(circle, comm, always(2), dtype=dtype)
-    equal(comm.neighbor_all_to_all(x, circle(comm.rank, comm.size)), wanted)
+    carry_out(comm, ask(circle, 2, dtype=np.dtype(dtype), results=(NEW,)))
 
 
 @NEIGHBORS.behaviour(graph=(line, circle, grid, double))
-def in_place(comm: Communicator, graph: Callable[[int, int], Peers]) -> None:
+def in_place(comm: Communicator, graph: Graph) -> None:
     """Without another array, nobody's block of x stays what it is; some ranks may be so."""
-    peers = graph(comm.rank, comm.size)
-    for those in (1, 2):
-        x, wanted, _, _ = exchange(graph, comm, always(2))
-        absent = np.repeat([peer is None for peer in peers], 2)
-        if comm.rank % those == 0:
-            wanted[absent] = x[absent]
-            out = x
-        else:
-            out = kept(wanted)
-        assert comm.neighbor_all_to_all(x, peers, out=out) is out
-        equal(out, wanted, f"every {those}")
+    for results in ((IN_PLACE,), (IN_PLACE, OUT)):
+        carry_out(comm, ask(graph, 2, results=results))
 
 
 @NEIGHBORS.behaviour()
 def new_results_begin_with_zeros(comm: Communicator) -> None:
     """Nobody's block of an array that the call makes is zero."""
-    peers = line(comm.rank, comm.size)
-    got = comm.neighbor_all_to_all(np.full((2, 3), comm.rank + 1, np.float32), peers)
-    wanted = np.array([[0.0 if peer is None else peer + 1.0] * 3 for peer in peers], np.float32)
-    equal(got, wanted)
+    carry_out(comm, ask(line, 1, results=(NEW,), rest=(3,)))
 
 
 @NEIGHBORS.behaviour(graph=(line, double))
-def plans_and_batches(comm: Communicator, graph: Callable[[int, int], Peers]) -> None:
+def plans_and_batches(comm: Communicator, graph: Graph) -> None:
     """A plan exchanges what lies in its arrays whenever it is called; a batch takes the call."""
-    peers = graph(comm.rank, comm.size)
-    x, wanted, _, _ = exchange(graph, comm, always(2))
-    out = kept(wanted)
-    planned = comm.plan("neighbor_all_to_all", x, peers, out=out)
-    for _ in range(2):
-        out[...] = kept(wanted)
-        planned()
-        equal(out, wanted, "plan")
-    out[...] = kept(wanted)
+    made = trial(comm, ask(graph, 2))
+    made.run(comm, "plan")
+    made.fill()
     with comm.batch():
-        comm.neighbor_all_to_all(x, peers, out=out)
-    equal(out, wanted, "batch")
-    choice = comm.explain("neighbor_all_to_all", x, peers)
+        comm.neighbor_all_to_all(**made.arguments)
+    made.check(made.target, "batch")
+    peers = graph(comm.rank, comm.size)
+    choice = comm.explain("neighbor_all_to_all", made.arguments["x"], peers)
     assert choice.collective == "neighbor_all_to_all", choice
 
 

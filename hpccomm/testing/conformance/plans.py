@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from hpccomm import ReduceOp
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
-from hpccomm.testing.conformance.inputs import poison, reduced, reduction
+from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, MEANINGS, NEW, OUT, Ask
+from hpccomm.testing.conformance.trials import carry_out
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -23,64 +24,22 @@ DTYPES = (np.float32, np.int64, BFLOAT16)
 
 
 @PLANS.behaviour(dtype=DTYPES)
-def plan_of_all_reduce(comm: Communicator, dtype: np.dtype[np.generic]) -> None:
+def plan_of_all_reduce(comm: Communicator, dtype: Any) -> None:
     """A plan reads x anew at each call, in place or into its `out`."""
-    x = np.zeros((5, 3), dtype)
-    out = np.zeros(15, dtype)
-    in_place = comm.plan("all_reduce", x)
-    apart = comm.plan("all_reduce", x, op=ReduceOp.MAX, out=out)
-    for seed in range(4):
-        arrays = reduced(ReduceOp.SUM, comm.size, (5, 3), dtype, seed)
-        largest = reduction(ReduceOp.MAX, arrays)
-        total = reduction(ReduceOp.SUM, arrays)
-        x[:] = arrays[comm.rank]
-        out[:] = poison(largest, (15,))
-        assert apart() is out, "the result is out"
-        equal(out.reshape(5, 3), largest, "out")
-        equal(x, arrays[comm.rank], "x")
-        assert in_place() is x, "the result is x"
-        equal(x, total, "in place")
+    for op in (ReduceOp.SUM, ReduceOp.MAX):
+        for results in ((NEW,), (FLAT,), (IN_PLACE, OUT, NEW)):
+            ask = Ask("all_reduce", 5, np.dtype(dtype), op, results=results, rest=(3,))
+            carry_out(comm, ask, "plan")
 
 
 @PLANS.behaviour(dtype=DTYPES)
-def plans_of_other_collectives(comm: Communicator, dtype: np.dtype[np.generic]) -> None:
+def plans_of_other_collectives(comm: Communicator, dtype: Any) -> None:
     """Every collective can be planned; a result is where the first call put it."""
-    shape = (comm.size, 2)
-    x = np.zeros(shape, dtype)
-    last = comm.size - 1
-    mine = slice(comm.rank, comm.rank + 1)
-    block = np.zeros((1, 2), dtype)
-    planned = {
-        "broadcast": comm.plan("broadcast", x.copy(), root=last),
-        "reduce": comm.plan("reduce", x, root=last, out=x.copy() if comm.rank == last else None),
-        "all_gather": comm.plan("all_gather", x),
-        "reduce_scatter": comm.plan("reduce_scatter", x),
-        "all_to_all": comm.plan("all_to_all", x),
-        "gather": comm.plan("gather", x, root=last),
-        "scatter": comm.plan("scatter", x if comm.rank == last else None, root=last, out=block),
-        "scan": comm.plan("scan", x),
-    }
-    for seed in range(3):
-        arrays = reduced(ReduceOp.SUM, comm.size, shape, dtype, seed)
-        total = reduction(ReduceOp.SUM, arrays)
-        x[:] = arrays[comm.rank]
-        at_last = comm.rank == last
-        expected = {
-            "reduce": total if at_last else None,
-            "all_gather": np.stack(arrays),
-            "reduce_scatter": total[mine],
-            "all_to_all": np.stack([array[comm.rank] for array in arrays]),
-            "gather": np.stack(arrays) if at_last else None,
-            "scatter": arrays[last][mine],
-            "scan": reduction(ReduceOp.SUM, arrays[: comm.rank + 1]),
-        }
-        for name, want in expected.items():
-            result = planned[name]()
-            if want is None:
-                assert result is None, f"{name} returns None elsewhere"
-            else:
-                equal(result, want, name)
-    planned["broadcast"]()
+    for collective in MEANINGS:
+        for result in (NEW, OUT):
+            root = comm.size - 1
+            ask = Ask(collective, 1, np.dtype(dtype), root=root, results=(result,), rest=(2,))
+            carry_out(comm, ask, "plan")
 
 
 @PLANS.behaviour()
