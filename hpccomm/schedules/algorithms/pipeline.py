@@ -8,9 +8,10 @@ A rank at depth d sends segment k up in round k+h-d, and down in round k+d. Both
 have the same round, since their depths differ by one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
+from itertools import chain, product, repeat
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from hpccomm.schedules.schedule import (
     SCRATCH,
     Build,
     Column,
+    Copies,
     Folds,
     Group,
     Mask,
@@ -57,6 +59,11 @@ class Tree:
     depth: Column
     parent: Column
     children: tuple[Column, ...]
+
+
+T = TypeVar("T")
+Step = Callable[[int], Iterator[T]]
+"""Yields the tables of a round, by its number."""
 
 
 class Segments:
@@ -128,63 +135,70 @@ class SegmentRows:
         start = self._first[rows] + turn * self._segments.length
         return rows, start, np.minimum(self._end[rows] - start, self._segments.length)
 
+    def each(self, table: Callable[[slice, Column, Column], T]) -> Step[T]:
+        """Return what yields ``table(rows, start, count)`` of a round, if any row has a segment in it."""
 
-class SegmentTransfers:
-    """What each of some rows sends to one peer, or receives from it.
+        def at(turn: int) -> Iterator[T]:
+            work = self.at_work(turn)
+            if work is not None:
+                yield table(*work)
 
-    Parameters
-    ----------
-    stage : SegmentRows
-        The rows.
-    peer : Column
-        The peer of each row of the group. Values of rows that take no part are ignored.
-    buffer : str
-        Where the segments lie.
-    start : Column or int, optional
-        Where every segment lies; by default each one lies at its own place.
-    """
+        return at
 
-    def __init__(
-        self, stage: SegmentRows, peer: Column, buffer: str, start: Column | int | None = None
-    ) -> None:
-        self._stage = stage
-        self._peer = stage.of(peer)
-        self._buffer = buffer
-        self._start = None if start is None else stage.of(start)
+    def messages(
+        self, peer: Column, buffer: str, start: Column | int | None = None
+    ) -> Step[Transfers]:
+        """Return what each row sends to one peer, or receives from it.
 
-    def at(self, turn: int) -> Iterator[Transfers]:
-        """Yield the table of round `turn`, if it has rows."""
-        work = self._stage.at_work(turn)
-        if work is not None:
-            rows, start, count = work
-            if self._start is not None:
-                start = self._start[rows]
-            yield transfers(self._stage.rank[rows], self._peer[rows], self._buffer, start, count)
+        Parameters
+        ----------
+        peer : Column
+            The peer of each row of the group. Values of rows that take no part are ignored.
+        buffer : str
+            Where the segments lie.
+        start : Column or int, optional
+            Where every segment lies; by default each one lies at its own place.
+        """
+        peers = self.of(peer)
+        fixed = None if start is None else self.of(start)
+
+        def table(rows: slice, own: Column, count: Column) -> Transfers:
+            begin = own if fixed is None else fixed[rows]
+            return transfers(self.rank[rows], peers[rows], buffer, begin, count)
+
+        return self.each(table)
+
+
+def pipelined(
+    turns: int,
+    receives: Iterable[Step[Transfers]],
+    sends: Iterable[Step[Transfers]],
+    local: Iterable[Step[Copies | Folds]] = (),
+) -> Rounds:
+    """Return the rounds with the tables of each turn."""
+    for turn in range(turns):
+        yield Round(
+            tuple(chain.from_iterable(each(turn) for each in receives)),
+            tuple(chain.from_iterable(each(turn) for each in sends)),
+            tuple(chain.from_iterable(each(turn) for each in local)),
+        )
 
 
 def _peers(group: Group, position: Column) -> Column:
     return group.peer(np.maximum(position, 0))
 
 
-def up(
-    group: Group,
-    tree: Tree,
-    segments: Segments,
-    slot: int,
-    *,
-    final: bool,
-    source: str,
-    target: str,
-) -> Rounds:
-    """Fold `source` of all ranks up the tree, into `target` at its root.
+def up(piece: PhasePiece, tree: Tree, segments: Segments, slot: int) -> Rounds:
+    """Fold the source of all ranks up the tree, into the target at its root.
 
     A rank folds the segments of its children and then its own. It needs `up_scratch` elements of
     scratch from `slot` on: a segment for each child, and one for what it sends. A rank that is alone
     copies.
     """
+    group, source = piece.group, piece.source
     if tree.height == 0:
-        if source != target:
-            own, into = Place(source, segments.start), Place(target, segments.start)
+        if source != piece.target:
+            own, into = Place(source, segments.start), Place(piece.target, segments.start)
             yield Round(local=(copies(group.rank, own, into, segments.count),))
         return
     fan_out = np.sum([child >= 0 for child in tree.children], axis=0)
@@ -192,70 +206,32 @@ def up(
     parent = _peers(group, tree.parent)
     landing = [slot + i * segments.length for i in range(len(tree.children))]
     partial = slot + len(tree.children) * segments.length
-
     sending = tree.height - tree.depth
     leaves = SegmentRows(group, segments, sending, ~is_root & (fan_out == 0))
     inner = SegmentRows(group, segments, sending, ~is_root & (fan_out > 0))
-    sends = [
-        SegmentTransfers(leaves, parent, source),
-        SegmentTransfers(inner, parent, SCRATCH, partial),
-    ]
-    receives = []
-    steps = []
-    for children in range(1, len(tree.children) + 1):
-        for root in (False, True):
-            stage = SegmentRows(
-                group, segments, sending - 1, (fan_out == children) & (is_root == root)
-            )
-            receives += [
-                SegmentTransfers(stage, _peers(group, child), SCRATCH, start)
-                for child, start in zip(tree.children[:children], landing, strict=False)
-            ]
-            steps.append(
-                _Folding(
-                    stage=stage,
-                    landing=tuple(landing[:children]),
-                    source=source,
-                    target=target if root else SCRATCH,
-                    partial=None if root else partial,
-                    final=final and root,
-                )
-            )
-    for turn in range(segments.number + tree.height - 1):
-        yield Round(
-            receives=tuple(chain.from_iterable(each.at(turn) for each in receives)),
-            sends=tuple(chain.from_iterable(each.at(turn) for each in sends)),
-            local=tuple(chain.from_iterable(each.at(turn) for each in steps)),
-        )
+    sends = leaves.messages(parent, source), inner.messages(parent, SCRATCH, partial)
 
+    def folding(stage: SegmentRows, children: int, *, root: bool) -> Step[Folds]:
+        landed = tuple(Place(SCRATCH, start) for start in landing[:children])
 
-@dataclass(frozen=True, slots=True)
-class _Folding:
-    """The folds of some rows: what they received, then `source`, into `target`.
+        def fold(rows: slice, start: Column, count: Column) -> Folds:
+            sources = (*landed, Place(source, start))
+            into = Place(piece.target, start) if root else Place(SCRATCH, partial)
+            return folds(stage.rank[rows], sources, into, count, final=piece.final and root)
 
-    Every segment of the target lies at `partial`; if that is None, each one at its own place.
-    """
+        return stage.each(fold)
 
-    stage: SegmentRows
-    landing: tuple[int, ...]
-    source: str
-    target: str
-    partial: int | None
-    final: bool
-
-    def at(self, turn: int) -> Iterator[Folds]:
-        """Yield the table of round `turn`, if it has rows."""
-        work = self.stage.at_work(turn)
-        if work is not None:
-            rows, start, count = work
-            landed = (Place(SCRATCH, each) for each in self.landing)
-            yield folds(
-                self.stage.rank[rows],
-                (*landed, Place(self.source, start)),
-                Place(self.target, start if self.partial is None else self.partial),
-                count,
-                final=self.final,
-            )
+    receives: list[Step[Transfers]] = []
+    steps: list[Step[Folds]] = []
+    for children, root in product(range(1, len(tree.children) + 1), (False, True)):
+        where = (fan_out == children) & (is_root == root)
+        stage = SegmentRows(group, segments, sending - 1, where)
+        receives += [
+            stage.messages(_peers(group, child), SCRATCH, start)
+            for child, start in zip(tree.children[:children], landing, strict=False)
+        ]
+        steps.append(folding(stage, children, root=root))
+    yield from pipelined(segments.number + tree.height - 1, receives, sends, steps)
 
 
 def up_scratch(children: int, count: int, segment: int) -> int:
@@ -277,18 +253,12 @@ def down(
     if after_up:
         yield from repeat(Round(), tree.height)
     takers = SegmentRows(group, segments, tree.depth - 1, tree.depth > 0)
-    receives = SegmentTransfers(takers, _peers(group, tree.parent), buffer)
+    receives = takers.messages(_peers(group, tree.parent), buffer)
     sends = [
-        SegmentTransfers(
-            SegmentRows(group, segments, tree.depth, child >= 0), _peers(group, child), buffer
-        )
+        SegmentRows(group, segments, tree.depth, child >= 0).messages(_peers(group, child), buffer)
         for child in tree.children
     ]
-    for turn in range(segments.number + tree.height - 1):
-        yield Round(
-            receives=tuple(receives.at(turn)),
-            sends=tuple(chain.from_iterable(each.at(turn) for each in sends)),
-        )
+    yield from pipelined(segments.number + tree.height - 1, [receives], sends)
 
 
 Trees = Callable[[Group, Column | int], tuple[Tree, ...]]
@@ -352,15 +322,7 @@ class Pipeline:
         parts = self._cut(piece.start, piece.count, piece.segment)
         width = (self.children + 1) * parts[0].length
         return [
-            up(
-                piece.group,
-                tree,
-                part,
-                piece.slot + number * width,
-                final=piece.final,
-                source=piece.source,
-                target=piece.target,
-            )
+            up(piece, tree, part, piece.slot + number * width)
             for number, (tree, part) in enumerate(zip(trees, parts, strict=True))
         ]
 

@@ -21,8 +21,6 @@ results have the same bits. Prefixes are passed on as they are, so a scan
 cannot take AVG, which divides in the end. On rank 0 an exclusive scan does not write `RECV`.
 """
 
-from collections.abc import Iterator
-
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Even
 from hpccomm.schedules.algorithms.phases import (
@@ -35,8 +33,8 @@ from hpccomm.schedules.algorithms.phases import (
 from hpccomm.schedules.algorithms.pipeline import (
     SegmentRows,
     Segments,
-    SegmentTransfers,
     in_streams,
+    pipelined,
 )
 from hpccomm.schedules.schedule import (
     RECV,
@@ -75,43 +73,36 @@ def _linear_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
     n, at = group.size, group.at
     right, left = group.peer((at + 1) % n), group.peer((at - 1) % n)
     landing, passed = slot, slot + segments.length
+    before = Place(SCRATCH, landing)
+    middle = (at > 0) & (at < n - 1)
     heads = SegmentRows(group, segments, at, at == 0)
     receivers = SegmentRows(group, segments, at - 1, at > 0)
-    passing = SegmentRows(group, segments, at - 1, (at > 0) & (at < n - 1))
-    senders = SegmentRows(group, segments, at, (at > 0) & (at < n - 1))
-    receives = SegmentTransfers(receivers, left, SCRATCH, landing)
-    first = SegmentTransfers(SegmentRows(group, segments, at, (at == 0) & (n > 1)), right, SEND)
-    others = (
-        SegmentTransfers(senders, right, SCRATCH, passed)
-        if exclusive
-        else SegmentTransfers(senders, right, RECV)
+    passing = SegmentRows(group, segments, at - 1, middle)
+    senders = SegmentRows(group, segments, at, middle)
+    first = SegmentRows(group, segments, at, (at == 0) & (n > 1)).messages(right, SEND)
+    others = senders.messages(right, *((SCRATCH, passed) if exclusive else (RECV,)))
+
+    def begin(rows: slice, start: Column, count: Column) -> Copies:
+        return copies(heads.rank[rows], Place(SEND, start), Place(RECV, start), count)
+
+    def hand_on(rows: slice, start: Column, count: Column) -> Folds:
+        sources = before, Place(SEND, start)
+        return folds(passing.rank[rows], sources, Place(SCRATCH, passed), count, final=False)
+
+    def result(rows: slice, start: Column, count: Column) -> Copies | Folds:
+        rank, into = receivers.rank[rows], Place(RECV, start)
+        if exclusive:
+            return copies(rank, before, into, count)
+        return folds(rank, (before, Place(SEND, start)), into, count, final=False)
+
+    # In place, the result lies where the own contribution does: that is handed on before.
+    earlier = passing.each(hand_on) if exclusive else heads.each(begin)
+    yield from pipelined(
+        segments.number + max(n - 2, 0),
+        [receivers.messages(left, SCRATCH, landing)],
+        [first, others],
+        [earlier, receivers.each(result)],
     )
-
-    def local(turn: int) -> Iterator[Copies | Folds]:
-        if not exclusive and (work := heads.at_work(turn)):
-            rows, start, count = work
-            yield copies(heads.rank[rows], Place(SEND, start), Place(RECV, start), count)
-        if exclusive and (work := passing.at_work(turn)):
-            # Before the result is written: in place, that is where the own contribution lies.
-            rows, start, count = work
-            sources = (Place(SCRATCH, landing), Place(SEND, start))
-            into = Place(SCRATCH, passed)
-            yield folds(passing.rank[rows], sources, into, count, final=False)
-        if work := receivers.at_work(turn):
-            rows, start, count = work
-            before, result = Place(SCRATCH, landing), Place(RECV, start)
-            rank = receivers.rank[rows]
-            if exclusive:
-                yield copies(rank, before, result, count)
-            else:
-                yield folds(rank, (before, Place(SEND, start)), result, count, final=False)
-
-    for turn in range(segments.number + max(n - 2, 0)):
-        yield Round(
-            receives=tuple(receives.at(turn)),
-            sends=(*first.at(turn), *others.at(turn)),
-            local=tuple(local(turn)),
-        )
 
 
 def binomial(group: Group, call: Signature, tuning: Tuning) -> Schedule:
