@@ -107,75 +107,49 @@ def _linear_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
 
 def binomial(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """From each rank to those 1, 2, 4, ... further on, segment by segment."""
-    slots, rounds = (2, _exclusive_rounds) if call.exclusive else (1, _inclusive_rounds)
-    phase = Phase(rounds, lambda size, count, _: slots * count if size > 1 else 0)
+    slots = 2 if call.exclusive else 1
+
+    def scratch(size: int, count: int, _segment: int) -> int:
+        return slots * count if size > 1 else 0
+
+    phase = Phase(lambda piece: _binomial_rounds(piece, exclusive=call.exclusive), scratch)
     return in_pieces(phase)(group, call, tuning)
 
 
-def _inclusive_rounds(piece: PhasePiece) -> Rounds:
+def _binomial_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
     group, start, count, slot = piece.group, piece.start, piece.count, piece.slot
     n, at, rank = group.size, group.at, group.rank
     landing, own, result = Place(SCRATCH, slot), Place(SEND, start), Place(RECV, start)
-    if n == 1:
+    # What is handed on: the own contribution is in it.
+    span = Place(SCRATCH, slot + count) if exclusive else result
+    if n == 1 and not exclusive:
         yield copied(piece)
-    for distance in _doubling(n):
-        first = distance == 1
-        to, of = group.peer((at + distance) % n), group.peer((at - distance) % n)
-        lower = (copies(rank, own, result, count, at == 0),) if first else ()
-        yield Round(
-            receives=(transfers(rank, of, SCRATCH, slot, count, at >= distance),),
-            sends=(transfers(rank, to, SEND if first else RECV, start, count, at + distance < n),),
-            local=(
-                *lower,
-                folds(
-                    rank,
-                    (landing, own if first else result),
-                    result,
-                    count,
-                    final=False,
-                    where=at >= distance,
-                ),
-            ),
-        )
-
-
-def _exclusive_rounds(piece: PhasePiece) -> Rounds:
-    group, start, count, slot = piece.group, piece.start, piece.count, piece.slot
-    n, at, rank = group.size, group.at, group.rank
-    landing, own, result = Place(SCRATCH, slot), Place(SEND, start), Place(RECV, start)
-    span = Place(SCRATCH, slot + count)  # what is handed on: the own contribution is in it
-    for distance in _doubling(n):
+    for distance in (1 << k for k in range((n - 1).bit_length())):
         first = distance == 1
         to, of = group.peer((at + distance) % n), group.peer((at - distance) % n)
         sender, receiver = at + distance < n, at >= distance
-        untouched = (at == 0) | first  # the span is still the own contribution
-        # Before the result is written: in place, that is where the own contribution lies.
-        spread = folds(
-            rank,
-            (landing, own if first else span),
-            span,
-            count,
-            final=False,
-            where=receiver & (at + 2 * distance < n),
-        )
+        untouched = first | (exclusive & (at == 0))  # the span is still the own contribution
+        further = receiver & (at + 2 * distance < n) if exclusive else receiver
+        sources = landing, own if first else span
+        local: list[Copies | Folds] = [
+            folds(rank, sources, span, count, final=False, where=further)
+        ]
+        if exclusive and first:
+            # After the fold: in place, the result lies where the own contribution does.
+            local.append(copies(rank, landing, result, count, receiver))
+        elif exclusive:
+            both = landing, result
+            local.append(folds(rank, both, result, count, final=False, where=receiver))
+        elif first:
+            local.append(copies(rank, own, result, count, at == 0))
         yield Round(
             receives=(transfers(rank, of, SCRATCH, slot, count, receiver),),
             sends=(
                 transfers(rank, to, SEND, start, count, sender & untouched),
-                transfers(rank, to, SCRATCH, slot + count, count, sender & ~untouched),
+                transfers(rank, to, span.buffer, span.start, count, sender & ~untouched),
             ),
-            local=(
-                spread,
-                copies(rank, landing, result, count, receiver)
-                if first
-                else folds(rank, (landing, result), result, count, final=False, where=receiver),
-            ),
+            local=tuple(local),
         )
-
-
-def _doubling(n: int) -> list[int]:
-    """Return the distances 1, 2, 4, ... below n."""
-    return [1 << k for k in range((n - 1).bit_length())]
 
 
 def pairwise(group: Group, call: Signature, tuning: Tuning) -> Schedule:

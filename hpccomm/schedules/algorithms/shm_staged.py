@@ -18,7 +18,7 @@ Contributions are folded in rank order. In a scan the prefix goes from rank to r
 own contribution. In the other reductions each rank folds its slice, as in `hpccomm.schedules.algorithms.shm`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from functools import wraps
 
 import numpy as np
@@ -53,7 +53,8 @@ LEAST_BYTES = 64 << 10
 
 SLOTS = 2
 
-Stage = Callable[[int], Sequence[Copies | Folds]]
+Steps = Iterator[Copies | Folds]
+Stage = Callable[[int], Steps]
 """Makes the steps for a piece, from the number of the piece."""
 
 
@@ -70,11 +71,13 @@ def _unless_alone(direct: Build) -> Callable[[Build], Build]:
     return decorate
 
 
-class _Pieces:
-    """The blocks of an array, cut into pieces that fit a slot.
+class _Slots:
+    """The pieces of an array's blocks, where they lie in the slots, and the stages that move them.
 
     Parameters
     ----------
+    group : Group
+        The ranks.
     blocks : Blocks
         One for each rank.
     kept : int
@@ -87,15 +90,18 @@ class _Pieces:
     length : int
         Most elements of a block's piece.
     pieces : list of Blocks
-        The pieces.
-    segment : int or None
-        `length`, if there are several.
-    scratch : int
-        Elements of the slots.
+        The pieces: blocks cut so that they fit a slot.
     """
 
     def __init__(
-        self, blocks: Blocks, kept: int, call: Signature, tuning: Tuning, *, in_turn: bool = False
+        self,
+        group: Group,
+        blocks: Blocks,
+        kept: int,
+        call: Signature,
+        tuning: Tuning,
+        *,
+        in_turn: bool = False,
     ) -> None:
         itemsize = call.dtype.itemsize
         most = min(tuning.room // SLOTS, SLOT_BYTES // itemsize) // kept
@@ -104,128 +110,111 @@ class _Pieces:
             length = min(length, max(-(-blocks.largest // 8), LEAST_BYTES // itemsize))
         self.length = min(max(length, 1), max(blocks.largest, 1))
         self.pieces = clipped(blocks, self.length)
-        self.segment = self.length if len(self.pieces) > 1 else None
-        self._kept = kept
-        self._slot = kept * self.length
-        self.scratch = SLOTS * self._slot
+        self._group, self._kept, self._slot = group, kept, kept * self.length
 
-    def slot(self, number: Column | int, block: Column | int = 0) -> Column | int:
+    def place(
+        self, number: Column | int, block: Column | int = 0, peer: Column | None = None
+    ) -> Place:
         """Return where in scratch a block of piece `number` begins; all ranks use it if there is only one."""
-        return number % SLOTS * self._slot + block % self._kept * self.length
+        start = number % SLOTS * self._slot + block % self._kept * self.length
+        return Place(SCRATCH, start, peer)
 
+    def schedule(self, *stages: Stage) -> Schedule:
+        """Return the schedule whose round t runs stage k on piece t - k."""
+        number = len(self.pieces)
 
-def _schedule(group: Group, pieces: _Pieces, *stages: Stage) -> Schedule:
-    """Return the schedule whose round t runs stage k on piece t - k."""
-    number = len(pieces.pieces)
+        def steps(turn: int) -> Steps:
+            for delay, stage in enumerate(stages):
+                if 0 <= turn - delay < number:
+                    yield from stage(turn - delay)
 
-    def channel() -> Rounds:
-        for turn in range(number + len(stages) - 1):
-            steps = [
-                step
-                for delay, stage in enumerate(stages)
-                if 0 <= turn - delay < number
-                for step in stage(turn - delay)
-            ]
-            yield Round(local=tuple(steps), barrier=group)
+        return self.in_turns(number + len(stages) - 1, steps)
 
-    return Schedule((channel,), pieces.scratch, pieces.segment)
+    def in_turns(self, number: int, steps: Stage) -> Schedule:
+        """Return the schedule of so many rounds, of which each ends with a barrier."""
 
+        def channel() -> Rounds:
+            for turn in range(number):
+                yield Round(local=tuple(steps(turn)), barrier=self._group)
 
-def _put(group: Group, pieces: _Pieces, where: Mask | None = None) -> Stage:
-    """Return the stage in which each rank copies to scratch what the others need of its array."""
-    n, at = group.size, group.at
+        segment = self.length if len(self.pieces) > 1 else None
+        return Schedule((channel,), SLOTS * self._slot, segment)
 
-    def stage(number: int) -> list[Copies]:
-        steps = []
-        for distance in range(1, n):
-            position = (at + distance) % n
-            start, count = pieces.pieces[number].at(position)
-            aside = Place(SCRATCH, pieces.slot(number, position))
-            steps.append(copies(group.rank, Place(SEND, start), aside, count, where))
-        return steps
+    def put(self, where: Mask | None = None) -> Stage:
+        """Return the stage in which each rank copies to scratch what the others need of its array."""
+        n, at, rank = self._group.size, self._group.at, self._group.rank
 
-    return stage
+        def stage(number: int) -> Steps:
+            for distance in range(1, n):
+                position = (at + distance) % n
+                start, count = self.pieces[number].at(position)
+                yield copies(rank, Place(SEND, start), self.place(number, position), count, where)
 
+        return stage
 
-def _put_block(
-    group: Group, pieces: _Pieces, begins: Column, aside: Mask | None, kept: Mask | None
-) -> Stage:
-    """Return the stage in which ranks copy their block to scratch and to their result.
+    def put_block(
+        self, whole: Blocks, aside: Mask | None = None, kept: Mask | None = None
+    ) -> Stage:
+        """Return the stage in which ranks copy their block of `whole` to scratch and to their result.
 
-    `begins` has where the block of each rank begins in the result; `aside` and `kept` say which ranks
-    do the one and the other.
-    """
+        `aside` and `kept` say which ranks do the one and the other.
+        """
+        at, rank = self._group.at, self._group.rank
+        begin = whole.at(at)[0]
 
-    def stage(number: int) -> list[Copies]:
-        start, count = pieces.pieces[number].at(group.at)
-        own, scratch = Place(SEND, start - begins), Place(SCRATCH, pieces.slot(number))
-        return [
-            copies(group.rank, own, scratch, count, aside),
-            copies(group.rank, own, Place(RECV, start), count, kept),
-        ]
+        def stage(number: int) -> Steps:
+            start, count = self.pieces[number].at(at)
+            own = Place(SEND, start - begin)
+            yield copies(rank, own, self.place(number), count, aside)
+            yield copies(rank, own, Place(RECV, start), count, kept)
 
-    return stage
+        return stage
 
+    def fold(self, number: int, target: Callable[[int], Place]) -> Steps:
+        """Yield the folds of a piece: each rank's own contribution, and those of its peers from scratch.
 
-def _folded(
-    group: Group, pieces: _Pieces, number: int, target: Callable[[int], Place]
-) -> list[Folds]:
-    """Return the folds of a piece: each rank's own contribution, and those of its peers from scratch.
+        `target(position)` is where the rank at a position puts the result.
+        """
+        group, at = self._group, self._group.at
+        start, count = self.pieces[number].at(at)
+        every = (group.peer(np.full_like(at, position)) for position in range(group.size))
+        peers = [self.place(number, at, peer) for peer in every]
+        # The own contribution comes at its place in the order, which is another one on each rank.
+        for own in np.unique(at).tolist():
+            sources = (*peers[:own], Place(SEND, start), *peers[own + 1 :])
+            yield folds(group.rank, sources, target(own), count, final=True, where=at == own)
 
-    `target(position)` is where the rank at a position puts the result.
-    """
-    at = group.at
-    start, count = pieces.pieces[number].at(at)
-    slot = pieces.slot(number, at)
-    peers = [Place(SCRATCH, slot, group.peer(np.full_like(at, p))) for p in range(group.size)]
-    # The own contribution comes at its place in the order, which is another one on each rank.
-    return [
-        folds(
-            group.rank,
-            (*peers[:own], Place(SEND, start), *peers[own + 1 :]),
-            target(own),
-            count,
-            final=True,
-            where=at == own,
-        )
-        for own in np.unique(at).tolist()
-    ]
+    def take(self, where: Mask | None = None, *, own: bool = False) -> Stage:
+        """Return the stage in which ranks copy from the others' scratch into their results.
 
+        What another rank has for all lies at that rank's block of the slot; if `own`, what it has for
+        each rank lies at each one's block.
+        """
+        group, n, at = self._group, self._group.size, self._group.at
 
-def _taken(group: Group, pieces: _Pieces, where: Mask | None = None, *, own: bool = False) -> Stage:
-    """Return the stage in which ranks copy from the others' scratch into their results.
+        def stage(number: int) -> Steps:
+            for distance in range(1, n):
+                position = (at + distance) % n
+                start, count = self.pieces[number].at(position)
+                theirs = self.place(number, at if own else position, group.peer(position))
+                yield copies(group.rank, theirs, Place(RECV, start), count, where)
 
-    What another rank has for all lies at that rank's block of the slot; if `own`, what it has for
-    each rank lies at each one's block.
-    """
-    n, at = group.size, group.at
-
-    def stage(number: int) -> list[Copies]:
-        steps = []
-        for distance in range(1, n):
-            position = (at + distance) % n
-            start, count = pieces.pieces[number].at(position)
-            slot = pieces.slot(number, at if own else position)
-            theirs = Place(SCRATCH, slot, group.peer(position))
-            steps.append(copies(group.rank, theirs, Place(RECV, start), count, where))
-        return steps
-
-    return stage
+        return stage
 
 
 @_unless_alone(shm.all_reduce)
 def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank folds its slice, and all others copy it from there."""
-    n, at, rank = group.size, group.at, group.rank
-    pieces = _Pieces(Even(0, call.counts[0], n), n, call, tuning)
+    n, at = group.size, group.at
+    slots = _Slots(group, Even(0, call.counts[0], n), n, call, tuning)
 
-    def fold(number: int) -> list[Copies | Folds]:
-        start, count = pieces.pieces[number].at(at)
-        result, aside = Place(RECV, start), Place(SCRATCH, pieces.slot(number, at))
-        steps = _folded(group, pieces, number, lambda _: result)
-        return [*steps, copies(rank, result, aside, count)]
+    def fold(number: int) -> Steps:
+        start, count = slots.pieces[number].at(at)
+        result = Place(RECV, start)
+        yield from slots.fold(number, lambda _: result)
+        yield copies(group.rank, result, slots.place(number, at), count)
 
-    return _schedule(group, pieces, _put(group, pieces), fold, _taken(group, pieces))
+    return slots.schedule(slots.put(), fold, slots.take())
 
 
 @_unless_alone(shm.reduce)
@@ -234,84 +223,75 @@ def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     n, at, root = group.size, group.at, call.root
     count = call.counts[0]
     blocks = Even(0, count, n) if n > 2 else Listed([count * (p == root) for p in range(n)])
-    pieces = _Pieces(blocks, n, call, tuning, in_turn=n == 2)
+    slots = _Slots(group, blocks, n, call, tuning, in_turn=n == 2)
 
-    def fold(number: int) -> list[Folds]:
-        result = Place(RECV, pieces.pieces[number].at(at)[0])
-        aside = Place(SCRATCH, pieces.slot(number, at))
-        return _folded(group, pieces, number, lambda own: result if own == root else aside)
+    def fold(number: int) -> Steps:
+        result, aside = Place(RECV, slots.pieces[number].at(at)[0]), slots.place(number, at)
+        return slots.fold(number, lambda own: result if own == root else aside)
 
-    stages = [_put(group, pieces), fold]
-    if n > 2:
-        stages.append(_taken(group, pieces, at == root))
-    return _schedule(group, pieces, *stages)
+    return slots.schedule(slots.put(), fold, *([slots.take(at == root)] if n > 2 else []))
 
 
 @_unless_alone(shm.reduce_scatter)
 def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank folds its block."""
-    at = group.at
-    blocks = Listed(call.counts)
-    begins = blocks.at(at)[0]
-    pieces = _Pieces(blocks, group.size, call, tuning)
+    at, blocks = group.at, Listed(call.counts)
+    begin = blocks.at(at)[0]
+    slots = _Slots(group, blocks, group.size, call, tuning)
 
-    def fold(number: int) -> list[Folds]:
-        result = Place(RECV, pieces.pieces[number].at(at)[0] - begins)
-        return _folded(group, pieces, number, lambda _: result)
+    def fold(number: int) -> Steps:
+        result = Place(RECV, slots.pieces[number].at(at)[0] - begin)
+        return slots.fold(number, lambda _: result)
 
-    return _schedule(group, pieces, _put(group, pieces), fold)
+    return slots.schedule(slots.put(), fold)
 
 
 @_unless_alone(shm.all_gather)
 def all_gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank copies its block to scratch, from which all others copy it."""
     blocks = Listed(call.counts)
-    pieces = _Pieces(blocks, 1, call, tuning)
-    put = _put_block(group, pieces, blocks.at(group.at)[0], None, None)
-    return _schedule(group, pieces, put, _taken(group, pieces))
+    slots = _Slots(group, blocks, 1, call, tuning)
+    return slots.schedule(slots.put_block(blocks), slots.take())
 
 
 @_unless_alone(shm.broadcast)
 def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """The root copies its array to scratch, from which all others copy it."""
-    at, rank = group.at, group.rank
-    pieces = _Pieces(Even(0, call.counts[0], 1), 1, call, tuning, in_turn=True)
+    at, rank, is_root = group.at, group.rank, group.at == call.root
+    slots = _Slots(group, Even(0, call.counts[0], 1), 1, call, tuning, in_turn=True)
     root = group.peer(np.full_like(at, call.root))
 
-    def put(number: int) -> list[Copies]:
-        start, count = pieces.pieces[number].at(0 * at)
-        aside = Place(SCRATCH, pieces.slot(number))
-        return [copies(rank, Place(RECV, start), aside, count, at == call.root)]
+    def put(number: int) -> Steps:
+        start, count = slots.pieces[number].at(0 * at)
+        yield copies(rank, Place(RECV, start), slots.place(number), count, is_root)
 
-    def take(number: int) -> list[Copies]:
-        start, count = pieces.pieces[number].at(0 * at)
-        aside = Place(SCRATCH, pieces.slot(number), root)
-        return [copies(rank, aside, Place(RECV, start), count, at != call.root)]
+    def take(number: int) -> Steps:
+        start, count = slots.pieces[number].at(0 * at)
+        yield copies(rank, slots.place(number, peer=root), Place(RECV, start), count, ~is_root)
 
-    return _schedule(group, pieces, put, take)
+    return slots.schedule(put, take)
 
 
 @_unless_alone(shm.all_to_all)
 def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank copies the blocks for the others to scratch, from which they copy them."""
-    at, rank = group.at, group.rank
-    pieces = _Pieces(Listed(call.counts), group.size, call, tuning)
-    put_others = _put(group, pieces)
+    slots = _Slots(group, Listed(call.counts), group.size, call, tuning)
+    put_others = slots.put()
 
-    def put(number: int) -> list[Copies | Folds]:
-        start, count = pieces.pieces[number].at(at)
-        return [*put_others(number), copies(rank, Place(SEND, start), Place(RECV, start), count)]
+    def put(number: int) -> Steps:
+        start, count = slots.pieces[number].at(group.at)
+        yield from put_others(number)
+        yield copies(group.rank, Place(SEND, start), Place(RECV, start), count)
 
-    return _schedule(group, pieces, put, _taken(group, pieces, own=True))
+    return slots.schedule(put, slots.take(own=True))
 
 
 @_unless_alone(shm.gather)
 def gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank copies its block to scratch, from which the root copies it."""
     is_root, blocks = group.at == call.root, Listed(call.counts)
-    pieces = _Pieces(blocks, 1, call, tuning, in_turn=True)
-    put = _put_block(group, pieces, blocks.at(group.at)[0], ~is_root, is_root)
-    return _schedule(group, pieces, put, _taken(group, pieces, is_root))
+    slots = _Slots(group, blocks, 1, call, tuning, in_turn=True)
+    return slots.schedule(slots.put_block(blocks, ~is_root, is_root), slots.take(is_root))
 
 
 @_unless_alone(shm.scatter)
@@ -319,22 +299,22 @@ def scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """The root copies all blocks to scratch, from which the others copy theirs."""
     at, rank, is_root = group.at, group.rank, group.at == call.root
     blocks = Listed(call.counts)
-    begins = blocks.at(at)[0]
-    pieces = _Pieces(blocks, group.size, call, tuning, in_turn=True)
+    begin = blocks.at(at)[0]
+    slots = _Slots(group, blocks, group.size, call, tuning, in_turn=True)
     root = group.peer(np.full_like(at, call.root))
-    put_others = _put(group, pieces, is_root)
+    put_others = slots.put(is_root)
 
-    def put(number: int) -> list[Copies | Folds]:
-        own, count = pieces.pieces[number].at(at)
-        mine = copies(rank, Place(SEND, own), Place(RECV, own - begins), count, is_root)
-        return [mine, *put_others(number)]
+    def put(number: int) -> Steps:
+        own, count = slots.pieces[number].at(at)
+        yield copies(rank, Place(SEND, own), Place(RECV, own - begin), count, is_root)
+        yield from put_others(number)
 
-    def take(number: int) -> list[Copies]:
-        start, count = pieces.pieces[number].at(at)
-        aside = Place(SCRATCH, pieces.slot(number, at), root)
-        return [copies(rank, aside, Place(RECV, start - begins), count, ~is_root)]
+    def take(number: int) -> Steps:
+        own, count = slots.pieces[number].at(at)
+        theirs = slots.place(number, at, root)
+        yield copies(rank, theirs, Place(RECV, own - begin), count, ~is_root)
 
-    return _schedule(group, pieces, put, take)
+    return slots.schedule(put, take)
 
 
 @_unless_alone(shm.scan)
@@ -344,27 +324,23 @@ def scan(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     Rank r has piece t - r in round t: a chain, as of `hpccomm.schedules.algorithms.scan.linear`.
     """
     n, at, rank, total = group.size, group.at, group.rank, call.counts[0]
-    pieces = _Pieces(Even(0, total, 1), 1, call, tuning, in_turn=True)
+    slots = _Slots(group, Even(0, total, 1), 1, call, tuning, in_turn=True)
     before = group.peer(np.maximum(at - 1, 0))
     first, hands_on = at == 0, at < n - 1
 
-    def stage(turn: int) -> Sequence[Copies | Folds]:
-        start = (turn - at) * pieces.length
-        count = np.where(start < 0, 0, np.clip(total - start, 0, pieces.length))
-        slot = pieces.slot(turn - at)
-        own, result, aside = Place(SEND, start), Place(RECV, start), Place(SCRATCH, slot)
-        come = Place(SCRATCH, slot, before)
-        begin = copies(rank, own, aside, count, first)
+    def steps(turn: int) -> Steps:
+        start = (turn - at) * slots.length
+        count = np.where(start < 0, 0, np.clip(total - start, 0, slots.length))
+        own, result, aside = Place(SEND, start), Place(RECV, start), slots.place(turn - at)
+        come = slots.place(turn - at, peer=before)
+        yield copies(rank, own, aside, count, first)
         if call.exclusive:
             # In place the result lies where the contribution does, which is handed on before.
-            hand = folds(rank, (come, own), aside, count, final=False, where=~first & hands_on)
-            return begin, hand, copies(rank, come, result, count, ~first)
-        fold = folds(rank, (come, own), result, count, final=False, where=~first)
-        kept = copies(rank, own, result, count, first)
-        return begin, kept, fold, copies(rank, result, aside, count, ~first & hands_on)
+            yield folds(rank, (come, own), aside, count, final=False, where=~first & hands_on)
+            yield copies(rank, come, result, count, ~first)
+            return
+        yield copies(rank, own, result, count, first)
+        yield folds(rank, (come, own), result, count, final=False, where=~first)
+        yield copies(rank, result, aside, count, ~first & hands_on)
 
-    def channel() -> Rounds:
-        for turn in range(len(pieces.pieces) + n - 1):
-            yield Round(local=tuple(stage(turn)), barrier=group)
-
-    return Schedule((channel,), pieces.scratch, pieces.segment)
+    return slots.in_turns(len(slots.pieces) + n - 1, steps)
