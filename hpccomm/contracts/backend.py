@@ -76,37 +76,30 @@ class Backend(Protocol):
 
         Local. It must not depend on anything that may differ between ranks.
         """
-        ...
 
     def group(self, ranks: Sequence[int], label: int) -> "Backend":
         """Return the backend of the group of `ranks`, in that order. Called by all of them.
 
         Blocks until they have. `label` tells groups apart that are made at the same time.
         """
-        ...
 
     def window(self) -> OneSided | None:
         """Return one-sided communication between all ranks; None where the backend has none.
 
         Collective, in the same order on all ranks; blocks until all have called.
         """
-        ...
 
     def translate(self, error: Exception) -> HpccommError | None:
         """Return the library's `error` as one of hpccomm's, or None if it is not the library's."""
-        ...
 
     def end_job(self, reason: str) -> None:
         """End all processes of the job; does not return where it can be done."""
-        ...
 
     def abandon(self) -> None:
         """Note that the communicator has failed: nothing may need a peer from now on.
 
         Local; from any thread; never blocks; idempotent.
         """
-        ...
 
     def close(self) -> None:
         """Free what the backend owns. Collective; not called after a failure."""
-        ...

@@ -111,46 +111,36 @@ class DeviceBackend(Protocol):
         ``"native"`` (its own choice) first, then those that can be pinned (``"ring"``, ``"tree"``).
         Empty where it has none. Local; the same on all ranks.
         """
-        ...
 
     def native(self, call: Signature, algorithm: str) -> DeviceNative:
         """Return the library's own way by one of `algorithms`. Local."""
-        ...
 
     def exchange(self, receives: Sequence[Piece], sends: Sequence[Piece], stream: int) -> None:
         """Put messages on the stream that go on at the same time. Never blocks the host."""
-        ...
 
     def group(self) -> AbstractContextManager[None]:
         """Issue the calls and exchanges of the block together at its end, also if it raises."""
-        ...
 
     def reason(self) -> str:
         """Return what besides the library decides its own choice (``NCCL_ALGO`` is set), or ''."""
-        ...
 
     def empty(self, nbytes: int) -> object | None:
         """Return registered device memory, or None where there is none to be had. Local.
 
         It has an attribute `pointer` and gives itself back once nobody holds it.
         """
-        ...
 
     def holds(self, pointer: int, nbytes: int) -> bool:
         """Tell whether memory is registered with this communicator. Local."""
-        ...
 
     def check(self) -> None:
         """Raise if the library noticed that something failed. Local, from any thread."""
-        ...
 
     def translate(self, error: Exception) -> HpccommError | None:
         """Return the library's `error` as one of hpccomm's, or None if it is not the library's."""
-        ...
 
     def abort(self, seconds: float = ...) -> None:
         """End what is under way, within so many seconds. Local; from any thread; idempotent."""
-        ...
 
     def release(self, seconds: float, *, leaving: bool = False) -> bool:
         """Free the library's communicators, which may last as long as graphs with their calls do.
@@ -158,11 +148,9 @@ class DeviceBackend(Protocol):
         After all that is under way has ended; `close` follows, unless the process is being left. Local;
         waits so many seconds at most, and returns whether it is done.
         """
-        ...
 
     def close(self) -> None:
         """Free what it owns, after all that is under way has ended. Local."""
-        ...
 
 
 DeviceStart = Callable[[int, int, int], Steps]
@@ -241,7 +229,6 @@ class DeviceDispatch(Protocol):
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
-        ...
 
     def decide(self, call: Signature, algorithm: str | None, deterministic: bool) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
@@ -254,7 +241,6 @@ class DeviceDispatch(Protocol):
         UsageError
             If `algorithm` does not apply.
         """
-        ...
 
     def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceRoute:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
@@ -264,8 +250,6 @@ class DeviceDispatch(Protocol):
         UsageError
             If the tag does not apply.
         """
-        ...
 
     def close(self) -> None:
         """Free what it owns, after all that is under way has ended. Local; idempotent."""
-        ...

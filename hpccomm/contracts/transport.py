@@ -59,11 +59,9 @@ class Pages(Protocol):
 
     def part(self, where: slice) -> "Pages":
         """Return those of its elements. Local; touches nothing."""
-        ...
 
     def __getitem__(self, where: slice) -> NDArray[Any]:
         """Read those elements, into memory that the next such read overwrites."""
-        ...
 
     def read(self, into: NDArray[Any]) -> None:
         """Read all its elements into a C-contiguous array of as many.
@@ -73,11 +71,9 @@ class Pages(Protocol):
         PeerLost
             If the peer's process has ended.
         """
-        ...
 
     def write(self, data: NDArray[Any]) -> None:
         """Write a C-contiguous array of as many elements over it. Errors are those of `read`."""
-        ...
 
 
 class Exposure(Protocol):
@@ -102,21 +98,18 @@ class Exposure(Protocol):
 
         The same on all of them. Local.
         """
-        ...
 
     def reach(self, peer: int, buffer: int, dtype: DType) -> "NDArray[Any] | Pages":
         """Return the peer's buffer of that number in the same call, as elements of `dtype`.
 
         Only after `learn`, of what it said, and until the ranks meet for the last time.
         """
-        ...
 
     def withdraw(self) -> None:
         """Forget the buffers: no peer reaches them any more.
 
         After a failure it is not called, and they live on: a late peer may still reach them.
         """
-        ...
 
 
 class SharedMemory(Protocol):
@@ -142,15 +135,12 @@ class SharedMemory(Protocol):
         MemoryError
             If there is none left.
         """
-        ...
 
     def share(self, room: int) -> int:
         """Return a rank's part of the `room` bytes that those of a node have. Equal on all ranks."""
-        ...
 
     def holds(self, data: NDArray[Any]) -> bool:
         """Tell whether an array lies in registered memory of this process."""
-        ...
 
     def expose(
         self,
@@ -178,7 +168,6 @@ class SharedMemory(Protocol):
         room : int
             Bytes of such memory that this process may have in use for all its calls.
         """
-        ...
 
 
 class Transport(Protocol):
@@ -204,11 +193,9 @@ class Transport(Protocol):
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Begin to send a C-contiguous array to rank `dst`."""
-        ...
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive exactly ``data.nbytes`` bytes from rank `src`."""
-        ...
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
         """Tell whether a receive of `nbytes` bytes that has waited long seems to wait in vain.
@@ -231,7 +218,6 @@ class Transport(Protocol):
         BufferMismatch
             With `take`, if another message came.
         """
-        ...
 
 
 def mismatch(src: int, arrived: int, expected: int) -> BufferMismatch:

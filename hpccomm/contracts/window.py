@@ -32,38 +32,30 @@ class OneSided(Protocol):
         memory : ndarray of uint8, 1-D
             It may be empty. It lives as long as the window.
         """
-        ...
 
     def put(self, data: NDArray[Any], dst: int, start: int) -> Request:
         """Begin to write a C-contiguous array to rank `dst`'s memory, from byte `start` on.
 
         Complete once `data` may be changed. Only after `attach`.
         """
-        ...
 
     def get(self, into: NDArray[Any], src: int, start: int) -> Request:
         """Begin to read from rank `src`'s memory, from byte `start` on, into a C-contiguous array.
 
         Only after `attach`.
         """
-        ...
 
     def flush(self, dst: int) -> None:
         """Wait until all that this rank put to `dst` is there. It blocks in the library."""
-        ...
 
     def acquire(self, dst: int) -> Request:
         """Begin to take the lock of rank `dst`, of which there is one; complete once it is had."""
-        ...
 
     def release(self, dst: int) -> Request:
         """Begin to give the lock of rank `dst` back."""
-        ...
 
     def order(self) -> None:
         """Order this rank's reads and writes of memory before the call and after it. Local."""
-        ...
 
     def free(self) -> None:
         """End it. Collective; it blocks in the library. Not called after a failure."""
-        ...

@@ -30,7 +30,6 @@ class Watched(Protocol):
 
     def look(self, now: float) -> None:
         """Look whether something has outlived its deadline. ``now`` is ``time.perf_counter()``."""
-        ...
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
