@@ -9,8 +9,7 @@ import pytest
 
 from hpccomm import CommOptions, ReduceOp, UsageError, Work
 from hpccomm.backends.loopback import LoopbackExposure, LoopbackMemory
-from hpccomm.communicator import in_place
-from hpccomm.communicator.engine import counts
+from hpccomm.communicator import counts, in_place
 from hpccomm.communicator.lanes import host as host_lane
 from hpccomm.dispatch import algorithms as own
 from hpccomm.dispatch import host

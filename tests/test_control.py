@@ -15,7 +15,7 @@ def payload(rank: int) -> bytes:
 @pytest.mark.parametrize("size", SIZES)
 def test_every_root(size: int) -> None:
     def on_rank(comm) -> None:
-        control = comm._engine.core.control
+        control = comm._core.control
         everyone = [payload(rank) for rank in range(size)]
         for root in range(size):
             mine = payload(root) if comm.rank == root else None
@@ -32,8 +32,8 @@ def test_every_root(size: int) -> None:
 def test_large_payloads() -> None:
     def on_rank(comm) -> None:
         large = bytes(range(256)) * (1 << 13) + bytes([comm.rank])
-        assert [each[-1] for each in comm._engine.core.control.all_gather(large)] == [0, 1, 2, 3, 4]
-        assert comm._engine.core.control.bcast(large, 3) == large[:-1] + b"\x03"
+        assert [each[-1] for each in comm._core.control.all_gather(large)] == [0, 1, 2, 3, 4]
+        assert comm._core.control.bcast(large, 3) == large[:-1] + b"\x03"
 
     run_ranks(5, on_rank)
 
@@ -41,7 +41,7 @@ def test_large_payloads() -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_differing(size: int) -> None:
     def on_rank(comm) -> None:
-        control = comm._engine.core.control
+        control = comm._core.control
         assert control.differing(b"same") == {}
         assert control.differing(b"") == {}
         for odd in range(1, size):

@@ -1,4 +1,13 @@
-"""`Communicator`: a documented face over one engine, which is composed of parts."""
+"""`Communicator`: groups of documented methods over one core.
+
+- `communicator`, `collectives`, `reductions`, `uneven`, `messages`, `objects`, `memory`, `window_calls`,
+  `groups`: the methods. `face`: what these classes share.
+- `counts`, `planning`, `windows`: calls that list counts; plans, explanations and batches; one-sided memory.
+- `core`: the state of one communicator; how a collective call is carried out. `recipes`: decides calls,
+  and finds what was decided before. `intake`: what takes calls instead of their being issued.
+- `creation`, `making`, `opening`: make a communicator, and the lane of its device arrays.
+- `lanes`: carry out calls, by kind of memory.
+"""
 
 from hpccomm.communicator.communicator import Communicator
 

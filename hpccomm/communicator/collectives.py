@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hpccomm.communicator.counts import listed
 from hpccomm.communicator.face import Face
 
 
@@ -61,7 +62,7 @@ class Collectives(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.collective(
+        return self._core.collective(
             "broadcast", x, None, async_op, timeout, algorithm, stream, root=root
         )
 
@@ -105,7 +106,7 @@ class Collectives(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.collective("all_gather", x, out, async_op, timeout, algorithm, stream)
+        return self._core.collective("all_gather", x, out, async_op, timeout, algorithm, stream)
 
     def all_to_all(
         self,
@@ -147,7 +148,7 @@ class Collectives(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.collective("all_to_all", x, out, async_op, timeout, algorithm, stream)
+        return self._core.collective("all_to_all", x, out, async_op, timeout, algorithm, stream)
 
     def gather(
         self,
@@ -192,7 +193,7 @@ class Collectives(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.collective(
+        return self._core.collective(
             "gather", x, out, async_op, timeout, algorithm, stream, root=root
         )
 
@@ -240,7 +241,7 @@ class Collectives(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.collective(
+        return self._core.collective(
             "scatter", x, out, async_op, timeout, algorithm, stream, root=root
         )
 
@@ -280,7 +281,7 @@ class Collectives(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.collective("barrier", None, None, async_op, timeout, algorithm, stream)
+        return self._core.collective("barrier", None, None, async_op, timeout, algorithm, stream)
 
     def neighbor_all_to_all(
         self,
@@ -345,7 +346,8 @@ class Collectives(Face):
             If the call fails or its deadline passes, as it does if lists are not symmetric. `plan` finds
             that before, and raises `RankMismatch` on every rank.
         """
-        return self._engine.listed(
+        return listed(
+            self._core,
             "neighbor_all_to_all",
             x,
             out,

@@ -4,7 +4,7 @@ from typing import Any
 
 from hpccomm.communicator import planning
 from hpccomm.communicator.collectives import Collectives
-from hpccomm.communicator.engine import Engine
+from hpccomm.communicator.core import Core
 from hpccomm.communicator.groups import Groups
 from hpccomm.communicator.memory import Allocation
 from hpccomm.communicator.messages import Messages
@@ -34,42 +34,42 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocatio
         For messages and logs.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.rank = engine.core.backend.rank
-        self.size = engine.core.backend.size
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.rank = core.backend.rank
+        self.size = core.backend.size
 
     # Facts.
 
     @property
     def name(self) -> str:
         """Name of the communicator."""
-        return self._engine.core.calls.name
+        return self._core.calls.name
 
     @property
     def local_rank(self) -> int:
         """Number of this rank among those of its node."""
-        return self._engine.core.backend.topology.local_rank(self.rank)
+        return self._core.backend.topology.local_rank(self.rank)
 
     @property
     def local_size(self) -> int:
         """Number of ranks on this node."""
-        return len(self._engine.core.backend.topology.neighbours(self.rank))
+        return len(self._core.backend.topology.neighbours(self.rank))
 
     @property
     def node(self) -> int:
         """Number of this rank's node; nodes are numbered by their lowest rank."""
-        return self._engine.core.backend.topology.node_of[self.rank]
+        return self._core.backend.topology.node_of[self.rank]
 
     @property
     def num_nodes(self) -> int:
         """Number of nodes."""
-        return self._engine.core.backend.topology.num_nodes
+        return self._core.backend.topology.num_nodes
 
     @property
     def device(self) -> int | None:
         """CUDA device of this rank, or None if the process sees none."""
-        return self._engine.core.device
+        return self._core.device
 
     @property
     def backends(self) -> dict[str, str | None]:
@@ -78,7 +78,7 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocatio
         ``"cuda"`` is ``"nccl"``; ``"mpi"`` if a CUDA-aware MPI library takes device arrays directly;
         ``"staged"`` if they go through host memory; None if device arrays are refused.
         """
-        lanes = self._engine.core.lanes
+        lanes = self._core.lanes
         return {"host": lanes.host.name, "cuda": lanes.device.name}
 
     @property
@@ -87,12 +87,12 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocatio
 
         The MPI communicator of a group belongs to hpccomm: duplicate it before you use it.
         """
-        return self._engine.core.backend.mpi_comm
+        return self._core.backend.mpi_comm
 
     @property
     def policy(self) -> Policy:
         """What chooses the algorithm for ``algorithm="auto"``: by which table, for which shape."""
-        return self._engine.core.lanes.host.dispatch.policy
+        return self._core.lanes.host.dispatch.policy
 
     # Deciding.
 
@@ -116,7 +116,7 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocatio
         UsageError
             If the call would raise it.
         """
-        return planning.explain(self._engine.core, self, collective, args, keywords)
+        return planning.explain(self._core, self, collective, args, keywords)
 
     def plan(self, collective: str, *args: Any, **keywords: Any) -> Plan:
         """Check a call and decide how to carry it out, once, to make it many times. Collective; blocks.
@@ -140,7 +140,7 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocatio
         RankMismatch
             On the other ranks in that case, and on all ranks if they plan different calls.
         """
-        return planning.plan(self._engine.core, self, collective, args, keywords)
+        return planning.plan(self._core, self, collective, args, keywords)
 
     def batch(self, async_op: bool = False, timeout: float | None = None) -> Batch:
         """Return a context manager whose calls are issued together at its end.
@@ -163,7 +163,7 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocatio
             For a ``with`` statement.
         """
         check_bool("async_op", async_op)
-        core = self._engine.core
+        core = self._core
         return Batch(core, async_op, core.limit(timeout))
 
     # Watching.
@@ -176,7 +176,7 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocatio
         dict of (str, str) to Tally
             By call and size class, such as ``("all_reduce", "to 1 KiB")``.
         """
-        return self._engine.core.calls.reports.stats.snapshot()
+        return self._core.calls.reports.stats.snapshot()
 
     def set_timeout(self, timeout: float) -> None:
         """Set the deadline of later calls. Local; may be called from any thread.
@@ -186,7 +186,7 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocatio
         timeout : float
             Seconds, ``math.inf`` for none.
         """
-        self._engine.core.calls.timeout = check_seconds("timeout", timeout)
+        self._core.calls.timeout = check_seconds("timeout", timeout)
 
     def register_pre_hook(self, hook: Hook) -> Handle:
         """Call ``hook(info)`` before each call. Local.
@@ -201,7 +201,7 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocatio
         Handle
             Its ``remove()`` removes the hook.
         """
-        return self._engine.core.calls.reports.pre_hooks.register(hook)
+        return self._core.calls.reports.pre_hooks.register(hook)
 
     def register_post_hook(self, hook: Hook) -> Handle:
         """Call ``hook(info)`` when a call has ended. Local.
@@ -219,7 +219,7 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocatio
         Handle
             Its ``remove()`` removes the hook.
         """
-        return self._engine.core.calls.reports.post_hooks.register(hook)
+        return self._core.calls.reports.post_hooks.register(hook)
 
     def register_abort_hook(self, hook: AbortHook) -> Handle:
         """Call ``hook(error)`` once, when the communicator fails or is aborted. Local.
@@ -234,7 +234,7 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocatio
         Handle
             Its ``remove()`` removes the hook.
         """
-        return self._engine.core.calls.failure.hooks.register(hook)
+        return self._core.calls.failure.hooks.register(hook)
 
     def __enter__(self) -> "Communicator":
         return self

@@ -1,13 +1,14 @@
-"""What the parts of one communicator's engine share, and how a collective call is carried out."""
+"""What the methods of one communicator share, and how a collective call is carried out."""
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.intake import Intake
-from hpccomm.communicator.lanes import Call, Lanes
+from hpccomm.communicator.lanes import Call, DeviceLane, Lanes, RefusingLane
 from hpccomm.communicator.pairing import Exchanged, exchanged, unpaired
 from hpccomm.communicator.recipes import Recipes
 from hpccomm.communicator.resolving import NO_LISTS, Lists
@@ -15,7 +16,17 @@ from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import HpccommError, RankMismatch, UsageError
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.settings import Settings, check_bool, check_seconds
+from hpccomm.settings import Settings, check_bool, check_int, check_seconds
+
+if TYPE_CHECKING:
+    from hpccomm.communicator.communicator import Communicator
+    from hpccomm.communicator.windows import Window
+
+Make = Callable[
+    [Backend, str, Settings, int | None, DeviceLane | RefusingLane, tuple[int, ...]],
+    "Communicator",
+]
+"""Makes the communicator over a backend; see `making.make`."""
 
 
 class Core:
@@ -35,9 +46,19 @@ class Core:
         Carry out calls, by kind of memory.
     device : int or None
         CUDA device of this rank.
+    node_comm : Communicator or None
+        That of this node; None where it is itself that of a node.
+    make : callable
+        Makes a communicator over a backend.
 
     Attributes
     ----------
+    windows : list of Window
+        Those that are open, in the order in which all ranks made them.
+    groups : int
+        How many groups were made of it, by all its ranks.
+    shrunk : Counter
+        How many by all but some of them, by those that were left out.
     recipes : Recipes
         What was decided.
     intake : Intake
@@ -52,6 +73,8 @@ class Core:
         settings: Settings,
         lanes: Lanes,
         device: int | None,
+        node_comm: "Communicator | None",
+        make: Make,
     ) -> None:
         self.backend = backend
         self.calls = calls
@@ -59,6 +82,11 @@ class Core:
         self.settings = settings
         self.lanes = lanes
         self.device = device
+        self.node_comm = node_comm
+        self.make = make
+        self.windows: list[Window] = []
+        self.groups = 0
+        self.shrunk: Counter[tuple[int, ...]] = Counter()
         self.recipes = Recipes(backend.rank, backend.size, lanes)
         self.intake = Intake()
         self._gate = calls.gate
@@ -125,6 +153,20 @@ class Core:
         if self.intake.batch is not None:
             raise UsageError(f"timeout is {timeout!r} within a batch; give it to batch() itself")
         return check_seconds("timeout", timeout)
+
+    def tag(self, tag: object) -> int:
+        """Return the tag of a message.
+
+        Raises
+        ------
+        UsageError
+            If the transport has no such tag.
+        """
+        largest = self.backend.messages.largest_tag // 2 - 1
+        number = check_int("tag", tag)
+        if not 0 <= number <= largest:
+            raise UsageError(f"tag is {tag!r}; give an integer from 0 to {largest}")
+        return number
 
     @contextmanager
     def outside_batch(self, name: str) -> Iterator[None]:

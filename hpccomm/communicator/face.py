@@ -1,9 +1,9 @@
 """What the groups of `Communicator` methods have in common."""
 
-from hpccomm.communicator.engine import Engine
+from hpccomm.communicator.core import Core
 
 
 class Face:
-    """Public methods, each of which calls the engine that works behind them."""
+    """Public methods, which work on what all of them share."""
 
-    _engine: Engine
+    _core: Core

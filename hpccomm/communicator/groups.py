@@ -1,12 +1,21 @@
 """Making communicators of other ones, and ending them."""
 
+import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from hpccomm.communicator.face import Face
+from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError
+from hpccomm.settings import check_int, check_name
+from hpccomm.topology import check_rank
 
 if TYPE_CHECKING:
     from hpccomm.communicator.communicator import Communicator
+
+SHRUNK = 1 << 14
+"""Labels of shrunk communicators begin here, and end at twice as much."""
 
 
 class Groups(Face):
@@ -38,7 +47,35 @@ class Groups(Face):
         RankMismatch
             On the other ranks in that case.
         """
-        return self._engine.groups.split(color, key, name)
+        mine, error = dict[str, object](), None
+        try:
+            mine = {
+                "color": None if color is None else check_int("color", color),
+                "key": check_int("key", key),
+            }
+            check_name(name)
+        except UsageError as wrong:
+            mine, error = {"error": str(wrong)}, wrong
+        core = self._core
+        with core.calls.one_call():
+            with core.calls.part_of("split"):
+                arguments = [
+                    json.loads(each) for each in core.control.all_gather(json.dumps(mine).encode())
+                ]
+                if error is not None:
+                    raise error
+                refused = {r: each["error"] for r, each in enumerate(arguments) if "error" in each}
+                if refused:
+                    whom = "; ".join(f"rank {rank}: {text}" for rank, text in refused.items())
+                    raise RankMismatch(f"split: {whom}", ranks=tuple(refused))
+            if color is None:
+                core.groups += 1
+                return None
+            members = sorted(
+                (rank for rank, each in enumerate(arguments) if each["color"] == mine["color"]),
+                key=lambda rank: (arguments[rank]["key"], rank),
+            )
+            return self._group(members, name, f"split{{}}({color})")
 
     def split_ranks(self, ranks: Iterable[int], name: str | None = None) -> "Communicator | None":
         """Make a communicator of `ranks`, in that order. Called by all ranks of this one; blocks.
@@ -62,7 +99,22 @@ class Groups(Face):
         RankMismatch
             On the other ranks in that case, and on all ranks if their lists differ.
         """
-        return self._engine.groups.split_ranks(ranks, name)
+        core, error, members = self._core, None, list[int]()
+        try:
+            members = [check_rank("ranks", rank, core.backend.size) for rank in ranks]
+            check_name(name)
+            if not members or len(set(members)) != len(members):
+                raise UsageError(f"ranks is {members}; give at least one rank, none of them twice")
+        except UsageError as refused:
+            error = refused
+        except TypeError:
+            error = UsageError(f"ranks is {ranks!r}; give a sequence of ranks")
+        with core.calls.one_call():
+            core.agree("split_ranks", {"ranks": members}, error)
+            if core.backend.rank not in members:
+                core.groups += 1
+                return None
+            return self._group(members, name, "ranks{}")
 
     def dup(self, name: str | None = None) -> "Communicator":
         """Make a communicator of the same ranks. Collective; blocks.
@@ -77,7 +129,9 @@ class Groups(Face):
         Communicator
             Ended by itself.
         """
-        return self._engine.groups.dup(name)
+        check_name(name)
+        with self._core.calls.one_call():
+            return self._group(list(range(self._core.backend.size)), name, "dup{}")
 
     def shrink(self, exclude: Iterable[int], name: str | None = None) -> "Communicator":
         """Make a communicator without some of the ranks. Called by the ranks that stay; blocks.
@@ -103,12 +157,30 @@ class Groups(Face):
         UsageError
             If an argument does not fit, or this rank is excluded.
         """
-        return self._engine.groups.shrink(exclude, name)
+        calls, size, rank = self._core.calls, self._core.backend.size, self._core.backend.rank
+        try:
+            left_out = tuple(sorted({check_rank("exclude", each, size) for each in exclude}))
+        except TypeError:
+            raise UsageError(f"exclude is {exclude!r}; give a sequence of ranks") from None
+        check_name(name)
+        if not left_out or rank in left_out:
+            raise UsageError(
+                f"exclude is {list(left_out)} on rank {rank} of {size}; give at least one rank, and have "
+                "only those that are not in it call shrink"
+            )
+        with calls.one_call():
+            members = [each for each in range(size) if each not in left_out]
+            # The ranks that are left out know nothing of it, and count on: nor may the others count it.
+            self._core.shrunk[left_out] += 1
+            number = self._core.shrunk[left_out]
+            label = SHRUNK + crc32(repr((list(left_out), number)).encode()) % SHRUNK
+            named = name or f"{calls.name}.without({','.join(map(str, left_out))}){number}"
+            return self._over(members, label, named, left_out)
 
     @property
     def node_comm(self) -> "Communicator":
         """The communicator of this node's ranks, made together with this one."""
-        of_node = self._engine.groups.node_comm
+        of_node = self._core.node_comm
         if of_node is None:  # it is itself that of a node
             return self  # type: ignore[return-value]  # every Groups is a Communicator
         return of_node
@@ -124,7 +196,26 @@ class Groups(Face):
             If calls on device arrays have failed and no call has raised that failure yet. The contents of
             their arrays are undefined.
         """
-        self._engine.groups.finalize()
+        core, calls = self._core, self._core.calls
+        if calls.closed:
+            return
+        if calls.gate.error is not None:
+            self.abort()  # its node's too: nothing may need a peer
+            calls.closed = "is finalized"
+            unraised, calls.failure.unraised = calls.failure.unraised, None
+            if unraised is not None:
+                raise unraised
+            return
+        with calls.one_call():
+            calls.finish()
+        for window in tuple(core.windows):
+            window.close()
+        if core.node_comm is not None:
+            core.node_comm.finalize()
+        core.lanes.device.close()
+        calls.closed = "is finalized"
+        with calls.beside_watchdog("finalize"):
+            core.backend.close()
 
     def abort(self) -> None:
         """End the waits of this process and mark the communicator as failed.
@@ -136,4 +227,27 @@ class Groups(Face):
         the device, so that its streams continue; the contents of their arrays are undefined. The arrays
         of unfinished calls are kept alive.
         """
-        self._engine.groups.abort()
+        calls = self._core.calls
+        calls.fail(
+            CommunicatorAborted(
+                f"communicator {calls.name!r} was aborted",
+                communicator=calls.name,
+                rank=self._core.backend.rank,
+            )
+        )
+        if self._core.node_comm is not None:
+            self._core.node_comm.abort()
+
+    def _group(self, members: list[int], name: str | None, kind: str) -> "Communicator":
+        self._core.groups += 1
+        label = self._core.groups
+        return self._over(members, label, name or f"{self._core.calls.name}.{kind.format(label)}")
+
+    def _over(
+        self, members: list[int], label: int, name: str, left_out: tuple[int, ...] = ()
+    ) -> "Communicator":
+        core = self._core
+        with core.calls.beside_watchdog("making a group"):
+            backend = core.backend.group(members, label)
+        settings = replace(core.settings, timeout=core.calls.timeout)
+        return core.make(backend, name, settings, core.device, core.lanes.device, left_out)

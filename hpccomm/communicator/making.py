@@ -6,7 +6,7 @@ import numpy as np
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.communicator import Communicator
-from hpccomm.communicator.engine import Core, Engine
+from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import DeviceLane, HostLane, Lanes, RefusingLane
 from hpccomm.communicator.opening import open_device_lane
 from hpccomm.contracts.backend import Backend
@@ -85,8 +85,9 @@ def _over(
         backend, calls, control, settings, host.dispatch, device, parent, left_out, tell=tell
     )
     lanes = Lanes(host, on_device)
-    core = Core(backend, calls, control, settings, lanes, device)
-    comm = Communicator(Engine(core, node_comm, partial(make, tables=tables)))
+    again = partial(make, tables=tables)
+    core = Core(backend, calls, control, settings, lanes, device, node_comm, again)
+    comm = Communicator(core)
     if settings.self_check:
         _check(core)
     return comm

@@ -2,7 +2,12 @@
 
 from typing import Any
 
+from hpccomm.communicator.core import Core
 from hpccomm.communicator.face import Face
+from hpccomm.communicator.lanes import PointToPoint
+from hpccomm.errors import UsageError
+from hpccomm.memory.views import View, address, check_dtype, overlap, view
+from hpccomm.topology import check_rank
 
 
 class Messages(Face):
@@ -48,9 +53,7 @@ class Messages(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.messages.exchange(
-            "send", x, dst, None, None, tag, async_op, timeout, stream
-        )
+        return _exchange(self._core, "send", x, dst, None, None, tag, async_op, timeout, stream)
 
     def recv(
         self,
@@ -94,9 +97,7 @@ class Messages(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.messages.exchange(
-            "recv", None, None, out, src, tag, async_op, timeout, stream
-        )
+        return _exchange(self._core, "recv", None, None, out, src, tag, async_op, timeout, stream)
 
     def send_recv(
         self,
@@ -146,6 +147,53 @@ class Messages(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.messages.exchange(
-            "send_recv", x, dst, out, src, tag, async_op, timeout, stream
+        return _exchange(self._core, "send_recv", x, dst, out, src, tag, async_op, timeout, stream)
+
+
+def _exchange(
+    core: Core,
+    name: str,
+    x: Any,
+    dst: int | None,
+    out: Any,
+    src: int | None,
+    tag: int,
+    async_op: bool,
+    timeout: float | None,
+    stream: object,
+) -> Any:
+    """Carry a call out, and return its result, or its `Work`.
+
+    Parameters are those of `send_recv`; `send` has no `out` and `recv` no `x`.
+    """
+    with core.calls.one_call():
+        lane, source, target = core.lanes.views(x, out)
+        if source is not None:
+            check_dtype("x", source.dtype)
+            source = lane.prepared(source, "x", False)
+        elif name != "recv":
+            view(x, "x")  # which says what is wrong
+        if target is not None:
+            check_dtype("out", target.dtype)
+            target = lane.prepared(target, "out", True)
+        elif name != "send":
+            view(out, "out")
+        queue = None if stream is None else lane.queue_of(stream)
+        to = None if dst is None else check_rank("dst", dst, core.backend.size)
+        origin = None if src is None else check_rank("src", src, core.backend.size)
+        replaced = source is not None and target is not None and _replaced(source, target)
+        number = core.tag(tag)
+        keep = (x,) if out is None else (out, x)
+        call = lane.message(
+            PointToPoint(name, source, to, target, origin, number, replaced, out, keep, queue)
         )
+        return core.issue(call, async_op, core.limit(timeout))
+
+
+def _replaced(source: View, target: View) -> bool:
+    """Return whether what is received takes the place of what is sent; any other overlap is refused."""
+    if not overlap(source, target):
+        return False
+    if source.nbytes == target.nbytes and address(source) == address(target):
+        return True
+    raise UsageError("x and out of send_recv overlap; give out=x, or arrays that share no memory")

@@ -7,7 +7,15 @@ Only unpickle what ranks of your own job send. These calls block.
 from collections.abc import Sequence
 from typing import Any
 
+from hpccomm.communicator import object_transfer as transfer
+from hpccomm.communicator.core import Core
 from hpccomm.communicator.face import Face
+from hpccomm.communicator.lanes.lane import OBJECTS, wire_tag
+from hpccomm.communicator.object_transfer import Frame, ObjectTransfer
+from hpccomm.contracts.transport import Steps
+from hpccomm.errors import UsageError
+from hpccomm.runtime.operation import Operation
+from hpccomm.topology import check_rank
 
 
 class Objects(Face):
@@ -37,7 +45,12 @@ class Objects(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.objects.broadcast(value, root, timeout)
+        with self._core.calls.one_call():
+            origin, at_root = _root(self._core, root)
+            frame, error = _dumped(value) if at_root else (Frame(), None)
+            steps = _transfer(self._core).broadcast(frame, origin)
+            _run(self._core, "broadcast_object", frame, steps, timeout, error)
+            return value if at_root else _loaded(self._core, "broadcast_object", frame, origin)
 
     def all_gather_object(self, value: Any, *, timeout: float | None = None) -> list[Any]:
         """Return every rank's object, by rank, on every rank. Collective; blocks.
@@ -61,7 +74,12 @@ class Objects(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.objects.all_gather(value, timeout)
+        with self._core.calls.one_call():
+            frame, error = _dumped(value)
+            frames: list[Frame] = []
+            steps = _transfer(self._core).all_gather(frame, frames)
+            _run(self._core, "all_gather_object", frame, steps, timeout, error)
+            return _all_loaded(self._core, "all_gather_object", frames)
 
     def gather_object(
         self, value: Any, root: int = 0, *, timeout: float | None = None
@@ -89,7 +107,13 @@ class Objects(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.objects.gather(value, root, timeout)
+        with self._core.calls.one_call():
+            target, at_root = _root(self._core, root)
+            frame, error = _dumped(value)
+            frames: list[Frame] = []
+            steps = _transfer(self._core).gather(frame, frames, target)
+            _run(self._core, "gather_object", frame, steps, timeout, error)
+            return _all_loaded(self._core, "gather_object", frames) if at_root else None
 
     def scatter_object(
         self,
@@ -122,7 +146,15 @@ class Objects(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.objects.scatter(values, root, timeout)
+        with self._core.calls.one_call():
+            origin, at_root = _root(self._core, root)
+            error, frames = None, list[Frame]()
+            if at_root:
+                frames, error = _dumped_each(values, self._core.backend.size)
+            frame = Frame()
+            steps = _transfer(self._core).scatter(frames, frame, origin)
+            _run(self._core, "scatter_object", frame, steps, timeout, error)
+            return _loaded(self._core, "scatter_object", frame, origin)
 
     def send_object(
         self, value: Any, dst: int, tag: int = 0, *, timeout: float | None = None
@@ -147,7 +179,12 @@ class Objects(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        self._engine.objects.send(value, dst, tag, timeout)
+        with self._core.calls.one_call():
+            peer = check_rank("dst", dst, self._core.backend.size)
+            wire = wire_tag(self._core.tag(tag), OBJECTS)
+            frame = transfer.dump(value)
+            steps = transfer.send(self._core.backend.messages, frame, peer, wire)
+            _run(self._core, "send_object", frame, steps, timeout, ordered=False)
 
     def recv_object(self, src: int, tag: int = 0, *, timeout: float | None = None) -> Any:
         """Return an object that rank `src` sends. Blocks until it has arrived.
@@ -171,4 +208,69 @@ class Objects(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.objects.recv(src, tag, timeout)
+        with self._core.calls.one_call():
+            peer = check_rank("src", src, self._core.backend.size)
+            wire = wire_tag(self._core.tag(tag), OBJECTS)
+            frame = Frame()
+            steps = transfer.receive(self._core.backend.messages, frame, peer, wire)
+            _run(self._core, "recv_object", frame, steps, timeout, ordered=False)
+            return _loaded(self._core, "recv_object", frame, peer)
+
+
+def _transfer(core: Core) -> ObjectTransfer:
+    return ObjectTransfer(core.control, core.lanes.host.dispatch, core.backend.collectives)
+
+
+def _root(core: Core, root: object) -> tuple[int, bool]:
+    """Return the root, and whether this rank is it."""
+    checked = check_rank("root", root, core.backend.size)
+    return checked, checked == core.backend.rank
+
+
+def _loaded(core: Core, name: str, frame: Frame, rank: int) -> Any:
+    """Return the object that `rank` sent; an error has the call's facts."""
+    with core.calls.part_of(name, frame.nbytes):
+        return frame.load(rank)
+
+
+def _all_loaded(core: Core, name: str, frames: list[Frame]) -> list[Any]:
+    return [_loaded(core, name, each, rank) for rank, each in enumerate(frames)]
+
+
+def _run(
+    core: Core,
+    name: str,
+    frame: Frame,
+    steps: Steps,
+    timeout: float | None,
+    error: UsageError | None = None,
+    *,
+    ordered: bool = True,
+) -> None:
+    """Run a call; then raise what this rank's object is refused for, as all ranks know."""
+    limit = core.limit(timeout)
+    core.intake.refuse_batch(name, ", which takes arrays only")
+    core.calls.operate(Operation(name, frame.nbytes, lambda: steps, (frame,), ordered), limit)
+    if error is not None:
+        raise error
+
+
+def _dumped(value: Any) -> tuple[Frame, UsageError | None]:
+    try:
+        return transfer.dump(value), None
+    except UsageError as error:
+        return transfer.failed(error), error
+
+
+def _dumped_each(values: Any, size: int) -> tuple[list[Frame], UsageError | None]:
+    try:
+        objects = list(values)
+    except TypeError:
+        wrong = UsageError(f"values is {values!r}; give a sequence of {size} objects")
+        return [transfer.failed(wrong)] * size, wrong
+    if len(objects) != size:
+        wrong = UsageError(f"values has {len(objects)} objects; give {size}, one for each rank")
+        return [transfer.failed(wrong)] * size, wrong
+    pairs = [_dumped(value) for value in objects]
+    errors = [error for _, error in pairs if error is not None]
+    return [frame for frame, _ in pairs], errors[0] if errors else None

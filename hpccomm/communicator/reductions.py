@@ -58,7 +58,7 @@ class Reductions(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.collective(
+        return self._core.collective(
             "all_reduce", x, out, async_op, timeout, algorithm, stream, op, deterministic
         )
 
@@ -113,7 +113,7 @@ class Reductions(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.collective(
+        return self._core.collective(
             "reduce", x, out, async_op, timeout, algorithm, stream, op, deterministic, root=root
         )
 
@@ -165,7 +165,7 @@ class Reductions(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.collective(
+        return self._core.collective(
             "reduce_scatter", x, out, async_op, timeout, algorithm, stream, op, deterministic
         )
 
@@ -219,7 +219,7 @@ class Reductions(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.collective(
+        return self._core.collective(
             "scan",
             x,
             out,

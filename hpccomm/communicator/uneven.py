@@ -6,6 +6,7 @@ this blocks, even with ``async_op=True``.
 
 from typing import Any
 
+from hpccomm.communicator.counts import listed
 from hpccomm.communicator.face import Face
 from hpccomm.reductions import Op, ReduceOp
 
@@ -58,8 +59,8 @@ class Uneven(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.listed(
-            "all_gather_v", x, out, async_op, timeout, algorithm, stream, counts
+        return listed(
+            self._core, "all_gather_v", x, out, async_op, timeout, algorithm, stream, counts
         )
 
     def reduce_scatter_v(
@@ -112,7 +113,8 @@ class Uneven(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.listed(
+        return listed(
+            self._core,
             "reduce_scatter_v",
             x,
             out,
@@ -172,8 +174,17 @@ class Uneven(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.listed(
-            "all_to_all_v", x, out, async_op, timeout, algorithm, stream, send_counts, recv_counts
+        return listed(
+            self._core,
+            "all_to_all_v",
+            x,
+            out,
+            async_op,
+            timeout,
+            algorithm,
+            stream,
+            send_counts,
+            recv_counts,
         )
 
     def gather_v(
@@ -222,8 +233,8 @@ class Uneven(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.listed(
-            "gather_v", x, out, async_op, timeout, algorithm, stream, counts, root=root
+        return listed(
+            self._core, "gather_v", x, out, async_op, timeout, algorithm, stream, counts, root=root
         )
 
     def scatter_v(
@@ -274,6 +285,6 @@ class Uneven(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return self._engine.listed(
-            "scatter_v", x, out, async_op, timeout, algorithm, stream, counts, root=root
+        return listed(
+            self._core, "scatter_v", x, out, async_op, timeout, algorithm, stream, counts, root=root
         )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hpccomm.communicator import windows
 from hpccomm.communicator.face import Face
 from hpccomm.communicator.windows import Window
 
@@ -48,4 +49,4 @@ class Windows(Face):
         ...         print(mine)
         [0]
         """
-        return self._engine.windows.make(x)
+        return windows.make(self._core, x)

@@ -278,7 +278,7 @@ def test_a_call_that_the_library_does_not_come_back_from_is_released(monkeypatch
     def main(comm):
         with cupy.cuda.Device(comm.device):
             x = cupy.ones(4, np.float32)
-            devices = comm._engine.core.lanes.device
+            devices = comm._core.lanes.device
             released = threading.Event()
             abort = devices.backend.abort
 
@@ -570,11 +570,11 @@ def test_one_communicators_failure_at_exit_keeps_no_other_from_its_end():
     fails = """
 def lost():
     raise RuntimeError("lost")
-freed = another._engine.core.lanes.device.backend.release
-another._engine.core.lanes.device.backend.release = lambda *a, **k: (print("freed"), freed(*a, **k))[1]
-comm._engine.core.lanes.device.end.leave = lambda until: lost()
+freed = another._core.lanes.device.backend.release
+another._core.lanes.device.backend.release = lambda *a, **k: (print("freed"), freed(*a, **k))[1]
+comm._core.lanes.device.end.leave = lambda until: lost()
 third = comm.dup()
-third._engine.core.lanes.device.issuer.pending.idle = lost
+third._core.lanes.device.issuer.pending.idle = lost
 third.register_abort_hook(lambda error: print("aborted", error))
 """
     out, told, _ = left(STUCK + fails)
@@ -610,7 +610,7 @@ def test_trap_finalize_does_not_wait_for_graphs_as_nccl_does(caplog):
             graph = stream.end_capture()
             graph.launch(stream)
             stream.synchronize()
-            communicators = comm._engine.core.lanes.device.backend._communicators
+            communicators = comm._core.lanes.device.backend._communicators
             begin = perf_counter()
             comm.finalize()
             assert perf_counter() - begin < 10
@@ -634,7 +634,7 @@ def test_graphs_that_were_dropped_keep_nothing(caplog):
             comm.all_reduce(x, stream=stream)
             graph = stream.end_capture()
             del graph
-        communicators = comm._engine.core.lanes.device.backend._communicators
+        communicators = comm._core.lanes.device.backend._communicators
         comm.finalize()
         assert communicators._over()
 

@@ -80,11 +80,11 @@ def test_uneven_calls_stay_whole() -> None:
 
 
 def path_of(comm, part_bytes=PART, host=None):
-    backend = comm._engine.core.backend
+    backend = comm._core.backend
     device = comm.device
     wire = partial(int.__mul__, 2)
     return StagedDispatch(
-        host or comm._engine.core.lanes.host.dispatch,
+        host or comm._core.lanes.host.dispatch,
         backend.messages,
         device,
         wire,
@@ -103,7 +103,7 @@ def carried_out(comm, path, call, send, recv, *, deterministic=False):
 
 
 def run(comm, steps):
-    drive(steps, timeout=30, gate=comm._engine.core.calls.gate, expired=lambda _: TimeoutError())
+    drive(steps, timeout=30, gate=comm._core.calls.gate, expired=lambda _: TimeoutError())
 
 
 def values(rank, count):
@@ -206,10 +206,10 @@ def test_a_part_is_copied_while_the_one_before_is_communicated(monkeypatch) -> N
             """The host's way, which notes when it is asked to begin."""
 
             def applicable(self, call, deterministic):
-                return comm._engine.core.lanes.host.dispatch.applicable(call, deterministic)
+                return comm._core.lanes.host.dispatch.applicable(call, deterministic)
 
             def decide(self, call, algorithm, deterministic):
-                way = comm._engine.core.lanes.host.dispatch.decide(call, algorithm, deterministic)
+                way = comm._core.lanes.host.dispatch.decide(call, algorithm, deterministic)
 
                 def start(send, recv):
                     log.append("communicate")

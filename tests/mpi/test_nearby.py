@@ -20,7 +20,7 @@ LARGE = 2 << 20
 def nearby(comm: "Communicator") -> Any:
     from hpccomm.backends.mpi.intranode import NearbyTransport
 
-    transport = comm._engine.core.backend.messages
+    transport = comm._core.backend.messages
     if comm.num_nodes > 1 or not isinstance(transport, NearbyTransport):
         pytest.skip("needs several ranks on one node")
     return transport

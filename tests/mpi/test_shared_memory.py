@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _needs_shared_memory(comm: "Communicator") -> None:
-    shared = comm._engine.core.backend.collectives.shared
+    shared = comm._core.backend.collectives.shared
     if comm.num_nodes > 1 or comm.size == 1:
         pytest.skip("needs several ranks on one node")
     assert shared is not None
@@ -71,7 +71,7 @@ def test_groups_of_single_ranks_share_nothing_and_take_such_arrays(comm: "Commun
     x[:] = 3
     alone.all_reduce(x)
     assert (x == 3).all()
-    assert alone._engine.core.backend.collectives.shared is None
+    assert alone._core.backend.collectives.shared is None
     y = alone.empty(10, np.float64)
     y[:] = 1
     comm.all_reduce(y)

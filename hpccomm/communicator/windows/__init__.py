@@ -1,6 +1,6 @@
 """Windows: memory that other ranks read and write by themselves. See `window` and `access`."""
 
-from hpccomm.communicator.windows.making import WindowMaker
+from hpccomm.communicator.windows.making import make
 from hpccomm.communicator.windows.window import Window
 
-__all__ = ["Window", "WindowMaker"]
+__all__ = ["Window", "make"]

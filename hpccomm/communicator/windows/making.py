@@ -15,36 +15,24 @@ from hpccomm.errors import HpccommError, UsageError
 from hpccomm.memory.views import as_bytes, check_dtype, check_layout, flat, host_view
 
 
-class WindowMaker:
-    """Makes the windows of one communicator, and closes them at its end."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._windows: list[Window] = []  # in the order in which all ranks made them
-
-    def make(self, x: Any) -> Window:
-        """Return a window over x. Collective; blocks."""
-        core, error, array = self._core, None, np.empty(0, np.uint8)
-        mine: dict[str, object] = {}
-        try:
-            seen = host_view(x, "x")
-            check_dtype("x", seen.dtype)
-            check_layout(seen, "x", written=True)
-            array = flat(seen)
-            mine = {"dtype": str(array.dtype)}
-        except HpccommError as refused:
-            error = refused
-        with core.outside_batch("window"):
-            core.agree("window", mine, error)
-            made = _made(core, array)
-        self._windows = [each for each in self._windows if not each.closed]
-        self._windows.append(made)
-        return made
-
-    def close(self) -> None:
-        """Close what is open. Collective; blocks."""
-        for window in self._windows:
-            window.close()
+def make(core: Core, x: Any) -> Window:
+    """Return a window over x. Collective; blocks."""
+    error: HpccommError | None = None
+    array = np.empty(0, np.uint8)
+    mine: dict[str, object] = {}
+    try:
+        seen = host_view(x, "x")
+        check_dtype("x", seen.dtype)
+        check_layout(seen, "x", written=True)
+        array = flat(seen)
+        mine = {"dtype": str(array.dtype)}
+    except HpccommError as refused:
+        error = refused
+    with core.outside_batch("window"):
+        core.agree("window", mine, error)
+        made = _made(core, array)
+        core.windows.append(made)
+    return made
 
 
 def _made(core: Core, array: Array) -> Window:

@@ -331,16 +331,15 @@ class Window:
         """
         if self._closed:
             return
-        if self._core.calls.gate.error is not None:
-            self._closed = True
-            return
-        with self._call("close"):
-            self._issue("close", 0, self._fenced(), (), None, ordered=True)
-            self._access.free()
-            if self._exposure is not None:
-                self._exposure.withdraw()
-            self._closed = True
-            let_go(self)
+        if self._core.calls.gate.error is None:
+            with self._call("close"):
+                self._issue("close", 0, self._fenced(), (), None, ordered=True)
+                self._access.free()
+                if self._exposure is not None:
+                    self._exposure.withdraw()
+                let_go(self)
+        self._closed = True
+        self._core.windows.remove(self)
 
     @property
     def closed(self) -> bool:

@@ -1,0 +1,206 @@
+"""Calls whose counts are listed. Counts that the user left out are exchanged first.
+
+Whatever is wrong with this rank's arguments must be found before the exchange: afterwards the other
+ranks would wait for it.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpccomm.communicator.core import Core
+from hpccomm.communicator.resolving import NO_LISTS, Lists, check_counts, check_peers, row_shape
+from hpccomm.contracts.collectives import CALLS, Collective
+from hpccomm.errors import BufferMismatch, UsageError
+from hpccomm.memory.views import check_dtype, check_layout, view
+from hpccomm.topology import check_rank
+
+
+class Unlisted(NamedTuple):
+    """The arguments of a call whose counts are not all listed, as far as its exchange needs them."""
+
+    name: str
+    x: Any
+    out: Any
+    timeout: float | None
+    algorithm: str | None
+    stream: object
+    root: Any
+
+
+def listed(
+    core: Core,
+    name: str,
+    x: Any,
+    out: Any,
+    async_op: bool,
+    timeout: float | None,
+    algorithm: str | None,
+    stream: object,
+    counts: Any,
+    recv_counts: Any = None,
+    peers: Any = None,
+    *,
+    op: Any = None,
+    deterministic: bool = False,
+    root: Any = None,
+) -> Any:
+    """Carry out one call. Parameters are those of the call of that name.
+
+    `counts` is what some calls name ``send_counts``.
+
+    Raises
+    ------
+    UsageError
+        If a list does not fit, or must be there and is not.
+    """
+    what = CALLS[name]
+    if what.individual:
+        lists = _pairs(what, core.backend.size, counts, recv_counts, peers)
+        complete = counts is None or recv_counts is not None
+    else:
+        complete = counts is not None or what.reduces
+        lists = Lists(check_counts("counts", counts, core.backend.size)) if complete else NO_LISTS
+    if not complete:
+        lists = _completed(core, Unlisted(name, x, out, timeout, algorithm, stream, root), lists)
+    return core.collective(
+        name,
+        x,
+        out,
+        async_op,
+        timeout,
+        algorithm,
+        stream,
+        op,
+        deterministic,
+        root=root,
+        lists=lists,
+    )
+
+
+def _completed(core: Core, call: Unlisted, lists: Lists) -> Lists:
+    """Return the lists of a call with what the ranks exchange."""
+    what = CALLS[call.name]
+    if what.individual:
+        known = _incoming(core, call, lists)
+    elif what.sends == "blocks":
+        known = _wanted(core, call)
+    else:
+        rows = _row_count("x", call.x)
+        _rehearse(core, call, Lists((rows,) * core.backend.size))
+        known = Lists(tuple(_exchanged(core, call, rows)))
+    _agree_on_fit(core, call, known)
+    return known
+
+
+def _incoming(core: Core, call: Unlisted, outgoing: Lists) -> Lists:
+    """Return `outgoing` with the rows that come for each block."""
+    _rehearse(core, call, outgoing._replace(recv_counts=outgoing.counts))
+    _refuse_exchange(core, "recv_counts")
+    mine = np.array(outgoing.counts, np.int64)
+    arrived = core.collective(
+        CALLS[call.name].name, mine, timeout=call.timeout, lists=Lists(peers=outgoing.peers)
+    )
+    return outgoing._replace(recv_counts=tuple(arrived.tolist()))
+
+
+def _wanted(core: Core, call: Unlisted) -> Lists:
+    """Return the rows of each rank's out; a root without one gets what is left."""
+    rank, size, out = core.backend.rank, core.backend.size, call.out
+    at_root = rank == check_rank("root", call.root, size)
+    if out is None and not at_root:
+        raise UsageError(
+            f"out is None on rank {rank}; {call.name} requires out on every rank except the root"
+        )
+    available = _row_count("x", call.x) if at_root else 0
+    rows = available if out is None else _row_count("out", out)
+    rest = available - rows if at_root else 0
+    if rest < 0:
+        raise BufferMismatch(f"out has {rows} rows and x has {available}; x has those of all ranks")
+    pretended = [0] * size
+    pretended[rank - 1] = rest  # some other rank's, if there is one
+    pretended[rank] = rows
+    _rehearse(core, call._replace(out=None) if at_root else call, Lists(tuple(pretended)))
+    wanted = _exchanged(core, call, -1 if out is None else rows)
+    if wanted[call.root] == -1:
+        left = np.array([available - sum(wanted) - 1], np.int64)
+        core.collective("broadcast", left, root=call.root, timeout=call.timeout)
+        wanted[call.root] = int(left[0])
+    return Lists(tuple(wanted))
+
+
+def _rehearse(core: Core, call: Unlisted, lists: Lists) -> None:
+    """Raise what the call would raise with such counts, whatever the other ranks give."""
+    name, x, out, timeout, algorithm, stream, root = call
+    core.limit(timeout)
+    fits = out if name == "scatter_v" else None  # elsewhere its size is not known yet
+    _, array, _ = core.recipes.find(name, x, fits, None, root, lists, False, algorithm)
+    if stream is not None:
+        core.lanes.views(x if out is None else None, out)[0].queue_of(stream)
+    for which, argument in (("x", x), ("out", out)):
+        if argument is not None:
+            seen = view(argument, which)
+            check_dtype(which, seen.dtype)
+            check_layout(seen, which, written=which == "out")
+            if array is not None and seen.dtype != array.dtype:
+                raise BufferMismatch(f"out has dtype {seen.dtype}; give dtype {array.dtype}")
+
+
+def _agree_on_fit(core: Core, call: Unlisted, lists: Lists) -> None:
+    """Raise on every rank if the arrays of one do not fit what was exchanged."""
+    error: UsageError | None = None
+    least = min(lists.counts, default=0)
+    try:
+        if least < 0:
+            raise BufferMismatch(
+                f"x has {-least} rows less on the root than the other ranks' out arrays "
+                "take; give an x with more rows"
+            )
+        core.recipes.find(call.name, call.x, call.out, None, call.root, lists)
+    except UsageError as refused:
+        error = refused
+    with core.calls.one_call():
+        core.agree(call.name, {}, error)
+
+
+def _exchanged(core: Core, call: Unlisted, number: int) -> list[int]:
+    """Return every rank's number."""
+    _refuse_exchange(core, "counts")
+    mine = np.array([number], np.int64)
+    everyone = core.collective("all_gather", mine, timeout=call.timeout)
+    return [int(each) for each in everyone.ravel()]
+
+
+def _refuse_exchange(core: Core, name: str) -> None:
+    """Raise where calls are not issued when they are made."""
+    intake = core.intake
+    if intake.diverted:
+        where = "a batch" if intake.batch is not None else "plan or explain"
+        raise UsageError(f"{name} is None in {where}, which cannot exchange it; give {name}")
+
+
+def _pairs(
+    what: Collective, size: int, counts: object, recv_counts: object, peers: object
+) -> Lists:
+    """Return the lists of a call in which each rank has its own, as far as they are there."""
+    listed: tuple[int, ...] = ()
+    number, whose = size, "rank"
+    if what.peers:
+        listed = check_peers(peers, size)
+        number, whose = len(listed), "peer"
+        if counts is None and recv_counts is None:
+            return Lists(peers=listed)
+        if counts is None:
+            raise UsageError("recv_counts is given and send_counts is not; give both, or none")
+    sent = check_counts("send_counts", counts, number, whose)
+    if recv_counts is None:
+        return Lists(sent, (), listed)
+    return Lists(sent, check_counts("recv_counts", recv_counts, number, whose), listed)
+
+
+def _row_count(name: str, array: Any) -> int:
+    if array is None:
+        raise UsageError(f"{name} is None; give an array")
+    shape = view(array, name).shape
+    row_shape(name, shape)  # which refuses an array without rows
+    return int(shape[0])
