@@ -9,7 +9,6 @@ import numpy as np
 from hpccomm.contracts.device import Begin, Begun
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch.execution.enqueued import DeviceProgram
-from hpccomm.dispatch.execution.program import compiled
 from hpccomm.dispatch.one_rank import by_messages, lengths_of, nbytes_of, segment_elements
 from hpccomm.dtypes import FLOAT32, DType
 from hpccomm.memory.cuda.folding import DeviceElements, DeviceFolder
@@ -106,11 +105,8 @@ class DeviceSchedules:
         # Channels would follow one another on a stream: they have nothing to gain.
         tuning = Tuning(segment_elements(inner, self._segment, MOST_SEGMENTS), 1, self._topology)
         schedule = build(world(self._topology.size, np.array([self._rank])), inner, tuning)
-        lengths = lengths_of(inner, self._rank)
         fold = None if inner.op is None else self._folder(inner.op, inner.dtype)
-        program = DeviceProgram(
-            compiled(schedule, lengths), inner.dtype, lengths, fold, self.scratch
-        )
+        program = DeviceProgram(schedule, inner.dtype, fold, self.scratch)
         segment = nbytes_of(schedule.segment, inner.dtype.itemsize)
         return Planned(program, self.beginning(call, wide), segment)
 

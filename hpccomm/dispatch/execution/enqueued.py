@@ -4,16 +4,17 @@ The stream has them one after the other, so that nothing is waited for, and a gr
 Channels follow one another: they know nothing of each other, and may run in any order.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpccomm.contracts.device import Piece, Span
-from hpccomm.dispatch.execution.program import OWN, LocalRound, Message, Program, Slice, Step
+from hpccomm.dispatch.execution.program import OWN, LocalRound, Message, Step, local_rounds
 from hpccomm.dtypes import DType
 from hpccomm.memory.cuda.folding import DeviceFolder
 from hpccomm.memory.cuda.memory import Scratch, copy
+from hpccomm.schedules.schedule import Schedule
 
 Exchange = Callable[[Sequence[Piece], Sequence[Piece], int], None]
 """``exchange(receives, sends, stream)`` puts messages on a stream that go on at the same time."""
@@ -37,12 +38,10 @@ class DeviceProgram:
 
     Parameters
     ----------
-    program : Program
+    schedule : Schedule
         What this rank does. It names no memory of peers.
     dtype : dtype
         Of its elements.
-    lengths : tuple of int
-        Elements of this rank's `send` and `recv`.
     fold : DeviceFolder or None
         The reduction, if there is one.
     scratch : Scratch
@@ -55,26 +54,21 @@ class DeviceProgram:
     """
 
     def __init__(
-        self,
-        program: Program,
-        dtype: DType,
-        lengths: tuple[int, int],
-        fold: DeviceFolder | None,
-        scratch: Scratch,
+        self, schedule: Schedule, dtype: DType, fold: DeviceFolder | None, scratch: Scratch
     ) -> None:
         self._dtype = dtype
-        self._elements = program.scratch
+        self._elements = schedule.scratch
         self._fold = fold
         self._scratch = scratch
-        sizes = (*lengths, program.scratch)
+
+        def placed(buffer: int, start: int, count: int) -> DevicePlace:
+            assert buffer < len(OWN)  # device memory of peers is not reached
+            return DevicePlace(buffer, start * dtype.itemsize, count)
+
         self.turns = tuple(
-            LocalRound(
-                tuple(_messages(turn.receives, sizes, dtype)),
-                tuple(_messages(turn.sends, sizes, dtype)),
-                tuple(_steps(turn.local, sizes, dtype)),
-            )
-            for channel in program.channels
-            for turn in channel
+            LocalRound(_full(receives), _full(sends), local)
+            for channel in local_rounds(schedule, placed)
+            for receives, sends, local in channel
         )
 
     def buffers(self, send: int, recv: int) -> tuple[Addresses, Any]:
@@ -145,26 +139,5 @@ class DeviceProgram:
         del kept  # from here on the pool gives it to what comes later on this stream
 
 
-def _messages(
-    messages: Sequence[Message[Slice]], sizes: Sequence[int], dtype: DType
-) -> Iterator[Message[DevicePlace]]:
-    for peer, data in messages:
-        place = _place(data, sizes, dtype)
-        if place.elements:
-            yield Message(peer, place)
-
-
-def _steps(
-    steps: Sequence[Step[Slice]], sizes: Sequence[int], dtype: DType
-) -> Iterator[Step[DevicePlace]]:
-    for sources, target, final in steps:
-        places = tuple(_place(source, sizes, dtype) for source in sources)
-        yield Step(places, _place(target, sizes, dtype), final)
-
-
-def _place(data: Slice, sizes: Sequence[int], dtype: DType) -> DevicePlace:
-    number, where = data
-    assert number < len(OWN)  # device memory of peers is not reached
-    if where is None:
-        return DevicePlace(number, 0, sizes[number])
-    return DevicePlace(number, where.start * dtype.itemsize, where.stop - where.start)
+def _full(messages: Sequence[Message[DevicePlace]]) -> tuple[Message[DevicePlace], ...]:
+    return tuple(each for each in messages if each.data.elements)

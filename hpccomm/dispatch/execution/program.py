@@ -1,6 +1,6 @@
 """One rank's schedule, made ready to be run again and again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,7 +13,6 @@ from hpccomm.schedules.schedule import (
     Folds,
     Group,
     Place,
-    Round,
     Schedule,
     Transfers,
 )
@@ -85,6 +84,10 @@ class Program(NamedTuple):
     scratch: int
 
 
+Placed = Callable[[int, int, int], Where]
+"""``placed(buffer, start, count)`` names elements of the buffer of that number."""
+
+
 def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
     """Return the program of the one rank for which `schedule` was made.
 
@@ -96,70 +99,69 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
         Elements of this rank's `SEND` and `RECV`.
     """
     sizes = (*lengths, schedule.scratch)
+
+    def placed(buffer: int, start: int, count: int) -> Slice:
+        whole = buffer < len(OWN) and start == 0 and count == sizes[buffer]
+        return Slice(buffer, None if whole else slice(start, start + count))
+
+    return Program(local_rounds(schedule, placed), schedule.scratch)
+
+
+def local_rounds(
+    schedule: Schedule, placed: Placed[Where]
+) -> tuple[tuple[LocalRound[Where], ...], ...]:
+    """Return what the one rank does for which `schedule` was made, for each channel."""
     channels = []
     for channel in schedule.channels:
-        turns: list[LocalRound[Slice]] = []
+        turns: list[LocalRound[Where]] = []
         opening = True
         for each in channel():
-            barrier = each.barrier
             opening = opening and not (each.receives or each.sends or each.local)
             if opening:
                 continue  # whoever runs the program has them meet
-            turn = _turn(each, sizes)
+            turn = LocalRound(
+                tuple(message for table in each.receives for message in _messages(table, placed)),
+                tuple(message for table in each.sends for message in _messages(table, placed)),
+                tuple(step for table in each.local for step in _steps(table, placed)),
+            )
             if any(turn):
                 turns.append(turn)
-            if barrier is not None:
-                turns.extend(_met(barrier))
+            if each.barrier is not None:
+                turns.extend(_met(each.barrier, placed))
         channels.append(tuple(turns))
-    return Program(tuple(channels), schedule.scratch)
+    return tuple(channels)
 
 
-def _turn(each: Round, sizes: Sequence[int]) -> LocalRound[Slice]:
-    return LocalRound(
-        tuple(message for table in each.receives for message in _messages(table, sizes)),
-        tuple(message for table in each.sends for message in _messages(table, sizes)),
-        tuple(step for table in each.local for step in _steps(table, sizes)),
-    )
-
-
-def _messages(table: Transfers, sizes: Sequence[int]) -> Iterator[Message[Slice]]:
+def _messages(table: Transfers, placed: Placed[Where]) -> Iterator[Message[Where]]:
     buffer = _NUMBER[table.buffer]
     columns = (table.peer.tolist(), table.start.tolist(), table.count.tolist())
     for peer, start, count in zip(*columns, strict=True):
-        yield Message(peer, _slice(buffer, start, count, sizes))
+        yield Message(peer, placed(buffer, start, count))
 
 
-def _steps(table: Folds | Copies, sizes: Sequence[int]) -> Iterator[Step[Slice]]:
+def _steps(table: Folds | Copies, placed: Placed[Where]) -> Iterator[Step[Where]]:
     sources = (table.source,) if isinstance(table, Copies) else table.sources
     final = None if isinstance(table, Copies) else table.final
     for row, (rank, count) in enumerate(
         zip(table.rank.tolist(), table.count.tolist(), strict=True)
     ):
-        at = tuple(_at(source, row, rank, count, sizes) for source in sources)
-        yield Step(at, _at(table.target, row, rank, count, sizes), final)
+        at = tuple(_at(source, row, rank, count, placed) for source in sources)
+        yield Step(at, _at(table.target, row, rank, count, placed), final)
 
 
-def _at(place: Place, row: int, rank: int, count: int, sizes: Sequence[int]) -> Slice:
+def _at(place: Place, row: int, rank: int, count: int, placed: Placed[Where]) -> Where:
     start = int(place.start[row]) if isinstance(place.start, np.ndarray) else place.start
     number = _NUMBER[place.buffer]
     peer = rank if place.peer is None else int(place.peer[row])
-    if peer == rank:
-        return _slice(number, start, count, sizes)
-    return Slice(len(OWN) * (peer + 1) + number, slice(start, start + count))
+    return placed(number if peer == rank else len(OWN) * (peer + 1) + number, start, count)
 
 
-def _slice(buffer: int, start: int, count: int, sizes: Sequence[int]) -> Slice:
-    whole = start == 0 and count == sizes[buffer]
-    return Slice(buffer, None if whole else slice(start, start + count))
-
-
-def _met(group: Group) -> Iterator[LocalRound[Slice]]:
+def _met(group: Group, placed: Placed[Where]) -> Iterator[LocalRound[Where]]:
     """Return the turns of a dissemination barrier: after ⌈log2 n⌉ all know of all.
 
     D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", 1988.
     """
-    # Scratch, since that can be written.
-    nothing = Slice(_NUMBER[SCRATCH], slice(0, 0))
+    nothing = placed(_NUMBER[SCRATCH], 0, 0)  # scratch, since that can be written
     distance = 1
     while len(group.rank) and distance < group.size:
         ahead, behind = ((group.at + step) % group.size for step in (distance, -distance))
