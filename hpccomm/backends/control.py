@@ -6,8 +6,8 @@ collective and blocks, under the communicator's deadline.
 """
 
 import struct
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CONTROL_TAG = 1
+
+T = TypeVar("T")
+
+Result = Generator[bool, None, T]
+"""A polled operation that returns a value."""
 
 Drive = Callable[[str, Steps], None]
 """``drive(name, steps)`` runs polled steps to their end, under the communicator's deadline."""
@@ -41,21 +46,24 @@ class Control:
 
     def bcast(self, payload: bytes | None, root: int = 0) -> bytes:
         """Return the root's `payload` on every rank."""
-        box = [payload or b""]
-        self._drive("control.bcast", self.bcast_steps(box, root))
-        return box[0]
+        return self._result("control.bcast", self.bcast_steps(payload or b"", root))
 
     def gather(self, payload: bytes, root: int = 0) -> list[bytes] | None:
         """Return every rank's payload, by rank, at the root; None elsewhere."""
-        box: list[bytes] = []
-        self._drive("control.gather", self.gather_steps(payload, box, root))
-        return box if self._transport.rank == root else None
+        return self._result("control.gather", self.gather_steps(payload, root))
 
     def all_gather(self, payload: bytes) -> list[bytes]:
         """Return every rank's payload, by rank, on every rank."""
-        box: list[bytes] = []
-        self._drive("control.all_gather", self.all_gather_steps(payload, box))
-        return box
+        return self._result("control.all_gather", self.all_gather_steps(payload))
+
+    def _result(self, name: str, steps: Result[T]) -> T:
+        results: list[T] = []
+
+        def driven() -> Steps:
+            results.append((yield from steps))
+
+        self._drive(name, driven())
+        return results[0]
 
     def differing(self, payload: bytes) -> dict[int, bytes]:
         """Return the payloads that differ from rank 0's, by rank, on every rank.
@@ -81,13 +89,11 @@ class Control:
             return theirs[0]
         return "; ".join(f"rank {rank}: {why}" for rank, why in enumerate(theirs) if why)
 
-    def all_gather_steps(self, payload: bytes, box: list[bytes]) -> Steps:
-        """`all_gather`, polled: `box` is filled on every rank."""
-        gathered: list[bytes] = []
-        yield from self.gather_steps(payload, gathered, 0)
-        packed = [_pack(gathered)]
-        yield from self.bcast_steps(packed, 0)
-        box.extend(_unpack(packed[0]))
+    def all_gather_steps(self, payload: bytes) -> Result[list[bytes]]:
+        """`all_gather`, polled."""
+        gathered = yield from self.gather_steps(payload, 0)
+        packed = yield from self.bcast_steps(_pack(gathered or []), 0)
+        return _unpack(packed)
 
     def send_steps(self, payload: bytes, dst: int) -> Steps:
         """Send bytes to one rank, polled."""
@@ -98,39 +104,37 @@ class Control:
             requests.append(self._transport.isend(data, dst, CONTROL_TAG))
         yield from completed(requests)
 
-    def receive_steps(self, box: list[bytes], src: int) -> Steps:
-        """Receive bytes from one rank and append them to `box`, polled."""
+    def receive_steps(self, src: int) -> Result[bytes]:
+        """Receive bytes from one rank, polled."""
         header = np.empty(1, np.int64)
         yield from completed([self._transport.irecv(header, src, CONTROL_TAG)])
         data: NDArray[Any] = np.empty(int(header[0]), np.uint8)
         if data.size:
             yield from completed([self._transport.irecv(data, src, CONTROL_TAG)])
-        box.append(data.tobytes())
+        return data.tobytes()
 
-    def bcast_steps(self, box: list[bytes], root: int) -> Steps:
-        """`bcast`, polled: ``box[0]`` is the payload at the root, and then everywhere."""
+    def bcast_steps(self, payload: bytes, root: int) -> Result[bytes]:
+        """`bcast`, polled."""
         parent, children = binomial(self._transport.rank, self._transport.size, root)
         if parent is not None:
-            box.clear()
-            yield from self.receive_steps(box, parent)
+            payload = yield from self.receive_steps(parent)
         for child in reversed(children):
-            yield from self.send_steps(box[0], child)
+            yield from self.send_steps(payload, child)
+        return payload
 
-    def gather_steps(self, payload: bytes, box: list[bytes], root: int) -> Steps:
-        """`gather`, polled: `box` is filled at the root."""
+    def gather_steps(self, payload: bytes, root: int) -> Result[list[bytes] | None]:
+        """`gather`, polled."""
         # A child at distance b brings the payloads of the b relative ranks that begin with it, so
         # that appending the children's, nearest first, gives them in relative order.
         parent, children = binomial(self._transport.rank, self._transport.size, root)
         collected = [payload]
         for child in children:
-            arrived: list[bytes] = []
-            yield from self.receive_steps(arrived, child)
-            collected.extend(_unpack(arrived[0]))
+            collected.extend(_unpack((yield from self.receive_steps(child))))
         if parent is not None:
             yield from self.send_steps(_pack(collected), parent)
-        else:
-            size = self._transport.size
-            box.extend(collected[(rank - root) % size] for rank in range(size))
+            return None
+        size = self._transport.size
+        return [collected[(rank - root) % size] for rank in range(size)]
 
 
 def _pack(parts: list[bytes]) -> bytes:

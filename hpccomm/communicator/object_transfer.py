@@ -127,10 +127,9 @@ class ObjectTransfer:
 
     def broadcast(self, frame: Frame, root: int) -> Steps:
         """Make every rank's `frame` the root's."""
-        box = [frame.inline]
-        yield from self._control.bcast_steps(box, root)
+        inline = yield from self._control.bcast_steps(frame.inline, root)
         if self._collectives.rank != root:
-            frame.inline = box[0]
+            frame.inline = inline
             frame.buffers = [np.empty(size, np.uint8) for size in frame.sizes()]
         for buffer in frame.buffers:
             call = Signature("broadcast", _BYTE, (buffer.size,), root=root)
@@ -138,8 +137,7 @@ class ObjectTransfer:
 
     def all_gather(self, frame: Frame, frames: list[Frame]) -> Steps:
         """Fill `frames` with every rank's frame."""
-        inlines: list[bytes] = []
-        yield from self._control.all_gather_steps(frame.inline, inlines)
+        inlines = yield from self._control.all_gather_steps(frame.inline)
         frames.extend(Frame(inline) for inline in inlines)
         counts = tuple(sum(map(_padded, each.sizes())) for each in frames)
         mine = np.empty(counts[self._collectives.rank], np.uint8)
@@ -154,9 +152,8 @@ class ObjectTransfer:
 
     def gather(self, frame: Frame, frames: list[Frame], root: int) -> Steps:
         """Fill `frames` at the root."""
-        inlines: list[bytes] = []
-        yield from self._control.gather_steps(frame.inline, inlines, root)
-        if self._collectives.rank != root:
+        inlines = yield from self._control.gather_steps(frame.inline, root)
+        if inlines is None:
             yield from _send_buffers(self._collectives, frame, root, CONTROL_TAG)
             return
         for rank, inline in enumerate(inlines):

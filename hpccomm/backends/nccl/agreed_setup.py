@@ -139,9 +139,7 @@ def _judging(ranks: Ranks, outcome: Callable[[], str | None], box: list[bytes]) 
         outcomes[0] = mine
 
     def hear(peer: int) -> Steps:
-        inbox: list[bytes] = []
-        yield from ranks.control.receive_steps(inbox, peer)
-        outcomes[peer] = inbox[0].decode()
+        outcomes[peer] = (yield from ranks.control.receive_steps(peer)).decode()
 
     def judge() -> Steps:
         while len(outcomes) < ranks.size and not any(outcomes.values()):
@@ -162,4 +160,7 @@ def _judged(ranks: Ranks, outcome: Callable[[], str | None], box: list[bytes]) -
             yield False
         yield from ranks.control.send_steps((mine or "").encode(), 0)
 
-    return at_once([ranks.control.receive_steps(box, 0), say()])
+    def hear() -> Steps:
+        box.append((yield from ranks.control.receive_steps(0)))
+
+    return at_once([hear(), say()])
