@@ -18,10 +18,11 @@ import hpccomm
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.tune import calls
+from hpccomm.bench.tune.calls import TunedCall
 from hpccomm.bench.tune.measuring import Bench, Effort, spelled
 from hpccomm.bench.tune.verifying import SLOWER, Verdict, verify
 from hpccomm.contracts.collectives import COLLECTIVES
-from hpccomm.dispatch.policy import Pick
+from hpccomm.dispatch.policy import AUTO, Pick
 
 HEADING = (
     f"#{'bytes':>11}  {'auto takes':<24}{'us':>11}{'native us':>11}{'ratio':>7}"
@@ -75,7 +76,7 @@ def main() -> int:
     effort = Effort(request.blocks, request.seconds)
     slow = total = 0
     with hpccomm.new_comm() as comm:
-        memory = calls.arrays(calls.even("all_gather", request.maxbytes, comm.size))
+        memory = calls.arrays(TunedCall("all_gather").even(request.maxbytes, comm.size))
         bench = Bench({0: comm}, memory, effort, every=True)
         if comm.rank == 0:
             print(f"# {comm.policy.shape}\n# auto goes by {comm.policy.source}")
@@ -83,9 +84,10 @@ def main() -> int:
             if comm.rank == 0:
                 print(f"#\n# {collective}\n{HEADING}", flush=True)
             swept = [0] if collective == "barrier" else sizes
-            found = bench.sweep(collective, swept, deterministic=False, tell=lambda _: None)
-            for verdict in verify(bench, comm, collective, found, deterministic=False):
-                args, keywords = calls.arguments(comm, collective, verdict.nbytes, memory)
+            call = TunedCall(collective)
+            found = bench.sweep(call, swept, lambda _: None)
+            for verdict in verify(bench, comm, call, found):
+                args, keywords = call.arguments(comm, verdict.nbytes, memory, AUTO)
                 takes = comm.explain(collective, *args, **keywords).algorithm
                 slow += verdict.ratio > SLOWER
                 total += 1

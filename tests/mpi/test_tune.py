@@ -29,7 +29,7 @@ def test_auto_follows_what_was_tuned(comm: hpccomm.Communicator, tmp_path: Path)
     )
     out = io.StringIO()
     verdicts = tune(comm, asked, ("hpccomm", "tune"), "mpiexec", out)
-    assert {each.collective for each in verdicts} == set(asked.collectives)
+    assert {each.call.collective for each in verdicts} == set(asked.collectives)
     assert (out.getvalue() == "") == (comm.rank > 0)
     (table,) = stored.read(str(file))
     assert table.shape == comm.policy.shape

@@ -1,4 +1,4 @@
-"""From times to the rows of a table."""
+"""Builds the rows of a table from measured times."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,31 +6,33 @@ from collections.abc import Mapping, Sequence
 from hpccomm.dispatch.policy import NATIVE, Pick, TableRow, TableRows
 
 CHANGE = math.log(1.1)
-"""What a change of the pick must gain in time, over all sizes that it holds for."""
+"""The least gain, over all of its sizes together, for which the pick changes: the logarithm of a time
+ratio."""
 
 LIMIT = math.log(1.05)
-"""How far a pick may be from the fastest at a size before that weighs more."""
+"""A pick that is further from the fastest at a size than this counts `WEIGHT` times more."""
 
 WEIGHT = 10.0
-"""How much more."""
+"""The factor for the part of a loss that is beyond `LIMIT`."""
 
 OWN = math.log(1.02)
-"""What one of hpccomm's own algorithms must gain over the backend's at a size: that waits in the
-library, and leaves the interpreter to other threads."""
+"""The least gain at a size for which one of hpccomm's own algorithms replaces the backend's. The backend
+waits inside the library, and meanwhile other threads can run Python."""
 
 Times = Sequence[tuple[int, Mapping[Pick, float]]]
-"""For sizes in bytes, ascending: the seconds of what was measured there."""
+"""Pairs of a size in bytes and the seconds of each pick that was measured there, in ascending order."""
 
 
 def rows(times: Times) -> TableRows:
-    """Return the rows that come near to the fastest pick at every size, with few changes.
+    """Return rows whose picks are close to the fastest at every size, with few changes.
 
-    Among all sequences of picks this is the one of the least cost: the logarithm of what each size
-    loses against its fastest pick, and a constant for each change, so that noise between ways that
-    are about as fast changes nothing (A. J. Viterbi, "Error bounds for convolutional codes and an
-    asymptotically optimum decoding algorithm", 1967).
+    The rows are the sequence of picks with the least cost. The cost is the sum of the logarithmic losses
+    against the fastest pick of each size, and of a constant for each change. Because of this constant,
+    noise between picks of about the same speed causes no change. The sequence is found by dynamic
+    programming (A. J. Viterbi, "Error bounds for convolutional codes and an asymptotically optimum
+    decoding algorithm", 1967).
 
-    Two sizes with different picks are parted at their geometric mean.
+    Where two neighbouring sizes have different picks, the switch point is their geometric mean.
     """
     picks = sorted({pick for _, measured in times for pick in measured})
     cost = dict.fromkeys(picks, 0.0)
@@ -65,15 +67,15 @@ def rows(times: Times) -> TableRows:
 
 
 def _loss(seconds: float, fastest: float) -> float:
-    """Return what a size loses by a pick, in logarithms; beyond `LIMIT` it counts more."""
+    """Return the logarithmic loss of a pick at a size; the part beyond `LIMIT` counts more."""
     lost = math.log(seconds / fastest)
     return lost + WEIGHT * max(0.0, lost - LIMIT)
 
 
 def changes(found: TableRows, sizes: Sequence[int], factor: float = 2.0) -> list[int]:
-    """Return sizes to measure as well: those between two that take different picks.
+    """Return further sizes to measure: one between each two sizes that have different picks.
 
-    Sizes that are within `factor` of each other need none between them.
+    Two sizes within `factor` of each other need no size between them.
     """
     between = []
     for row in found[1:]:

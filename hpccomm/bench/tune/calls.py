@@ -1,13 +1,14 @@
 """The calls that are measured: float32 sums on plain arrays, the way that programs make them."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.communicator import Communicator
-from hpccomm.contracts.collectives import BLOCKWISE, DESCRIPTIONS, REDUCTIONS
+from hpccomm.contracts.collectives import DESCRIPTIONS, Collective
 
 Array = NDArray[Any]
 Call = Callable[[], object]
@@ -16,52 +17,74 @@ DTYPE = np.dtype(np.float32)
 ROOT = 0
 
 
-def even(collective: str, nbytes: int, ranks: int) -> int:
-    """Return the bytes nearest to `nbytes`, and no more, that a call can have."""
-    unit = DTYPE.itemsize * (ranks if collective in BLOCKWISE else 1)
-    return nbytes // unit * unit
-
-
 def arrays(nbytes: int) -> tuple[Array, Array]:
-    """Return memory for calls of up to `nbytes`, all of it there."""
+    """Return memory for calls of up to `nbytes`. It is written to, so that the system has provided it."""
     count = nbytes // DTYPE.itemsize
     return np.ones(count, DTYPE) * 0, np.ones(count, DTYPE) * 0
 
 
-def arguments(
-    comm: Communicator, collective: str, nbytes: int, memory: tuple[Array, Array]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return what a call is made with. Zeros: sums of sums of them stay so.
+@dataclass(frozen=True, slots=True)
+class TunedCall:
+    """A call that is tuned.
 
-    All-reduce, reduce, broadcast and scan are in place, the others out of place.
-
-    Parameters
+    Attributes
     ----------
-    comm : Communicator
-        Who calls.
     collective : str
-        The call.
-    nbytes : int
-        Of the larger array of a rank, as `even` gives them.
-    memory : tuple of two ndarray
-        As `arrays` gives it.
+        Its name.
+    deterministic : bool
+        Whether contributions are folded in rank order.
     """
-    what = DESCRIPTIONS[collective]
-    if what.sends == "nothing":
-        return (), {}
-    keywords: dict[str, Any] = {"root": ROOT} if what.rooted else {}
-    count = nbytes // DTYPE.itemsize
-    x, y = memory
-    if not what.blockwise:
-        return (x[:count],), keywords
-    block = count // comm.size
-    lengths = {"block": block, "blocks": block * comm.size}
-    sends, receives = what.uses(comm.rank, ROOT)
-    out = y[: lengths[what.receives]] if receives else None
-    return (x[: lengths[what.sends]] if sends else None,), {**keywords, "out": out}
 
+    collective: str
+    deterministic: bool = False
 
-def how(collective: str, algorithm: str, *, deterministic: bool) -> dict[str, Any]:
-    """Return the keywords that say how a call is carried out."""
-    ordered = {"deterministic": True} if deterministic and collective in REDUCTIONS else {}
-    return {"algorithm": algorithm, **ordered}
+    @property
+    def what(self) -> Collective:
+        """The description of the collective."""
+        return DESCRIPTIONS[self.collective]
+
+    @property
+    def moves(self) -> bool:
+        """Whether the call moves data."""
+        return self.what.sends != "nothing"
+
+    def even(self, nbytes: int, ranks: int) -> int:
+        """Return the largest size that the call can have, up to `nbytes`."""
+        unit = DTYPE.itemsize * (ranks if self.what.blockwise else 1)
+        return nbytes // unit * unit
+
+    def arguments(
+        self, comm: Communicator, nbytes: int, memory: tuple[Array, Array], algorithm: str
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a call, by position and by keyword.
+
+        All arrays hold zeros, and sums of zeros are zeros. All-reduce, reduce, broadcast and scan are in
+        place, the others out of place.
+
+        Parameters
+        ----------
+        comm : Communicator
+            Makes the call.
+        nbytes : int
+            Size of the larger array of a rank, as `even` returns it.
+        memory : tuple of two ndarray
+            As `arrays` returns it.
+        algorithm : str
+            Carries the call out.
+        """
+        what, (x, y) = self.what, memory
+        keywords: dict[str, Any] = {"algorithm": algorithm}
+        if self.deterministic and what.reduces:
+            keywords["deterministic"] = True
+        if not self.moves:
+            return (), keywords
+        if what.rooted:
+            keywords["root"] = ROOT
+        count = nbytes // DTYPE.itemsize
+        if not what.blockwise:
+            return (x[:count],), keywords
+        block = count // comm.size
+        lengths = {"block": block, "blocks": block * comm.size}
+        sends, receives = what.uses(comm.rank, ROOT)
+        keywords["out"] = y[: lengths[what.receives]] if receives else None
+        return (x[: lengths[what.sends]] if sends else None,), keywords

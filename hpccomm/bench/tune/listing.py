@@ -1,13 +1,14 @@
-"""What `hpccomm tune` says as it measures."""
+"""The output of `hpccomm tune`."""
 
 from collections.abc import Sequence
 
+from hpccomm.bench.tune.calls import TunedCall
 from hpccomm.bench.tune.measuring import Finding, spelled
 from hpccomm.bench.tune.verifying import SLOWER, Verdict
 from hpccomm.dispatch.policy import CASES, Shape, Table, text
 
 OTHERS = 3
-"""Ways that a line names beside the fastest."""
+"""A line names this many ways besides the fastest."""
 
 
 def heading(shape: Shape) -> str:
@@ -15,14 +16,14 @@ def heading(shape: Shape) -> str:
     return f"# {shape}, {shape.cores} cores a node\n"
 
 
-def title(collective: str, *, deterministic: bool) -> str:
-    """Return what stands above a collective's lines."""
-    how = ", contributions in rank order" if deterministic else ""
-    return f"#\n# {collective}{how}\n#{'bytes':>11}  {'fastest':<26}{'us':>10}   others, times as long\n"
+def title(call: TunedCall) -> str:
+    """Return the heading of a call's lines."""
+    how = ", contributions in rank order" if call.deterministic else ""
+    return f"#\n# {call.collective}{how}\n#{'bytes':>11}  {'fastest':<26}{'us':>10}   others, times as long\n"
 
 
 def line(finding: Finding) -> str:
-    """Return the line of a size: the fastest ways of those that were measured."""
+    """Return the line of a size, with the fastest ways."""
     took = finding.seconds
     best, *others = sorted(took, key=lambda pick: took[pick])
     slower = (f"{spelled(pick)} {took[pick] / took[best]:.2f}" for pick in others[:OTHERS])
@@ -30,7 +31,7 @@ def line(finding: Finding) -> str:
 
 
 def of(table: Table) -> str:
-    """Return a table as it is kept in the package, and what its cases are."""
+    """Return a table in the form in which the package stores it, with the meaning of its cases."""
     cases = "".join(f"#   {case}: {meaning}\n" for case, meaning in CASES.items())
     return f"#\n# The table: rows of [bytes from which on it is taken, algorithm]\n{cases}\n" + (
         text.dump(table)
@@ -38,7 +39,7 @@ def of(table: Table) -> str:
 
 
 def verdict(verdicts: Sequence[Verdict]) -> str:
-    """Return how `auto` does by the table."""
+    """Return how fast `auto` is with the table."""
     slow = [each for each in verdicts if each.ratio > SLOWER]
     lines = [
         "",
@@ -46,7 +47,7 @@ def verdict(verdicts: Sequence[Verdict]) -> str:
         f"{len(verdicts) - len(slow)} of {len(verdicts)} sizes",
     ]
     lines += [
-        f"#   slower: {each.collective}{' in rank order' if each.deterministic else ''}, "
+        f"#   slower: {each.call.collective}{' in rank order' if each.call.deterministic else ''}, "
         f"{each.nbytes} bytes: {each.seconds * 1e6:.2f} us, {spelled(each.best)} "
         f"{each.fixed[each.best] * 1e6:.2f} us, {each.ratio:.2f} times as long"
         for each in slow

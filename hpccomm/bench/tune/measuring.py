@@ -1,4 +1,4 @@
-"""Measuring this machine for a table: each collective, over sizes, by every algorithm that applies."""
+"""Measures this machine for a table: each collective, over sizes, by every algorithm that applies."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,10 +7,9 @@ from functools import partial
 from hpccomm.bench.perf.names import NO_OP, NO_TYPE
 from hpccomm.bench.rows import rates
 from hpccomm.bench.tune import building, timing
-from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, arguments, even, how
+from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, TunedCall
 from hpccomm.bench.tune.timing import Seconds
 from hpccomm.communicator import Communicator
-from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.dispatch.policy import NATIVE, Pick, TableRows
 from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE
 from hpccomm.errors import UsageError
@@ -20,34 +19,35 @@ from hpccomm.schedules.cost.terms import ranked
 from hpccomm.settings import DEFAULT_SEGMENT
 
 HOPELESS = 1.6
-"""A way that a first look finds so many times slower than the fastest is not looked at again."""
+"""A way that takes more than this many times as long as the fastest in the first, short measurement is
+not measured again."""
 
 MOST_WAYS = 4
-"""Ways that are measured at a size after the first look, of all and of hpccomm's own."""
+"""The most ways that are measured again at a size, of all and of hpccomm's own."""
 
 SETTLED = 1 << 20
-"""Bytes from which on a way that was far slower at the size before is not tried."""
+"""From this size in bytes on, a way that was far slower at the size before is not tried."""
 
 FAR = 3.0
-"""How many times slower that is."""
+"""A way is far slower if it takes more than this many times as long as the fastest."""
 
 PROBES = (8, 16 << 10, 1 << 20, 64 << 20)
-"""Bytes at which algorithms are compared by their estimated times, to leave out those far from the best."""
+"""Sizes in bytes at which estimated times are compared, to leave out algorithms far from the best."""
 
 SENSIBLE = 2
-"""Algorithms that are tried of those with the shortest estimated times at each of these sizes."""
+"""At each of these sizes, this many algorithms with the shortest estimated times are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long is measured.
+    """How much time the measurement takes.
 
     Attributes
     ----------
     blocks : int
         How often each way is timed at a size.
     seconds : float
-        About how long each time.
+        The approximate duration of each of these times.
     """
 
     blocks: int
@@ -63,11 +63,11 @@ class Finding:
     nbytes : int
         The size.
     ideas : dict of Pick to float
-        About the seconds of a call, by each way that was looked at.
+        Approximate seconds of a call, by each way that was tried.
     seconds : dict of Pick to float
-        Of a call, by each way that was measured.
+        Seconds of a call, by each way that was measured in full.
     samples : dict of Pick to ndarray of float64, shape (blocks, ranks)
-        What these were taken from.
+        The times from which `seconds` were computed.
     """
 
     nbytes: int
@@ -86,9 +86,9 @@ class Bench:
     memory : tuple of two ndarray
         For the calls.
     effort : Effort
-        How long is measured.
+        How much time the measurement takes.
     every : bool
-        Whether each algorithm is tried; otherwise those that are known to be good somewhere.
+        Whether to try every algorithm, or only those with short estimated times.
     """
 
     def __init__(
@@ -106,72 +106,66 @@ class Bench:
         self.comm = next(iter(comms.values()))
 
     def sweep(
-        self,
-        collective: str,
-        sizes: Sequence[int],
-        *,
-        deterministic: bool,
-        tell: Callable[[Finding], None],
+        self, call: TunedCall, sizes: Sequence[int], tell: Callable[[Finding], None]
     ) -> list[Finding]:
-        """Measure a collective at `sizes`, and between those where the fastest way changes.
+        """Measure a call at `sizes`, and at sizes between those where the fastest way changes.
 
-        Collective; blocks. The findings are the same on all ranks, ascending.
+        Collective; blocks. The findings are the same on all ranks, in ascending order of size.
         """
         found: list[Finding] = []
-        rounded = {even(collective, size, self.comm.size) for size in sizes}
-        for size in sorted(rounded - {0}) or [0]:
-            found.append(self._measure(collective, size, deterministic, found[-1:]))
+        ranks = self.comm.size
+        for size in sorted({call.even(size, ranks) for size in sizes} - {0}) or [0]:
+            found.append(self._measure(call, size, found[-1:]))
             tell(found[-1])
         between = {
-            even(collective, size, self.comm.size)
-            for rows in cases(found, deterministic).values()
+            call.even(size, ranks)
+            for rows in cases(found, call).values()
             for size in building.changes(rows, [each.nbytes for each in found])
         }
         for size in sorted(between - {each.nbytes for each in found}):
-            found.append(self._measure(collective, size, deterministic, []))
+            found.append(self._measure(call, size, []))
             tell(found[-1])
         return sorted(found, key=lambda finding: finding.nbytes)
 
-    def _measure(
-        self, collective: str, nbytes: int, deterministic: bool, smaller: list[Finding]
-    ) -> Finding:
-        ways = self.ways(collective, nbytes, deterministic)
+    def _measure(self, call: TunedCall, nbytes: int, smaller: list[Finding]) -> Finding:
+        ways = self.ways(call, nbytes)
         for before in smaller if nbytes > SETTLED else ():
             near = _near(before.ideas, FAR)
-            ways = {pick: call for pick, call in ways.items() if pick in near}
+            ways = {pick: run for pick, run in ways.items() if pick in near}
         ideas = timing.first(self.comm, ways)
         kept = _near(ideas, HOPELESS, MOST_WAYS)
-        samples = self.repeated({pick: call for pick, call in ways.items() if pick in kept}, ideas)
+        samples = self.repeated({pick: run for pick, run in ways.items() if pick in kept}, ideas)
         seconds = {pick: timing.typical(each) for pick, each in samples.items()}
         return Finding(nbytes, ideas, seconds, samples)
 
     def repeated(
         self, ways: Mapping[Pick, Call], ideas: Mapping[Pick, float]
     ) -> dict[Pick, Seconds]:
-        """Time calls in turns; `ideas` holds about how many seconds each takes. Collective."""
+        """Time calls in turns; `ideas` holds the approximate seconds of each. Collective."""
         effort = self._effort
         return timing.repeated(self.comm, ways, ideas, blocks=effort.blocks, seconds=effort.seconds)
 
-    def ways(self, collective: str, nbytes: int, deterministic: bool) -> dict[Pick, Call]:
-        """Return the ways of a call. Local."""
+    def ways(self, call: TunedCall, nbytes: int) -> dict[Pick, Call]:
+        """Return the ways to carry out a call. Local."""
         found: dict[Pick, Call] = {}
         for segment, comm in self._comms.items():
-            args, keywords = arguments(comm, collective, nbytes, self.memory)
-            for name in self._names(collective):
-                asked = keywords | how(collective, name, deterministic=deterministic)
+            for name in self._names(call.collective):
+                args, keywords = call.arguments(comm, nbytes, self.memory, name)
                 try:
-                    choice = comm.explain(collective, *args, **asked)
+                    choice = comm.explain(call.collective, *args, **keywords)
                 except UsageError:  # it does not apply
                     continue
                 pick = Pick(name)
                 if name != NATIVE:
-                    pick = comm.policy.named(collective, name, nbytes, deterministic=deterministic)
+                    pick = comm.policy.named(
+                        call.collective, name, nbytes, deterministic=call.deterministic
+                    )
                 if segment:
                     if choice.segment is None:  # it is not cut: the same as without
                         continue
                     pick = pick._replace(segment=segment)
                 if pick not in found:
-                    found[pick] = partial(getattr(comm, collective), *args, **asked)
+                    found[pick] = partial(getattr(comm, call.collective), *args, **keywords)
         return found
 
     def _names(self, collective: str) -> list[str]:
@@ -197,10 +191,10 @@ def _near(ideas: Mapping[Pick, float], factor: float, most: int | None = None) -
     return kept
 
 
-def cases(found: Sequence[Finding], deterministic: bool) -> dict[str, TableRows]:
-    """Return the rows of a collective for each case that was measured."""
+def cases(found: Sequence[Finding], call: TunedCall) -> dict[str, TableRows]:
+    """Return the rows of a call for each case that was measured."""
     everything = [(each.nbytes, each.seconds) for each in found]
-    if deterministic:
+    if call.deterministic:
         return {ORDERED_CASE: building.rows(everything)}
     own = [
         (nbytes, {pick: took for pick, took in seconds.items() if pick.algorithm != NATIVE})
@@ -212,19 +206,17 @@ def cases(found: Sequence[Finding], deterministic: bool) -> dict[str, TableRows]
     return rows
 
 
-def stored(
-    comm: Communicator, collective: str, finding: Finding, *, deterministic: bool
-) -> Iterator[tuple[Row, Seconds]]:
+def stored(comm: Communicator, call: TunedCall, finding: Finding) -> Iterator[tuple[Row, Seconds]]:
     """Yield the rows of a results file for what was measured at one size."""
-    what = DESCRIPTIONS[collective]
+    what = call.what
     for pick, samples in finding.samples.items():
         seconds = timing.typical(samples)
         yield (
             Row(
-                collective,
+                call.collective,
                 comm.backends["host"] or "",
-                spelled(pick) + (" ordered" if deterministic else ""),
-                NO_TYPE if what.sends == "nothing" else "float",
+                spelled(pick) + (" ordered" if call.deterministic else ""),
+                "float" if call.moves else NO_TYPE,
                 "sum" if what.reduces else NO_OP,
                 root=ROOT if what.rooted else -1,
                 bytes=finding.nbytes,

@@ -11,11 +11,12 @@ from hpccomm.bench.perf import facts, memory_use
 from hpccomm.bench.perf.root import on_root
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.tune import calls, listing, measuring
+from hpccomm.bench.tune.calls import TunedCall
 from hpccomm.bench.tune.measuring import Bench, Effort, Finding
 from hpccomm.bench.tune.verifying import Verdict, verify
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.creation import new_comm
-from hpccomm.contracts.collectives import BLOCKWISE, DESCRIPTIONS, REDUCTIONS
+from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
 from hpccomm.dispatch.policy import Table, stored
 from hpccomm.results.schema import Config
 from hpccomm.results.writer import Writer
@@ -24,18 +25,18 @@ from hpccomm.settings import CommOptions
 
 @dataclass(frozen=True, slots=True)
 class TuneRequest:
-    """What is measured.
+    """What to measure.
 
     Attributes
     ----------
     collectives : tuple of str
-        Which.
+        The collectives.
     sizes : Sizes
         Bytes of the larger array of a rank.
     effort : Effort
-        How long each time.
+        How much time the measurement takes.
     segments : tuple of int
-        Bytes that algorithms move at a time, tried beside those of the built-in table.
+        Bytes that algorithms move at a time. They are tried in addition to those of the built-in table.
     deterministic : bool
         Whether reductions are measured with contributions in rank order as well.
     every : bool
@@ -55,15 +56,15 @@ class TuneRequest:
     verify: bool
     output: Path
 
-    def cases(self) -> list[tuple[str, bool]]:
-        """Return the collectives, and whether contributions are in rank order."""
-        ordered = [(name, True) for name in self.collectives if name in REDUCTIONS]
-        return [(name, False) for name in self.collectives] + ordered * self.deterministic
+    def calls(self) -> list[TunedCall]:
+        """Return the calls: the collectives, then those in rank order."""
+        ordered = [TunedCall(name, True) for name in self.collectives if name in REDUCTIONS]
+        return [TunedCall(name) for name in self.collectives] + ordered * self.deterministic
 
 
 def tune(
     comm: Communicator,
-    asked: TuneRequest,
+    request: TuneRequest,
     arguments: tuple[str, ...],
     launcher: str,
     out: TextIO,
@@ -74,8 +75,8 @@ def tune(
     ----------
     comm : Communicator
         The ranks.
-    asked : TuneRequest
-        What is measured; the same on all ranks.
+    request : TuneRequest
+        What to measure; the same on all ranks.
     arguments : tuple of str
         The command line, for the record.
     launcher : str
@@ -86,7 +87,7 @@ def tune(
     Returns
     -------
     list of Verdict
-        How `auto` does by the table; empty if that was not to be measured.
+        How fast `auto` is with the table; empty unless `request.verify`.
 
     Raises
     ------
@@ -95,23 +96,23 @@ def tune(
     ResultsError
         On every rank, if rank 0 cannot write the file.
     """
-    unit = calls.DTYPE.itemsize * (comm.size if set(asked.collectives) & BLOCKWISE else 1)
-    largest = -(-asked.sizes.largest // unit) * unit
+    unit = calls.DTYPE.itemsize * (comm.size if set(request.collectives) & BLOCKWISE else 1)
+    largest = -(-request.sizes.largest // unit) * unit
     need = memory_use.Need(comm.node, facts.host(), 4 * largest, memory_use.available())
     memory_use.require(comm.all_gather_object(need), largest)
     config = Config(
-        minimum_bytes=asked.sizes.smallest,
-        maximum_bytes=asked.sizes.largest,
-        step_factor=asked.sizes.factor,
+        minimum_bytes=request.sizes.smallest,
+        maximum_bytes=request.sizes.largest,
+        step_factor=request.sizes.factor,
         step_bytes=0,
-        iterations=asked.effort.blocks,
+        iterations=request.effort.blocks,
         warmup_iters=1,
         validation=0,
         average=3,
     )
     info = facts.run_info(comm, config, (), arguments, launcher)
     with ExitStack() as stack:
-        writer = on_root(comm, lambda: stack.enter_context(Writer(asked.output, info)))
+        writer = on_root(comm, lambda: stack.enter_context(Writer(request.output, info)))
 
         def say(text: str) -> None:
             if comm.rank == 0:
@@ -121,17 +122,17 @@ def tune(
         say(listing.heading(comm.policy.shape))
         fixed = {
             segment: stack.enter_context(_same_ranks(comm, f"tune-{segment}", segment=segment))
-            for segment in (0, *asked.segments)
+            for segment in (0, *request.segments)
         }
-        bench = Bench(fixed, calls.arrays(largest), asked.effort, every=asked.every)
+        bench = Bench(fixed, calls.arrays(largest), request.effort, every=request.every)
         found = {
-            case: _sweep(bench, *case, asked=asked, writer=writer, say=say)
-            for case in asked.cases()
+            call: _sweep(bench, call, request=request, writer=writer, say=say)
+            for call in request.calls()
         }
         rows = {
-            (collective, case): each
-            for (collective, ordered), findings in found.items()
-            for case, each in measuring.cases(findings, ordered).items()
+            (call.collective, case): each
+            for call, findings in found.items()
+            for case, each in measuring.cases(findings, call).items()
         }
         table = Table(comm.policy.shape, datetime.now(UTC).date().isoformat(), rows)
 
@@ -142,11 +143,11 @@ def tune(
         on_root(comm, add_table)
         say(listing.of(table))
         verdicts: list[Verdict] = []
-        if asked.verify:
-            tuned = _same_ranks(comm, "tuned", tuning_file=str(asked.output))
+        if request.verify:
+            tuned = _same_ranks(comm, "tuned", tuning_file=str(request.output))
             stack.enter_context(tuned)
-            for (collective, ordered), findings in found.items():
-                verdicts += verify(bench, tuned, collective, findings, deterministic=ordered)
+            for call, findings in found.items():
+                verdicts += verify(bench, tuned, call, findings)
             say(listing.verdict(verdicts))
         on_root(comm, stack.close)
     return verdicts
@@ -155,9 +156,9 @@ def tune(
 def _same_ranks(
     comm: Communicator, name: str, *, segment: int = 0, tuning_file: str = ""
 ) -> Communicator:
-    """Return a communicator of the same ranks that goes by the table of a file, if one is named.
+    """Return a communicator of the same ranks that uses the table of a file, if there is a name.
 
-    Its algorithms move `segment` bytes at a time; with 0 they move what the table says.
+    Its algorithms move `segment` bytes at a time; with 0 the table decides.
     """
     options = CommOptions(segment=segment or None, tuning_file=tuning_file, self_check=False)
     return new_comm(comm.backends["host"] or "", mpi_comm=comm.mpi_comm, name=name, options=options)
@@ -165,27 +166,23 @@ def _same_ranks(
 
 def _sweep(
     bench: Bench,
-    collective: str,
-    deterministic: bool,
+    call: TunedCall,
     *,
-    asked: TuneRequest,
+    request: TuneRequest,
     writer: Writer | None,
     say: Callable[[str], None],
 ) -> list[Finding]:
-    """Measure a collective, and write down what was found as it is found."""
-    say(listing.title(collective, deterministic=deterministic))
+    """Measure a call, and write each finding as soon as it is there."""
+    say(listing.title(call))
 
     def tell(finding: Finding) -> None:
         def add() -> None:
             if writer is not None:
-                for row, samples in measuring.stored(
-                    bench.comm, collective, finding, deterministic=deterministic
-                ):
+                for row, samples in measuring.stored(bench.comm, call, finding):
                     writer.append(row, samples)
 
         on_root(bench.comm, add)
         say(listing.line(finding))
 
-    moves = DESCRIPTIONS[collective].sends != "nothing"
-    sizes = list(asked.sizes.measured(calls.DTYPE.itemsize)) if moves else [0]
-    return bench.sweep(collective, sizes, deterministic=deterministic, tell=tell)
+    sizes = list(request.sizes.measured(calls.DTYPE.itemsize)) if call.moves else [0]
+    return bench.sweep(call, sizes, tell)

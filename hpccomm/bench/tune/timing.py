@@ -1,4 +1,4 @@
-"""How fast several ways of one call are: in turns, so that a change of the machine meets all alike."""
+"""Times several ways of one call in turns, so that a change of the machine affects all of them alike."""
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
@@ -15,11 +15,11 @@ Seconds = NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)
 
 MOST_CALLS = 1000
-"""Calls of a block."""
+"""The most calls of a block."""
 
 
 def block(call: Call, calls: int, barrier: Call) -> float:
-    """Return the mean seconds of calls back to back, which all ranks begin together."""
+    """Return the mean seconds of calls back to back. All ranks begin together."""
     barrier()
     begin = perf_counter()
     for _ in range(calls):
@@ -28,14 +28,14 @@ def block(call: Call, calls: int, barrier: Call) -> float:
 
 
 def shared(comm: Communicator, mine: Sequence[Sequence[float]]) -> Seconds:
-    """Return what all ranks measured, the rank last. Collective; blocks."""
+    """Return the times of all ranks; the last axis is the rank. Collective; blocks."""
     found: Seconds = comm.all_gather(np.array(mine, np.float64), algorithm="ring")
     return np.moveaxis(found, 0, -1)
 
 
 def first(comm: Communicator, ways: Mapping[Key, Call]) -> dict[Key, float]:
-    """Return a first idea of each way's seconds, the same on all ranks. Collective; blocks."""
-    for call in ways.values():  # whatever is done on first use is then done
+    """Return the approximate seconds of each way, the same on all ranks. Collective; blocks."""
+    for call in ways.values():  # does what is needed on first use
         call()
     mine = [[block(call, 2, comm.barrier) for _ in range(3)] for call in ways.values()]
     seconds = shared(comm, mine).max(axis=-1).min(axis=-1)
@@ -59,11 +59,11 @@ def repeated(
     ways : mapping of key to callable
         The calls.
     ideas : mapping of key to float
-        About how many seconds each takes, the same on all ranks.
+        Approximate seconds of each call, the same on all ranks.
     blocks : int
         How often each is timed.
     seconds : float
-        About how long each time.
+        The approximate duration of each of these times.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def repeated(
 def typical(samples: Seconds) -> float:
     """Return the lower quartile of the slowest rank's seconds.
 
-    What else runs on a machine only adds to a time: on a quiet one this is the median, on a busy one
-    it is nearer to what the call takes.
+    Other work on the machine only adds to a time. On a quiet machine the quartile is close to the median;
+    on a busy one it is closer than the median to the time that the call itself needs.
     """
     return float(np.quantile(samples.max(axis=1), 0.25))

@@ -7,19 +7,19 @@ from functools import partial
 import numpy as np
 
 from hpccomm.bench.tune import timing
-from hpccomm.bench.tune.calls import Call, arguments, how
+from hpccomm.bench.tune.calls import Call, TunedCall
 from hpccomm.bench.tune.measuring import Bench, Finding
 from hpccomm.communicator import Communicator
 from hpccomm.dispatch.policy import AUTO, NATIVE, Pick
 
 SLOWER = 1.1
-"""How many times slower than the best fixed choice `auto` may be."""
+"""How many times as long as the best fixed choice `auto` may take."""
 
 RIVALS = 3
-"""Fixed choices that it is measured against: those that were the fastest."""
+"""`auto` is measured against this many fixed choices: the fastest ones."""
 
 TURNS = 3
-"""Measurements at most: what is slower in one may be so by chance."""
+"""The most measurements of a size: `auto` may be slower in a single one by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +28,17 @@ class Verdict:
 
     Attributes
     ----------
-    collective : str
+    call : TunedCall
         The call.
-    deterministic : bool
-        Whether contributions are folded in rank order.
     nbytes : int
         The size.
     seconds : float
-        Of a call by `auto`.
+        Seconds of a call by `auto`.
     fixed : dict of Pick to float
-        Of a call by fixed choices: the fastest, and the backend's own.
+        Seconds of a call by the fastest fixed choices and by the backend's own algorithm.
     """
 
-    collective: str
-    deterministic: bool
+    call: TunedCall
     nbytes: int
     seconds: float
     fixed: dict[Pick, float]
@@ -53,54 +50,45 @@ class Verdict:
 
     @property
     def ratio(self) -> float:
-        """How many times slower `auto` is."""
+        """The time of `auto` over that of the fastest fixed choice."""
         return self.seconds / self.fixed[self.best]
 
 
 def verify(
-    bench: Bench,
-    tuned: Communicator,
-    collective: str,
-    findings: Sequence[Finding],
-    *,
-    deterministic: bool,
+    bench: Bench, tuned: Communicator, call: TunedCall, findings: Sequence[Finding]
 ) -> list[Verdict]:
     """Measure `auto` and its rivals, in turns, at the sizes that were measured. Collective; blocks.
 
     Parameters
     ----------
     bench : Bench
-        Of the fixed choices.
+        Measures the fixed choices.
     tuned : Communicator
-        Goes by the new table.
-    collective : str
+        Uses the new table.
+    call : TunedCall
         The call.
     findings : sequence of Finding
-        What was measured before.
-    deterministic : bool
-        Whether contributions are folded in rank order.
+        The earlier measurements.
     """
     verdicts = []
     for finding in findings:
-        ways = bench.ways(collective, finding.nbytes, deterministic)
+        ways = bench.ways(call, finding.nbytes)
         ideas = {pick: seconds for pick, seconds in finding.seconds.items() if pick in ways}
         fastest = sorted(ideas, key=lambda pick: ideas[pick])[:RIVALS]
         rivals = dict.fromkeys([*fastest, *(pick for pick in ideas if pick.algorithm == NATIVE)])
-        args, keywords = arguments(tuned, collective, finding.nbytes, bench.memory)
-        asked = keywords | how(collective, AUTO, deterministic=deterministic)
+        args, keywords = call.arguments(tuned, finding.nbytes, bench.memory, AUTO)
         automatic = Pick(AUTO)
-        calls: dict[Pick, Call] = {pick: ways[pick] for pick in rivals}
-        calls[automatic] = partial(getattr(tuned, collective), *args, **asked)
+        runs: dict[Pick, Call] = {pick: ways[pick] for pick in rivals}
+        runs[automatic] = partial(getattr(tuned, call.collective), *args, **keywords)
         ideas[automatic] = ideas[fastest[0]]
-        timing.first(bench.comm, calls)
-        collected: dict[Pick, list[timing.Seconds]] = {pick: [] for pick in calls}
+        timing.first(bench.comm, runs)
+        collected: dict[Pick, list[timing.Seconds]] = {pick: [] for pick in runs}
         for _ in range(TURNS):
-            more = bench.repeated(calls, ideas)
-            for pick, samples in more.items():
+            for pick, samples in bench.repeated(runs, ideas).items():
                 collected[pick].append(samples)
             took = {pick: timing.typical(np.concatenate(all_)) for pick, all_ in collected.items()}
             seconds = took.pop(automatic)
-            verdict = Verdict(collective, deterministic, finding.nbytes, seconds, took)
+            verdict = Verdict(call, finding.nbytes, seconds, took)
             if verdict.ratio <= SLOWER:
                 break
         verdicts.append(verdict)
