@@ -26,6 +26,7 @@ def make(
     left_out: tuple[int, ...] = (),
     *,
     tables: Tables,
+    of_node: bool = False,
 ) -> Communicator:
     """Return the communicator over `backend`, with that of its node. Collective; blocks.
 
@@ -45,6 +46,8 @@ def make(
         Ranks that the parent is shrunk by.
     tables : policy.Tables
         What ``"auto"`` goes by.
+    of_node : bool
+        Whether it is made as that of its node, which has no other one.
 
     Raises
     ------
@@ -52,45 +55,36 @@ def make(
         On every rank, if the settings ask for what cannot run here.
     """
     calls = CallEngine(name, backend, settings)
-    if backend.size == 1:  # it is that of its node
-        return _over(backend, calls, settings, device, tables, None, parent, left_out)
-    with calls.beside_watchdog("making the node's communicator"):
-        of_node = backend.group(backend.topology.neighbours(backend.rank), 0)
-    node_calls = CallEngine(f"{name}.node", of_node, settings)
-    node_comm = _over(of_node, node_calls, settings, device, tables, None, None, (), tell=False)
+    node_comm: Communicator | None = None
+    if backend.size > 1 and not of_node:
+        with calls.beside_watchdog("making the node's communicator"):
+            group = backend.group(backend.topology.neighbours(backend.rank), 0)
+        node_comm = make(group, f"{name}.node", settings, device, tables=tables, of_node=True)
     try:
-        return _over(backend, calls, settings, device, tables, node_comm, parent, left_out)
+        if settings.shared_memory == "off":  # calls, messages and `empty` find none to use
+            backend.collectives.shared = backend.messages.shared = None
+        control = Control(backend.collectives, calls.drive)
+        host = HostLane(calls, HostDispatch(backend, settings, tables), backend)
+        on_device = open_device_lane(
+            backend,
+            calls,
+            control,
+            settings,
+            host.dispatch,
+            device,
+            parent,
+            left_out,
+            tell=not of_node,
+        )
+        lanes, again = Lanes(host, on_device), partial(make, tables=tables)
+        core = Core(backend, calls, control, settings, lanes, device, node_comm, again)
+        if settings.self_check:
+            _check(core)
+        return Communicator(core)
     except BaseException:
-        node_comm.abort()  # which nobody will have
+        if node_comm is not None:
+            node_comm.abort()  # which nobody will have
         raise
-
-
-def _over(
-    backend: Backend,
-    calls: CallEngine,
-    settings: Settings,
-    device: int | None,
-    tables: Tables,
-    node_comm: Communicator | None,
-    parent: DeviceLane | RefusingLane | None,
-    left_out: tuple[int, ...],
-    *,
-    tell: bool = True,
-) -> Communicator:
-    if settings.shared_memory == "off":  # calls, messages and `empty` find none to use
-        backend.collectives.shared = backend.messages.shared = None
-    control = Control(backend.collectives, calls.drive)
-    host = HostLane(calls, HostDispatch(backend, settings, tables), backend)
-    on_device = open_device_lane(
-        backend, calls, control, settings, host.dispatch, device, parent, left_out, tell=tell
-    )
-    lanes = Lanes(host, on_device)
-    again = partial(make, tables=tables)
-    core = Core(backend, calls, control, settings, lanes, device, node_comm, again)
-    comm = Communicator(core)
-    if settings.self_check:
-        _check(core)
-    return comm
 
 
 def _check(core: Core) -> None:

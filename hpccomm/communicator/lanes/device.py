@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.lanes.by_host import StreamsByHost
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe, pointers
 from hpccomm.communicator.lanes.device_batch import check_batch, check_own, grouped
 from hpccomm.communicator.lanes.ending import DeviceEnd
@@ -74,9 +73,8 @@ class DeviceLane(Lane):
         self.dispatch = dispatch
         self.backend = backend
         self.device = device
-        self.issuer = StreamIssuer(calls, backend, device, high_priority=high_priority)
-        self._by_host = StreamsByHost(calls, self.issuer, dispatch.name, device)
-        self.end = DeviceEnd(calls, self.issuer, dispatch, backend, device)
+        self.issuer = StreamIssuer(calls, backend, self.name, device, high_priority=high_priority)
+        self.end = DeviceEnd(self.issuer, dispatch)
         if backend is not None:
             watch(self.issuer.pending)
 
@@ -131,7 +129,7 @@ class DeviceLane(Lane):
             issue = self.issuer.issuing(label, tally, route.launch)
         else:
             assert route.start is not None
-            issue = self._by_host.issuing(label, route.start, ordered)
+            issue = self.issuer.issuing_by_host(label, route.start, ordered)
         return Recipe(self, route, label, tally, issue, resolved, ordered)
 
     def message(self, message: PointToPoint) -> Call:
@@ -230,7 +228,7 @@ class DeviceLane(Lane):
     def _operation(self, call: Call, async_op: bool) -> Operation:
         """Return a call in which the host takes part as something polled."""
         recipe, start, addresses = call.recipe, call.recipe.route.start, pointers(call)
-        return self._by_host.operation(
+        return self.issuer.operation(
             recipe.label,
             start,
             addresses,

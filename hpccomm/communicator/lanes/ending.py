@@ -7,10 +7,9 @@ import threading
 from time import perf_counter
 
 from hpccomm.communicator.lanes.issuing import StreamIssuer
-from hpccomm.contracts.device import DeviceBackend, DeviceDispatch
+from hpccomm.contracts.device import DeviceDispatch
 from hpccomm.errors import CommunicationError
 from hpccomm.memory.cuda import streams
-from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.lifetime import ExitStep, at_exit, keep
 from hpccomm.runtime.waiting import Gate, wait
 
@@ -34,38 +33,24 @@ class DeviceEnd:
 
     Parameters
     ----------
-    calls : CallEngine
-        The communicator's.
     issuer : StreamIssuer
         Has the calls that are under way.
     dispatch : DeviceDispatch
         Is closed at the end.
-    backend : DeviceBackend or None
-        What puts calls on streams; None where the host takes part in all of them.
-    device : int
-        CUDA device of this rank.
     """
 
-    def __init__(
-        self,
-        calls: CallEngine,
-        issuer: StreamIssuer,
-        dispatch: DeviceDispatch,
-        backend: DeviceBackend | None,
-        device: int,
-    ) -> None:
-        self._calls = calls
+    def __init__(self, issuer: StreamIssuer, dispatch: DeviceDispatch) -> None:
         self._issuer = issuer
+        self._calls = issuer.calls
         self._pending = issuer.pending
+        self._backend = backend = issuer.backend
         self._dispatch = dispatch
-        self._backend = backend
-        self._device = device
         self._process = os.getpid()
         self._until = math.inf  # when the process wants to be gone
         self._closed = False
         if backend is not None:
-            calls.failure.translators.append(backend.translate)
-            calls.failure.releases.append(self._abandon)
+            self._calls.failure.translators.append(backend.translate)
+            self._calls.failure.releases.append(self._abandon)
             _remember(self)
 
     def close(self) -> None:
@@ -83,7 +68,7 @@ class DeviceEnd:
         _forget(self)
         captured = self._pending.captured
         self._pending.end()
-        with streams.on_device(self._device):
+        with streams.on_device(self._issuer.device):
             if captured and self._backend is not None and not self._backend.release(GRAPH_SECONDS):
                 logger.warning(
                     "%s: NCCL keeps its communicators as long as there are CUDA graphs with their calls, "
@@ -129,7 +114,7 @@ class DeviceEnd:
             return error
 
         try:
-            with streams.on_device(self._device):
+            with streams.on_device(self._issuer.device):
                 wait(self._pending.idle, timeout=timeout, gate=gate, expired=expired)
         except CommunicationError:
             self._issuer.forget_failure()

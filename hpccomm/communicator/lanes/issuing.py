@@ -1,18 +1,22 @@
-"""Puts the calls of one communicator on its device's streams, and remembers them until they are done."""
+"""Puts the calls of one communicator on its device's streams, and remembers them until they are done.
+
+Calls in which the host takes part are polled, between the streams of their arrays.
+"""
 
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any, NoReturn
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, pointers
-from hpccomm.contracts.device import DeviceBackend, Launch
+from hpccomm.contracts.device import DeviceBackend, DeviceStart, Launch
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import Label
+from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.pending import PendingCall, PendingCalls
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.stderr import write_stderr
@@ -40,6 +44,8 @@ class StreamIssuer:
         The communicator's.
     backend : DeviceBackend or None
         What puts calls on streams; None where the host takes part in all of them.
+    name : str
+        The way that data takes.
     device : int
         CUDA device of this rank.
     high_priority : bool
@@ -47,6 +53,8 @@ class StreamIssuer:
 
     Attributes
     ----------
+    calls, backend, device
+        The parameters.
     pending : PendingCalls
         The calls that are under way.
     """
@@ -55,14 +63,17 @@ class StreamIssuer:
         self,
         calls: CallEngine,
         backend: DeviceBackend | None,
+        name: str,
         device: int,
         *,
         high_priority: bool,
     ) -> None:
         check = (lambda: None) if backend is None else backend.check
         self.pending = PendingCalls(device, check, self._lost)
-        self._calls = calls
-        self._device = device
+        self.calls = calls
+        self.backend = backend
+        self.device = device
+        self._name = name
         self._high_priority = high_priority
         self._own: Any = None  # the stream of asynchronous calls, once there is one
 
@@ -74,7 +85,7 @@ class StreamIssuer:
         Its seconds are the host's. It is remembered until it is done, unless `launch` sees to that
         (`noted` is False). A call costs a microsecond: nothing is looked up that can be known before.
         """
-        calls, pending, note, nbytes = self._calls, self.pending, self.pending.note, label[1]
+        calls, pending, note, nbytes = self.calls, self.pending, self.pending.note, label[1]
         reports = calls.reports
         pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
 
@@ -110,11 +121,11 @@ class StreamIssuer:
         If the watchdog released it from the library, that is what the watchdog found. What a captured
         call is refused for is harmless: nothing of it has run.
         """
-        failure = self._calls.gate.error
+        failure = self.calls.gate.error
         if failure is not None and isinstance(error, Exception):
             error = failure.__cause__ or failure
         harmless = isinstance(error, UsageError) and not streams.undisturbed(stream)
-        self._calls.failed(error, label, elapsed, keep, harmless=harmless)
+        self.calls.failed(error, label, elapsed, keep, harmless=harmless)
 
     def start(
         self,
@@ -144,12 +155,12 @@ class StreamIssuer:
 
         def apart(send: int, recv: int, stream: int) -> None:
             nonlocal under_way
-            with streams.on_device(self._device):
+            with streams.on_device(self.device):
                 event = pending.event()
                 streams.record(event, stream)
                 streams.order(event, own)
                 launch(send, recv, own)
-                sequence = self._calls.sequence
+                sequence = self.calls.sequence
                 under_way = pending.note_alone(
                     own, self._own, call.keep, perf_counter(), limit, label, sequence
                 )
@@ -164,7 +175,7 @@ class StreamIssuer:
             pending,
             under_way,
             result=call.result,
-            gate=self._calls.gate,
+            gate=self.calls.gate,
             current=current,
             expired=self._expired,
             raised=self.forget_failure,
@@ -180,7 +191,7 @@ class StreamIssuer:
         CommunicationError
             On every rank, if the call cannot be issued on one.
         """
-        calls, pending, label = self._calls, self.pending, ("self-check", int(x.nbytes))
+        calls, pending, label = self.calls, self.pending, ("self-check", int(x.nbytes))
         begin = perf_counter()
         pending.entered = (begin, calls.timeout, label, 0)
         failure = ""
@@ -209,28 +220,83 @@ class StreamIssuer:
     def own_stream(self) -> int:
         """Return the stream of asynchronous calls."""
         if self._own is None:
-            self._own = streams.make_stream(self._device, high_priority=self._high_priority)
+            self._own = streams.make_stream(self.device, high_priority=self._high_priority)
         pointer: int = self._own.ptr
         return pointer
+
+    # Calls in which the host takes part.
+
+    def issuing_by_host(self, label: Label, start: DeviceStart, ordered: bool) -> IssueOnStream:
+        """Return what carries a call out in which the host takes part, and waits for it."""
+
+        def issue(send: int, recv: int, queue: Queue, keep: object, timeout: float) -> None:
+            operation = self.operation(label, start, (send, recv), queue, keep, ordered)
+            self.calls.operate(operation, timeout)
+
+        return issue
+
+    def operation(
+        self,
+        label: Label,
+        start: DeviceStart,
+        addresses: tuple[int, int],
+        queue: Queue,
+        keep: object,
+        ordered: bool,
+        *,
+        apart: bool = False,
+    ) -> Operation:
+        """Return a call as something polled; with `apart`, on the communicator's own stream.
+
+        Apart, it is done once the device is: the stream of its arrays, which may be gone by then, is
+        asked for nothing more.
+
+        Raises
+        ------
+        UsageError
+            If a CUDA graph is being captured.
+        """
+        if streams.capturing(queue[0]):
+            raise UsageError(
+                f"{label[0]} on device arrays cannot be captured in a CUDA graph: the host takes part in "
+                f"it, since it goes over {self._name!r}; call it outside of the capture, or use NCCL "
+                "(comm.backends and comm.explain say why it is not used)"
+            )
+        if not apart:
+            steps = partial(start, *addresses, queue[0])
+            return Operation(*label, steps, (keep, queue), ordered)
+        own = self.own_stream()
+        with streams.on_device(self.device):
+            ready, done = streams.owned_event(), streams.owned_event()
+            streams.record(ready.ptr, queue[0])
+            streams.order(ready.ptr, own)
+
+        def steps_apart() -> Steps:
+            yield from start(*addresses, own)
+            streams.record(done.ptr, own)
+            while not streams.ready(done.ptr):
+                yield False
+
+        return Operation(*label, steps_apart, (keep, ready, done), ordered)
 
     # Failure.
 
     def forget_failure(self) -> None:
         """Note that a call has raised the failure that the watchdog found."""
-        self._calls.failure.unraised = None
+        self.calls.failure.unraised = None
 
     def _expired(self, call: PendingCall, elapsed: float) -> CommunicationError:
         """Fail the communicator, whose deadline passed while somebody waited."""
         error = self._overdue(call, elapsed)
         call.error = error
-        self._calls.fail(error)
+        self.calls.fail(error)
         return error
 
     def _overdue(self, call: PendingCall, elapsed: float) -> CommunicationError:
         causes = CAUSES
         if call.label[0] in ("send", "recv", "send_recv", "batch"):
             causes = f"{CAUSES}; or both ends send before they receive: {TOGETHER}"
-        reports = self._calls.reports
+        reports = self.calls.reports
         return reports.overdue(call.label, call.sequence, call.timeout, elapsed, causes)
 
     def _lost(self, call: PendingCall | None, error: CommunicationError | None) -> BaseException:
@@ -239,12 +305,12 @@ class StreamIssuer:
             assert call is not None
             error = self._overdue(call, perf_counter() - call.begin)
         # Before anybody can see it: whoever raises it clears this.
-        self._calls.failure.unraised = error
+        self.calls.failure.unraised = error
         if call is not None:
             call.error = error
-        self._calls.fail(error)
+        self.calls.fail(error)
         write_stderr(
-            f"hpccomm: {error}\nhpccomm: communicator {self._calls.name!r} is aborted, so that its "
+            f"hpccomm: {error}\nhpccomm: communicator {self.calls.name!r} is aborted, so that its "
             "streams go on; results of its calls that were under way are undefined"
         )
         return error
