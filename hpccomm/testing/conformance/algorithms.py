@@ -5,8 +5,8 @@ Segments are small here, so that arrays of few elements are moved in many pieces
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,14 @@ from hpccomm.dtypes import BFLOAT16, REDUCIBLE
 from hpccomm.schedules.algorithms import ALGORITHMS as KNOWN
 from hpccomm.settings import DEFAULT_SEGMENT
 from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.collectives import waits_for
 from hpccomm.testing.conformance.creation import another
 from hpccomm.testing.conformance.inputs import MOVABLE
 from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, NEW, OUT, Ask
 from hpccomm.testing.conformance.trials import FORMS, trial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hpccomm.communicator import Communicator
 
@@ -214,24 +215,14 @@ def ranks_in_another_order(comm: Communicator, collective: str) -> None:
 
 @ALGORITHMS.behaviour(algorithm=tuple(KNOWN["barrier"]), form=FORMS)
 def barriers(comm: Communicator, algorithm: str, form: str) -> None:
-    """No rank leaves before the last has come.
-
-    Only ranks of one node are compared: they share a monotonic clock.
-    """
-    planned = comm.plan("barrier", algorithm=algorithm) if form == "plan" else None
+    """No rank leaves before the last has come."""
+    barrier: Callable[[], object] = partial(comm.barrier, algorithm=algorithm)
+    if form == "plan":
+        barrier = comm.plan("barrier", algorithm=algorithm)
+    elif form == "asynchronous":
+        barrier = lambda: comm.barrier(algorithm=algorithm, async_op=True).wait()  # noqa: E731
     for late in {0, comm.size // 2, comm.size - 1}:
-        if comm.rank == late:
-            time.sleep(0.003)
-        entered = time.monotonic()
-        if planned is not None:
-            planned()
-        elif form == "asynchronous":
-            comm.barrier(algorithm=algorithm, async_op=True).wait()
-        else:
-            comm.barrier(algorithm=algorithm)
-        left = time.monotonic()
-        stamps = comm.node_comm.all_gather_object((entered, left))
-        assert min(s[1] for s in stamps) >= max(s[0] for s in stamps), f"left early: {stamps}"
+        waits_for(comm, late, barrier)
 
 
 @ALGORITHMS.behaviour()

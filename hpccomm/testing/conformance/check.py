@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from hpccomm.dtypes import NARROW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -62,6 +63,30 @@ def same_bits(actual: Array, expected: Array, what: str = "") -> None:
     assert actual.dtype == expected.dtype, f"{what}: dtype {actual.dtype}, not {expected.dtype}"
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
     assert actual.tobytes() == expected.tobytes(), f"{what}: {actual!r}, not {expected!r}"
+
+
+PATIENCE = 20.0
+"""Seconds after which something that should happen by itself counts as never."""
+
+SOON = 5.0
+"""Seconds within which a failure must show; generous, for machines that do other work."""
+
+
+def happens(condition: Callable[[], object], what: str, within: float = PATIENCE) -> None:
+    """Wait until `condition` is true, and assert that it becomes so within some seconds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"not after {within:g} s: {what}"
+        time.sleep(0.001)
+
+
+@contextmanager
+def takes(most: float = SOON, least: float = 0.0) -> Iterator[None]:
+    """Assert that the block takes less than `most` seconds, and more than `least`."""
+    before = time.monotonic()
+    yield
+    took = time.monotonic() - before
+    assert least <= took < most, f"took {took:.3f} s, not from {least:g} to {most:g} s"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, MEANINGS, NEW, OU
 from hpccomm.testing.conformance.trials import carry_out
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hpccomm.communicator import Communicator
 
@@ -122,20 +122,25 @@ def results_are_owned(comm: Communicator) -> None:
         assert not np.shares_memory(result, x), "apart from x"
 
 
-@COLLECTIVES.behaviour()
-def barrier_waits_for_all(comm: Communicator) -> None:
-    """No rank leaves before the last has come.
+def waits_for(comm: Communicator, late: int, barrier: Callable[[], object]) -> None:
+    """Assert that no rank leaves a barrier before the last has come, which is `late`.
 
     Only ranks of one node are compared: they share a monotonic clock.
     """
+    if comm.rank == late:
+        time.sleep(0.005)
+    entered = time.monotonic()
+    assert barrier() is None, "barrier returns None"
+    left = time.monotonic()
+    stamps = comm.node_comm.all_gather_object((entered, left))
+    assert min(s[1] for s in stamps) >= max(s[0] for s in stamps), f"left early: {stamps}"
+
+
+@COLLECTIVES.behaviour()
+def barrier_waits_for_all(comm: Communicator) -> None:
+    """No rank leaves before the last has come."""
     for late in range(comm.size):
-        if comm.rank == late:
-            time.sleep(0.005)
-        entered = time.monotonic()
-        assert comm.barrier() is None, "barrier returns None"
-        left = time.monotonic()
-        stamps = comm.node_comm.all_gather_object((entered, left))
-        assert min(s[1] for s in stamps) >= max(s[0] for s in stamps), f"left early: {stamps}"
+        waits_for(comm, late, comm.barrier)
 
 
 @COLLECTIVES.behaviour()

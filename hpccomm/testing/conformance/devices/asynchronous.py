@@ -10,18 +10,18 @@ import numpy as np
 
 from hpccomm import Work
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal
+from hpccomm.testing.conformance.check import PATIENCE, equal, happens
 from hpccomm.testing.conformance.devices.inputs import (
     COUNT,
     device_of,
     filled,
     full,
+    gathered,
     holds,
     ranks_sum,
     stream_of,
 )
 from hpccomm.testing.conformance.devices.streams import LATE, TURNS
-from hpccomm.testing.conformance.works import PATIENCE
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -100,10 +100,7 @@ def done_by_itself(comm: Communicator) -> None:
     with stream_of(comm):
         x = filled(comm)
         work = comm.all_reduce(x, async_op=True)
-        deadline = time.monotonic() + PATIENCE
-        while not work.done():
-            assert time.monotonic() < deadline, f"not done after {PATIENCE} s"
-            time.sleep(0.001)
+        happens(work.done, "the work is done")
         assert work.exception() is None, work.exception()
         work.wait()
         holds(x, full(ranks_sum(comm)), "result")
@@ -121,8 +118,7 @@ def arrays_are_kept_alive(comm: Communicator) -> None:
             for _ in range(4):
                 filled(comm).fill(-1)
             works.pop().wait()
-            ranks = np.arange(1, comm.size + 1, dtype=np.float32)
-            holds(out, np.repeat(ranks, COUNT).reshape(comm.size, COUNT), f"turn {turn}")
+            holds(out, gathered(comm), f"turn {turn}")
 
 
 @ASYNCHRONOUS.behaviour()
@@ -173,8 +169,7 @@ def batches(comm: Communicator) -> None:
             holds(x, full(ranks_sum(comm)), "all_reduce")
             holds(out, full(left + 1, 7, np.int32), "recv")
             holds(root, full(comm.size, 3, np.int8), "broadcast")
-            ranks = np.arange(1, comm.size + 1, dtype=np.int32)
-            holds(every, np.repeat(ranks, 7).reshape(comm.size, 7), "all_gather")
+            holds(every, gathered(comm, 7, np.int32), "all_gather")
 
 
 @ASYNCHRONOUS.behaviour()

@@ -55,6 +55,11 @@ def full(value: object, count: int = COUNT, dtype: Any = np.float32) -> Array:
     return np.full(count, value, dtype)
 
 
+def gathered(comm: Communicator, count: int = COUNT, dtype: Any = np.float32) -> Array:
+    """Return the host's array of what ranks gather that are `filled`."""
+    return np.repeat(np.arange(1, comm.size + 1, dtype=dtype), count).reshape(comm.size, count)
+
+
 def holds(x: Any, expected: Array, what: str) -> None:
     """Assert what a device array holds once what is on the current stream is done. Blocks."""
     equal(x.get(), expected, what)

@@ -10,7 +10,14 @@ import numpy as np
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.devices.inputs import filled, full, holds, ranks_sum, stream_of
+from hpccomm.testing.conformance.devices.inputs import (
+    filled,
+    full,
+    gathered,
+    holds,
+    ranks_sum,
+    stream_of,
+)
 from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES
 from hpccomm.testing.conformance.misuse import refused
 
@@ -63,8 +70,7 @@ def calls(comm: Communicator) -> None:
             x.fill(comm.rank + 1)
             out = comm.empty((comm.size, 1500), np.float32, device=comm.device)
             comm.all_gather(x, out=out)
-            ranks = np.arange(1, comm.size + 1, dtype=np.float32)
-            holds(out, np.repeat(ranks, 1500).reshape(comm.size, 1500), f"all_gather, turn {turn}")
+            holds(out, gathered(comm, 1500), f"all_gather, turn {turn}")
 
 
 @REGISTERED.behaviour()
