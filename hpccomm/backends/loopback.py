@@ -92,24 +92,22 @@ def _sent() -> bool:
     return True
 
 
+@dataclass(slots=True, eq=False)
 class _Receive:
     """A receive that waits for its message."""
 
-    __slots__ = ("_data", "_src", "message")
-
-    def __init__(self, data: NDArray[Any], src: int) -> None:
-        self.message: NDArray[Any] | None = None
-        self._data = data
-        self._src = src
+    data: NDArray[Any]
+    src: int
+    message: NDArray[Any] | None = None
 
     def test(self) -> bool:
         """Return whether the message has arrived."""
         message = self.message
         if message is None:
             return False
-        if message.nbytes != self._data.nbytes:
-            raise mismatch(self._src, message.nbytes, self._data.nbytes)
-        as_bytes(self._data)[:] = message
+        if message.nbytes != self.data.nbytes:
+            raise mismatch(self.src, message.nbytes, self.data.nbytes)
+        as_bytes(self.data)[:] = message
         return True
 
 
@@ -149,18 +147,17 @@ class LoopbackExposure:
         self._exposed = {}
 
 
+@dataclass(slots=True, eq=False)
 class LoopbackMemory:
     """The memory of the threads of one communicator."""
 
-    plain = True
-    how = "ranks are threads of one process"
-
-    def __init__(self, world: World, context: Context, rank: int, size: int) -> None:
-        self._world = world
-        self._context = context
-        self._rank = rank
-        self._size = size
-        self._calls = 0
+    world: World
+    context: Context
+    rank: int
+    size: int
+    calls: int = 0
+    plain: bool = True
+    how: str = "ranks are threads of one process"
 
     def empty(self, nbytes: int) -> NDArray[np.uint8]:
         """Return ordinary memory, which threads share."""
@@ -168,7 +165,7 @@ class LoopbackMemory:
 
     def share(self, room: int) -> int:
         """Return a rank's part of a node's `room`."""
-        return room // max(Counter(self._world.topology.node_of).values())
+        return room // max(Counter(self.world.topology.node_of).values())
 
     def holds(self, data: NDArray[Any]) -> bool:
         """Return False: no memory is special here."""
@@ -178,16 +175,16 @@ class LoopbackMemory:
         self, buffers: Buffers, fingerprint: int, scratch: int, *, plain: bool, room: int
     ) -> LoopbackExposure:
         """Let the peers reach `buffers` in their call of the same number."""
-        self._calls += 1
-        key = (self._context, self._calls)
+        self.calls += 1
+        key = (self.context, self.calls)
         staging = np.empty(scratch, np.uint8) if 0 < scratch <= room else None
         if staging is not None:
             buffers = (*buffers, staging)
-        with self._world.lock:
-            exposed = self._world.exposed[key]
-            exposed[self._rank] = buffers
-            if len(exposed) == self._size:  # all have it
-                del self._world.exposed[key]
+        with self.world.lock:
+            exposed = self.world.exposed[key]
+            exposed[self.rank] = buffers
+            if len(exposed) == self.size:  # all have it
+                del self.world.exposed[key]
         return LoopbackExposure(exposed, fingerprint, staging, plain)
 
 

@@ -59,7 +59,7 @@ class NcclDispatch:
         First those of NCCL's own: where both have one of a name (``"ring"``, ``"tree"``), NCCL's is
         meant. With `deterministic` all are hpccomm's.
         """
-        return self._names(call, self._library(call, deterministic)[1], deterministic)
+        return _names(call, self._library(call, deterministic)[1], deterministic)
 
     def decide(self, call: Signature, algorithm: str | None, deterministic: bool) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
@@ -152,18 +152,12 @@ class NcclDispatch:
             names = self._devices.algorithms(call)
         return call, names
 
-    def _names(
-        self, call: Signature, pinned: tuple[str, ...], deterministic: bool
-    ) -> tuple[str, ...]:
-        own = policy.applicable(call, deterministic=deterministic)
-        return (*pinned, *(name for name in own if name not in pinned))
-
     def _choose(
         self, call: Signature, algorithm: str | None, pinned: tuple[str, ...], deterministic: bool
     ) -> tuple[str, str]:
         """Return the name of the algorithm that is taken, and why."""
         ordered = f"; {policy.IN_ORDER}" if deterministic else ""
-        names = self._names(call, pinned, deterministic)
+        names = _names(call, pinned, deterministic)
         algorithm = policy.taken(algorithm, self._setting, names, call.name, self.name)
         if algorithm != policy.AUTO:
             whose = "NCCL's" if algorithm in pinned else "hpccomm's"
@@ -218,6 +212,10 @@ class NcclDispatch:
 
     def _choice(self, collective: str, algorithm: str, reason: str, segment: int | None) -> Choice:
         return Choice(collective, "cuda", self.name, algorithm, segment, False, reason)
+
+
+def _names(call: Signature, pinned: tuple[str, ...], deterministic: bool) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*pinned, *policy.applicable(call, deterministic=deterministic))))
 
 
 def _alone(grouped: Grouped) -> Launch:

@@ -49,7 +49,8 @@ class Stage(NamedTuple):
     way : Route
         The host's.
     send, recv : Rows or None
-        Of the device arrays; None where this rank has none.
+        Of the device arrays; None where this rank has none. Equal where contribution and result have one
+        block: the host's call is in place.
     """
 
     way: Route
@@ -70,8 +71,6 @@ class Flow(NamedTuple):
         Whether this rank's contribution is copied to the host.
     returns : bool
         Whether a result is copied back.
-    single : bool
-        Whether contribution and result have one block: the host's call is in place.
     keeps : bool
         Whether some of the result is not written: it is copied to the host first.
     """
@@ -80,7 +79,6 @@ class Flow(NamedTuple):
     one_array: bool
     fetches: bool
     returns: bool
-    single: bool
     keeps: bool
 
 
@@ -164,7 +162,9 @@ class StagedDispatch:
             way = ways.get(inner)
             if way is None:
                 way = ways[inner] = self._host.decide(inner, algorithm, deterministic)
-            stages.append(Stage(way, each.send, each.recv))
+            # Rows of one block are one object.
+            send = each.recv if _in_one_block(each) else each.send
+            stages.append(Stage(way, send, each.recv))
         flow = self._flow(call, stages[0])
         chosen = stages[0].way.choice
         choice = replace(
@@ -204,7 +204,6 @@ class StagedDispatch:
             one_array,
             fetches=at_root if one_array else first.send is not None,
             returns=first.recv is not None and not (one_array and at_root),
-            single=_in_one_block(call, first.recv),
             keeps=NOBODY in call.peers,
         )
 
@@ -217,7 +216,7 @@ class StagedDispatch:
         if flow.one_array:
             send = recv
         down, up = (stream, stream) if len(stages) == 1 else self._beside(stream)
-        slots = self._slots(flow, stages[0], min(SLOTS, len(stages)))
+        slots = self._slots(stages[0], min(SLOTS, len(stages)))
         try:
             self._fetch(flow, stages[0], slots[0], send, recv, down)
             for number, stage in enumerate(stages):
@@ -255,31 +254,31 @@ class StagedDispatch:
         drop_event(begun)  # CUDA ends it once it has come
         return down, up
 
-    def _slots(self, flow: Flow, first: Stage, number: int) -> list[Slot]:
+    def _slots(self, first: Stage, number: int) -> list[Slot]:
         """Return memory for so many parts; no part is larger than the first."""
         device = self._device
 
         def block(rows: Rows | None) -> PinnedBlock | None:
             return None if rows is None else POOL.take(rows.nbytes, device)
 
+        slots = []
         with on_device(device):
-            return [
-                Slot(None if flow.single else block(first.send), block(first.recv))
-                for _ in range(number)
-            ]
+            for _ in range(number):
+                recv = block(first.recv)
+                send = recv if first.send is first.recv else block(first.send)
+                slots.append(Slot(send, recv))
+        return slots
 
     def _fetch(
         self, flow: Flow, stage: Stage, slot: Slot, send: int, recv: int, stream: int
     ) -> None:
         if not flow.fetches:
             return
-        rows = stage.recv if flow.single else stage.send
-        block = slot.recv if flow.single else slot.send
-        assert rows is not None
-        assert block is not None
+        assert stage.send is not None
+        assert slot.send is not None
         with on_device(self._device):
-            if rows.nbytes:
-                copied(send, rows, block.pointer, stream, to_host=True)
+            if stage.send.nbytes:
+                copied(send, stage.send, slot.send.pointer, stream, to_host=True)
             if flow.keeps and stage.recv is not None and slot.recv is not None:
                 copied(recv, stage.recv, slot.recv.pointer, stream, to_host=True)
             record(slot.fetched, stream)
@@ -296,7 +295,7 @@ class StagedDispatch:
 
     def _give_back(self, slot: Slot) -> None:
         drop_event(slot.fetched)
-        if slot.send is not None:
+        if slot.send is not None and slot.send is not slot.recv:
             POOL.give_back(slot.send)
         if slot.recv is not None:
             POOL.give_back(slot.recv, slot.returned)
@@ -363,15 +362,15 @@ class StagedDispatch:
         return event
 
 
-def _in_one_block(call: Signature, recv: Rows | None) -> bool:
+def _in_one_block(part: Part) -> bool:
     """Whether the host's call has one block for contribution and result."""
-    what = call.description
-    return what.sends == what.receives == "whole" and recv is not None
+    what = part.call.description
+    return what.sends == what.receives == "whole" and part.recv is not None
 
 
 def _hosted(part: Part) -> Signature:
     """Return the call on host memory that carries out a part."""
-    in_place = _in_one_block(part.call, part.recv) and part.call.description.in_place != "always"
+    in_place = _in_one_block(part) and part.call.description.in_place != "always"
     return replace(part.call, in_place=in_place)
 
 
@@ -381,9 +380,9 @@ Host = NDArray[Any] | None
 def _arrays(flow: Flow, stage: Stage, slot: Slot) -> tuple[Host, Host]:
     """Return what the host's call sends and receives."""
     recv = _array(slot.recv, stage.recv, flow.dtype)
-    if flow.single:
-        return (None if flow.one_array else recv), recv
-    return _array(slot.send, stage.send, flow.dtype), recv
+    if flow.one_array:
+        return None, recv
+    return recv if slot.send is slot.recv else _array(slot.send, stage.send, flow.dtype), recv
 
 
 def _array(block: PinnedBlock | None, rows: Rows | None, dtype: DType) -> Host:

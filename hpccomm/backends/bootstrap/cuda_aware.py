@@ -80,19 +80,20 @@ def decide(library: str, requested: bool | None, answers: LibraryAnswers) -> tup
             requested,
             f"{VARIABLE} says that {library} is {'' if requested else 'not '}CUDA-aware",
         )
-    if lists_cuda(answers.kinds):
-        return True, f"{library} lists CUDA's memory in {_KINDS} ({answers.kinds})"
-    if answers.query:
-        return True, f"{library} says so by {_QUERY}"
-    if answers.built:
-        return True, f"{library} was built with CUDA ({_BUILT.decode()})"
-    reasons = []
-    if answers.kinds:
-        reasons.append(f"{_KINDS} is {answers.kinds}")
-    if answers.query is not None:
-        reasons.append(f"{_QUERY} says no")
-    if answers.built is not None:
-        reasons.append(f"{_BUILT.decode()} is false")
+    kinds, built = answers.kinds, _BUILT.decode()
+    sources = (
+        (
+            lists_cuda(kinds) if kinds else None,
+            f"lists CUDA's memory in {_KINDS} ({kinds})",
+            f"{_KINDS} is {kinds}",
+        ),
+        (answers.query, f"says so by {_QUERY}", f"{_QUERY} says no"),
+        (answers.built, f"was built with CUDA ({built})", f"{built} is false"),
+    )
+    for says, yes, _ in sources:
+        if says:
+            return True, f"{library} {yes}"
+    reasons = [no for says, _, no in sources if says is not None]
     why = "; ".join(reasons) or "it does not say"
     return False, (
         f"{library} is not known to be CUDA-aware ({why}); load a library that is, or set "

@@ -1,19 +1,18 @@
 """NCCL between the devices of one communicator's ranks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from hpccomm.backends.nccl import collectives, errors, variables
 from hpccomm.backends.nccl.agreed_setup import Ranks
-from hpccomm.backends.nccl.collectives import Bind
 from hpccomm.backends.nccl.communicators import ABORT_SECONDS, NATIVE, Communicators
 from hpccomm.backends.nccl.facts import Facts
 from hpccomm.backends.nccl.group import NcclGroup
 from hpccomm.backends.nccl.memory import NEEDED, NcclMemory, Registry
 from hpccomm.backends.nccl.raw_communicator import RawCommunicator, shrunk
 from hpccomm.backends.nccl.reductions import INT8, Ability
-from hpccomm.contracts.device import DeviceNative, Launch, Piece, Preparation
+from hpccomm.contracts.device import DeviceNative, Piece, Preparation
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import HpccommError
 from hpccomm.memory.cuda import users
@@ -90,7 +89,9 @@ class NcclBackend:
                 self._registry.register(communicators[algorithm])
 
         needs = Preparation(lambda: algorithm in communicators, make)
-        return DeviceNative(_later(bind, lambda: communicators[algorithm]), needs)
+        # Its communicator need not exist before the first launch.
+        bound = cache(lambda: bind(communicators[algorithm]))
+        return DeviceNative(lambda send, recv, stream: bound()(send, recv, stream), needs)
 
     def exchange(self, receives: Sequence[Piece], sends: Sequence[Piece], stream: int) -> None:
         """Put messages on the stream that run at the same time. Never blocks the host."""
@@ -210,16 +211,3 @@ class NcclBackend:
         called, and raises NCCL's errors.
         """
         return shrunk(self._communicators.native, exclude)
-
-
-def _later(bind: Bind, communicator: Callable[[], Any]) -> Launch:
-    """Return a launch whose communicator need not exist before its first call."""
-
-    @cache
-    def bound() -> Launch:
-        return bind(communicator())
-
-    def launch(send: int, recv: int, stream: int) -> None:
-        bound()(send, recv, stream)
-
-    return launch

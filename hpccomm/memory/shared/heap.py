@@ -132,16 +132,17 @@ class Heap:
 
     def tend(self) -> None:
         """Return pages to the system that have been free for long. Cheap if there are none."""
-        if time.monotonic() > self._next_look and self._lock.acquire(blocking=False):
-            try:
-                self._take_back()
-            finally:
-                self._lock.release()
+        if time.monotonic() > self._next_look:
+            self._try_to_take_back()
 
     def _give(self, segment: HeapSegment, start: int, size: int) -> None:
         if self._process != os.getpid():
             return  # after a fork the memory is the parent's
         self._given.append((segment, start, size))
+        self._try_to_take_back()
+
+    def _try_to_take_back(self) -> None:
+        """Take freed memory back, unless the lock has an owner, who does so."""
         if self._lock.acquire(blocking=False):
             try:
                 self._take_back()
