@@ -56,7 +56,9 @@ def _type(stored: Iterable[Column]) -> np.dtype[Any]:
     return np.dtype([(column.name, _hdf5_type(column.kind)) for column in stored])
 
 
-ROW = _type((*columns(Row), *LOCATION))
+_ROW_COLUMNS = columns(Row)
+
+ROW = _type((*_ROW_COLUMNS, *LOCATION))
 """Type of one stored row: the columns of `Row`, then where its samples lie."""
 
 RANK = _type(columns(RankInfo))
@@ -105,22 +107,24 @@ def encode_row(row: Row, first_sample: int, repetitions: int) -> bytes:
         If a string is too long for its column.
     """
     values: list[object] = []
-    for field in dataclasses.fields(Row):
-        value = getattr(row, field.name)
+    for name, *_ in _ROW_COLUMNS:
+        value = getattr(row, name)
         if isinstance(value, str):
-            value = encode_text(value, ROW[field.name].itemsize, field.name)
+            value = encode_text(value, ROW[name].itemsize, name)
         values.append(value)
     return np.array((*values, first_sample, repetitions), dtype=ROW).tobytes()
 
 
 def decode_row(stored: np.void) -> Row:
     """Return the `Row` of one stored row."""
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(Row):
-        value = stored[field.name].item()
-        values[field.name] = value.decode() if isinstance(value, bytes) else value
-    values["in_place"] = bool(values["in_place"])
-    return Row(**values)
+    return Row(*(_decoded(stored[name].item(), kind) for name, kind, *_ in _ROW_COLUMNS))
+
+
+def _decoded(value: Any, kind: str) -> Any:
+    """Return a stored number or text as the schema's dataclasses hold it."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return bool(value) if kind == "u1" else value
 
 
 def reserved_bytes(rows: int, repetitions: int, ranks: int) -> int:
@@ -281,7 +285,7 @@ def read_info(run: h5py.Group) -> RunInfo:
         each.name for each in dataclasses.fields(Config) if each.default is not dataclasses.MISSING
     }
     settings = {
-        name: bool(config[name]) if kind == "u1" else config[name].item()
+        name: _decoded(config[name].item(), kind)
         for name, kind, *_ in columns(Config)
         # A run of before there was a setting lacks it, and had its default.
         if name in config or name not in optional
@@ -306,11 +310,9 @@ def read_info(run: h5py.Group) -> RunInfo:
 
 def _lines(run: h5py.Group, name: str, kind: type[_Line]) -> tuple[_Line, ...]:
     """Return the lines of a table of facts."""
-    stored: list[list[Any]] = [
-        [entry.decode() if isinstance(entry, bytes) else entry for entry in line]
-        for line in dataset(run, name)[()].tolist()
-    ]
-    return tuple(kind(*line) for line in stored)
+    kinds = [column.kind for column in columns(kind)]
+    lines = dataset(run, name)[()].tolist()
+    return tuple(kind(*map(_decoded, line, kinds)) for line in lines)
 
 
 def _texts(run: h5py.Group, name: str) -> Mapping[str, str]:

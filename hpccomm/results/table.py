@@ -174,18 +174,14 @@ def preamble(row: Row) -> str:
     return f"{row.bytes:12d}  {row.count:12d}  {row.dtype:>8s}  {row.op:>6s}  {row.root:6d}"
 
 
-def body(row: Row | None, config: Config, samples: np.ndarray | None = None) -> str:
-    """Return one half of a line.
+Half = tuple[Row | None, np.ndarray | None]
+"""Half a line: the measurement, and the seconds of its repetitions, shape ``(repetitions, ranks)``, which
+only statistics need. Without a row, this placement was not measured."""
 
-    Parameters
-    ----------
-    row : Row or None
-        The measurement; None if this placement was not measured.
-    config : Config
-        Says which columns the table has.
-    samples : ndarray or None
-        Seconds, shape ``(repetitions, ranks)``; needed for the statistics over the repetitions.
-    """
+
+def body(half: Half, config: Config) -> str:
+    """Return one half of a line; `config` says which columns the table has."""
+    row, samples = half
     if row is None:
         # As wide as an unchecked half, a word a column: parsers count columns from the right.
         absent = _UNCHECKED % (("N/A",) * 3)
@@ -213,32 +209,21 @@ def timestamp(row: Row, info: RunInfo) -> str:
     return f"{finished.strftime(TIME_FORMAT):>21s}"
 
 
-def line(
-    out_of_place: Row | None,
-    in_place: Row | None,
-    info: RunInfo,
-    out_of_place_samples: np.ndarray | None = None,
-    in_place_samples: np.ndarray | None = None,
-) -> str:
-    """Return one line of the table; one of the two placements may be None.
+def line(info: RunInfo, out_of_place: Half, in_place: Half = (None, None)) -> str:
+    """Return one line of the table; one of the two placements may be absent.
 
     Raises
     ------
     UsageError
-        If both are None, or they are not of the same case.
+        If both are absent, or they are not of the same case.
     """
-    last = in_place or out_of_place
+    first, last = out_of_place[0], in_place[0] or out_of_place[0]
     if last is None:
         raise UsageError("a line of the table needs a row, out of place or in place")
-    if out_of_place is not None and out_of_place.case != last.case:
-        raise UsageError(f"{out_of_place.case} and {last.case} do not belong on one line")
-    return (
-        preamble(last)
-        + body(out_of_place, info.config, out_of_place_samples)
-        + body(in_place, info.config, in_place_samples)
-        + timestamp(last, info)
-        + "\n"
-    )
+    if first is not None and first.case != last.case:
+        raise UsageError(f"{first.case} and {last.case} do not belong on one line")
+    halves = body(out_of_place, info.config) + body(in_place, info.config)
+    return preamble(last) + halves + timestamp(last, info) + "\n"
 
 
 def footer(rows: Iterable[Row], collective: str, link: DeviceInfo | None = None) -> str:
@@ -279,12 +264,14 @@ def summary(rows: Iterable[Row]) -> tuple[int, float]:
     return wrong, sum(row.busbw for row in rows) / len(rows) if rows else 0.0
 
 
-def lines(rows: Sequence[Row]) -> Iterator[tuple[int | None, int | None]]:
-    """Pair the rows of one table into lines: indices of the row out of place and in place."""
-    index = 0
-    while index < len(rows):
+def lines(
+    rows: Sequence[Row], begin: int = 0, end: int | None = None
+) -> Iterator[tuple[int | None, int | None]]:
+    """Pair rows `begin` to `end` into lines: indices of the row out of place and in place."""
+    index, end = begin, len(rows) if end is None else end
+    while index < end:
         paired = (
-            index + 1 < len(rows)
+            index + 1 < end
             and not rows[index].in_place
             and rows[index + 1].in_place
             and rows[index].case == rows[index + 1].case
@@ -318,24 +305,18 @@ def run_text(
     """
     text: list[str] = []
 
-    def kept(index: int | None) -> np.ndarray | None:
-        return samples(index) if info.config.per_iter_timing and index is not None else None
+    def half(index: int | None) -> Half:
+        if index is None:
+            return None, None
+        return rows[index], samples(index) if info.config.per_iter_timing else None
 
     begin = 0
     for block, members in itertools.groupby(rows, key=lambda row: row.block):
         part = list(members)
+        end = begin + len(part)
         text += [run_header(info, *block), heading(info.config)]
-        for out, inside in lines(part):
-            text.append(
-                line(
-                    None if out is None else part[out],
-                    None if inside is None else part[inside],
-                    info,
-                    kept(None if out is None else begin + out),
-                    kept(None if inside is None else begin + inside),
-                )
-            )
-        begin += len(part)
-        if finished or begin < len(rows):
+        text += [line(info, half(out), half(inside)) for out, inside in lines(rows, begin, end)]
+        if finished or end < len(rows):
             text.append(footer(part, block[0], bounding_link(info)))
+        begin = end
     return "".join(text)

@@ -44,8 +44,9 @@ def test_show(file, example, capsys):
     info = example.example_info(per_iter_timing=True)
     rows = [example.example_row(index) for index in range(4)]
     samples = [example.example_samples(index, 3) / 1e6 for index in range(4)]
+    halves = list(zip(rows, samples, strict=True))
     for out in (0, 2):
-        assert table.line(*rows[out : out + 2], info, *samples[out : out + 2]) in text
+        assert table.line(info, *halves[out : out + 2]) in text
     assert text.endswith(table.footer(rows, "all_reduce"))
 
 

@@ -50,7 +50,7 @@ def test_a_line_is_what_c_prints(example, value, size, wrong, root):
         + printf(HALF, *figures, float(wrong))
         + printf(UNCHECKED, *figures)
     )
-    assert table.line(out, inside, example.example_info()) == expected + "\n"
+    assert table.line(example.example_info(), (out, None), (inside, None)) == expected + "\n"
 
 
 def test_the_heading_is_nccl_tests(example):
@@ -87,15 +87,15 @@ def test_the_heading_is_nccl_tests(example):
 def test_lines_with_one_half(example):
     info = example.example_info()
     out, inside = example.example_row(0), example.example_row(1)
-    full = table.line(out, inside, info)
-    assert table.line(out, None, info).split()[-4:] == ["N/A"] * 4
-    unchecked = table.line(out, example.example_row(1, wrong=-1), info)
-    assert len(table.line(out, None, info)) == len(unchecked)
-    assert table.line(None, inside, info).split()[-4:] == full.split()[-4:]
+    full = table.line(info, (out, None), (inside, None))
+    assert table.line(info, (out, None)).split()[-4:] == ["N/A"] * 4
+    unchecked = table.line(info, (out, None), (example.example_row(1, wrong=-1), None))
+    assert len(table.line(info, (out, None))) == len(unchecked)
+    assert table.line(info, (None, None), (inside, None)).split()[-4:] == full.split()[-4:]
     with pytest.raises(UsageError):
-        table.line(None, None, info)
+        table.line(info, (None, None))
     with pytest.raises(UsageError, match="do not belong on one line"):
-        table.line(out, example.example_row(1, bytes=4096), info)
+        table.line(info, (out, None), (example.example_row(1, bytes=4096), None))
 
 
 def test_statistics_and_time_stamp(example):
@@ -103,7 +103,7 @@ def test_statistics_and_time_stamp(example):
     info = example.example_info(**flags)
     samples = np.array([[9.0, 9.0], [1e-6, 3e-6], [2e-6, 1e-6], [4e-6, 1e-6]])
     out, inside = example.example_row(0), example.example_row(1)
-    text = table.line(out, inside, info, samples, samples)
+    text = table.line(info, (out, samples), (inside, samples))
     # Each repetition's slowest rank, the first left out: 3, 2 and 4 us.
     deviation = math.sqrt(2 / 3) / 3 * 100
     fields = ["2.00", "4.00", "4.00", f"{deviation:.2f}"]

@@ -121,10 +121,8 @@ class Report:
                 self._kept.append(samples if self._info.config.per_iter_timing else None)
             if not self._endless:
                 self._block.append(row)
-        out_row, out_samples = halves[0]
-        in_row, in_samples = halves[1] if len(halves) > 1 else (None, None)
         # On disk first, then shown.
-        self._print(table.line(out_row, in_row, self._info, out_samples, in_samples))
+        self._print(table.line(self._info, *halves))
         for sentence in wrong:
             _put(self._err, f"hpccomm: wrong result: {sentence}\n")
 

@@ -1,7 +1,7 @@
 """Which sizes a sweep measures."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,5 @@ class Sizes:
         return zero + max(0, 1 + (self.largest - first) // self.step)
 
     def warmups(self, itemsize: int) -> Iterator[int]:
-        """Yield the sizes to warm up with, as nccl-tests does: doubling."""
-        size = self.smallest
-        while size <= self.largest:
-            yield size
-            size = 2 * size if size else itemsize
+        """Return the sizes to warm up with, as nccl-tests does: doubling."""
+        return replace(self, factor=2).measured(itemsize)
