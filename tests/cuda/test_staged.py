@@ -254,10 +254,11 @@ def test_the_callers_stream_is_ordered_before_and_behind() -> None:
 
 def held_up(stream):
     """Put enough on a stream that it is not done at once; return an event behind it."""
-    x = cupy.zeros(1000, F64)
     with stream:
+        # Allocated for this stream: nobody else has the memory before the stream is done with it.
+        x = cupy.empty(1000, F64)
         for _ in range(50):
-            cupy.add(x, 1.0, out=x)
+            x.fill(1.0)  # and not x + 1, which leaves most bytes of freed memory as they are
     event = make_event()
     record(event, stream.ptr)
     return event
