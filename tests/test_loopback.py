@@ -1,8 +1,8 @@
 """The loopback backend, where ranks are threads, does what every backend must do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,18 +19,51 @@ if TYPE_CHECKING:
 World = tuple[int, int]
 """A number of ranks, and how many of them a node has."""
 
-SIZES = (1, 2, 3, 4, 5, 8)
-CHOSEN_SIZES = (1, 3)
-"""Those that suffice by default, beside several nodes: two and four ranks run the suite over MPI."""
-SCHEDULED = {"algorithms": range(1, 10), "deterministic": range(1, 9)}
+SCHEDULED = ("algorithms", "deterministic")
 """Sections to which every number of ranks is another case."""
-FEW = {"shared_memory": (1, 2, 4)}
-"""Sections that make many calls, by algorithms that others run on all these ranks."""
-SPREAD = (5, 2)
-"""Ranks, and ranks a node, of the runs of all cases on several nodes, the last node with one rank."""
-PLACEMENTS = ((2, 1), (3, 2), (4, 2), (6, 3), (6, 1), (7, 3), (8, 3), (8, 6))
-"""More of them, for what depends on the nodes."""
 TIMEOUT = 60.0
+
+
+class Choice(NamedTuple):
+    """The ranks on which a run has cases.
+
+    Attributes
+    ----------
+    one_node : mapping
+        Numbers of ranks that share a node, by section.
+    otherwise : sequence of int
+        Those of the other sections.
+    spread : World
+        Ranks on several nodes, the last with one rank.
+    scheduled : World
+        The same for the sections in `SCHEDULED`, and for cases that need more ranks.
+    placements : sequence of World
+        More of them, for what depends on the nodes.
+    """
+
+    one_node: Mapping[str, Sequence[int]]
+    otherwise: Sequence[int]
+    spread: World
+    scheduled: World
+    placements: Sequence[World]
+
+
+ALL = Choice(
+    # Many calls by algorithms that other sections run on all these ranks.
+    {"algorithms": range(1, 10), "deterministic": range(1, 9), "shared_memory": (1, 2, 4)},
+    otherwise=(1, 2, 3, 4, 5, 8),
+    spread=(5, 2),
+    scheduled=(5, 2),
+    placements=((2, 1), (3, 2), (4, 2), (6, 3), (6, 1), (7, 3), (8, 3), (8, 6)),
+)
+CHOSEN = Choice(
+    # Up to four ranks on one node run the suite over MPI.
+    {"algorithms": (1, 6, 8), "deterministic": (1, 5, 8), "shared_memory": (2,)},
+    otherwise=(1,),
+    spread=(3, 2),
+    scheduled=(5, 2),
+    placements=((6, 1), (7, 3)),
+)
 
 
 def depends_on_nodes(case: conformance.Case) -> bool:
@@ -41,12 +74,13 @@ def depends_on_nodes(case: conformance.Case) -> bool:
 def worlds(case: conformance.Case, *, everything: bool) -> Iterator[World]:
     """Return the ranks on which a case runs, or may be chosen to run."""
     section = case.name.partition(".")[0]
-    sizes = FEW.get(section, SIZES if everything else CHOSEN_SIZES)
-    for size in SCHEDULED.get(section, sizes):
+    choice = ALL if everything else CHOSEN
+    for size in choice.one_node.get(section, choice.otherwise):
         yield size, size
-    yield SPREAD
+    few = section not in SCHEDULED and case.min_size <= choice.spread[0]
+    yield choice.spread if few else choice.scheduled
     if section in SCHEDULED and depends_on_nodes(case):
-        yield from PLACEMENTS
+        yield from choice.placements
 
 
 def runs(*, everything: bool) -> Iterator[tuple[str, World, tuple[conformance.Case, ...]]]:
