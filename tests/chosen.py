@@ -3,8 +3,8 @@
 ``pytest --all`` runs every combination. Without it, the marks of a test say what runs: of one marked
 ``pairs`` as few cases as it takes for any two values of two of its parameters to meet in one of them.
 Most faults depend on one value or on two that meet, so these cases find nearly all that the whole
-product finds. The conformance suite is chosen from in the same way, over its cases and the numbers of
-ranks. Where the parameters have little to do with each other, ``values`` takes each value once.
+product finds. The conformance suite is chosen from in the same way, and each behaviour runs on all ranks that it
+may run on. Where the parameters have little to do with each other, ``values`` takes each value once.
 
 What is chosen depends on nothing but the cases and their order: it is the same in every run, on every
 rank of a job and in every process of pytest-xdist.
@@ -25,6 +25,9 @@ Values = Mapping[str, Hashable]
 """The value of each parameter of a case, by its name."""
 Run = tuple[conformance.Case, Hashable]
 """A case of the conformance suite, and the ranks that run it."""
+
+SCHEDULED = ("algorithms", "deterministic")
+"""Sections of the conformance suite to which every number of ranks is another case."""
 
 
 def cover(cases: Sequence[Case], shows: Callable[[Case], Iterable[Hashable]]) -> list[Case]:
@@ -54,22 +57,35 @@ def cover(cases: Sequence[Case], shows: Callable[[Case], Iterable[Hashable]]) ->
 
 def pairwise(cases: Sequence[Case], values: Callable[[Case], Values]) -> list[Case]:
     """Return cases in which all pairs of values meet that meet in any of `cases`, in their order."""
+    return cover(cases, lambda case: _pairs(values(case)))
 
-    def pairs(case: Case) -> Iterable[Hashable]:
-        each = values(case)
-        return each.items() if len(each) == 1 else combinations(each.items(), 2)
 
-    return cover(cases, pairs)
+def _pairs(values: Values) -> Iterable[Hashable]:
+    return values.items() if len(values) == 1 else combinations(values.items(), 2)
 
 
 def conformance_runs(runs: Iterable[Run], *, everything: bool) -> list[Run]:
-    """Return the runs of the conformance suite that a test run takes: all, or some by pairs."""
-    return list(runs) if everything else pairwise(list(runs), _values_of_run)
+    """Return the runs of the conformance suite that a test run takes: all, or some.
+
+    Parameters
+    ----------
+    runs : iterable
+        Of the ranks that suit a case alike, those that come first are taken.
+    everything : bool
+        Whether to return all. Otherwise any two values of parameters meet, and each behaviour meets all
+        ranks; so do the values of parameters in the sections that are `SCHEDULED`.
+    """
+    return list(runs) if everything else cover(list(runs), _shown_by_run)
 
 
-def _values_of_run(run: Run) -> Values:
+def _shown_by_run(run: Run) -> Iterable[Hashable]:
     case, world = run
-    return {"behaviour": behaviour_of(case), "world": world, **values_of_case(case)}
+    values = values_of_case(case)
+    behaviour = behaviour_of(case)
+    yield behaviour, world
+    yield from _pairs({"behaviour": behaviour, **values})
+    if case.name.partition(".")[0] in SCHEDULED:
+        yield from ((value, world) for value in values.items())
 
 
 def behaviour_of(case: conformance.Case) -> str:

@@ -75,6 +75,7 @@ def test_an_exception_on_one_rank_ends_the_job(mpiexec: Mpiexec, waits: str) -> 
     assert ended - float(raised[1]) < SOON
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("stream", ["sys.stderr.close()", "sys.stderr = None", "os.close(2)"])
 @pytest.mark.parametrize("waits", ["native", "watchdog"])
 def test_a_job_ends_also_where_nothing_can_be_told(

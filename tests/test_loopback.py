@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
-from chosen import behaviour_of, conformance_runs
+from chosen import SCHEDULED, behaviour_of, conformance_runs
 
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 World = tuple[int, int]
 """A number of ranks, and how many of them a node has."""
 
-SCHEDULED = ("algorithms", "deterministic")
-"""Sections to which every number of ranks is another case."""
 TIMEOUT = 60.0
 
 
@@ -75,10 +73,10 @@ def worlds(case: conformance.Case, *, everything: bool) -> Iterator[World]:
     """Return the ranks on which a case runs, or may be chosen to run."""
     section = case.name.partition(".")[0]
     choice = ALL if everything else CHOSEN
-    for size in choice.one_node.get(section, choice.otherwise):
-        yield size, size
     few = section not in SCHEDULED and case.min_size <= choice.spread[0]
     yield choice.spread if few else choice.scheduled
+    for size in choice.one_node.get(section, choice.otherwise):
+        yield size, size
     if section in SCHEDULED and depends_on_nodes(case):
         yield from choice.placements
 

@@ -91,7 +91,7 @@ PIPELINED = [
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), PIPELINED)
-@pytest.mark.parametrize("nbytes", [1 << 20, 8 << 20])
+@pytest.mark.parametrize("nbytes", [1 << 20, pytest.param(8 << 20, marks=pytest.mark.thorough)])
 def test_segments_follow_each_other(collective, algorithm, nbytes):
     for kind in (FAST_WITHIN, SLOW_FOLDS, FAR_NODES):
         for ranks, per_node in ((2, 2), (8, 8), (8, 4), (32, 8)):

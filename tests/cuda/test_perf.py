@@ -28,6 +28,7 @@ from hpccomm.testing import run_ranks
 
 MOVING = [name for name, collective in COLLECTIVES.items() if collective.moves]
 SMALL = ("-b", "64", "-e", "4K", "-f", "8", "-n", "4")
+TWO_SIZES = ("-b", "64", "-e", "4K", "-f", "64", "-n", "4")
 
 nccl = pytest.mark.parametrize("way", ["nccl"])
 ways = pytest.mark.parametrize("way", ["nccl", "mpi", "staged"])
@@ -73,9 +74,11 @@ def file(tmp_path):
         *((way, name) for way in ("mpi", "staged") for name in ("all_reduce", "all_to_all_v")),
     ],
 )
-def test_every_type_and_reduction_is_right(comm, way, collective):
+def test_every_type_and_reduction_is_right(comm, way, collective, pytestconfig):
+    # What reductions do on the ways that are not NCCL's is the host's. The average has most to do.
+    ops = "all" if way == "nccl" or pytestconfig.getoption("--all") else "avg"
     wrong, printed, complaints = on_device(
-        comm, collective, "-b", "256", "-e", "256", "-n", "2", "-d", "all", "-o", "all"
+        comm, collective, "-b", "256", "-e", "256", "-n", "2", "-d", "all", "-o", ops
     )
     assert (wrong, complaints) == (0, "")
     if comm.rank == 0:
@@ -95,7 +98,7 @@ def test_every_type_and_reduction_is_right(comm, way, collective):
     ],
 )
 def test_flags_do_not_disturb_the_results(comm, way, arguments):
-    wrong, printed, complaints = on_device(comm, "all", *SMALL, *arguments.split())
+    wrong, printed, complaints = on_device(comm, "all", *TWO_SIZES, *arguments.split())
     assert (wrong, complaints) == (0, "")
     if comm.rank == 0:
         assert printed.count("Out of bounds values : 0 OK") == len(MOVING)

@@ -24,6 +24,7 @@ def test_each_case_that_no_way_runs_has_a_reason() -> None:
         assert case.name in run or all(devices.left_out(case.name, way) for way in WAYS)
 
 
+@pytest.mark.pairs
 @pytest.mark.standin  # NCCL refuses ranks of one process on one GPU
 @pytest.mark.parametrize("way", BACKEND)
 @pytest.mark.parametrize("size", [1, 3])

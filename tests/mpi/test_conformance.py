@@ -1,7 +1,7 @@
 """MPI ranks do what every backend must do.
 
 Each number of ranks takes other cases, unless ``--all`` is given: together, those of 1 to 4 ranks let
-every pair of values meet.
+every two values of parameters meet, and each number of ranks has each behaviour.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,8 @@ from hpccomm.testing import conformance
 if TYPE_CHECKING:
     import hpccomm
 
-RANKS = (1, 2, 3, 4)
+RANKS = (2, 1, 3, 4)
+"""What any ranks suit is done by two: one communicates nothing, and more take longer."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -28,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         possible = [
             (case, ranks)
             for case in cases
-            for ranks in sorted({*RANKS, size})
+            for ranks in dict.fromkeys((*RANKS, size))
             if ranks >= case.min_size
         ]
         runs = conformance_runs(possible, everything=False)

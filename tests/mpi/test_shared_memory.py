@@ -27,11 +27,13 @@ def reduced(comm: "Communicator", x: np.ndarray, out: np.ndarray) -> None:
     assert np.array_equal(out, expected.astype(x.dtype))
 
 
-def test_arrays_come_and_go_on_each_rank_in_its_own_order(comm: "Communicator") -> None:
+def test_arrays_come_and_go_on_each_rank_in_its_own_order(
+    comm: "Communicator", pytestconfig: pytest.Config
+) -> None:
     draw = np.random.default_rng(comm.rank)
     size = np.random.default_rng(99)  # what all have to agree on
     kept: list[np.ndarray] = []
-    for _ in range(60):
+    for _ in range(60 if pytestconfig.getoption("--all") else 25):
         count = int(size.integers(1, 400_000))
         pair = []
         for _ in range(2):

@@ -88,11 +88,13 @@ def test_bandwidths_follow_from_size_and_time(tmp_path):
         assert row.busbw == pytest.approx(row.algbw * COLLECTIVES[row.collective].factor(3))
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_everything_is_right_on(ranks):
-    text, err, wrong = perf(
-        ranks, "all", "-b", 0, "-e", 256, "-f", 16, "-n", 3, "-d", "all", "-o", "all"
-    )
+@pytest.mark.parametrize(
+    ("ranks", "least", "iters"),
+    [(1, 0, 3), (3, 256, 2), pytest.param(3, 0, 3, marks=pytest.mark.thorough)],
+)
+def test_everything_is_right_on(ranks, least, iters):
+    sizes = ("-b", least, "-e", 256, "-f", 16, "-n", iters)
+    text, err, wrong = perf(ranks, "all", *sizes, "-d", "all", "-o", "all")
     assert (err, wrong) == ("", 0)
     assert text.count("Out of bounds values : 0 OK") == len(COLLECTIVES)
     verdicts = {tuple(line.split()[at] for at in (8, 12)) for line in table_lines(text)}
