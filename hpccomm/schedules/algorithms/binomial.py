@@ -24,7 +24,7 @@ import numpy as np
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Blocks, Listed
-from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, copied, in_pieces
+from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, in_pieces
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -111,8 +111,6 @@ def _reduce_rounds(piece: PhasePiece) -> Rounds:
     own, into = Place(piece.source, start), Place(piece.target, start)
     landing, partial = Place(SCRATCH, slot), Place(SCRATCH, slot + count)
     is_root = tree.relative == 0
-    if group.size == 1 and piece.source != piece.target:
-        yield copied(piece)
     # Whoever has children has one next to it: in the first round.
     is_leaf = ~tree.is_parent(1)
     for bit in tree.bits:
@@ -152,11 +150,11 @@ def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
     yield from _broadcast_rounds(piece)
 
 
-def _reduce_scratch(size: int, count: int, _segment: int) -> int:
-    return 2 * count if size > 1 else 0
+def _reduce_scratch(_size: int, count: int, _segment: int) -> int:
+    return 2 * count
 
 
-BROADCAST = Phase(_broadcast_rounds)
+BROADCAST = Phase(_broadcast_rounds, copies_alone=False)
 """Hand the root's array down the tree, the largest subtree first."""
 
 REDUCE = Phase(_reduce_rounds, _reduce_scratch)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpccomm.schedules.algorithms.channels import side_by_side
-from hpccomm.schedules.algorithms.levels import FirstBlocks, Levels, TableBlocks
+from hpccomm.schedules.algorithms.levels import Levels, TableBlocks
 from hpccomm.schedules.algorithms.partition import Blocks
 from hpccomm.schedules.algorithms.phases import PhasePiece
 from hpccomm.schedules.schedule import RECV, SCRATCH, SEND, Column, Place, Rounds
@@ -26,10 +26,10 @@ class Lap:
     ----------
     number : int
         Which lap.
-    rank : ndarray of int64, shape (owners, nodes)
-        The rank to which each block belongs.
-    start, count : ndarray of int64, shape (owners, nodes)
-        Where it lies; the count is 0 where there is none.
+    rank : ndarray of int64, shape (places, nodes)
+        The rank to which each block belongs, by its owner's place on the node.
+    start, count : ndarray of int64, shape (places, nodes)
+        Where it lies; the count is 0 where there is none, and at places that are no owners'.
     largest : int
         Elements of the largest of all blocks.
     """
@@ -69,11 +69,9 @@ class Lap:
         """Return the blocks of each owner's group, by node."""
         return TableBlocks(self.start, self.count, levels.which, self.largest)
 
-    def of_node(self, node: int) -> FirstBlocks:
+    def of_node(self, node: int) -> TableBlocks:
         """Return the blocks of a node, by owner."""
-        return FirstBlocks(
-            TableBlocks(self.start.T, self.count.T, node, self.largest), len(self.rank)
-        )
+        return TableBlocks(self.start.T, self.count.T, node, self.largest)
 
 
 def number_of_laps(levels: Levels) -> int:
@@ -85,10 +83,11 @@ def laps_of(levels: Levels, blocks: Blocks) -> list[Lap]:
     """Return the laps that hold the blocks of all ranks, where they lie."""
     place, owners = levels.place, levels.owners
     nodes = np.arange(levels.num_nodes, dtype=np.int64)
+    at = np.arange(levels.largest, dtype=np.int64)[:, None]
     every = []
     for number in range(number_of_laps(levels)):
-        local = number * owners + np.arange(owners, dtype=np.int64)[:, None]
-        there = local < place.sizes
+        local = number * owners + at
+        there = (at < owners) & (local < place.sizes)
         rank = place.rank(nodes, np.where(there, local, 0))
         start, count = blocks.at(rank)
         every.append(Lap(number, rank, start, np.where(there, count, 0), blocks.largest))
@@ -102,7 +101,7 @@ def gathered_across(levels: Levels, laps: list[Lap]) -> Rounds:
     def gather(lap: Lap) -> Rounds:
         if across.scattering is not None:
             return across.scattering.all_gather(levels.slices, lap.across(levels))
-        every = np.ndindex(lap.start.shape)
+        every = np.ndindex(levels.owners, levels.num_nodes)
         return side_by_side(*(across.broadcast(lap.piece(levels, *each)) for each in every))
 
     return side_by_side(*map(gather, laps)) if levels.num_nodes > 1 else iter(())
@@ -137,7 +136,7 @@ def folded_across(levels: Levels, lying: list[Lap], source: str, work: int) -> R
             slot = work + (lap.number * nodes + node) * scratch
             return across.reduce(lap.piece(levels, owner, node, slot, source, SCRATCH))
 
-        return side_by_side(*(reduce(*each) for each in np.ndindex(lap.start.shape)))
+        return side_by_side(*(reduce(*each) for each in np.ndindex(levels.owners, nodes)))
 
     return side_by_side(*map(fold, lying)) if nodes > 1 else iter(())
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed
-from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, copied, in_pieces
+from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, in_pieces
 from hpccomm.schedules.algorithms.power_of_two import ActiveRanks, Spans, span
 from hpccomm.schedules.algorithms.recursive_doubling import spread_rounds
 from hpccomm.schedules.schedule import (
@@ -121,15 +121,12 @@ def halving_rounds(
         distance //= 2
 
 
-def _all_reduce_scratch(size: int, count: int, _segment: int) -> int:
-    return 0 if size == 1 else Even(0, count, 2).largest
+def _half(_size: int, count: int, _segment: int) -> int:
+    return Even(0, count, 2).largest
 
 
 def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
     group = piece.group
-    if group.size == 1:
-        yield copied(piece)
-        return
     core = ActiveRanks(group)
     blocks, result = Even(piece.start, piece.count, core.size), Place(RECV, piece.start)
     yield from halving_rounds(
@@ -141,9 +138,6 @@ def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
 def _reduce_rounds(piece: PhasePiece) -> Rounds:
     group, root, start, count, slot = piece.group, piece.root, piece.start, piece.count, piece.slot
     rank, is_root, target = group.rank, group.at == root, piece.target
-    if group.size == 1:
-        yield copied(piece)
-        return
     core = ActiveRanks(group, root)
     blocks = Even(start, count, core.size)
     work = Place(SCRATCH, slot)
@@ -172,10 +166,10 @@ def _reduce_rounds(piece: PhasePiece) -> Rounds:
 
 
 def _reduce_scratch(size: int, count: int, segment: int) -> int:
-    return 0 if size == 1 else count + _all_reduce_scratch(size, count, segment)
+    return count + _half(size, count, segment)
 
 
-ALL_REDUCE = Phase(_all_reduce_rounds, _all_reduce_scratch)
+ALL_REDUCE = Phase(_all_reduce_rounds, _half)
 """Halve until each has folded a block, then double until all have all."""
 
 REDUCE = Phase(_reduce_rounds, _reduce_scratch)

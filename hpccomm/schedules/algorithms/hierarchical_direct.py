@@ -26,6 +26,7 @@ and while the messages of one piece are under way, another piece is folded. This
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -143,15 +144,13 @@ class InMemory:
         levels = self.levels
 
         def steps(node: Group) -> Steps:
-            owner = np.minimum(node.at, levels.owners - 1)
-            for lap in laps:
-                for number in range(levels.num_nodes):
-                    whose, start = lap.rank[owner, number], lap.start[owner, number]
-                    count = np.where(node.at < levels.owners, lap.count[owner, number], 0)
-                    for distance in range(1, node.size):
-                        peer = node.peer((node.at + distance) % node.size)
-                        target = Place(RECV, start, peer)
-                        yield copies(node.rank, Place(RECV, start), target, count, peer != whose)
+            for lap, number in product(laps, range(levels.num_nodes)):
+                mine = node.at, number
+                whose, start, count = lap.rank[mine], lap.start[mine], lap.count[mine]
+                for distance in range(1, node.size):
+                    peer = node.peer((node.at + distance) % node.size)
+                    target = Place(RECV, start, peer)
+                    yield copies(node.rank, Place(RECV, start), target, count, peer != whose)
 
         return self._on_nodes(steps)
 
@@ -160,13 +159,11 @@ class InMemory:
         levels = self.levels
 
         def steps(node: Group) -> Steps:
-            owner = np.minimum(node.at, levels.owners - 1)
-            for lap, there in zip(laps, lying, strict=True):
-                for number in range(levels.num_nodes):
-                    count = np.where(node.at < levels.owners, lap.count[owner, number], 0)
-                    target = Place(SCRATCH, there.start[owner, number])
-                    start = lap.start[owner, number]
-                    yield shm.folded(node, start, count, target, final=False)
+            both = zip(laps, lying, strict=True)
+            for (lap, there), number in product(both, range(levels.num_nodes)):
+                mine = node.at, number
+                target = Place(SCRATCH, there.start[mine])
+                yield shm.folded(node, lap.start[mine], lap.count[mine], target, final=False)
 
         return self._on_nodes(steps)
 

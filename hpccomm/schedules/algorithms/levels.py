@@ -87,20 +87,6 @@ def placement(topology: Topology) -> Placement:
     return Placement(node, local, sizes, ranks, first)
 
 
-class FirstBlocks:
-    """Only the first `owners` positions of a group have a block, as in `blocks`."""
-
-    def __init__(self, blocks: Blocks, owners: int) -> None:
-        self._blocks = blocks
-        self._owners = owners
-        self.largest = blocks.largest
-
-    def at(self, position: Column) -> tuple[Column, Column]:
-        """Return first element and count of the block at `position`, for each row."""
-        start, count = self._blocks.at(np.minimum(position, self._owners - 1))
-        return start, np.where(position < self._owners, count, 0)
-
-
 class TableBlocks:
     """Blocks that lie anywhere.
 

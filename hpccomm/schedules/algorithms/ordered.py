@@ -54,9 +54,6 @@ def reduce_scatter_rounds(
     n, at, rank = group.size, group.at, group.rank
     start, count = blocks.at(at)
     own = Place(source, start)
-    if n == 1:
-        yield Round(local=(copies(rank, own, target, count),))
-        return
     # The own contribution joins the others, so that each lies at its place in the order.
     join = copies(rank, own, Place(SCRATCH, slot + at * blocks.largest), count)
     contributions = tuple(Place(SCRATCH, slot + i * blocks.largest) for i in range(n))
@@ -76,9 +73,7 @@ def reduce_scatter_rounds(
 
 def _scattering(all_gather_rounds: AllGather) -> Scattering:
     return Scattering(
-        reduce_scatter_rounds,
-        all_gather_rounds,
-        lambda size, largest: size * largest if size > 1 else 0,
+        reduce_scatter_rounds, all_gather_rounds, lambda size, largest: size * largest
     )
 
 

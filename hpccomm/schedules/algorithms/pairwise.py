@@ -60,9 +60,6 @@ def reduce_scatter_rounds(
     """
     n, at, rank = group.size, group.at, group.rank
     start, count = blocks.at(at)
-    if n == 1:
-        yield Round(local=(copies(rank, Place(source, start), target, count),))
-        return
     so_far = Place(source, start)
     for step in range(1, n):
         to, of = (at + step) % n, (at - step) % n

@@ -76,26 +76,34 @@ with ranges of at most `count` elements."""
 class Phase:
     """One step of a collective algorithm, on a range of the array.
 
+    A rank that is alone copies the source to the target, or does nothing.
+
     Attributes
     ----------
     rounds : callable
-        Makes the rounds for a `PhasePiece`.
-    scratch : callable
+        Makes the rounds for a `PhasePiece` of several ranks.
+    needs : callable
         How much scratch they take.
+    copies_alone : bool
+        Whether a rank that is alone copies.
     """
 
     rounds: Callable[[PhasePiece], Rounds]
-    scratch: Scratch = lambda _size, _count, _segment: 0
+    needs: Scratch = lambda _size, _count, _segment: 0
+    copies_alone: bool = True
 
     def __call__(self, piece: PhasePiece) -> Rounds:
         """Return the rounds for a piece."""
-        return self.rounds(piece)
+        if piece.group.size > 1:
+            return self.rounds(piece)
+        if not self.copies_alone or piece.source == piece.target:
+            return iter(())
+        source, target = Place(piece.source, piece.start), Place(piece.target, piece.start)
+        return iter((Round(local=(copies(piece.group.rank, source, target, piece.count),)),))
 
-
-def copied(piece: PhasePiece) -> Round:
-    """Return the round in which a rank that is alone copies the source to the target."""
-    source, target = Place(piece.source, piece.start), Place(piece.target, piece.start)
-    return Round(local=(copies(piece.group.rank, source, target, piece.count),))
+    def scratch(self, size: int, count: int, segment: int) -> int:
+        """Return the elements of scratch that the rounds take, as `Scratch` says."""
+        return self.needs(size, count, segment) if size > 1 else 0
 
 
 def scheduled(
@@ -152,20 +160,9 @@ AllGather = Callable[[Group, Blocks], Rounds]
 """Each rank has its own block in `RECV` and gets all other blocks there."""
 
 
-class Gather(Protocol):
-    """Collects the own block of each rank, from `source`, in the root's buffer `target`."""
-
-    def __call__(
-        self,
-        group: Group,
-        root: Column | int,
-        blocks: Blocks,
-        slot: int,
-        source: Place,
-        target: str,
-    ) -> Rounds:
-        """Return the rounds. Scratch from `slot` on has room for all blocks."""
-        ...
+Gather = Callable[[Group, Column | int, Blocks, int, Place, str], Rounds]
+"""``gather(group, root, blocks, slot, source, target)``: collects the own block of each rank, from `source`,
+in the root's buffer `target`. Scratch from `slot` on has room for all blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +172,7 @@ class Scattering:
     Attributes
     ----------
     reduce_scatter, all_gather : callable
-        The rounds of the two.
+        The rounds of the two, among several ranks.
     scratch : callable
         ``scratch(size, largest)``: elements that `reduce_scatter` takes among `size` ranks, with
         blocks of at most `largest` elements.
@@ -236,6 +233,13 @@ class Scattering:
                 target = Place(RECV, piece.at(group.at)[0] - own)
                 return self.reduce_scatter(group, piece, target, slot, final=True, source=SEND)
 
+            def copy(piece: Blocks, _slot: int) -> Rounds:
+                start, count = piece.at(group.at)
+                source, target = Place(SEND, start), Place(RECV, start)
+                yield Round(local=(copies(group.rank, source, target, count),))
+
+            if group.size == 1:
+                return in_channels(pieces, copy, tuning, 0)
             return in_channels(pieces, run, tuning, self.scratch(group.size, pieces[0].largest))
 
         return build

@@ -33,7 +33,6 @@ from hpccomm.schedules.schedule import (
     Schedule,
     Transfers,
     Tuning,
-    copies,
     folds,
     transfers,
 )
@@ -192,15 +191,9 @@ def up(piece: PhasePiece, tree: Tree, segments: Segments, slot: int) -> Rounds:
     """Fold the source of all ranks up the tree, into the target at its root.
 
     A rank folds the segments of its children and then its own. It needs `up_scratch` elements of
-    scratch from `slot` on: a segment for each child, and one for what it sends. A rank that is alone
-    copies.
+    scratch from `slot` on: a segment for each child, and one for what it sends.
     """
     group, source = piece.group, piece.source
-    if tree.height == 0:
-        if source != piece.target:
-            own, into = Place(source, segments.start), Place(piece.target, segments.start)
-            yield Round(local=(copies(group.rank, own, into, segments.count),))
-        return
     fan_out = np.sum([child >= 0 for child in tree.children], axis=0)
     is_root = tree.depth == 0
     parent = _peers(group, tree.parent)
@@ -248,8 +241,6 @@ def down(
     it is complete: the root has folded segment k in round k+h-1, and sends it in round k+h. No rank
     receives a segment before it has sent its own contribution to it.
     """
-    if tree.height == 0:
-        return
     if after_up:
         yield from repeat(Round(), tree.height)
     takers = SegmentRows(group, segments, tree.depth - 1, tree.depth > 0)
@@ -301,7 +292,7 @@ class Pipeline:
         def rounds(piece: PhasePiece) -> Rounds:
             return side_by_side(*self._down(piece, self.from_root(piece.group, piece.root)))
 
-        return Phase(rounds)
+        return Phase(rounds, copies_alone=False)
 
     def all_reduce(self) -> Phase:
         """Return the phase that folds up the trees, and hands the result down behind that."""
@@ -344,9 +335,9 @@ class Pipeline:
             start, count = start + own, count - own
         return parts
 
-    def _scratch(self, size: int, count: int, segment: int) -> int:
+    def _scratch(self, _size: int, count: int, segment: int) -> int:
         most = -(-count // self.parts)
-        return self.parts * up_scratch(self.children, most, segment) if size > 1 else 0
+        return self.parts * up_scratch(self.children, most, segment)
 
 
 def in_streams(phase: Phase, parts: int = 1) -> Build:

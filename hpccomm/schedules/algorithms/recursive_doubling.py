@@ -23,7 +23,6 @@ from hpccomm.schedules.algorithms.phases import (
     Phase,
     PhasePiece,
     all_gather_in_pieces,
-    copied,
     in_pieces,
     uncut,
 )
@@ -45,9 +44,6 @@ def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
     group, start, count, slot = piece.group, piece.start, piece.count, piece.slot
     rank, source = group.rank, piece.source
     own, theirs, result = Place(source, start), Place(SCRATCH, slot), Place(RECV, start)
-    if group.size == 1:
-        yield copied(piece)
-        return
     core = ActiveRanks(group)
     # What has been folded so far, and whose it is: at first the own contribution.
     so_far = [(own, core.active)]

@@ -29,7 +29,6 @@ from hpccomm.schedules.schedule import (
     Place,
     Round,
     Rounds,
-    copies,
     folds,
     transfers,
 )
@@ -47,10 +46,6 @@ def reduce_scatter_rounds(
     is only read.
     """
     n, at, rank = group.size, group.at, group.rank
-    own_start, own_count = blocks.at(at)
-    if n == 1:
-        yield Round(local=(copies(rank, Place(source, own_start), target, own_count),))
-        return
     right, left = group.peer((at + 1) % n), group.peer((at - 1) % n)
     incoming, outgoing = slot, slot + blocks.largest
     for step in range(n - 1):

@@ -26,7 +26,6 @@ from hpccomm.schedules.algorithms.partition import Even
 from hpccomm.schedules.algorithms.phases import (
     Phase,
     PhasePiece,
-    copied,
     in_pieces,
     one_a_rank,
 )
@@ -59,12 +58,13 @@ def linear(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """From each rank to the next one."""
     exclusive = call.exclusive
 
-    def scratch(size: int, count: int, segment: int) -> int:
-        slots = 0 if size == 1 else 2 if exclusive else 1
-        return slots * Segments(0, count, segment).length
+    def scratch(_size: int, count: int, segment: int) -> int:
+        return (1 + exclusive) * Segments(0, count, segment).length
 
-    phase = Phase(lambda piece: _linear_rounds(piece, exclusive=exclusive), scratch)
-    return in_streams(phase)(group, call, tuning)
+    def rounds(piece: PhasePiece) -> Rounds:
+        return _linear_rounds(piece, exclusive=exclusive)
+
+    return in_streams(Phase(rounds, scratch, copies_alone=not exclusive))(group, call, tuning)
 
 
 def _linear_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
@@ -79,7 +79,7 @@ def _linear_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
     receivers = SegmentRows(group, segments, at - 1, at > 0)
     passing = SegmentRows(group, segments, at - 1, middle)
     senders = SegmentRows(group, segments, at, middle)
-    first = SegmentRows(group, segments, at, (at == 0) & (n > 1)).messages(right, SEND)
+    first = SegmentRows(group, segments, at, at == 0).messages(right, SEND)
     others = senders.messages(right, *((SCRATCH, passed) if exclusive else (RECV,)))
 
     def begin(rows: slice, start: Column, count: Column) -> Copies:
@@ -98,7 +98,7 @@ def _linear_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
     # In place, the result lies where the own contribution does: that is handed on before.
     earlier = passing.each(hand_on) if exclusive else heads.each(begin)
     yield from pipelined(
-        segments.number + max(n - 2, 0),
+        segments.number + n - 2,
         [receivers.messages(left, SCRATCH, landing)],
         [first, others],
         [earlier, receivers.each(result)],
@@ -107,13 +107,15 @@ def _linear_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
 
 def binomial(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """From each rank to those 1, 2, 4, ... further on, segment by segment."""
-    slots = 2 if call.exclusive else 1
+    exclusive = call.exclusive
 
-    def scratch(size: int, count: int, _segment: int) -> int:
-        return slots * count if size > 1 else 0
+    def scratch(_size: int, count: int, _segment: int) -> int:
+        return (1 + exclusive) * count
 
-    phase = Phase(lambda piece: _binomial_rounds(piece, exclusive=call.exclusive), scratch)
-    return in_pieces(phase)(group, call, tuning)
+    def rounds(piece: PhasePiece) -> Rounds:
+        return _binomial_rounds(piece, exclusive=exclusive)
+
+    return in_pieces(Phase(rounds, scratch, copies_alone=not exclusive))(group, call, tuning)
 
 
 def _binomial_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
@@ -122,8 +124,6 @@ def _binomial_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
     landing, own, result = Place(SCRATCH, slot), Place(SEND, start), Place(RECV, start)
     # What is handed on: the own contribution is in it.
     span = Place(SCRATCH, slot + count) if exclusive else result
-    if n == 1 and not exclusive:
-        yield copied(piece)
     for distance in (1 << k for k in range((n - 1).bit_length())):
         first = distance == 1
         to, of = group.peer((at + distance) % n), group.peer((at - distance) % n)
@@ -154,11 +154,15 @@ def _binomial_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
 
 def pairwise(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """A slice of each piece to each rank, and its prefixes back."""
+    exclusive = call.exclusive
 
     def scratch(size: int, count: int, _segment: int) -> int:
-        return size * Even(0, count, size).largest if size > 1 else 0
+        return size * Even(0, count, size).largest
 
-    phase = Phase(lambda piece: _pairwise_rounds(piece, exclusive=call.exclusive), scratch)
+    def rounds(piece: PhasePiece) -> Rounds:
+        return _pairwise_rounds(piece, exclusive=exclusive)
+
+    phase = Phase(rounds, scratch, copies_alone=not exclusive)
     return in_pieces(phase, one_a_rank)(group, call, tuning)
 
 
@@ -173,9 +177,6 @@ def _pairwise_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
         """Return where what concerns a rank lies: its contribution, then its prefix."""
         return Place(SCRATCH, slot + position * blocks.largest)
 
-    if n == 1:
-        yield Round(local=(copies(rank, Place(SEND, start), Place(RECV, start), own, at >= back),))
-        return
     for step in range(1, n):
         right, left = (at + step) % n, (at - step) % n
         out_start, out_count = blocks.at(right)

@@ -76,7 +76,7 @@ def _broadcast_rounds(piece: PhasePiece) -> Rounds:
     yield from ring.all_gather_rounds(group, from_root, piece.target, but=root)
 
 
-BROADCAST = Phase(_broadcast_rounds)
+BROADCAST = Phase(_broadcast_rounds, copies_alone=False)
 """Scatter the blocks, then pass them round to all ranks but the root, which only reads."""
 
 broadcast = in_pieces(BROADCAST, one_a_rank)
