@@ -109,30 +109,24 @@ class DrawnStep:
     meeting: tuple[tuple[int, ...], ...] = ()
 
 
-class _Trace:
-    """Collects what a round of one case moves, as the prover's machine runs it.
+class _Trace(SymbolicMachine):
+    """Runs one channel of one case, and collects what each round moves."""
 
-    Parameters
-    ----------
-    memory : SymbolicMemory
-        Of the case.
-    """
-
-    def __init__(self, memory: SymbolicMemory) -> None:
-        self._memory = memory
+    def __init__(self, memory: SymbolicMemory, channel: int) -> None:
+        super().__init__(memory, channel)
         self._begins = _begins(memory.cases[0])
-        self._messages: list[Move] = []
+        self._sent: list[Move] = []
         self._steps: list[tuple[list[Mark], list[Move]]] = []
 
-    def messages(self, source: Column, target: Column, count: Column, cells: Cells) -> None:
+    def see_messages(self, source: Column, target: Column, count: Column, cells: Cells) -> None:
         """See the messages of a round."""
         parts = np.split(cells, np.cumsum(count)[:-1])
-        self._messages = [
+        self._sent = [
             Move(int(rank), int(peer), self._data(part))
             for rank, peer, part in zip(source, target, parts, strict=True)
         ]
 
-    def step(self, table: Copies | Folds, count: Column, sources: Cells, target: Cells) -> None:
+    def see_step(self, table: Copies | Folds, count: Column, sources: Cells, target: Cells) -> None:
         """See a local step."""
         what = "copy" if isinstance(table, Copies) else "final" if table.final else "fold"
         owner, moves = self._memory.owner, []
@@ -154,7 +148,7 @@ class _Trace:
 
     def shown(self, number: int, barrier: Group | None) -> Iterator[DrawnStep]:
         """Give what is shown of the round that was seen, and forget it."""
-        moves, marks = self._messages, dict[Mark, None]()
+        moves, marks = self._sent, dict[Mark, None]()
         for its, reached in self._steps:
             if reached and moves and reached[0].how != moves[0].how:
                 yield _step(number, moves, marks)
@@ -166,7 +160,7 @@ class _Trace:
         )
         if moves or marks or meeting:
             yield _step(number, moves, marks, meeting)
-        self._messages, self._steps = [], []
+        self._sent, self._steps = [], []
 
     def _data(self, cells: Cells) -> Data:
         state = self._memory.state[cells]
@@ -199,12 +193,11 @@ def follow(case: ProofCase) -> tuple[Schedule, tuple[tuple[DrawnStep, ...], ...]
         raise too_much
     memory = lay_out([case], [parts])
     fill(memory)
-    trace = _Trace(memory)
     # Channels touch no memory that another one writes: one after the other gives the same.
     channels = []
     moves = moved = 0
     for which, channel in enumerate(schedule.channels):
-        machine = SymbolicMachine(memory, which, trace)
+        trace = _Trace(memory, which)
         steps: list[DrawnStep] = []
         for number, each in enumerate(channel()):
             rows, elements = _extent(each)
@@ -213,7 +206,7 @@ def follow(case: ProofCase) -> tuple[Schedule, tuple[tuple[DrawnStep, ...], ...]
             if moves > MOST_MOVES or moved > MOST_MOVED:
                 raise too_much
             try:
-                machine.take(number, [(0, size, each)])
+                trace.take(number, [(0, size, each)])
             except Unproven as problem:
                 raise UsageError(f"{problem}; prove the schedule first") from problem
             steps += trace.shown(number, each.barrier)

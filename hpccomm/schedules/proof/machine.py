@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,40 +42,6 @@ Stream = tuple[int, int, Iterator[Round]]
 """First rank and number of ranks of a case, and rounds of one channel of some of them."""
 
 
-class Watch(Protocol):
-    """Sees what a `SymbolicMachine` moves, after the checks and before it is written."""
-
-    def messages(self, source: Column, target: Column, count: Column, cells: Cells) -> None:
-        """See the messages of a round.
-
-        Parameters
-        ----------
-        source, target : Column
-            The ranks of each message.
-        count : Column
-            Its elements.
-        cells : Cells
-            The cells that are read, one message after the other.
-        """
-        ...
-
-    def step(self, table: Copies | Folds, count: Column, sources: Cells, target: Cells) -> None:
-        """See a local step.
-
-        Parameters
-        ----------
-        table : Copies or Folds
-            The step. It has at least one row.
-        count : Column
-            Elements of each row.
-        sources : Cells of shape (sources, rows)
-            The first cell that each row reads from each source.
-        target : Cells
-            The first cell that each row writes.
-        """
-        ...
-
-
 class _Rows(NamedTuple):
     """The rows of the tables of several cases, one table after the other.
 
@@ -113,14 +79,11 @@ class SymbolicMachine:
         Of all cases.
     channel : int
         Which channel.
-    watch : Watch, optional
-        Sees what is moved, of one case.
     """
 
-    def __init__(self, memory: SymbolicMemory, channel: int, watch: Watch | None = None) -> None:
+    def __init__(self, memory: SymbolicMemory, channel: int) -> None:
         self._memory = memory
         self._checks = Checks(memory, channel)
-        self._watch = watch
         self._ranks = int(memory.offset[-1])
         self._accesses = Accesses() if any(case.reaches for case in memory.cases) else None
         barriers = any(case.calls[0].description.sends == "nothing" for case in memory.cases)
@@ -153,6 +116,36 @@ class SymbolicMachine:
         met = [(f, size, it.barrier) for f, size, it in each if it.barrier is not None]
         if met:
             self._meet(met)
+
+    # What moves, after the checks and before it is written, for those who follow a single case.
+
+    def see_messages(self, source: Column, target: Column, count: Column, cells: Cells) -> None:
+        """See the messages of a round.
+
+        Parameters
+        ----------
+        source, target : Column
+            The ranks of each message.
+        count : Column
+            Its elements.
+        cells : Cells
+            The cells that are read, one message after the other.
+        """
+
+    def see_step(self, table: Copies | Folds, count: Column, sources: Cells, target: Cells) -> None:
+        """See a local step.
+
+        Parameters
+        ----------
+        table : Copies or Folds
+            The step. It has at least one row.
+        count : Column
+            Elements of each row.
+        sources : Cells of shape (sources, rows)
+            The first cell that each row reads from each source.
+        target : Cells
+            The first cell that each row writes.
+        """
 
     def _rows(self, tables: Sequence[tuple[int, int, AnyTable]], verb: str) -> _Rows:
         """Join the rows of tables that have some, after a check of their ranks."""
@@ -215,8 +208,7 @@ class SymbolicMachine:
             lambda i: f"sends {self._memory.name(source[i])} while it receives there",
         )
         self._touch(source, target, reader, writer)
-        if self._watch is not None:
-            self._watch.messages(src, dst, expects, source)
+        self.see_messages(src, dst, expects, source)
         self._memory.state[target] = self._memory.state[source]
 
     def _messages(
@@ -258,8 +250,7 @@ class SymbolicMachine:
         sources = zip(*(t.sources for *_, t in tables), strict=True)
         out = np.stack([self._places(rows, places) for places in sources])
         into = self._places(rows, [t.target for *_, t in tables])
-        if self._watch is not None:
-            self._watch.step(tables[0][2], rows.counts, out, into)
+        self.see_step(tables[0][2], rows.counts, out, into)
         row = np.repeat(np.arange(len(rows.rank)), rows.counts)
         target = spread(into, rows.counts)
         source: Cells = out[:, row] + (target - into[row])
