@@ -15,7 +15,7 @@ from hpccomm.schedules.algorithms.channels import merged
 from hpccomm.schedules.algorithms.partition import offsets
 from hpccomm.schedules.proof.case import ProofCase, Unproven
 from hpccomm.schedules.proof.machine import SymbolicMachine
-from hpccomm.schedules.proof.memory import BITS, FIRST, ORIGIN, Cells, SymbolicMemory, fill, lay_out
+from hpccomm.schedules.proof.memory import BITS, FIRST, ORIGIN, Cells, SymbolicMemory
 from hpccomm.schedules.proof.sharing import arrivals
 from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Round, Schedule
 
@@ -191,8 +191,7 @@ def follow(case: ProofCase) -> tuple[Schedule, tuple[tuple[DrawnStep, ...], ...]
     schedule = parts[0].schedule if len(parts) == 1 else merged([part.schedule for part in parts])
     if size * schedule.scratch > MOST_MOVED:
         raise too_much
-    memory = lay_out([case], [parts])
-    fill(memory)
+    memory = SymbolicMemory([case], [parts])
     # Channels touch no memory that another one writes: one after the other gives the same.
     channels = []
     moves = moved = 0

@@ -42,12 +42,7 @@ from typing import Any, ParamSpec
 
 from hpccomm.schedules.proof.case import ProofCase, Unproven, case, signatures
 from hpccomm.schedules.proof.machine import SymbolicMachine
-from hpccomm.schedules.proof.memory import (
-    check_barriers,
-    check_results,
-    fill,
-    lay_out,
-)
+from hpccomm.schedules.proof.memory import SymbolicMemory, check_barriers, check_results
 from hpccomm.schedules.proof.views import check_same_program
 
 __all__ = [
@@ -163,8 +158,7 @@ def prove_all(cases: Sequence[ProofCase]) -> None:
     if not cases:
         return
     parts = [each.parts() for each in cases]
-    memory = lay_out(cases, parts)
-    fill(memory)
+    memory = SymbolicMemory(cases, parts)
     for channel in range(max(len(part.schedule.channels) for its in parts for part in its)):
         streams = [
             (first, each.size, part.schedule.channels[channel]())

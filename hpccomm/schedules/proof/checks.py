@@ -61,10 +61,11 @@ class Checks:
 
     def ranks(self, rank: Column, first: Column | int, size: Column | int) -> None:
         """Check that the schedule names ranks of its case, which begins at rank `first`."""
-        good = (rank >= 0) & (rank < size)
-        if not good.all():
-            at = first if isinstance(first, int) else int(first[np.argmin(good)])
-            raise self.unproven(at, f"the schedule names rank {int(rank[np.argmin(good)])}")
+        self.demand(
+            (rank >= 0) & (rank < size),
+            np.broadcast_to(first, rank.shape),
+            lambda i: f"the schedule names rank {rank[i]}",
+        )
 
     def neighbours(self, actor: Column, place: Place, first: Column, size: Column) -> None:
         """Check that each `actor` may access that buffer of the place's peer."""
@@ -110,20 +111,24 @@ class Checks:
 
     def apart(self, source: Cells, target: Cells, actor: Column, verb: str) -> None:
         """Check that a written cell is read only for the element that goes there."""
-        mark = self._memory.mark
-        index = np.arange(len(target))
-        mark[target] = index
-        read = mark[source]
-        good = (mark[target] == index) & ((read == -1) | (read == index)).all(axis=0)
-        mark[target] = -1
+        alone, read = self.overlaps(source, target)
+        own = (read == -1) | (read == np.arange(len(target)))
         self.demand(
-            good,
+            alone & own.all(axis=0),
             actor,
             lambda i: (
                 f"{verb} into {self._memory.name(target[i])}, which another row of the same "
                 "step reads or writes"
             ),
         )
+
+    def overlaps(self, source: Cells, target: Cells) -> tuple[Mask, Cells]:
+        """Return which of `target` no later one equals, and for each of `source` its place there, or -1."""
+        mark, index = self._memory.mark, np.arange(len(target))
+        mark[target] = index
+        alone, place = mark[target] == index, mark[source]
+        mark[target] = -1
+        return alone, place
 
     def matched(self, receives: Column, sends: Column) -> None:
         """Check that each message has both ends. A message is a number: source times all ranks plus target."""

@@ -192,18 +192,14 @@ class SymbolicMachine:
         target, source = spread(into, expects), spread(out, expects)
         reader, writer = np.repeat(src, expects), np.repeat(dst, expects)
         self._checks.written(source, reader, "sends")
-        mark = self._memory.mark
-        index = np.arange(len(target))
-        mark[target] = index
-        alone, unsent = mark[target] == index, mark[source] == -1
-        mark[target] = -1
+        alone, received = self._checks.overlaps(source, target)
         self._checks.demand(
             alone,
             writer,
             lambda i: f"receives into {self._memory.name(target[i])} twice at once",
         )
         self._checks.demand(
-            unsent,
+            received == -1,
             reader,
             lambda i: f"sends {self._memory.name(source[i])} while it receives there",
         )
@@ -220,15 +216,12 @@ class SymbolicMachine:
             return _NONE, _NONE, _NONE, _NONE
         rows = self._rows(tables, verb.split()[0])
         peer = np.concatenate([t.peer for *_, t in tables])
-        start = np.concatenate([t.start for *_, t in tables])
-        code = np.repeat([CODES[t.buffer] for *_, t in tables], rows.lengths)
         self._checks.demand(
             (peer >= 0) & (peer < rows.size) & (peer + rows.first != rows.rank),
             rows.rank,
             lambda i: f"{verb} rank {peer[i]} of {rows.size[i]}",
         )
-        self._checks.bounds(rows.rank, rows.rank, code, start, rows.counts, rows.verb)
-        cells = self._memory.base[code, rows.rank] + start
+        cells = self._places(rows, [Place(t.buffer, t.start) for *_, t in tables])
         return rows.rank, peer + rows.first, cells, rows.counts
 
     # Local steps.

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.schedules.proof.case import ProofCase, RankSchedule, Unproven, expected
 from hpccomm.schedules.schedule import RECV, SCRATCH, SEND, Column
 
@@ -45,6 +44,13 @@ def spread(first: Column, count: Column) -> Cells:
 class SymbolicMemory:
     """The buffers of the ranks of several cases. Ranks are numbered through.
 
+    Parameters
+    ----------
+    cases : sequence of ProofCase
+        What runs.
+    parts : sequence of sequences of RankSchedule
+        The schedules of each case.
+
     Attributes
     ----------
     cases : sequence of ProofCase
@@ -71,26 +77,65 @@ class SymbolicMemory:
         A bit for each rank of the same case that this rank knows to have begun.
     """
 
-    def __init__(
-        self,
-        cases: Sequence[ProofCase],
-        offset: Column,
-        base: NDArray[np.int64],
-        length: NDArray[np.int64],
-        owner: NDArray[np.int64],
-    ) -> None:
+    def __init__(self, cases: Sequence[ProofCase], parts: Sequence[Sequence[RankSchedule]]) -> None:
         self.cases = cases
-        self.offset = offset
-        self.base = base
-        self.length = length
-        self.owner = owner
-        cells, words = len(owner), -(-int(np.diff(offset).max()) // 64)
+        self.offset = np.cumsum([0, *(case.size for case in cases)])
+        ranks = int(self.offset[-1])
+        self.base, self.length = np.zeros((2, 3, ranks), np.int64)
+        taken = self._lay_out(parts)
+        self.owner = np.repeat(np.arange(ranks), taken)
+        cells, words = len(self.owner), -(-int(np.diff(self.offset).max()) // 64)
         self.state = np.zeros((cells, BITS + words), np.int64)
         self.protected, self.read, self.wrote, self.others_read, self.others_wrote = (
             np.zeros(cells, np.bool_) for _ in range(5)
         )
         self.mark = np.full(cells, -1)
-        self.heard = one_bit(local_ranks(offset), words)
+        self.heard = one_bit(local_ranks(self.offset), words)
+        self._fill()
+
+    def _lay_out(self, parts: Sequence[Sequence[RankSchedule]]) -> Column:
+        """Place the buffers; return the cells that each rank has."""
+        user = np.zeros_like(self.base[0])
+        placed = zip(self.offset.tolist(), parts, strict=False)
+        for first, (local, call, schedule) in (
+            (first, part) for first, its in placed for part in its
+        ):
+            rank = local + first
+            send, recv = call.lengths(local)
+            self.length[:, rank] = send, recv, np.full(len(local), schedule.scratch)
+            user[rank] = np.maximum(send, recv) if call.in_place else send + recv
+            counts = np.array(call.counts, np.int64)
+            before = (np.cumsum(counts) - counts)[local % len(counts)] if len(counts) else 0
+            if not call.in_place:
+                self.base[CODES[RECV], rank] = send
+            elif call.description.sends == "block":  # send is the own block of recv
+                self.base[CODES[SEND], rank] = before
+            elif call.description.receives == "block":  # and the other way round
+                self.base[CODES[RECV], rank] = before
+        self.base[CODES[SCRATCH]] = user
+        taken: Column = user + self.length[CODES[SCRATCH]]
+        self.base += np.cumsum(taken) - taken
+        return taken
+
+    def _fill(self) -> None:
+        """Write the ranks' inputs."""
+        local = local_ranks(self.offset)
+        count, first = self.length[CODES[SEND]].copy(), self.base[CODES[SEND]].copy()
+        results = self.length[CODES[RECV]].copy()
+        for begins, case in zip(self.offset.tolist(), self.cases, strict=False):
+            if case.calls[0].description.in_place == "always":  # read at the root alone
+                root = begins + case.calls[0].root
+                count[root], results[root] = self.length[CODES[RECV], root], 0
+                first[root] = self.base[CODES[RECV], root]
+        cells, rank = spread(first, count), np.repeat(local, count)
+        state = self.state
+        state[cells, FIRST] = rank
+        state[cells, NUMBER] = 1
+        state[cells, ORIGIN] = spread(np.zeros_like(count), count)
+        state[cells, FLAGS] = WRITTEN | ORDERED
+        state[cells, BITS:] = one_bit(rank, state.shape[1] - BITS)
+        self.protected[cells] = True
+        self.protected[spread(self.base[CODES[RECV]], results)] = False
 
     def local(self, rank: int) -> tuple[ProofCase, int]:
         """Return the case of a rank, and its number there."""
@@ -129,54 +174,6 @@ def one_bit(rank: Column, words: int) -> NDArray[np.int64]:
     return bits
 
 
-def lay_out(cases: Sequence[ProofCase], parts: Sequence[Sequence[RankSchedule]]) -> SymbolicMemory:
-    """Return the memory of `cases` before anything runs."""
-    offset = np.cumsum([0, *(case.size for case in cases)])
-    ranks = int(offset[-1])
-    length = np.zeros((3, ranks), np.int64)
-    base = np.zeros((3, ranks), np.int64)
-    user = np.zeros(ranks, np.int64)
-    for first, part in ((int(o), p) for o, ps in zip(offset, parts, strict=False) for p in ps):
-        local, call, schedule = part
-        rank = local + first
-        send, recv = call.lengths(local)
-        length[:, rank] = send, recv, np.full(len(local), schedule.scratch)
-        user[rank] = np.maximum(send, recv) if call.in_place else send + recv
-        counts = np.array(call.counts, np.int64)
-        before = (np.cumsum(counts) - counts)[local % len(counts)] if len(counts) else 0
-        if not call.in_place:
-            base[CODES[RECV], rank] = send
-        elif DESCRIPTIONS[call.collective].sends == "block":  # send is the own block of recv
-            base[CODES[SEND], rank] = before
-        elif DESCRIPTIONS[call.collective].receives == "block":  # and the other way round
-            base[CODES[RECV], rank] = before
-    base[CODES[SCRATCH]] = user
-    taken = user + length[CODES[SCRATCH]]
-    base += np.cumsum(taken) - taken
-    return SymbolicMemory(cases, offset, base, length, np.repeat(np.arange(ranks), taken))
-
-
-def fill(memory: SymbolicMemory) -> None:
-    """Write the ranks' inputs."""
-    local = local_ranks(memory.offset)
-    count, first = memory.length[CODES[SEND]].copy(), memory.base[CODES[SEND]].copy()
-    results = memory.length[CODES[RECV]].copy()
-    for begins, case in zip(memory.offset.tolist(), memory.cases, strict=False):
-        if DESCRIPTIONS[case.calls[0].collective].in_place == "always":  # read at the root alone
-            root = begins + case.calls[0].root
-            count[root], results[root] = memory.length[CODES[RECV], root], 0
-            first[root] = memory.base[CODES[RECV], root]
-    cells, rank = spread(first, count), np.repeat(local, count)
-    state = memory.state
-    state[cells, FIRST] = rank
-    state[cells, NUMBER] = 1
-    state[cells, ORIGIN] = spread(np.zeros_like(count), count)
-    state[cells, FLAGS] = WRITTEN | ORDERED
-    state[cells, BITS:] = one_bit(rank, state.shape[1] - BITS)
-    memory.protected[cells] = True
-    memory.protected[spread(memory.base[CODES[RECV]], results)] = False
-
-
 def check_results(memory: SymbolicMemory, parts: Sequence[Sequence[RankSchedule]]) -> None:
     """Raise `Unproven` unless each element of a result is what the calls require."""
     words = memory.state.shape[1] - BITS
@@ -187,7 +184,7 @@ def check_results(memory: SymbolicMemory, parts: Sequence[Sequence[RankSchedule]
     for begins, case, its in zip(memory.offset.tolist(), memory.cases, parts, strict=False):
         for local, call, _ in its:
             want = expected(case, call, local)
-            what = DESCRIPTIONS[call.collective]
+            what = call.description
             folded = case.size > 1 and what.reduces
             demanded = WRITTEN
             demanded |= FINAL if folded and not what.prefix else 0
@@ -229,7 +226,7 @@ def check_barriers(memory: SymbolicMemory) -> None:
     """Raise `Unproven` where a rank may leave a barrier before another rank has arrived."""
     words = memory.state.shape[1] - BITS
     for first, case in zip(memory.offset.tolist(), memory.cases, strict=False):
-        if DESCRIPTIONS[case.calls[0].collective].sends != "nothing":
+        if case.calls[0].description.sends != "nothing":
             continue
         everyone = np.bitwise_or.reduce(one_bit(np.arange(case.size), words))
         deaf = (memory.heard[first : first + case.size] != everyone).any(axis=1)
