@@ -7,16 +7,13 @@ collective and blocks, under the communicator's deadline.
 
 import struct
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.runtime.waiting import completed
 from hpccomm.schedules.algorithms.binomial import binomial
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 CONTROL_TAG = 1
 
@@ -108,7 +105,7 @@ class Control:
         """Receive bytes from one rank, polled."""
         header = np.empty(1, np.int64)
         yield from completed([self._transport.irecv(header, src, CONTROL_TAG)])
-        data: NDArray[Any] = np.empty(int(header[0]), np.uint8)
+        data = np.empty(int(header[0]), np.uint8)
         if data.size:
             yield from completed([self._transport.irecv(data, src, CONTROL_TAG)])
         return data.tobytes()

@@ -9,7 +9,6 @@ between the two.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,9 +27,6 @@ from hpccomm.memory.cuda.memory import copy
 from hpccomm.memory.cuda.streams import drop_event, make_event, ready, record, used
 from hpccomm.runtime.lifetime import keep
 from hpccomm.settings import Settings
-
-if TYPE_CHECKING:
-    from hpccomm.contracts.transport import Request
 
 _BYTES = np.dtype(np.uint8)
 
@@ -137,7 +133,7 @@ class CudaAwareDispatch:
         """Take places in the order of messages now; touch no memory before the stream is there."""
         transport, device = self._messages, self._device
         # These only take their turn: what comes is taken when they are polled.
-        requests: list[Request] = [
+        requests = [
             transport.irecv(landing(piece.data.pointer, piece.data.nbytes), piece.peer, tag)
             for piece in receives
         ]

@@ -14,6 +14,7 @@ from hpccomm.contracts.device import (
     Grouped,
     Launch,
     Piece,
+    Preparation,
     message_name,
 )
 from hpccomm.contracts.signature import Signature
@@ -104,7 +105,7 @@ class NcclDispatch:
             if receives or sends:
                 exchange(receives, sends, stream)
 
-        return DeviceRoute(choice, launch, grouped=Grouped(launch))
+        return _groupable(choice, launch)
 
     def _from_copies(
         self, choice: Choice, receives: Sequence[Piece], sends: Sequence[Piece]
@@ -128,8 +129,7 @@ class NcclDispatch:
         def launch(_send: int, _recv: int, stream: int) -> None:
             exchange(receives, copied, stream)
 
-        grouped = Grouped(launch, begin)
-        return DeviceRoute(choice, _alone(grouped), grouped=grouped)
+        return _groupable(choice, launch, begin)
 
     def close(self) -> None:
         """Free NCCL's communicators, and the memory of captured graphs. Local; blocks; idempotent.
@@ -178,16 +178,14 @@ class NcclDispatch:
         # A pinned one has a communicator of its own, made with another NCCL_ALGO.
         setting = self._devices.reason() if name == policy.NATIVE else ""
         choice = self._choice(call.name, name, f"{reason}; {setting}" if setting else reason, None)
+        if not call.elements:
+            return _groupable(choice, _nothing, needs=pinned.needs)
         begin: Begin | None = None
         if asked.op is not call.op:
-            begin = self._schedules.beginning(call, wide=False)
+            begin = self._beginning(self._schedules.beginning(call, wide=False))
         elif call.in_place and not asked.in_place:
-            begin = self._schedules.saved(call)
-        launch = pinned.launch if call.elements else _nothing
-        if begin is None or not call.elements:
-            return DeviceRoute(choice, launch, needs=pinned.needs, grouped=Grouped(launch))
-        grouped = Grouped(launch, self._beginning(begin))
-        return DeviceRoute(choice, _alone(grouped), needs=pinned.needs, grouped=grouped)
+            begin = self._beginning(self._schedules.saved(call))
+        return _groupable(choice, pinned.launch, begin, pinned.needs)
 
     def _beginning(self, begin: Begin) -> Begin:
         device = self._devices.device
@@ -218,17 +216,19 @@ def _names(call: Signature, pinned: tuple[str, ...], deterministic: bool) -> tup
     return tuple(dict.fromkeys((*pinned, *policy.applicable(call, deterministic=deterministic))))
 
 
-def _alone(grouped: Grouped) -> Launch:
-    """Return the launch of a call that stands in no group."""
-    begin = grouped.begin
+def _groupable(
+    choice: Choice, launch: Launch, begin: Begin | None = None, needs: Preparation | None = None
+) -> DeviceRoute:
+    """Return the way of a call that can stand in a group, and can stand alone."""
+    grouped = Grouped(launch, begin)
     if begin is None:
-        return grouped.launch
+        return DeviceRoute(choice, launch, needs=needs, grouped=grouped)
 
-    def launch(send: int, recv: int, stream: int) -> None:
+    def alone(send: int, recv: int, stream: int) -> None:
         begun = begin(send, recv, stream)
-        grouped.launch(begun.send, begun.recv, stream)
+        launch(begun.send, begun.recv, stream)
 
-    return launch
+    return DeviceRoute(choice, alone, needs=needs, grouped=grouped)
 
 
 def _nothing(_send: int, _recv: int, _stream: int) -> None:

@@ -6,7 +6,7 @@ This detects every placement of ranks at which NCCL would fail or hang, before N
 import json
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -102,48 +102,41 @@ def mine(rank: int, device: int | None) -> Facts:
     device : int or None
         Its CUDA device; None where there is none.
     """
-    host = platform.node()
+    facts = Facts(rank, platform.node())
     why_not = library.unavailable()
     if why_not or device is None:
-        return Facts(rank, host, why_not=why_not or "it has no CUDA device")
-    cupy = library.cupy()
-    visible = library.visible_devices()
-    nccl = binding()
+        return replace(facts, why_not=why_not or "it has no CUDA device")
+    facts = replace(facts, visible=library.visible_devices(), device=device)
+    cupy, nccl = library.cupy(), binding()
     lacking = _lacking(cupy.__version__, getattr(nccl, "available", False))
     if lacking:
-        return Facts(rank, host, visible, device, cupy=cupy.__version__, why_not=lacking)
+        return replace(facts, cupy=cupy.__version__, why_not=lacking)
     runtime = cupy.cuda.runtime
     try:
         properties = runtime.getDeviceProperties(device)
         identity = identify(device)
-        return Facts(
-            rank,
-            host,
-            visible,
-            device,
-            identity.name,
-            identity.uuid,
-            identity.pci,
-            10 * properties["major"] + properties["minor"],
-            nccl.get_version(),
-            cupy.__version__,
-            identity.driver,
-            identity.runtime,
-            libnccl.present(),
-            variables.host_id(),
-            variables.several_ranks_a_gpu(),
-            variables.ctas_limited(),
-            variables.equal_on_all(),
+        return replace(
+            facts,
+            name=identity.name,
+            uuid=identity.uuid,
+            pci=identity.pci,
+            capability=10 * properties["major"] + properties["minor"],
+            nccl=nccl.get_version(),
+            cupy=cupy.__version__,
+            driver=identity.driver,
+            runtime=identity.runtime,
+            functions=libnccl.present(),
+            host_id=variables.host_id(),
+            several=variables.several_ranks_a_gpu(),
+            ctas=variables.ctas_limited(),
+            variables=variables.equal_on_all(),
         )
     except (runtime.CUDARuntimeError, nccl.NcclError) as error:
-        return Facts(
-            rank,
-            host,
-            visible,
-            device,
-            why_not=f"device {device} or NCCL does not answer ({error}); nvidia-smi shows whether "
-            "the device is healthy",
+        why_not = (
+            f"device {device} or NCCL does not answer ({error}); nvidia-smi shows whether "
+            "the device is healthy"
         )
+        return replace(facts, why_not=why_not)
 
 
 def _lacking(cupy: str, available: bool) -> str:

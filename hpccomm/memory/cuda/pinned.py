@@ -1,16 +1,11 @@
 """Pinned host memory, which a device copies from and to while the host continues."""
 
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from hpccomm.errors import CommunicationError
 from hpccomm.memory.cuda.aliases import aliased
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.streams import drop_event, on_device, ready
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 KEPT_BYTES = 64 << 20
 """Bytes that stay pinned for later calls. Memory beyond that is freed when it is given back."""
@@ -61,7 +56,7 @@ class PinnedBlock:
                 "host's memory free, or communicate smaller arrays"
             ) from error
         self.pointer: int = memory.ptr
-        self.bytes: NDArray[np.uint8] = aliased(memory.ptr, nbytes, memory)
+        self.bytes = aliased(memory.ptr, nbytes, memory)
 
 
 class Pool:
