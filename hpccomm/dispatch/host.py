@@ -1,7 +1,7 @@
 """The way of arrays in host memory."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import cache, partial
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from hpccomm.memory.folding import Average, premultiply, try_out
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.reductions import PremulSum, ReduceOp, identity
 from hpccomm.settings import Settings
-
-if TYPE_CHECKING:
-    from hpccomm.dtypes import DType
 
 
 class HostDispatch:
@@ -44,7 +41,7 @@ class HostDispatch:
         self._backend = backend
         self._setting = settings.algorithm
         self._products = ScratchBuffer()
-        self._averages: dict[DType, Average] = {}
+        self._average = cache(partial(Average, contributions=backend.size))
         self._sharing = sharing(backend, settings)
         self._shared = self._sharing is not None and backend.topology.num_nodes == 1
         memory = memory_way(self._sharing)
@@ -121,8 +118,7 @@ class HostDispatch:
     def _after(self, call: Signature, algorithm: str) -> After | None:
         """Return what is left to do on `recv`, or None."""
         if call.op is ReduceOp.AVG and algorithm == policy.NATIVE:
-            average = Average(call.dtype, self._backend.size)
-            divide = self._averages.setdefault(call.dtype, average)
+            divide = self._average(call.dtype)
             return lambda recv: None if recv is None else divide(recv)
         if call.exclusive and self._backend.rank == 0:
             assert call.op is not None

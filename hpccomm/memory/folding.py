@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm import dtypes
+from hpccomm.contracts.transport import Pages
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.reductions import Op, PremulSum, ReduceOp, accumulator, name_of, samples, writes
@@ -88,12 +89,8 @@ class Average:
             np.copyto(block, sums, casting="unsafe")
 
 
-class Contribution(Protocol):
-    """A contribution: an array, or an object that reads one piece by piece."""
-
-    def __getitem__(self, where: slice, /) -> Array:
-        """Return some elements. They are used before the next read."""
-        ...
+Contribution = Array | Pages
+"""A contribution: an array, or a peer's that is read piece by piece, each before the next read."""
 
 
 class Folder:
@@ -142,7 +139,7 @@ class Folder:
 
         Parameters
         ----------
-        sources : sequence of ndarray or Source, each 1-D of out's length
+        sources : sequence of ndarray or Pages, each 1-D of out's length
             At least one. Any of them may be `out` itself, element for element.
         out : ndarray, 1-D
             Overwritten with the result.

@@ -154,7 +154,7 @@ def registered(backend, algorithm="native"):
     """Return how many buffers are registered with a communicator of the stand-in."""
     from standin.nccl import calls
 
-    return len(calls.find(backend._communicators[algorithm].comm).registered)
+    return len(calls.find(backend._communicators.made[algorithm].comm).registered)
 
 
 @pytest.mark.standin

@@ -190,9 +190,9 @@ def pinned(backend):
     from standin.nccl import calls
 
     return {
-        name: calls.find(backend._communicators[name].comm).algorithms.text
+        name: calls.find(backend._communicators.made[name].comm).algorithms.text
         for name in ("native", "ring", "tree")
-        if name in backend._communicators
+        if name in backend._communicators.made
     }
 
 

@@ -79,18 +79,18 @@ class NcclBackend:
     def native(self, call: Signature, algorithm: str) -> DeviceNative:
         """Return NCCL's own call by one of `algorithms`. Local."""
         bind = collectives.bind(call, self.ability)
-        communicators = self._communicators
+        communicators, made = self._communicators, self._communicators.made
         if algorithm == NATIVE:
             return DeviceNative(bind(communicators.native))
 
         def make() -> None:
-            if algorithm not in communicators:
+            if algorithm not in made:
                 communicators.make(algorithm)
-                self._registry.register(communicators[algorithm])
+                self._registry.register(made[algorithm])
 
-        needs = Preparation(lambda: algorithm in communicators, make)
+        needs = Preparation(lambda: algorithm in made, make)
         # Its communicator need not exist before the first launch.
-        bound = cache(lambda: bind(communicators[algorithm]))
+        bound = cache(lambda: bind(made[algorithm]))
         return DeviceNative(lambda send, recv, stream: bound()(send, recv, stream), needs)
 
     def exchange(self, receives: Sequence[Piece], sends: Sequence[Piece], stream: int) -> None:
@@ -125,7 +125,7 @@ class NcclBackend:
         """
         if not self.ability.functions >= NEEDED:
             return None
-        return self._registry.empty(nbytes, self._communicators.all())
+        return self._registry.empty(nbytes, list(self._communicators.made.values()))
 
     def holds(self, pointer: int, nbytes: int) -> bool:
         """Tell whether memory is registered with this communicator. Local."""

@@ -113,26 +113,21 @@ class Communicators:
         The ranks.
     native : NcclCommunicator
         The first of them.
+
+    Attributes
+    ----------
+    made : dict of str
+        The existing ones by algorithm, in the order of their creation.
     """
 
     def __init__(self, ranks: Ranks, native: Any) -> None:
         self.native = native
+        self.made: dict[str, Any] = {NATIVE: native}
         self._ranks = ranks
-        self._made: dict[str, Any] = {NATIVE: native}
         self._endings = [TeardownThread(ranks.device)]  # one for each
         self._lock = threading.Lock()
         self._ended = False
         self._process = os.getpid()
-
-    def __contains__(self, algorithm: str) -> bool:
-        return algorithm in self._made
-
-    def __getitem__(self, algorithm: str) -> Any:
-        return self._made[algorithm]
-
-    def all(self) -> list[Any]:
-        """Return the existing ones, in the order of their creation."""
-        return list(self._made.values())
 
     def make(self, algorithm: str) -> None:
         """Make the communicator of an algorithm of `PINNED`. Collective; blocks; idempotent.
@@ -148,7 +143,7 @@ class Communicators:
         CommunicatorAborted
             If these communicators were ended meanwhile.
         """
-        if algorithm in self._made:
+        if algorithm in self.made:
             return
         # NCCL would connect ranks with different algorithms, and then hang or give wrong numbers.
         requested = [each.decode() for each in self._ranks.control.all_gather(algorithm.encode())]
@@ -169,7 +164,7 @@ class Communicators:
         with self._lock:
             ended = self._ended
             if not ended:
-                self._made[algorithm] = made
+                self.made[algorithm] = made
                 self._endings.append(ending)
         if ended:  # aborted by another thread meanwhile
             ending.begin(_abort, made)
@@ -182,7 +177,7 @@ class Communicators:
         with self._lock:  # `abort` frees what is looked at
             if self._ended or os.getpid() != self._process:
                 return
-            for communicator in self._made.values():
+            for communicator in self.made.values():
                 communicator.check_async_error()
 
     def _end(self, end: Callable[[Any], None]) -> bool:
@@ -192,7 +187,7 @@ class Communicators:
                 return False  # after a fork they are the parent's
             self._ended = True
             # Each in its own thread, so that one that hangs in NCCL does not delay the others.
-            for ending, communicator in zip(self._endings, self._made.values(), strict=True):
+            for ending, communicator in zip(self._endings, self.made.values(), strict=True):
                 ending.begin(end, communicator)
             return True
 
