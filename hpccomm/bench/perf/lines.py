@@ -55,7 +55,7 @@ class Line:
         issued = over_ranks(np.array([each.issued for each in measured]), config.average)
         layout = case.arrange(0, self.ranks)
         checked = config.validation > 0 and case.collective.moves
-        wrong = sum(each.mismatch.wrong for rank in measured for each in rank.wrong)
+        wrong = sum(each.wrong for rank in measured for each in rank.wrong)
         collective, backend, algorithm = self.block
         result = Row(
             collective,
@@ -89,8 +89,8 @@ class Line:
         )
         operations: dict[int | None, list[tuple[int, Mismatch]]] = {}
         for rank, each in enumerate(measured):
-            for result in each.wrong:
-                operations.setdefault(result.repetition, []).append((rank, result.mismatch))
+            for mismatch in each.wrong:
+                operations.setdefault(mismatch.repetition, []).append((rank, mismatch))
         sentences = []
         for repetition, mismatches in operations.items():
             rank, first = mismatches[0]

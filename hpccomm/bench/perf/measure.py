@@ -35,22 +35,6 @@ Places = tuple[Tile, Tile]
 
 
 @dataclass(frozen=True, slots=True)
-class WrongResult:
-    """A wrong result on one rank.
-
-    Attributes
-    ----------
-    repetition : int or None
-        The timed operation, from 0; None for one that was only checked.
-    mismatch : Mismatch
-        Where and what.
-    """
-
-    repetition: int | None
-    mismatch: Mismatch
-
-
-@dataclass(frozen=True, slots=True)
 class Measured:
     """What one rank measured.
 
@@ -60,14 +44,14 @@ class Measured:
         Of one operation: until it was done, and until its call returned.
     samples : ndarray of float64
         Seconds of one operation in each repetition; empty where they were not taken.
-    wrong : tuple of WrongResult
+    wrong : tuple of Mismatch
         Wrong results.
     """
 
     seconds: float
     issued: float
     samples: NDArray[np.float64]
-    wrong: tuple[WrongResult, ...]
+    wrong: tuple[Mismatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +209,7 @@ class CaseRunner:
         # In place, a rank that gets no result keeps its input.
         return [] if inputs is None else [_Check(x, inputs, turn)]
 
-    def _check_once(self, trial: _Trial, *, in_place: bool) -> list[WrongResult]:
+    def _check_once(self, trial: _Trial, *, in_place: bool) -> list[Mismatch]:
         """Run and verify one more operation, untimed."""
         places = ((0, 0), (0, 0) if in_place else (2, 0))
         if not in_place:
@@ -235,10 +219,10 @@ class CaseRunner:
         self._memory.settle()
         return self._compare(trial, checks)
 
-    def _compare(self, trial: _Trial, checks: Sequence[_Check]) -> list[WrongResult]:
+    def _compare(self, trial: _Trial, checks: Sequence[_Check]) -> list[Mismatch]:
         read = self._memory.read
         return [
-            WrongResult(check.repetition, mismatch)
+            replace(mismatch, repetition=check.repetition)
             for check in checks
             if (mismatch := verification.compare(check.array, trial.data, check.expected, read))
         ]

@@ -41,6 +41,11 @@ class Report:
     terminal : text stream or None
         For progress.
 
+    Attributes
+    ----------
+    wrong : int
+        Wrong elements so far.
+
     Raises
     ------
     ResultsError
@@ -60,7 +65,7 @@ class Report:
         self._out = out
         self._progress = Progress(terminal)
         self._err = err
-        self._wrong = 0
+        self.wrong = 0
         # Of all rows, only what is printed at an end that will come is kept.
         self._endless = options.config.run_cycles == 0
         self._rows: list[Row] = []
@@ -92,13 +97,13 @@ class Report:
             # The files are this object's from here on, and closed when it is left.
             self._opened = opened.pop_all()
         if self._json is not None:
-            self._print(f"# Writing JSON output to {self._json}\n")
+            self.show(f"# Writing JSON output to {self._json}\n")
 
     def begin(self, collective: str, backend: str, algorithm: str) -> None:
         """Print what stands before a table, and its heading."""
         self._block = []
-        self._print(table.run_header(self._info, collective, backend, algorithm))
-        self._print(table.heading(self._info.config))
+        self.show(table.run_header(self._info, collective, backend, algorithm))
+        self.show(table.heading(self._info.config))
 
     def add(self, halves: Sequence[tuple[Row, Samples]], wrong: Sequence[str]) -> None:
         """Add one line: the row out of place and the row in place, or only the first.
@@ -114,34 +119,31 @@ class Report:
             if self._writer is not None:
                 self._writer.append(row, samples)
             if self._csv is not None:
-                _put(self._csv, csv_text.line(self._run_name(), self._info, row))
-            self._wrong += table.summary([row])[0]
+                name = "" if self._writer is None else self._writer.name
+                _put(self._csv, csv_text.line(name, self._info, row))
+            self.wrong += table.summary([row])[0]
             if self._json is not None:
                 self._rows.append(row)
                 self._kept.append(samples if self._info.config.per_iter_timing else None)
             if not self._endless:
                 self._block.append(row)
         # On disk first, then shown.
-        self._print(table.line(self._info, *halves))
+        self.show(table.line(self._info, *halves))
         for sentence in wrong:
             _put(self._err, f"hpccomm: wrong result: {sentence}\n")
 
     def finish(self, collective: str) -> None:
         """Print what stands behind a table."""
-        self._print(table.footer(self._block, collective, table.bounding_link(self._info)))
+        self.show(table.footer(self._block, collective, table.bounding_link(self._info)))
 
     def show(self, text: str) -> None:
-        """Print a line that belongs to no table."""
-        self._print(text)
+        """Print text, in place of what is shown on the terminal."""
+        self._progress.clear()
+        _put(self._out, text)
 
     def progress(self, doing: str) -> None:
         """Say what is measured, on a terminal."""
         self._progress.show(doing)
-
-    @property
-    def wrong(self) -> int:
-        """Wrong elements so far."""
-        return self._wrong
 
     def __enter__(self) -> Self:
         return self
@@ -176,14 +178,7 @@ class Report:
         )
         written = _write_new(path, json.dumps(document, indent=1) + "\n")
         if written != path:  # another run has taken the name meanwhile
-            self._print(f"# JSON output is in {written}\n")
-
-    def _run_name(self) -> str:
-        return "" if self._writer is None else str(self._writer.name)
-
-    def _print(self, text: str) -> None:
-        self._progress.clear()
-        _put(self._out, text)
+            self.show(f"# JSON output is in {written}\n")
 
 
 class Progress:

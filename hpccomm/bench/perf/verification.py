@@ -85,12 +85,15 @@ class Mismatch:
         The first of them.
     expected, got : str
         Its value and, in hexadecimal, its bytes from the most significant to the least.
+    repetition : int or None
+        The timed operation that wrote it, from 0; None for one that was only checked.
     """
 
     wrong: int
     index: int
     expected: str
     got: str
+    repetition: int | None = None
 
 
 Put = Callable[[Array, int, Array], None]
