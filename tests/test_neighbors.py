@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpccomm.communicator.pairing import Exchanged, unpaired
+from hpccomm.communicator.pairing import unpaired
+from hpccomm.communicator.resolving import Lists
 from hpccomm.contracts.collectives import NOBODY, counterpart, ring
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import linear
@@ -104,16 +105,16 @@ def test_lists_that_are_not_symmetric_are_refused(peers: list[Peers]) -> None:
     with pytest.raises(UsageError, match="equally often"):
         prove("neighbor_all_to_all", "linear", 2, peers=peers)
     listed = [tuple(NOBODY if each is None else each for each in mine) for mine in peers]
-    everyone = [Exchanged(mine, [1] * len(mine), [1] * len(mine)) for mine in listed]
+    everyone = [Lists((1,) * len(mine), (1,) * len(mine), mine) for mine in listed]
     problem = unpaired(everyone, listed=True)
     assert problem is not None
     assert sorted(problem[1]) == [0, 1]
 
 
 def test_what_nobody_expects_is_told() -> None:
-    fits = [Exchanged((), (1, 2), (1, 3)), Exchanged((), (3, 4), (2, 4))]
+    fits = [Lists((1, 2), (1, 3)), Lists((3, 4), (2, 4))]
     assert unpaired(fits, listed=False) is None
-    wrong = [fits[0], fits[1]._replace(sent=(5, 4))]
+    wrong = [fits[0], fits[1]._replace(counts=(5, 4))]
     problem = unpaired(wrong, listed=False)
     assert problem is not None
     assert problem[0].startswith("rank 1 sends 5 elements to rank 0, which expects 3")

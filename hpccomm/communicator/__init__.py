@@ -1,7 +1,6 @@
 """`Communicator`: groups of documented methods over one core.
 
-- `communicator`, `collectives`, `reductions`, `uneven`, `messages`, `objects`, `memory`, `window_calls`,
-  `groups`: the methods. `face`: what these classes share.
+- `communicator`, `collectives`, `reductions`, `uneven`, `messages`, `objects`, `memory`, `groups`: the methods. `face`: what these classes share.
 - `counts`, `planning`, `windows`: calls that list counts; plans, explanations and batches; one-sided memory.
 - `core`: the state of one communicator; how a collective call is carried out. `recipes`: decides calls,
   and finds what was decided before. `intake`: what takes calls instead of their being issued.

@@ -6,13 +6,12 @@ from hpccomm.communicator import planning
 from hpccomm.communicator.collectives import Collectives
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.groups import Groups
-from hpccomm.communicator.memory import Allocation
+from hpccomm.communicator.memory import MemoryCalls
 from hpccomm.communicator.messages import Messages
 from hpccomm.communicator.objects import Objects
 from hpccomm.communicator.planning import Batch, Plan
 from hpccomm.communicator.reductions import Reductions
 from hpccomm.communicator.uneven import Uneven
-from hpccomm.communicator.window_calls import Windows
 from hpccomm.contracts.choice import Choice
 from hpccomm.dispatch.policy import Policy
 from hpccomm.runtime.hooks import AbortHook, Handle, Hook
@@ -20,7 +19,7 @@ from hpccomm.runtime.stats import Key, Tally
 from hpccomm.settings import check_bool, check_seconds
 
 
-class Communicator(Collectives, Reductions, Uneven, Messages, Objects, Allocation, Windows, Groups):
+class Communicator(Collectives, Reductions, Uneven, Messages, Objects, MemoryCalls, Groups):
     """A group of ranks that communicate. Made by `hpccomm.new_comm`.
 
     Only one thread at a time may call it; `abort` and `set_timeout` may be called from any thread. It is a

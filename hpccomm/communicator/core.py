@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hpccomm.backends.control import Control
 from hpccomm.communicator.intake import Intake
 from hpccomm.communicator.lanes import Call, DeviceLane, Lanes, RefusingLane
-from hpccomm.communicator.pairing import Exchanged, exchanged, unpaired
+from hpccomm.communicator.pairing import unpaired
 from hpccomm.communicator.recipes import Recipes
 from hpccomm.communicator.resolving import NO_LISTS, Lists
 from hpccomm.contracts.backend import Backend
@@ -196,9 +196,10 @@ class Core:
 
     def agree_on_pairs(self, what: str, call: Signature) -> None:
         """Raise on every rank unless what each rank sends is what its peer expects."""
+        mine = json.dumps(Lists(call.counts, call.recv_counts, call.peers)).encode()
         with self.calls.part_of(what):
-            payloads = self.control.all_gather(json.dumps(exchanged(call)).encode())
-        everyone = [Exchanged(*json.loads(each)) for each in payloads]
+            payloads = self.control.all_gather(mine)
+        everyone = [Lists(*json.loads(each)) for each in payloads]
         problem = unpaired(everyone, listed=call.description.peers)
         if problem is not None:
             raise RankMismatch(f"{what}: {problem[0]}", ranks=problem[1])

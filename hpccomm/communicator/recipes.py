@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from hpccomm.communicator.in_place import in_place as out_is_x_or_block
 from hpccomm.communicator.lanes import Lane, Lanes, Recipe
 from hpccomm.communicator.resolving import NO_LISTS, CallArguments, Lists, resolve
-from hpccomm.contracts.collectives import CALLS
+from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import UsageError
-from hpccomm.memory.views import View, check_dtype, overlap
+from hpccomm.memory.views import View, address, check_dtype, check_layout, overlap
+from hpccomm.schedules.algorithms.partition import offsets
 
 RECIPES = 1024
 """Decisions that are kept; a program that makes more different calls decides again."""
@@ -54,7 +54,7 @@ class Recipes:
             b is not None
             and a is not None
             and overlap(a, b)
-            and out_is_x_or_block(CALLS[name], name, a, b, self._rank, root, lists.counts)
+            and _in_place(CALLS[name], name, a, b, self._rank, root, lists.counts)
         )
         call = (
             name,
@@ -96,3 +96,53 @@ def _decided(
     if algorithm is not None and not isinstance(algorithm, str):
         raise UsageError(f"algorithm is {algorithm!r}; give a name, such as 'auto'")
     return lane.decide(arguments.name, resolved, algorithm, deterministic)
+
+
+def _in_place(
+    collective: Collective,
+    name: str,
+    x: View,
+    out: View,
+    rank: int,
+    root: object,
+    counts: tuple[int, ...],
+) -> bool:
+    """Return whether `out` is `x`, or one of them is the own block of the other.
+
+    Parameters
+    ----------
+    collective : Collective
+        The collective.
+    name : str
+        Name of the call, for messages.
+    x, out : View
+        Arrays that overlap.
+    rank : int
+        This rank.
+    root : object
+        The argument, which nobody has checked yet.
+    counts : tuple of int
+        Rows of each rank's block where the call lists them, else empty.
+
+    Raises
+    ------
+    UsageError
+        If they overlap in another way.
+    """
+    check_layout(x, "x", written=False)
+    check_layout(out, "out", written=True)
+    if collective.rooted and root != rank:
+        return False  # only one of them is used
+    if collective.in_place == "own block":
+        whole, block = (x, out) if collective.sends == "blocks" else (out, x)
+        before = block.nbytes * rank
+        if counts:
+            before = offsets(counts)[rank] * (whole.nbytes // max(sum(counts), 1))
+        if address(block) == address(whole) + before:
+            return True
+        fits = "give this rank's own block of the other, or an array that shares no memory"
+    else:
+        if address(x) == address(out) and x.nbytes == out.nbytes:
+            return True
+        fits = "give out=x, or an array that shares no memory with x"
+    raise UsageError(f"x and out of {name} overlap; {fits}")

@@ -161,29 +161,18 @@ class PendingCalls:
                 self._mark(call)
                 self._let_go()
 
-    def note_alone(
-        self,
-        stream: int,
-        holder: object,
-        keep: object,
-        begin: float,
-        timeout: float,
-        label: tuple[str, int],
-        sequence: int,
-    ) -> PendingCall:
-        """Remember a call as `note` does, with an event of its own. Returns it as pending."""
-        call = PendingCall(stream, holder, begin, begin + timeout, timeout, label, sequence, [keep])
+    def note_alone(self, call: PendingCall) -> None:
+        """Remember a call as `note` does, with an event of its own."""
         call.owner = owner = streams.owned_event()
         call.event = owner.ptr
-        call.captured = bool(self._is_capturing(stream))
+        call.captured = bool(self._is_capturing(call.stream))
         with self._lock:
             if call.captured:
-                streams.record(call.event, stream)
+                streams.record(call.event, call.stream)
                 self._graphs.append(call)
             else:
                 self._mark(call)
                 self._let_go()
-        return call
 
     def _mark(self, call: PendingCall) -> None:
         """Record the event of a call. Under the lock."""

@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe, pointers
+from hpccomm.communicator.lanes.call import Call, PointToPoint, pointers
 from hpccomm.communicator.lanes.device_batch import check_batch, check_own, grouped
 from hpccomm.communicator.lanes.ending import DeviceEnd
 from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
 from hpccomm.communicator.lanes.lane import SELF_CHECK, Diversion, Lane
-from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import (
     DeviceBackend,
@@ -33,7 +32,8 @@ from hpccomm.memory.cuda.memory import clear
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View, check_layout
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import Operation
+from hpccomm.runtime.operation import Label, Operation
+from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.watchdog import watch
 from hpccomm.runtime.work import Work
 
@@ -56,6 +56,7 @@ class DeviceLane(Lane):
     """
 
     memory = "device"
+    dispatch: DeviceDispatch
     reason = ""
     """Why it takes no arrays, as a `RefusingLane` has it."""
 
@@ -112,25 +113,13 @@ class DeviceLane(Lane):
                     "cupy.cuda.Device(comm.device).use(), or give new_comm another device"
                 )
 
-    def decide(
-        self, name: str, resolved: Resolved, algorithm: str | None, deterministic: bool
-    ) -> Recipe[DeviceRoute]:
-        """Decide how the calls of that name and meaning are carried out."""
-        route = self.dispatch.decide(resolved.call, algorithm, deterministic)
-        return self._recipe(name, resolved.call.nbytes, route, resolved)
-
-    def _recipe(
-        self, name: str, nbytes: int, route: DeviceRoute, resolved: Resolved | None = None
-    ) -> Recipe[DeviceRoute]:
-        label, ordered = (name, nbytes), resolved is not None
-        tally = self._calls.reports.stats.tally(*label)
-        issue: IssueOnStream
+    def _carrying(
+        self, label: Label, tally: Tally, route: DeviceRoute, ordered: bool
+    ) -> IssueOnStream:
         if route.launch is not None:
-            issue = self.issuer.issuing(label, tally, route.launch)
-        else:
-            assert route.start is not None
-            issue = self.issuer.issuing_by_host(label, route.start, ordered)
-        return Recipe(self, route, label, tally, issue, resolved, ordered)
+            return self.issuer.issuing(label, tally, route.launch)
+        assert route.start is not None
+        return self.issuer.issuing_by_host(label, route.start, ordered)
 
     def message(self, message: PointToPoint) -> Call:
         """Return a point-to-point call."""

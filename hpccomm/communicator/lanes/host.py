@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
 from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Diversion, Lane, wire_tag
-from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.backend import Backend, Buffer
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.transport import Steps
@@ -20,8 +19,9 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
-from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import Operation
+from hpccomm.runtime.engine import CallEngine, Issue
+from hpccomm.runtime.operation import Label, Operation
+from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.waiting import completed
 from hpccomm.runtime.work import Work
 
@@ -43,6 +43,7 @@ class HostLane(Lane):
     """
 
     memory = "host"
+    dispatch: HostDispatch
 
     def __init__(self, calls: CallEngine, dispatch: HostDispatch, backend: Backend) -> None:
         super().__init__(calls)
@@ -51,23 +52,10 @@ class HostLane(Lane):
         self._backend = backend
         self._messages: dict[object, Recipe[Route]] = {}
 
-    def decide(
-        self, name: str, resolved: Resolved, algorithm: str | None, deterministic: bool
-    ) -> Recipe[Route]:
-        """Decide how the calls of that name and meaning are carried out."""
-        route = self.dispatch.decide(resolved.call, algorithm, deterministic)
-        return self._recipe(name, resolved.call.nbytes, route, resolved)
-
-    def _recipe(
-        self, name: str, nbytes: int, route: Route, resolved: Resolved | None = None
-    ) -> Recipe[Route]:
-        calls, label, ordered = self._calls, (name, nbytes), resolved is not None
-        tally = calls.reports.stats.tally(*label)
+    def _carrying(self, label: Label, tally: Tally, route: Route, ordered: bool) -> Issue:
         if route.run is not None:
-            issue = calls.blocking(label, tally, route.run)
-        else:
-            issue = calls.polling(label, tally, route.start, ordered=ordered)
-        return Recipe(self, route, label, tally, issue, resolved, ordered)
+            return self._calls.blocking(label, tally, route.run)
+        return self._calls.polling(label, tally, route.start, ordered=ordered)
 
     def message(self, message: PointToPoint) -> Call:
         """Return a point-to-point call."""

@@ -160,10 +160,11 @@ class StreamIssuer:
                 streams.record(event, stream)
                 streams.order(event, own)
                 launch(send, recv, own)
-                sequence = self.calls.sequence
-                under_way = pending.note_alone(
-                    own, self._own, call.keep, perf_counter(), limit, label, sequence
+                begin, number = perf_counter(), self.calls.sequence
+                under_way = PendingCall(
+                    own, self._own, begin, begin + limit, limit, label, number, [call.keep]
                 )
+                pending.note_alone(under_way)
                 # A captured event belongs to the graph until the capture ends.
                 if not under_way.captured:
                     pending.give(event)

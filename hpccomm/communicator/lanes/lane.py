@@ -12,13 +12,16 @@ from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
 from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.device import DeviceDispatch
 from hpccomm.contracts.signature import Signature
+from hpccomm.dispatch import HostDispatch
 from hpccomm.dtypes import DType
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View, view
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import Operation, as_one
+from hpccomm.runtime.operation import Label, Operation, as_one
+from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.work import Work
 
 logger = logging.getLogger("hpccomm")
@@ -56,10 +59,13 @@ class Lane(ABC):
         The way that data takes, as in ``comm.backends``.
     memory : str
         The kind of memory, for messages.
+    dispatch : HostDispatch or DeviceDispatch
+        Decides how calls are carried out.
     """
 
     name: str
     memory: str
+    dispatch: HostDispatch | DeviceDispatch
 
     def __init__(self, calls: CallEngine) -> None:
         self._calls = calls
@@ -67,7 +73,6 @@ class Lane(ABC):
 
     # What a call is made of.
 
-    @abstractmethod
     def decide(
         self, name: str, resolved: Resolved, algorithm: str | None, deterministic: bool
     ) -> Recipe[Any]:
@@ -78,6 +83,22 @@ class Lane(ABC):
         UsageError
             If `algorithm` does not apply.
         """
+        route = self.dispatch.decide(resolved.call, algorithm, deterministic)
+        return self._recipe(name, resolved.call.nbytes, route, resolved)
+
+    def _recipe(
+        self, name: str, nbytes: int, route: Any, resolved: Resolved | None = None
+    ) -> Recipe[Any]:
+        label, ordered = (name, nbytes), resolved is not None
+        tally = self._calls.reports.stats.tally(*label)
+        issue = self._carrying(label, tally, route, ordered)
+        return Recipe(self, route, label, tally, issue, resolved, ordered)
+
+    @abstractmethod
+    def _carrying(
+        self, label: Label, tally: Tally, route: Any, ordered: bool
+    ) -> Callable[..., None]:
+        """Return what carries out the calls of a route."""
 
     def bind(
         self,
