@@ -60,16 +60,16 @@ def settings_that_differ(comm: Communicator) -> None:
     last = comm.rank == comm.size - 1
     with raises(ConfigurationError, "timeout", "50", "60"):
         another(comm, timeout=60.0 if last else 50.0)
-    with raises(ConfigurationError, "self_check", "True", "False"):
-        another(comm, options=CommOptions(self_check=last))
-    with raises(ConfigurationError, "segment", "64", "128"):
-        another(comm, options=CommOptions(segment=128 if last else 64))
-    with raises(ConfigurationError, "algorithm", "auto", "linear"):
-        another(comm, options=CommOptions(algorithm="linear" if last else "auto"))
-    with raises(ConfigurationError, "shared_memory", "staging", "off"):
-        another(comm, options=CommOptions(shared_memory="off" if last else "staging"))
-    with raises(ConfigurationError, "shared_memory_room", "4096", "8192"):
-        another(comm, options=CommOptions(shared_memory_room=8192 if last else 4096))
+    settings: dict[str, tuple[Any, Any]] = {
+        "self_check": (False, True),
+        "segment": (64, 128),
+        "algorithm": ("auto", "linear"),
+        "shared_memory": ("staging", "off"),
+        "shared_memory_room": (4096, 8192),
+    }
+    for name, values in settings.items():
+        with raises(ConfigurationError, name, *map(str, values)):
+            another(comm, options=CommOptions(**{name: values[last]}))
     comm.barrier()
 
 

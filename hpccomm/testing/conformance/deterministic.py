@@ -92,18 +92,18 @@ INPUTS: tuple[tuple[ReduceOp, np.dtype[Any], Inputs], ...] = (
 
 
 def asks(
-    collective: str, size: int, op: ReduceOp, dtype: np.dtype[Any], inputs: Inputs
+    collective: str, size: int, even: int, op: ReduceOp, dtype: np.dtype[Any], inputs: Inputs
 ) -> Iterator[Ask]:
-    """Give the calls of a collective in each of its forms."""
-    ask = Ask(collective, 4 * size + 3, dtype, op, results=(NEW,), inputs=inputs)
+    """Give the calls of a collective in each of its forms, of `even` elements a rank and three more."""
+    count = even * size + 3
+    ask = Ask(collective, count, dtype, op, results=(NEW,), inputs=inputs)
     if collective == "all_reduce":
         yield from (ask, replace(ask, results=(OUT,)))
     elif collective == "reduce":
         yield from (replace(ask, root=root) for root in {0, size // 2, size - 1})
     elif collective == "reduce_scatter":
         uneven = [(5, 1)[rank % 2] for rank in range(size - 1)]
-        last = 4 * size + 3 - sum(uneven)
-        yield from (replace(ask, count=4), replace(ask, count=(*uneven, last)))
+        yield from (replace(ask, count=n) for n in (even, (*uneven, count - sum(uneven))))
     elif op is not ReduceOp.AVG:  # a scan takes no average
         yield from (ask, replace(ask, exclusive=True))
 
@@ -115,7 +115,7 @@ def neither_algorithm_nor_segment_matters(comm: Communicator, segment: int, way:
     with cut(comm, segment, *shared) as small:
         # Where a piece is cut does not depend on what is in it.
         for inputs in INPUTS if segment == SEGMENTS[1] else INPUTS[:1]:
-            for ask in asks(collective, comm.size, *inputs):
+            for ask in asks(collective, comm.size, 4, *inputs):
                 attempt(small, algorithm, ask, deterministic=True)
 
 
@@ -128,7 +128,7 @@ def the_order_is_the_ranks(comm: Communicator, dtype: np.dtype[Any], op: ReduceO
         return make(size, (count,), dtype)
 
     for collective in CALLS:
-        for ask in asks(collective, comm.size, op, dtype, inputs):
+        for ask in asks(collective, comm.size, 66, op, dtype, inputs):
             carry_out(comm, ask, deterministic=True)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,8 +11,6 @@ from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hpccomm.communicator import Communicator
 
 GROUPS = Behaviours("groups")
@@ -92,29 +90,22 @@ def split_ranks(comm: Communicator) -> None:
 def split_misuse(comm: Communicator) -> None:
     """A rank whose arguments do not fit gets `UsageError`, the others `RankMismatch`; all go on."""
     everyone = list(range(comm.size))
-    wrong: tuple[tuple[Callable[[], object], tuple[str, ...], Callable[[], object]], ...] = (
-        (lambda: comm.split(1.5), ("color", "1.5"), lambda: comm.split(0)),  # type: ignore[arg-type]
-        (lambda: comm.split(0, "a"), ("key", "'a'"), lambda: comm.split(0)),  # type: ignore[arg-type]
-        (
-            lambda: comm.split_ranks([comm.size]),
-            ("ranks", str(comm.size)),
-            lambda: comm.split_ranks(everyone),
-        ),
-        (lambda: comm.split_ranks([0, 0]), ("ranks", "[0, 0]"), lambda: comm.split_ranks(everyone)),
-        (lambda: comm.split_ranks([]), ("ranks", "[]"), lambda: comm.split_ranks(everyone)),
-        (
-            lambda: comm.split_ranks(3),  # type: ignore[arg-type]
-            ("ranks", "3"),
-            lambda: comm.split_ranks(everyone),
-        ),
+    by_ranks, by_colour = (comm.split_ranks, everyone), (comm.split, 0)
+    wrong: tuple[tuple[tuple[Any, ...], str, str, tuple[Any, ...]], ...] = (
+        (by_colour, "color", "1.5", (1.5,)),
+        (by_colour, "key", "'a'", (0, "a")),
+        (by_ranks, "ranks", str(comm.size), ([comm.size],)),
+        (by_ranks, "ranks", "[0, 0]", ([0, 0],)),
+        (by_ranks, "ranks", "[]", ([],)),
+        (by_ranks, "ranks", "3", (3,)),
     )
-    for refused, words, fits in wrong:
+    for (call, fits), name, value, arguments in wrong:
         if comm.rank == comm.size - 1:
-            with raises(UsageError, *words):
-                refused()
+            with raises(UsageError, name, value):
+                call(*arguments)
         else:
             with raises(RankMismatch, "split", str(comm.size - 1)):
-                fits()
+                call(fits)
     assert comm.all_gather_object(comm.rank) == everyone, "afterwards"
 
 

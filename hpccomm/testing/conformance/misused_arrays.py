@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
+from hpccomm.testing.conformance import oracle
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.misuse import refused
+from hpccomm.testing.conformance.oracle import MEANINGS, Ask, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,29 +62,27 @@ def absent(size: int) -> int:  # noqa: ARG001
     return 0
 
 
-def _even(comm: Communicator) -> list[int]:
-    return [ROWS] * comm.size
+def form_of(collective: str, *, uneven: bool = False) -> Form:
+    """Return the form of a collective, on blocks of `ROWS` elements where it has blocks."""
+    meaning = MEANINGS[collective]
 
+    def call(comm: Communicator, x: Any, out: Any) -> object:
+        count = (ROWS,) * comm.size if uneven else ROWS
+        part = Part(Ask(collective, count, root=comm.rank), comm.rank, comm.size)
+        made: object = getattr(comm, part.ask.call)(x, out=out, **part.arguments())
+        return made
+
+    name = f"{collective}_v" if uneven else collective
+    x_blocks = each if meaning.rows in (oracle.all_blocks, oracle.sent) else one
+    out_blocks = each if meaning.result in (oracle.joined, oracle.exchanged) else one
+    return Form(name, call, x_blocks, out_blocks)
+
+
+COLLECTIVES = [name for name in MEANINGS if name not in ("broadcast", "neighbor_all_to_all")]
 
 FORMS = (
-    Form("all_reduce", lambda c, x, out: c.all_reduce(x, out=out), one, one),
-    Form("reduce", lambda c, x, out: c.reduce(x, c.rank, out=out), one, one),
-    Form("all_gather", lambda c, x, out: c.all_gather(x, out=out), one, each),
-    Form("reduce_scatter", lambda c, x, out: c.reduce_scatter(x, out=out), each, one),
-    Form("all_to_all", lambda c, x, out: c.all_to_all(x, out=out), each, each),
-    Form("gather", lambda c, x, out: c.gather(x, c.rank, out=out), one, each),
-    Form("scatter", lambda c, x, out: c.scatter(x, c.rank, out=out), each, one),
-    Form("scan", lambda c, x, out: c.scan(x, out=out), one, one),
-    Form("all_gather_v", lambda c, x, out: c.all_gather_v(x, _even(c), out=out), one, each),
-    Form("reduce_scatter_v", lambda c, x, out: c.reduce_scatter_v(x, _even(c), out=out), each, one),
-    Form(
-        "all_to_all_v",
-        lambda c, x, out: c.all_to_all_v(x, _even(c), _even(c), out=out),
-        each,
-        each,
-    ),
-    Form("gather_v", lambda c, x, out: c.gather_v(x, c.rank, _even(c), out=out), one, each),
-    Form("scatter_v", lambda c, x, out: c.scatter_v(x, c.rank, _even(c), out=out), each, one),
+    *map(form_of, COLLECTIVES),
+    *(form_of(name, uneven=True) for name in COLLECTIVES if MEANINGS[name].rows is not oracle.one),
 )
 """The calls that read x and write out."""
 

@@ -197,17 +197,15 @@ def a_wrong_number_of_objects(comm: Communicator) -> None:
 def misuse(comm: Communicator) -> None:
     """A root, rank or tag that does not fit raises `UsageError` before anything is sent."""
     size = comm.size
-    if comm.rank == 0:
-        with raises(UsageError, "root", str(size)):
-            comm.broadcast_object(1, size)
-        with raises(UsageError, "root", "-1"):
-            comm.gather_object(1, -1)
-        with raises(UsageError, "root", "'0'"):
-            comm.scatter_object([0] * size, "0")  # type: ignore[arg-type]
-        with raises(UsageError, "dst", str(size)):
-            comm.send_object(1, size)
-        with raises(UsageError, "src", str(size)):
-            comm.recv_object(size)
-        with raises(UsageError, "tag", "-1"):
-            comm.send_object(1, 0, -1)
+    wrong: tuple[tuple[str, object, Callable[..., object], tuple[Any, ...]], ...] = (
+        ("root", size, comm.broadcast_object, (1, size)),
+        ("root", -1, comm.gather_object, (1, -1)),
+        ("root", "0", comm.scatter_object, ([0] * size, "0")),
+        ("dst", size, comm.send_object, (1, size)),
+        ("src", size, comm.recv_object, (size,)),
+        ("tag", -1, comm.send_object, (1, 0, -1)),
+    )
+    for name, value, call, arguments in wrong if comm.rank == 0 else ():
+        with raises(UsageError, name, repr(value)):
+            call(*arguments)
     assert comm.all_gather_object(comm.rank) == list(range(size)), "afterwards"

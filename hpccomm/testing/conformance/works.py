@@ -71,7 +71,9 @@ def started(
         check = partial(equal, expected=arrays[left], what=call)
     else:
         count = (1,) * comm.size if call != collective else 1
-        ask = Ask(collective, count, np.dtype(dtype), results=(NEW,), rest=(length,))
+        exchanged = call in ("gather_v", "all_to_all_v")
+        rows: dict[str, Any] = {"rest": (length,), "exchanged": exchanged}
+        ask = Ask(collective, count, np.dtype(dtype), results=(NEW,), **rows)
         made = trial(comm, ask, frozen=False)
         made.fill(seed)
         work = getattr(comm, call)(**made.arguments, async_op=True)

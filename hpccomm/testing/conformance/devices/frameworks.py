@@ -95,16 +95,15 @@ def misused_protocols(comm: Communicator) -> None:
         broken = OnlyInterface(x)
         broken.lacks = "data"
         if comm.rank == comm.size - 1:
-            with raises(UsageError, "x", "contiguous"):
-                comm.all_reduce(OnlyInterface(x.T))
-            with raises(UsageError, "x", "contiguous"):
-                comm.all_reduce(OnlyInterface(x[:, 1]))
-            with raises(UsageError, "x", "mask"):
-                comm.all_reduce(masked)
-            with raises(UsageError, "x", "__cuda_array_interface__", "data"):
-                comm.all_reduce(broken)
-            with raises(UsageError, "x", "read-only"):
-                comm.all_reduce(frozen)
+            for wrong, *words in (
+                (OnlyInterface(x.T), "contiguous"),
+                (OnlyInterface(x[:, 1]), "contiguous"),
+                (masked, "mask"),
+                (broken, "__cuda_array_interface__", "data"),
+                (frozen, "read-only"),
+            ):
+                with raises(UsageError, "x", *words):
+                    comm.all_reduce(wrong)
         comm.all_reduce(frozen, out=module.empty_like(x))
         comm.barrier()
 
