@@ -87,7 +87,10 @@ tests_on() {
 # In one word: pytest would look for its settings beside a file that stands alone.
 common=(${all[0]+"${all[@]}"} --seconds="$notes/seconds")
 
-# What needs one core and starts nothing, beside the tests: they go first where both want to run.
+# Device arrays on a stand-in for CuPy, which other tests must not see.
+standin=$checkout/tests/standin
+
+# What needs one core, beside the tests, which often wait. They go before what only reads.
 (
     trap - EXIT
     trap 'end_running 143' TERM
@@ -99,6 +102,9 @@ common=(${all[0]+"${all[@]}"} --seconds="$notes/seconds")
     export HPCCOMM_VENV=$venv
     stage 300 "docs" nice bash jobs/docs.sh
     stage 300 "docs' examples" nice bash jobs/docs.sh --examples
+    tests_on 1 420 "tests with MPI, ranks: 1" tests/mpi
+    export PYTHONPATH=$standin
+    tests_on 1 200 "devices, ranks: 1" -q --part 1/16 tests/cuda/test_conformance.py
 ) >"$notes/aside" 2>&1 &
 aside=$!
 
@@ -106,15 +112,15 @@ tests 1500 "tests without MPI" tests --ignore=tests/mpi --ignore=tests/cluster -
 wait "$aside" || touch "$notes/failed"
 aside=
 cat "$notes/aside"
-for ranks in 1 2 3 4; do
+for ranks in 2 3 4; do
     tests_on "$ranks" 420 "tests with MPI, ranks: $ranks" tests/mpi
 done
-# Device arrays on a stand-in for CuPy, which other tests must not see. Each number of ranks takes
-# other cases of the conformance suite; all of them run with --all and no --part.
-export PYTHONPATH=$checkout/tests/standin
+# Each number of ranks takes other cases of the conformance suite; all of them run with --all and no
+# --part.
+export PYTHONPATH=$standin
+((workers += 1)) # where many tests wait for a deadline
 tests 300 "devices, without MPI" tests/cuda
 tests_on 2 200 "devices, ranks: 2" -q --part 0/8 tests/cuda
-tests_on 1 200 "devices, ranks: 1" -q --part 1/16 tests/cuda/test_conformance.py
 tests_on 4 200 "devices, ranks: 4" -q --part 2/32 tests/cuda/test_conformance.py
 unset PYTHONPATH
 stage 240 "tests on virtual hosts" "$python" -m pytest -rs "${common[@]}" tests/cluster
