@@ -67,14 +67,15 @@ def test_misuse(tmp_path: Path, misuse: list[str]) -> None:
     assert "gpu_acceptance.sh: error: " in done.stderr
 
 
-def test_a_sweep_on_the_stand_in(tmp_path: Path, environment: str) -> None:
+def test_a_sweep_and_what_has_a_limit_on_the_stand_in(tmp_path: Path, environment: str) -> None:
+    stages = "perf,overhead,bandwidth,overlap"
     done, verdicts = accept(
-        tmp_path, "--stand-in", "--ranks", "2", "--stages", "perf", HPCCOMM_VENV=environment
+        tmp_path, "--stand-in", "--ranks", "2,1", "--stages", stages, HPCCOMM_VENV=environment
     )
     assert done.returncode == 0, done.stdout + done.stderr
     text = "\n".join(verdicts)
     assert "INFO  2 ranks share 1 GPU(s) by NCCL_MULTI_RANK_GPU_ENABLE=1" in text
-    assert len(re.findall(r"PASS  perf .*: every result right", text)) == 5
+    assert len(re.findall(r"PASS  perf .*: every result right", text)) == 6
 
     summary = (tmp_path / "out/summary.md").read_text(encoding="utf-8")
     assert "Nothing here ran on a GPU." in summary
@@ -83,26 +84,18 @@ def test_a_sweep_on_the_stand_in(tmp_path: Path, environment: str) -> None:
         assert fact in summary
     assert (tmp_path / "out/log.txt").read_text(encoding="utf-8") == done.stdout
     runs = reader.read(tmp_path / "out/perf.h5")
-    assert len(runs) == 5
+    assert len(runs) == 6
     assert {run.status for run in runs} == {"completed"}
 
-
-def test_what_has_a_limit_is_judged(tmp_path: Path, environment: str) -> None:
-    stages = "overhead,bandwidth,overlap"
-    done, verdicts = accept(
-        tmp_path, "--stand-in", "--ranks", "1,2", "--stages", stages, HPCCOMM_VENV=environment
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
     # Times on a stand-in are none, so that no limit holds, but all must be there.
-    judged = "\n".join(verdicts)
     for name in ("comm.all_reduce(x)", "plan()"):
-        assert re.search(rf"INFO  {re.escape(name)} over CuPy's allReduce: -?[\d.]+ us", judged)
-    assert re.search(r"INFO  graph replay of comm.all_reduce", judged)
-    assert re.search(r"INFO  perf all_reduce .* of the bare loop's bandwidth", judged)
+        assert re.search(rf"INFO  {re.escape(name)} over CuPy's allReduce: -?[\d.]+ us", text)
+    assert re.search(r"INFO  graph replay of comm.all_reduce", text)
+    assert re.search(r"INFO  perf all_reduce .* of the bare loop's bandwidth", text)
     overlap = (
         r"INFO  together they take [\d.]+ x the longer \(ranks share|INFO  the two are too uneq"
     )
-    assert re.search(overlap, judged)
+    assert re.search(overlap, text)
 
 
 def test_ranks_share_a_device_as_the_version_lets_them(tmp_path: Path, environment: str) -> None:

@@ -1,7 +1,8 @@
 """MPI ranks do on device arrays what every backend must do, by each of the three ways.
 
-By default 2 and 4 ranks deal some cases among them, in which each behaviour is seen by each way and each
-value of each parameter once; one rank sees each behaviour by one way. ``--all`` takes all cases, or with ``--part`` more of them.
+By default 2 and 4 ranks deal some cases among them, in which each value of each parameter is seen once,
+and each behaviour by NCCL and by one of the ways of host arrays, or by all where devices alone have it.
+One rank sees each behaviour by one way. ``--all`` takes all cases, or with ``--part`` more of them.
 """
 
 from collections.abc import Hashable, Iterable
@@ -22,6 +23,14 @@ Run = tuple[str, conformance.Case]
 
 EVERY: list[Run] = [(way, case) for way in WAYS for case in conformance.device_cases(way)]
 
+SEEN: dict[str, set[str]] = {
+    way: {behaviour_of(case) for of, case in EVERY if of == way} for way in WAYS
+}
+"""The behaviours that each way has."""
+
+HOSTS = dict(zip(sorted(SEEN["mpi"] | SEEN["staged"]), cycle(("mpi", "staged")), strict=False))
+"""Which of the ways of host arrays sees a behaviour, if it has it."""
+
 DEAL = (2, 2, 4)
 """Numbers of ranks, in the order in which they are dealt the cases."""
 
@@ -29,7 +38,14 @@ DEAL = (2, 2, 4)
 def shows(run: Run) -> Iterable[Hashable]:
     """Return what one run suffices for."""
     way, case = run
-    return [(way, behaviour_of(case)), *values_of_case(case).items()]
+    behaviour = behaviour_of(case)
+    section = behaviour.rpartition(".")[0]
+    yield way, section
+    yield from values_of_case(case).items()
+    # The dispatch of host arrays is one for both of its ways.
+    turn = way if way == "nccl" or section.startswith("devices") else HOSTS[behaviour]
+    if way == turn or behaviour not in SEEN[turn]:
+        yield way, behaviour
 
 
 def dealt(size: int) -> list[Run]:
