@@ -13,7 +13,8 @@ from hpccomm.communicator import counts, recipes
 from hpccomm.communicator.lanes import host as host_lane
 from hpccomm.dispatch import algorithms as own
 from hpccomm.dispatch import host
-from hpccomm.dispatch.execution import Variants, reached, runner
+from hpccomm.dispatch.execution import reached, runner
+from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.memory import folding
 from hpccomm.memory.folding import Folder
 from hpccomm.runtime import hooks

@@ -19,8 +19,9 @@ from hpccomm.backends.loopback import seat
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.making import make
 from hpccomm.contracts.backend import Backend
-from hpccomm.dispatch import memory_way, policy, sharing
+from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import Machine, Tables, stored, text
+from hpccomm.dispatch.sharing import memory_way, sharing
 from hpccomm.errors import BackendUnavailable, ConfigurationError
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.watchdog import Station, beside, watch

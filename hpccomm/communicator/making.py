@@ -10,7 +10,7 @@ from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import DeviceLane, HostLane, Lanes, RefusingLane
 from hpccomm.communicator.opening import open_device_lane
 from hpccomm.contracts.backend import Backend
-from hpccomm.dispatch import HostDispatch
+from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import Tables
 from hpccomm.errors import CommunicationError
 from hpccomm.runtime.engine import CallEngine

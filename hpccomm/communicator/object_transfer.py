@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import CONTROL_TAG, Control
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps, Transport
-from hpccomm.dispatch import HostDispatch
+from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.runtime.waiting import completed

@@ -9,7 +9,10 @@ from hpccomm.communicator.lanes import DeviceLane, RefusingLane
 from hpccomm.communicator.lanes.lane import ARRAYS, wire_tag
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch
-from hpccomm.dispatch import HostDispatch, NcclDispatch, StagedDispatch, open_aware
+from hpccomm.dispatch.cuda_aware_probe import open_aware
+from hpccomm.dispatch.host import HostDispatch
+from hpccomm.dispatch.nccl import NcclDispatch
+from hpccomm.dispatch.staged import StagedDispatch
 from hpccomm.errors import BackendUnavailable
 from hpccomm.memory.cuda import library
 from hpccomm.runtime.engine import CallEngine

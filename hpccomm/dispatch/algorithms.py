@@ -13,7 +13,9 @@ from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.dispatch import policy
-from hpccomm.dispatch.execution import Program, Runner, Variants, compiled
+from hpccomm.dispatch.execution.program import Program, compiled
+from hpccomm.dispatch.execution.runner import Runner
+from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.dispatch.one_rank import by_messages, lengths_of, nbytes_of, segment_elements
 from hpccomm.dispatch.route import Route
 from hpccomm.dispatch.sharing import Sharing

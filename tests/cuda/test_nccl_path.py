@@ -9,7 +9,7 @@ import pytest
 from hpccomm import dtypes, settings
 from hpccomm.contracts.device import DeviceNative, Piece, Span
 from hpccomm.contracts.signature import Signature
-from hpccomm.dispatch import NcclDispatch
+from hpccomm.dispatch.nccl import NcclDispatch
 from hpccomm.errors import UsageError
 from hpccomm.reductions import PremulSum, ReduceOp
 from hpccomm.topology import Topology

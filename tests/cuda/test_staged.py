@@ -8,8 +8,9 @@ import pytest
 
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
-from hpccomm.dispatch import StagedDispatch, staged
+from hpccomm.dispatch import staged
 from hpccomm.dispatch.parts import ROW_BYTES, parts
+from hpccomm.dispatch.staged import StagedDispatch
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.cuda import pinned
 from hpccomm.memory.cuda.pinned import Pool, copied

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.device import DeviceRoute
-from hpccomm.dispatch import Route
+from hpccomm.dispatch.route import Route
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View
 from hpccomm.runtime.operation import Label

@@ -13,8 +13,9 @@ from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Diversion, Lane,
 from hpccomm.contracts.backend import Backend, Buffer
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.transport import Steps
-from hpccomm.dispatch import HostDispatch, Route
+from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import AUTO, NATIVE
+from hpccomm.dispatch.route import Route
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.streams import Queue
