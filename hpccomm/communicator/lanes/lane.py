@@ -14,7 +14,7 @@ from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceDispatch
 from hpccomm.contracts.signature import Signature
-from hpccomm.dispatch import HostDispatch
+from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dtypes import DType
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View, view
