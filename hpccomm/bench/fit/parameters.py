@@ -1,14 +1,15 @@
-"""The parameters of a network from measured times, by linear least squares on the prices' terms.
+"""Fits the parameters of a network to measured times, by linear least squares.
 
-A price is linear in the parameters along its critical path: so many messages, each a latency, so many
-bytes, each a port's time. Which path is critical depends on the parameters. So the two are found in
-turn until they change no more: the paths are walked with the parameters of the last round
-(`hpccomm.schedules.cost.rounds`), and the parameters are fitted to them. Where this leads depends on
-where it begins: from several starts it goes by the paths that all of them have seen, and then from the
-best result on by its own. Each row counts by its relative error: times differ by many powers of ten. No
-parameter is negative: C. L. Lawson, R. J. Hanson, "Solving least squares problems", 1974, chapter 23.
+A price is linear in the parameters along its critical path: each message costs a latency, and each byte
+costs the time of a port. Which path is critical depends on the parameters. The fit therefore alternates
+until nothing changes: it walks the critical paths with the parameters of the last round
+(`hpccomm.schedules.cost.rounds`), and fits the parameters to these paths. The result depends on the
+starting point. The fit first runs from several starting points, with the paths that any of them has seen;
+then it continues from the best result with that result's own paths. The error of a row is relative,
+because times differ by many powers of ten. No parameter is negative: C. L. Lawson, R. J. Hanson, "Solving
+least squares problems", 1974, chapter 23.
 
-What a port takes for each message (`gap`) and what ports share stay as they are described.
+The time of a port for each message (`gap`), and what ports share, are not fitted.
 """
 
 import math
@@ -28,23 +29,24 @@ from hpccomm.schedules.schedule import Tuning
 Floats = NDArray[np.float64]
 
 Paths = Callable[[Network], Floats]
-"""Gives the critical path of each measurement on a network: float64 (measurements, 1 + parameters), how
-many there are of each of `PARAMETERS`, and the seconds of what is not fitted."""
+"""Returns the critical path of each measurement on a network, as float64 (measurements, 1 + parameters):
+the multiple of each of `PARAMETERS`, and last the seconds that are not fitted."""
 
 ROUNDS = 30
-"""After so many rounds the parameters of the best one are taken."""
+"""After this many rounds, the fit takes the parameters of the best round."""
 
 APART = 0.03
-"""Of its length, how much of a parameter's column the others must leave over for it to be told."""
+"""A parameter can be fitted only if the part of its column that the other columns do not explain is longer
+than this fraction of the column."""
 
 SPEEDS = ("inner bandwidth", "across bandwidth", "reduce", "copy")
 """Parameters that are bytes a second; the others are seconds."""
 
 OVERHEAD = "overhead"
-"""What every call takes, whatever its path."""
+"""The time of every call, independent of its path."""
 
 NAMES = (*PARAMETERS[:-1], OVERHEAD, PARAMETERS[-1])
-"""What is fitted; of parameters that cannot be told apart the first is."""
+"""The parameters, in order of priority: if two cannot be distinguished, only the first is fitted."""
 
 _MESSAGES = tuple(name for name in NAMES if name.endswith(("latency", "bandwidth")))
 
@@ -60,7 +62,7 @@ class Measurement:
     algorithm : str
         The name of an own algorithm.
     tuning : Tuning
-        What it was told.
+        Segments, channels and nodes of the call.
     seconds : float
         How long it took.
     """
@@ -73,7 +75,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What became of one parameter.
+    """The result for one parameter.
 
     Attributes
     ----------
@@ -118,9 +120,9 @@ def fit(network: Network, measurements: Sequence[Measurement]) -> Fit:
     Parameters
     ----------
     network : Network
-        The ranks, and the values of parameters that the measurements do not tell.
+        The ranks, and the values of parameters that the measurements do not determine.
     measurements : sequence of Measurement
-        On all of its ranks.
+        Each of them on all ranks of the network.
 
     Raises
     ------
@@ -155,7 +157,7 @@ def fit(network: Network, measurements: Sequence[Measurement]) -> Fit:
 
 
 def _starts(network: Network) -> Iterator[Network]:
-    """Yield networks of which one is near enough: which paths are the longest depends on ratios."""
+    """Yield starting points. One of them is close enough, as critical paths depend only on ratios."""
     yield network
     for bandwidth in (1e9, 1e10, 1e11, 1e12):
         inner, across = network.inner, network.across
@@ -179,7 +181,10 @@ def _walked(network: Network, measurements: Sequence[Measurement]) -> Floats:
 
 
 def _longest(seen: Floats) -> Paths:
-    """Return what gives the longest of the paths that were seen, (starts, measurements, 1 + parameters)."""
+    """Return a function that chooses the longest path of each measurement.
+
+    The paths in `seen` have the shape (starts, measurements, 1 + parameters).
+    """
 
     def longest(network: Network) -> Floats:
         each = seen @ np.append(_values(network, list(PARAMETERS)), 1.0)
@@ -196,9 +201,9 @@ def _descend(
     names: list[str],
     paths: Paths,
 ) -> tuple[float, Network, list[str]]:
-    """Return the least error that is found from `start`, its network and what it was fitted by.
+    """Return the least error that the fit reaches from `start`, its network and its fitted parameters.
 
-    `start` is a network, and what it was fitted by if it was.
+    `start` is a network and the names of its fitted parameters, or None if it was not fitted.
     """
     found, told = start
     nearest, best = (found, told or []), math.inf
@@ -215,13 +220,13 @@ def _descend(
 
 
 def _names(network: Network) -> list[str]:
-    """Return the parameters that a network has, those first that are fitted first."""
+    """Return the parameters that a network has, in order of priority."""
     levels = {"inner": network.inner, "across": network.across}
     return [name for name in NAMES if levels.get(name.split()[0], network) is not None]
 
 
 def _columns(paths: Floats, seconds: Floats, names: list[str]) -> tuple[Floats, Floats]:
-    """Return what each parameter is multiplied by, and what should come out, by measured time."""
+    """Return the multiples of the parameters and the times to reach, both divided by the measured times."""
     columns = np.ones((len(paths), len(names)))
     for at, name in enumerate(names):
         if name != OVERHEAD:
@@ -230,7 +235,7 @@ def _columns(paths: Floats, seconds: Floats, names: list[str]) -> tuple[Floats, 
 
 
 def _told_apart(columns: Floats, names: list[str]) -> list[str]:
-    """Return the parameters that can be told from those before them."""
+    """Return the parameters that can be distinguished from those before them."""
     told: list[str] = []
     basis = np.empty((len(columns), 0))
     for at, name in enumerate(names):
@@ -250,10 +255,11 @@ def _told_apart(columns: Floats, names: list[str]) -> list[str]:
 def _fitted(
     columns: Floats, weighted: Floats, names: list[str], network: Network
 ) -> tuple[Floats, list[str]]:
-    """Return the parameters with the least squares, and those that are told.
+    """Return the parameters of the least-squares solution, and the names of those that are fitted.
 
-    What happens on a rank may take no time that a message needs to have any: such a fit tells only
-    that the two cannot be told apart. What does not take it, or leaves none when left out, is kept.
+    Work on a rank must not take the time that a message needs, so that the message costs nothing: such a
+    fit only shows that the two cannot be distinguished. A parameter of a rank is fitted only if it does
+    not increase the number of message parameters that become zero.
     """
 
     def lost(told: list[str]) -> int:
@@ -276,7 +282,7 @@ def _fitted(
 def _solve(
     columns: Floats, weighted: Floats, names: list[str], told: list[str], network: Network
 ) -> Floats:
-    """Return the parameters with the least squares; those that are not told stay as they are."""
+    """Return the least-squares solution; parameters that are not fitted keep their values."""
     fitted = _values(network, names)
     free = np.array([name in told for name in names])
     wanted = weighted - columns[:, ~free] @ fitted[~free]
@@ -302,7 +308,7 @@ def _non_negative(matrix: Floats, wanted: Floats) -> Floats:
             negative = passive & (trial <= 0)
             if not negative.any():
                 break
-            # As far as none becomes negative; whoever is at zero then stays there for now.
+            # Go as far as none becomes negative. Those that reach zero stay there for now.
             steps = solution[negative] / (solution[negative] - trial[negative])
             solution = solution + steps.min() * (trial - solution)
             passive &= solution > 1e-15
@@ -348,7 +354,7 @@ def _errors(
 ) -> dict[str, float]:
     """Return the standard error of each fitted parameter, in seconds.
 
-    One that was fitted to no time may have left the critical paths: it has none.
+    A parameter that was fitted to zero may no longer be on any critical path; it then has no error.
     """
     told = [name for name in told if columns[:, names.index(name)].any()]
     free = columns[:, [names.index(name) for name in told]]

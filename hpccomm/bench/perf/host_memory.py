@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hpccomm.bench.perf import facts, memory_use, timing
+from hpccomm.bench.perf import facts, memory_use, timing, verification
 from hpccomm.bench.perf.memory_kind import HOST, ON_HOST, Array, DeviceDescription
 from hpccomm.bench.perf.timing import Call, Timed
 from hpccomm.dtypes import DType
@@ -102,14 +101,8 @@ class HostMemory:
         """Copy an array, as a part of what is timed."""
         np.copyto(out, x)
 
-    def put(self, array: Array, at: int, block: NDArray[Any]) -> None:
-        """Write a block of NumPy into an array, from index `at` on."""
-        array[at : at + block.size] = block
-
-    def read(self, array: Array, at: int, count: int) -> NDArray[Any]:
-        """Return `count` elements of an array from index `at` on, as an array of NumPy."""
-        part: NDArray[Any] = array[at : at + count]
-        return part
+    put = staticmethod(verification.put_block)
+    read = staticmethod(verification.read_block)
 
     def settle(self) -> None:
         """Block until what was called is done.

@@ -103,16 +103,20 @@ Read = Callable[[Array, int, int], Array]
 """``read(array, at, count)`` returns elements of an array as an array of NumPy."""
 
 
-def _put(array: Array, at: int, block: Array) -> None:
+def put_block(array: Array, at: int, block: Array) -> None:
+    """Write a block of NumPy into an array of NumPy, from index `at` on."""
     array[at : at + block.size] = block
 
 
-def _read(array: Array, at: int, count: int) -> Array:
+def read_block(array: Array, at: int, count: int) -> Array:
+    """Return `count` elements of an array of NumPy from index `at` on."""
     part: Array = array[at : at + count]
     return part
 
 
-def fill(array: Array, data: CheckedData, segments: Sequence[RankSlice], put: Put = _put) -> None:
+def fill(
+    array: Array, data: CheckedData, segments: Sequence[RankSlice], put: Put = put_block
+) -> None:
     """Write `segments` of the data into `array`, one behind the other.
 
     Parameters
@@ -130,7 +134,9 @@ def fill(array: Array, data: CheckedData, segments: Sequence[RankSlice], put: Pu
         put(array, at, block)
 
 
-def poison(array: Array, data: CheckedData, segments: Sequence[RankSlice], put: Put = _put) -> None:
+def poison(
+    array: Array, data: CheckedData, segments: Sequence[RankSlice], put: Put = put_block
+) -> None:
     """Write into `array` what differs from `segments` in every byte (for bool: in every element)."""
     for at, block in blocks(data, segments):
         if block.dtype == dtypes.BOOL:
@@ -140,7 +146,7 @@ def poison(array: Array, data: CheckedData, segments: Sequence[RankSlice], put: 
 
 
 def compare(
-    array: Array, data: CheckedData, segments: Sequence[RankSlice], read: Read = _read
+    array: Array, data: CheckedData, segments: Sequence[RankSlice], read: Read = read_block
 ) -> Mismatch | None:
     """Compare `array` with what `fill` would write. None if nothing differs."""
     wrong = 0
