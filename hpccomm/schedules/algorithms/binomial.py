@@ -24,7 +24,7 @@ import numpy as np
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Blocks, Listed
-from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, in_pieces
+from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -279,9 +279,9 @@ def barrier_rounds(group: Group) -> Rounds:
     yield from (Round(each.sends, each.receives) for each in reversed(up))
 
 
-all_reduce = in_pieces(ALL_REDUCE)
-broadcast = in_pieces(BROADCAST)
-reduce = in_pieces(REDUCE)
+all_reduce = ALL_REDUCE.in_pieces
+broadcast = BROADCAST.in_pieces
+reduce = REDUCE.in_pieces
 
 
 def gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:

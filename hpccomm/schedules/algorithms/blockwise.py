@@ -74,18 +74,13 @@ class Lap:
         return TableBlocks(self.start.T, self.count.T, node, self.largest)
 
 
-def number_of_laps(levels: Levels) -> int:
-    """Return how many laps there are."""
-    return -(-levels.largest // levels.owners)
-
-
 def laps_of(levels: Levels, blocks: Blocks) -> list[Lap]:
     """Return the laps that hold the blocks of all ranks, where they lie."""
     place, owners = levels.place, levels.owners
     nodes = np.arange(levels.num_nodes, dtype=np.int64)
     at = np.arange(levels.largest, dtype=np.int64)[:, None]
     every = []
-    for number in range(number_of_laps(levels)):
+    for number in range(levels.num_laps):
         local = number * owners + at
         there = (at < owners) & (local < place.sizes)
         rank = place.rank(nodes, np.where(there, local, 0))
@@ -143,7 +138,7 @@ def folded_across(levels: Levels, lying: list[Lap], source: str, work: int) -> R
 
 def across_scratch(levels: Levels, largest: int) -> int:
     """Return the elements that `folded_across` needs for blocks of at most `largest` elements."""
-    across, every, nodes = levels.across, number_of_laps(levels), levels.num_nodes
+    across, every, nodes = levels.across, levels.num_laps, levels.num_nodes
     if across.scattering is not None:
         return every * across.scattering.scratch(nodes, largest)
     return every * nodes * across.reduce.scratch(nodes, largest, levels.segment)

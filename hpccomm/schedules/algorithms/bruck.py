@@ -20,7 +20,7 @@ import numpy as np
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Blocks
-from hpccomm.schedules.algorithms.phases import all_gather_in_pieces, uncut
+from hpccomm.schedules.algorithms.phases import all_gather_in_pieces
 from hpccomm.schedules.algorithms.power_of_two import span
 from hpccomm.schedules.schedule import (
     RECV,
@@ -72,7 +72,7 @@ def _around(
     )
 
 
-all_gather = all_gather_in_pieces(all_gather_rounds, uncut)
+all_gather = all_gather_in_pieces(all_gather_rounds, cut=False)
 """Gather twice as many blocks in each round. The blocks lie one after the other."""
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed
-from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, in_pieces
+from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
 from hpccomm.schedules.algorithms.power_of_two import ActiveRanks, Spans, span
 from hpccomm.schedules.algorithms.recursive_doubling import spread_rounds
 from hpccomm.schedules.schedule import (
@@ -169,20 +169,20 @@ def _reduce_scratch(size: int, count: int, segment: int) -> int:
     return count + _half(size, count, segment)
 
 
-ALL_REDUCE = Phase(_all_reduce_rounds, _half)
-"""Halve until each has folded a block, then double until all have all."""
-
-REDUCE = Phase(_reduce_rounds, _reduce_scratch)
-"""Halve until each has folded a block, then collect the blocks along a binomial tree."""
-
-
 def _two(_size: int) -> int:
     """A half of a piece, the longest message, is a segment."""
     return 2
 
 
-all_reduce = in_pieces(ALL_REDUCE, _two)
-reduce = in_pieces(REDUCE, _two)
+ALL_REDUCE = Phase(_all_reduce_rounds, _half, segments=_two)
+"""Halve until each has folded a block, then double until all have all."""
+
+REDUCE = Phase(_reduce_rounds, _reduce_scratch, segments=_two)
+"""Halve until each has folded a block, then collect the blocks along a binomial tree."""
+
+
+all_reduce = ALL_REDUCE.in_pieces
+reduce = REDUCE.in_pieces
 
 
 def reduce_scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:

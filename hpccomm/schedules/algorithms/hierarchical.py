@@ -47,7 +47,6 @@ from hpccomm.schedules.algorithms.blockwise import (
     folded_across,
     gathered_across,
     laps_of,
-    number_of_laps,
 )
 from hpccomm.schedules.algorithms.channels import in_channels
 from hpccomm.schedules.algorithms.dissemination import barrier_rounds
@@ -219,7 +218,7 @@ def _reduce_scatter(within: Within, call: Signature, tuning: Tuning) -> Schedule
     levels, whole, total = within.levels, Listed(call.counts), sum(call.counts)
     pieces = levels.clipped(whole)
     largest = pieces[0].largest
-    every = number_of_laps(levels) * levels.num_nodes
+    every = levels.num_laps * levels.num_nodes
     room, partials = (0, every * largest) if within.packed else (total, 0)
 
     def run(piece: Blocks, slot: int) -> Rounds:

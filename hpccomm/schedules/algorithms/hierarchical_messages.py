@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 
-from hpccomm.schedules.algorithms.blockwise import Lap, number_of_laps
+from hpccomm.schedules.algorithms.blockwise import Lap
 from hpccomm.schedules.algorithms.channels import side_by_side
 from hpccomm.schedules.algorithms.levels import Levels
 from hpccomm.schedules.algorithms.linear import gather_rounds, with_others
@@ -182,7 +182,7 @@ class ByMessages:
         levels = self.levels
         if levels.scattering is None:
             return self.fold_scratch(total)
-        every = number_of_laps(levels) * levels.num_nodes
+        every = levels.num_laps * levels.num_nodes
         return every * levels.scattering.scratch(levels.largest, largest)
 
     def distribute(self, lying: list[Lap], blocks: Blocks, whole: Blocks) -> Rounds:

@@ -142,6 +142,8 @@ class Levels:
         Ranks of the largest node.
     owners : int
         How many ranks of each node, the first ones, have a part: as many as the smallest node has.
+    num_laps : int
+        How many blocks an owner has at most, if the owners share the blocks of their node's ranks.
     scattering : Scattering or None
         How the ranks of a node share the array out; None where one of them has all of it.
     slices : Group
@@ -160,6 +162,7 @@ class Levels:
         self.node_sizes: tuple[int, ...] = tuple(np.unique(self.place.sizes).tolist())
         self.largest = self.node_sizes[-1]
         self.owners = 1 if inner.scattering is None else self.node_sizes[0]
+        self.num_laps = -(-self.largest // self.owners)
         self.scattering = inner.scattering if self.owners > 1 else None
         self.slices = self._across(self.owners)
         self.which = self.slices.meetings()[1]

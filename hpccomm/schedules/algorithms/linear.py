@@ -21,7 +21,7 @@ import numpy as np
 from hpccomm.contracts.collectives import NOBODY
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Blocks, Listed, offsets
-from hpccomm.schedules.algorithms.phases import all_gather_in_pieces, uncut
+from hpccomm.schedules.algorithms.phases import all_gather_in_pieces
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -119,7 +119,7 @@ def all_reduce(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     return Schedule((channel,), 0 if n == 1 else n * count)
 
 
-all_gather = all_gather_in_pieces(all_gather_rounds, uncut)
+all_gather = all_gather_in_pieces(all_gather_rounds, cut=False)
 """Everyone sends its block to everyone."""
 
 

@@ -20,13 +20,7 @@ Scratch holds n contributions to one segment, not n arrays.
 
 from hpccomm.schedules.algorithms import ring
 from hpccomm.schedules.algorithms.partition import Blocks
-from hpccomm.schedules.algorithms.phases import (
-    AllGather,
-    Gather,
-    Scattering,
-    in_pieces,
-    one_a_rank,
-)
+from hpccomm.schedules.algorithms.phases import AllGather, Gather, Scattering
 from hpccomm.schedules.schedule import (
     SCRATCH,
     SEND,
@@ -79,12 +73,12 @@ def _scattering(all_gather_rounds: AllGather) -> Scattering:
 
 def all_reduce(all_gather_rounds: AllGather) -> Build:
     """Return the all-reduce in rank order whose folded blocks `all_gather_rounds` distributes."""
-    return in_pieces(_scattering(all_gather_rounds).all_reduce(), one_a_rank)
+    return _scattering(all_gather_rounds).all_reduce().in_pieces
 
 
 def reduce(gather_rounds: Gather) -> Build:
     """Return the reduce in rank order whose blocks `gather_rounds` collects."""
-    return in_pieces(_scattering(ring.all_gather_rounds).reduce(gather_rounds), one_a_rank)
+    return _scattering(ring.all_gather_rounds).reduce(gather_rounds).in_pieces
 
 
 reduce_scatter = _scattering(ring.all_gather_rounds).reduce_scatter_in_pieces()

@@ -22,23 +22,17 @@ from dataclasses import replace
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms import shm
 from hpccomm.schedules.algorithms.channels import in_channels
 from hpccomm.schedules.algorithms.linear import gather_rounds
 from hpccomm.schedules.algorithms.partition import Blocks, Clipped, Even, Listed
-from hpccomm.schedules.algorithms.phases import (
-    Scattering,
-    all_gather_in_pieces,
-    in_pieces,
-    one_a_rank,
-)
+from hpccomm.schedules.algorithms.phases import Scattering, all_gather_in_pieces
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
     SEND,
     Column,
-    Copies,
     Group,
-    Mask,
     Place,
     Round,
     Rounds,
@@ -100,8 +94,8 @@ ALL_REDUCE = SCATTERING.all_reduce()
 REDUCE = SCATTERING.reduce(gather_rounds)
 """Reduce-scatter, then collect the blocks at the root."""
 
-all_reduce = in_pieces(ALL_REDUCE, one_a_rank)
-reduce = in_pieces(REDUCE, one_a_rank)
+all_reduce = ALL_REDUCE.in_pieces
+reduce = REDUCE.in_pieces
 reduce_scatter = SCATTERING.reduce_scatter_in_pieces()
 all_gather = all_gather_in_pieces(all_gather_rounds)
 
@@ -160,7 +154,12 @@ def all_to_all(
             if through:
                 local.append(copies(rank, landing, Place(RECV, target), count, far))
             if far is not None:
-                local += _moved(rank, peer, out, aside if through else None, ~far)
+                # One half of both blocks: the peer moves the other half.
+                theirs, whole = out.at(peer)
+                first, part = Even(0, whole, 2).at((rank > peer).astype(np.int64))
+                waits = aside if through else None
+                mine = out.at(rank)[0] + first
+                local += shm.exchanged(rank, peer, mine, theirs + first, part, waits, ~far)
         yield Round(tuple(receives), tuple(sends), tuple(local))
 
     # Uneven: in one channel, since what must be saved must be so before anything comes in.
@@ -168,24 +167,3 @@ def all_to_all(
     scratch = 2 * segment if through else sum(call.counts) if saved else 0
     schedule = in_channels(range(-(-largest // segment) * steps), run, under_way, scratch)
     return replace(schedule, segment=segment if segment < largest else None)
-
-
-def _moved(
-    rank: Column, peer: Column, blocks: Blocks, aside: Place | None, near: Mask
-) -> tuple[Copies, ...]:
-    """Move one half of the blocks that `rank` and `peer` exchange; the peer moves the other half.
-
-    A rank that is in place receives where it sends from, so what it sends waits `aside`. Any other
-    rank reads before it writes, since the peer may be in place.
-    """
-    theirs, whole = blocks.at(peer)
-    mine, _ = blocks.at(rank)
-    first, count = Even(0, whole, 2).at((rank > peer).astype(np.int64))
-    out = Place(SEND, theirs + first)
-    come = Place(SEND, mine + first, peer)
-    read = copies(rank, come, Place(RECV, theirs + first), count, near)
-    target = Place(RECV, mine + first, peer)
-    if aside is None:
-        return read, copies(rank, out, target, count, near)
-    wait = copies(rank, out, aside, count, near)
-    return wait, read, copies(rank, aside, target, count, near)

@@ -86,11 +86,15 @@ class Phase:
         How much scratch they take.
     copies_alone : bool
         Whether a rank that is alone copies.
+    segments : callable
+        ``segments(size)``: segments of a piece among `size` ranks, where the array is cut; by default
+        one.
     """
 
     rounds: Callable[[PhasePiece], Rounds]
     needs: Scratch = lambda _size, _count, _segment: 0
     copies_alone: bool = True
+    segments: Callable[[int], int] = lambda _size: 1
 
     def __call__(self, piece: PhasePiece) -> Rounds:
         """Return the rounds for a piece."""
@@ -105,41 +109,25 @@ class Phase:
         """Return the elements of scratch that the rounds take, as `Scratch` says."""
         return self.needs(size, count, segment) if size > 1 else 0
 
+    def on(
+        self, pieces: Sequence[Range], group: Group, call: Signature, tuning: Tuning
+    ) -> Schedule:
+        """Return the schedule that runs on each of `pieces`, of which the first is the largest."""
+        segment = tuning.segment
 
-def scheduled(
-    phase: Phase, pieces: Sequence[Range], group: Group, call: Signature, tuning: Tuning
-) -> Schedule:
-    """Return the schedule that runs `phase` on each of `pieces`, of which the first is the largest."""
+        def run(piece: Range, slot: int) -> Rounds:
+            return self(PhasePiece(group, piece.start, piece.count, slot, segment, call.root))
 
-    def run(piece: Range, slot: int) -> Rounds:
-        return phase(
-            PhasePiece(group, piece.start, piece.count, slot, tuning.segment, root=call.root)
-        )
+        scratch = self.scratch(group.size, pieces[0].count, segment)
+        return in_channels(pieces, run, tuning, scratch)
 
-    scratch = phase.scratch(group.size, pieces[0].count, tuning.segment)
-    return in_channels(pieces, run, tuning, scratch)
-
-
-def in_pieces(phase: Phase, segments: Callable[[int], int] = lambda _size: 1) -> Build:
-    """Return the build that cuts the array into pieces and runs `phase` on each of them.
-
-    Parameters
-    ----------
-    phase : Phase
-        What runs on each piece.
-    segments : callable, optional
-        ``segments(size)``: segments of a piece among `size` ranks; by default one.
-    """
-
-    def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        pieces = ranges(call.counts[0], tuning.segment * segments(group.size))
-        return scheduled(phase, pieces, group, call, tuning)
-
-    return build
+    def in_pieces(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        """Return the schedule that cuts the array into pieces and runs on each of them."""
+        pieces = ranges(call.counts[0], tuning.segment * self.segments(group.size))
+        return self.on(pieces, group, call, tuning)
 
 
-def one_a_rank(size: int) -> int:
-    """Return the segments of a piece if each rank has one of them."""
+def _one_a_rank(size: int) -> int:
     return size
 
 
@@ -194,9 +182,10 @@ class Scattering:
             )
             yield from self.all_gather(group, blocks)
 
-        return Phase(
-            rounds, lambda size, count, _: self.scratch(size, Even(0, count, size).largest)
-        )
+        def scratch(size: int, count: int, _segment: int) -> int:
+            return self.scratch(size, Even(0, count, size).largest)
+
+        return Phase(rounds, scratch, segments=_one_a_rank)
 
     def reduce(self, gather: Gather) -> Phase:
         """Return the phase that scatters the folded blocks and collects them at the root.
@@ -219,7 +208,7 @@ class Scattering:
             # Everything that came in has been folded: its memory is free.
             yield from gather(group, piece.root, blocks, slot, own, piece.target)
 
-        return Phase(rounds, scratch)
+        return Phase(rounds, scratch, segments=_one_a_rank)
 
     def reduce_scatter_in_pieces(self) -> Build:
         """Return the build of a reduce-scatter that cuts each rank's block into segments."""
@@ -245,17 +234,11 @@ class Scattering:
         return build
 
 
-Cut = Callable[[Blocks, int], list[Blocks]]
-"""``cut(blocks, segment)``: the pieces of blocks."""
+def all_gather_in_pieces(rounds: AllGather, *, cut: bool = True) -> Build:
+    """Return the build of an all-gather: each rank copies its own block, then `rounds` follow.
 
-
-def uncut(blocks: Blocks, _segment: int) -> list[Blocks]:
-    """Return whole blocks as the only piece."""
-    return [blocks]
-
-
-def all_gather_in_pieces(rounds: AllGather, cut: Cut = clipped) -> Build:
-    """Return the build of an all-gather: each rank copies its own block, then `rounds` follow."""
+    If `cut`, that is done with one piece of the blocks after the other.
+    """
 
     def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
         blocks = Listed(call.counts)
@@ -267,6 +250,6 @@ def all_gather_in_pieces(rounds: AllGather, cut: Cut = clipped) -> Build:
             yield Round(local=(mine,))
             yield from rounds(group, piece)
 
-        return in_channels(cut(blocks, tuning.segment), run, tuning, 0)
+        return in_channels(clipped(blocks, tuning.segment) if cut else [blocks], run, tuning, 0)
 
     return build

@@ -18,7 +18,7 @@ import numpy as np
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.channels import side_by_side
 from hpccomm.schedules.algorithms.partition import ranges
-from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, scheduled
+from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
 from hpccomm.schedules.schedule import (
     SCRATCH,
     Build,
@@ -357,7 +357,7 @@ def in_streams(phase: Phase, parts: int = 1) -> Build:
         count, at_a_time = call.counts[0], parts * tuning.segment
         number = max(1, min(tuning.channels, count // at_a_time))
         shares = ranges(count, -(-count // number))
-        schedule = scheduled(phase, shares, group, call, tuning)
+        schedule = phase.on(shares, group, call, tuning)
         cut = number > 1 or shares[0].count > at_a_time
         return replace(schedule, segment=tuning.segment if cut else None)
 

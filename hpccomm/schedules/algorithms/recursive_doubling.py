@@ -19,13 +19,7 @@ result.
 """
 
 from hpccomm.schedules.algorithms.partition import Blocks
-from hpccomm.schedules.algorithms.phases import (
-    Phase,
-    PhasePiece,
-    all_gather_in_pieces,
-    in_pieces,
-    uncut,
-)
+from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, all_gather_in_pieces
 from hpccomm.schedules.algorithms.power_of_two import ActiveRanks, Spans, span
 from hpccomm.schedules.schedule import (
     RECV,
@@ -128,5 +122,5 @@ def spread_rounds(group: Group, core: ActiveRanks, blocks: Blocks) -> Rounds:
 ALL_REDUCE = Phase(_all_reduce_rounds, lambda _size, count, _segment: count)
 """Exchange and fold. Both sides fold in one order, so that all ranks get the same bits."""
 
-all_reduce = in_pieces(ALL_REDUCE)
-all_gather = all_gather_in_pieces(all_gather_rounds, uncut)
+all_reduce = ALL_REDUCE.in_pieces
+all_gather = all_gather_in_pieces(all_gather_rounds, cut=False)

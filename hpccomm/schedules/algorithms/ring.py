@@ -14,12 +14,7 @@ all_reduce      2(n-1)           2(n-1)/n of the array
 """
 
 from hpccomm.schedules.algorithms.partition import Blocks
-from hpccomm.schedules.algorithms.phases import (
-    Scattering,
-    all_gather_in_pieces,
-    in_pieces,
-    one_a_rank,
-)
+from hpccomm.schedules.algorithms.phases import Scattering, all_gather_in_pieces
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -96,6 +91,6 @@ SCATTERING = Scattering(
 ALL_REDUCE = SCATTERING.all_reduce()
 """Reduce-scatter, then all-gather."""
 
-all_reduce = in_pieces(ALL_REDUCE, one_a_rank)
+all_reduce = ALL_REDUCE.in_pieces
 reduce_scatter = SCATTERING.reduce_scatter_in_pieces()
 all_gather = all_gather_in_pieces(all_gather_rounds)

@@ -21,14 +21,13 @@ results have the same bits. Prefixes are passed on as they are, so a scan
 cannot take AVG, which divides in the end. On rank 0 an exclusive scan does not write `RECV`.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Even
-from hpccomm.schedules.algorithms.phases import (
-    Phase,
-    PhasePiece,
-    in_pieces,
-    one_a_rank,
-)
+from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, Scratch
 from hpccomm.schedules.algorithms.pipeline import (
     SegmentRows,
     Segments,
@@ -52,19 +51,6 @@ from hpccomm.schedules.schedule import (
     folds,
     transfers,
 )
-
-
-def linear(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """From each rank to the next one."""
-    exclusive = call.exclusive
-
-    def scratch(_size: int, count: int, segment: int) -> int:
-        return (1 + exclusive) * Segments(0, count, segment).length
-
-    def rounds(piece: PhasePiece) -> Rounds:
-        return _linear_rounds(piece, exclusive=exclusive)
-
-    return in_streams(Phase(rounds, scratch, copies_alone=not exclusive))(group, call, tuning)
 
 
 def _linear_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
@@ -105,19 +91,6 @@ def _linear_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
     )
 
 
-def binomial(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """From each rank to those 1, 2, 4, ... further on, segment by segment."""
-    exclusive = call.exclusive
-
-    def scratch(_size: int, count: int, _segment: int) -> int:
-        return (1 + exclusive) * count
-
-    def rounds(piece: PhasePiece) -> Rounds:
-        return _binomial_rounds(piece, exclusive=exclusive)
-
-    return in_pieces(Phase(rounds, scratch, copies_alone=not exclusive))(group, call, tuning)
-
-
 def _binomial_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
     group, start, count, slot = piece.group, piece.start, piece.count, piece.slot
     n, at, rank = group.size, group.at, group.rank
@@ -150,20 +123,6 @@ def _binomial_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
             ),
             local=tuple(local),
         )
-
-
-def pairwise(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """A slice of each piece to each rank, and its prefixes back."""
-    exclusive = call.exclusive
-
-    def scratch(size: int, count: int, _segment: int) -> int:
-        return size * Even(0, count, size).largest
-
-    def rounds(piece: PhasePiece) -> Rounds:
-        return _pairwise_rounds(piece, exclusive=exclusive)
-
-    phase = Phase(rounds, scratch, copies_alone=not exclusive)
-    return in_pieces(phase, one_a_rank)(group, call, tuning)
 
 
 def _pairwise_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
@@ -206,3 +165,36 @@ def _pairwise_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
             ),
             local=(mine,) if step == 1 else (),
         )
+
+
+def _phase(rounds: Callable[..., Rounds], scratch: Scratch, call: Signature) -> Phase:
+    """Return the phase of a scan; a rank that is alone has no result of an exclusive one."""
+    rounds = partial(rounds, exclusive=call.exclusive)
+    return Phase(rounds, scratch, copies_alone=not call.exclusive)
+
+
+def linear(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """From each rank to the next one."""
+    slots = 1 + call.exclusive
+
+    def scratch(_size: int, count: int, segment: int) -> int:
+        return slots * Segments(0, count, segment).length
+
+    return in_streams(_phase(_linear_rounds, scratch, call))(group, call, tuning)
+
+
+def binomial(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """From each rank to those 1, 2, 4, ... further on, segment by segment."""
+    slots = 1 + call.exclusive
+    phase = _phase(_binomial_rounds, lambda _size, count, _segment: slots * count, call)
+    return phase.in_pieces(group, call, tuning)
+
+
+def pairwise(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """A slice of each piece to each rank, and its prefixes back."""
+
+    def scratch(size: int, count: int, _segment: int) -> int:
+        return size * Even(0, count, size).largest
+
+    phase = replace(_phase(_pairwise_rounds, scratch, call), segments=lambda size: size)
+    return phase.in_pieces(group, call, tuning)

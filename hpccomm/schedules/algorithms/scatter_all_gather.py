@@ -16,7 +16,7 @@ import numpy as np
 
 from hpccomm.schedules.algorithms import ring
 from hpccomm.schedules.algorithms.partition import Blocks, Even
-from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, in_pieces, one_a_rank
+from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
 from hpccomm.schedules.algorithms.power_of_two import span
 from hpccomm.schedules.schedule import Column, Group, Round, Rounds, transfers
 
@@ -76,7 +76,7 @@ def _broadcast_rounds(piece: PhasePiece) -> Rounds:
     yield from ring.all_gather_rounds(group, from_root, piece.target, but=root)
 
 
-BROADCAST = Phase(_broadcast_rounds, copies_alone=False)
+BROADCAST = Phase(_broadcast_rounds, copies_alone=False, segments=lambda size: size)
 """Scatter the blocks, then pass them round to all ranks but the root, which only reads."""
 
-broadcast = in_pieces(BROADCAST, one_a_rank)
+broadcast = BROADCAST.in_pieces

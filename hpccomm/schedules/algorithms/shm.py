@@ -45,6 +45,7 @@ from hpccomm.schedules.schedule import (
     Copies,
     Folds,
     Group,
+    Mask,
     Place,
     Round,
     Rounds,
@@ -187,16 +188,35 @@ def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     return _schedule(group, [steps], tuple)
 
 
-def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Of the blocks that two ranks exchange, each rank moves one half of both.
+def exchanged(
+    rank: Column,
+    peer: Column,
+    mine: Column,
+    theirs: Column,
+    count: Column,
+    aside: Place | None,
+    where: Mask | None = None,
+) -> tuple[Copies, ...]:
+    """Move as many elements from the peer's `SEND`, at `mine`, as to it, from `theirs` of the own `SEND`.
 
-    A rank that is in place receives where it sends from, so what it sends waits in scratch, piece by
-    piece. Any other rank reads before it writes, since the peer may be in place.
+    A rank that is in place receives where it sends from, so what it sends waits `aside`. Any other
+    rank reads before it writes, since the peer may be in place.
     """
+    out, target = Place(SEND, theirs), Place(RECV, mine, peer)
+    read = copies(rank, Place(SEND, mine, peer), Place(RECV, theirs), count, where)
+    if aside is None:
+        return read, copies(rank, out, target, count, where)
+    return copies(rank, out, aside, count, where), read, copies(rank, aside, target, count, where)
+
+
+def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Of the blocks that two ranks exchange, each rank moves one half of both, piece by piece."""
     n, at, rank = group.size, group.at, group.rank
     block = max(call.counts, default=0)
     halves = Even(0, block, 2)
     pieces = clipped(halves, tuning.segment) if call.in_place else [halves]
+
+    aside = Place(SCRATCH, 0) if call.in_place else None
 
     def steps(distance: int) -> Steps:
         position = (at + distance) % n
@@ -207,14 +227,7 @@ def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
         moves: list[Copies] = []
         for piece in pieces:
             first, count = piece.at((at > position).astype(np.int64))
-            out = Place(SEND, theirs + first)
-            if call.in_place:
-                aside = Place(SCRATCH, 0)
-                moves.append(copies(rank, out, aside, count))
-                out = aside
-            come = Place(SEND, mine + first, peer)
-            moves.append(copies(rank, come, Place(RECV, theirs + first), count))
-            moves.append(copies(rank, out, Place(RECV, mine + first, peer), count))
+            moves += exchanged(rank, peer, mine + first, theirs + first, count, aside)
         return moves
 
     waits = call.in_place and n > 1
