@@ -91,44 +91,49 @@ INPUTS: tuple[tuple[ReduceOp, np.dtype[Any], Inputs], ...] = (
 """Operations and dtypes, with what makes each rank's contribution of a number of elements."""
 
 
-def asks(
-    collective: str, size: int, even: int, op: ReduceOp, dtype: np.dtype[Any], inputs: Inputs
-) -> Iterator[Ask]:
-    """Give the calls of a collective in each of its forms, of `even` elements a rank and three more."""
-    count = even * size + 3
-    ask = Ask(collective, count, dtype, op, results=(NEW,), inputs=inputs)
-    if collective == "all_reduce":
-        yield from (ask, replace(ask, results=(OUT,)))
-    elif collective == "reduce":
-        yield from (replace(ask, root=root) for root in {0, size // 2, size - 1})
-    elif collective == "reduce_scatter":
-        uneven = [(5, 1)[rank % 2] for rank in range(size - 1)]
-        yield from (replace(ask, count=n) for n in (even, (*uneven, count - sum(uneven))))
-    elif op is not ReduceOp.AVG:  # a scan takes no average
-        yield from (ask, replace(ask, exclusive=True))
+def asks(whole: Ask, blocks: tuple[int | tuple[int, ...], ...]) -> Iterator[Ask]:
+    """Give the calls of a collective in each of its forms; it scatters blocks of these counts."""
+    last = whole.root
+    if whole.collective == "all_reduce":
+        yield from (whole, replace(whole, results=(OUT,)))
+    elif whole.collective == "reduce":
+        yield from (replace(whole, root=root) for root in {0, (last + 1) // 2, last})
+    elif whole.collective == "reduce_scatter":
+        yield from (replace(whole, count=count) for count in blocks)
+    elif whole.op is not ReduceOp.AVG:  # a scan takes no average
+        yield from (whole, replace(whole, exclusive=True))
 
 
 @DETERMINISTIC.behaviour(segment=SEGMENTS, way=WAYS)
 def neither_algorithm_nor_segment_matters(comm: Communicator, segment: int, way: Way) -> None:
     """By each algorithm, in segments of any size, on any placement: the bits of NumPy's left fold."""
     collective, algorithm, *shared = way
+    few = [(5, 1)[rank % 2] for rank in range(comm.size - 1)]
+    count = 4 * comm.size + 3
+    blocks = (4, (*few, count - sum(few)))
     with cut(comm, segment, *shared) as small:
         # Where a piece is cut does not depend on what is in it.
-        for inputs in INPUTS if segment == SEGMENTS[1] else INPUTS[:1]:
-            for ask in asks(collective, comm.size, 4, *inputs):
+        for op, dtype, inputs in INPUTS if segment == SEGMENTS[1] else INPUTS[:1]:
+            whole = Ask(collective, count, dtype, op, comm.size - 1, results=(NEW,), inputs=inputs)
+            for ask in asks(whole, blocks):
                 attempt(small, algorithm, ask, deterministic=True)
 
 
 @DETERMINISTIC.behaviour(dtype=(*FLOATS, *NARROW), op=(ReduceOp.SUM, ReduceOp.PROD))
 def the_order_is_the_ranks(comm: Communicator, dtype: np.dtype[Any], op: ReduceOp) -> None:
-    """Every call gives the bits of a fold from rank 0 upwards."""
+    """Every call gives the bits of a fold from rank 0 upwards.
+
+    Blocks are of many elements: of one alone, NumPy's product of complex numbers in place has other bits.
+    """
     make = rounded if op is ReduceOp.PROD else cancelling
 
     def inputs(size: int, count: int) -> list[Array]:
         return make(size, (count,), dtype)
 
+    size = comm.size
     for collective in CALLS:
-        for ask in asks(collective, comm.size, 66, op, dtype, inputs):
+        whole = Ask(collective, 66 * size, dtype, op, size - 1, results=(NEW,), inputs=inputs)
+        for ask in asks(whole, (66, (66,) * size)):
             carry_out(comm, ask, deterministic=True)
 
 
