@@ -1,13 +1,12 @@
 """Schedules run in virtual time on a described network, without any of its machines.
 
-`hpccomm.schedules.cost.walk` moves the clocks of the ranks on. Channels run concurrently and share links
-and engines. Next in each channel are the messages of a round, or
-its steps. The simulation takes those that are ready first, on average over their rows, for all ranks at
-once. With them it takes the messages of other channels that are ready before the last row. So a link serves
-the messages of one channel round by round, and messages that are taken together in the order in which they
-arrive. Where the clocks of a round differ much, some of its messages may wait for others that arrived
-later. Compared with one message at a time, that makes a few percent where channels contend. With one
-channel the result is the same as with one message at a time.
+`hpccomm.schedules.cost.rounds` moves the clocks of the ranks on. Channels run concurrently and share links
+and engines. Next in each channel are the messages of a round, or its steps. The simulation takes those that
+are ready first, on average over their rows, for all ranks at once. With them it takes the messages of other
+channels that are ready before the last row. So a link serves the messages of one channel round by round, and
+messages that are taken together in the order in which they arrive. Where the clocks of a round differ much,
+some of its messages may wait for others that arrived later. Compared with one message at a time, that makes
+a few percent where channels contend. With one channel the result is the same as with one message at a time.
 """
 
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ import numpy as np
 
 from hpccomm.errors import UsageError
 from hpccomm.schedules.cost.network import Network
+from hpccomm.schedules.cost.rounds import Walk
 from hpccomm.schedules.cost.times import Times
-from hpccomm.schedules.cost.walk import Walk
 from hpccomm.schedules.schedule import Schedule
 
 

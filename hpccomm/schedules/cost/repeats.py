@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpccomm.schedules.cost.times import Times
-from hpccomm.schedules.schedule import Column, Mask
+from hpccomm.schedules.schedule import Column
 
 ROUNDING = 1e-12
 """Shifts are equal if they differ by less than this fraction of the clocks."""
@@ -30,9 +30,12 @@ class ClockSlice:
         return times.copy() if isinstance(self.index, slice) else times
 
 
-def rows(mask: Mask) -> Column | slice:
-    """Return an index of the elements in `mask`; a slice where that is all of them, as is quicker."""
-    return slice(None) if mask.all() else np.flatnonzero(mask)
+def clock_slice(array: Times, indices: Sequence[Column]) -> ClockSlice:
+    """Return the elements of an array at `indices`; a slice where that is all of them, as is quicker."""
+    mask = np.zeros_like(array, np.bool_)
+    for index in indices:
+        mask[index] = True
+    return ClockSlice(array, slice(None) if mask.all() else np.flatnonzero(mask))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

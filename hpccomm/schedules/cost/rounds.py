@@ -1,24 +1,46 @@
-"""The price of a schedule, from its own rounds: what every message, fold and copy waits for.
+"""The rounds of a schedule in virtual time: what every message, fold and copy waits for.
 
-Each channel moves a clock for every rank on, round by round, by the rules of
-`hpccomm.schedules.cost.network`. Messages queue in front of links in the order in which their senders
-were ready; links and ranks are shared by all channels. With one channel the price is exact. Of
-several channels, that one goes on whose ranks are the earliest on average, and a whole round of it at
-a time: messages of different channels may then pass a link in another order than one by one.
+`hpccomm.schedules.cost.network` has the rules of time, and `hpccomm.schedules.schedule` those of rounds.
+Each channel moves a clock for every rank on, round by round. A rank begins the sends and receives of a
+round when it has ended the round before. Once its own messages have passed their links and those of its
+peers have arrived, the local steps follow. They run on one engine that the channels of a rank share. Then
+comes the barrier. A send does not wait for its receiver.
+
+Messages queue in front of links in the order in which their senders were ready; links and ranks are
+shared by all channels. With one channel a price is exact. Of several channels, that one goes on whose
+ranks are the earliest on average, and a whole round of it at a time: messages of different channels may
+then pass a link in another order than one by one.
 
 A price is linear in the network's parameters along its critical path: so many latencies, so many
 bytes through ports, so many bytes folded and copied. `coefficients` carries these numbers beside each
 time, so that the later of two times brings its own along.
 """
 
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.schedules.cost.acts import ChannelClock, RoundMessages, RoundSteps
+from hpccomm.schedules.cost.links import LinkRoutes, Links, joined
 from hpccomm.schedules.cost.network import Network
-from hpccomm.schedules.cost.walk import PARAMETERS, Walk
-from hpccomm.schedules.schedule import Schedule
+from hpccomm.schedules.cost.repeats import Repeats, clock_slice
+from hpccomm.schedules.cost.times import Times, later, rowwise, seconds, take_latest
+from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Schedule, touched
 
-__all__ = ["PARAMETERS", "coefficients", "walked"]
+PARAMETERS = (
+    "inner latency",
+    "inner bandwidth",
+    "across latency",
+    "across bandwidth",
+    "reduce",
+    "copy",
+)
+"""What a price is linear in: latencies in seconds, the others as seconds a byte."""
+
+_INNER, _ACROSS, _REDUCE, _COPY = 1, 3, 5, 6
+"""Columns of times: of each level its latencies, and after these its bytes."""
 
 
 def walked(schedule: Schedule, network: Network, itemsize: int) -> float:
@@ -56,3 +78,209 @@ def coefficients(
     clocks = Walk(network, itemsize, begin, together=False).run(schedule)
     end = clocks[clocks[:, 0].argmax()]
     return float(end[0]), end[1:]
+
+
+class _SentMessages(NamedTuple):
+    """Messages that passed links together, of `nbytes` each."""
+
+    routes: LinkRoutes
+    nbytes: Column
+
+
+_Taken = _SentMessages | RoundSteps
+
+
+class Walk:
+    """The links and engines that channels share, and until when each is taken.
+
+    Parameters
+    ----------
+    network : Network
+        Where the schedule runs.
+    itemsize : int
+        Bytes of an element.
+    begin : Times of ranks
+        When each rank begins; if they have columns, all times say what they are made of.
+    together : bool
+        Whether channels go on together, of seconds alone: with the messages of one go those of the
+        others that are ready before its last rank, and acts that repeat are not worked out again.
+        Otherwise that channel goes on whose ranks are ready the earliest, on average.
+    """
+
+    def __init__(self, network: Network, itemsize: int, begin: Times, *, together: bool) -> None:
+        self._network = network
+        self._itemsize = itemsize
+        self._begin = begin
+        self._together = together
+        self._links = links = Links(network, *begin.shape[1:])
+        self._engine = np.zeros_like(begin)
+        self._worked = np.zeros(network.ranks)
+        self._per_byte = np.zeros((2, *begin.shape[1:]))  # of a copy, of a fold
+        seconds(self._per_byte)[:] = 1 / network.copy, 1 / network.reduce
+        if begin.ndim > 1:
+            self._per_byte[0, _COPY] = self._per_byte[1, _REDUCE] = 1
+            for laid, column in ((links.inner, _INNER), (links.across, _ACROSS)):
+                if laid is not None:
+                    laid.latency[:, column] = 1
+                    for port, _ in laid.passed[:2]:
+                        links.per_byte[port, column + 1] = 1
+        # What ran last in the same channels: it may repeat.
+        self._last: dict[tuple[int, ...], tuple[_Taken, Repeats | None]] = {}
+
+    def run(self, schedule: Schedule) -> Times:
+        """Run a schedule; return when each rank has ended in each channel, one channel after the other."""
+        channels = [
+            ChannelClock(number, channel, self._itemsize, self._begin.copy())
+            for number, channel in enumerate(schedule.channels)
+        ]
+        while under_way := [channel for channel in channels if channel.following is not None]:
+            first = min(under_way, key=lambda channel: channel.ready)
+            chosen = [first]
+            if self._together:
+                latest = max(first.ready, first.latest)
+                chosen = [channel for channel in under_way if channel.ready <= latest]
+                # Steps first: the messages that follow them may be among those to be sent together.
+                working = [each for each in chosen if isinstance(each.following, RoundSteps)]
+                chosen = [min(working, key=lambda each: each.ready)] if working else chosen
+            if isinstance(chosen[0].following, RoundSteps):
+                self._take_steps(chosen[0], chosen[0].following)
+            else:
+                self._send(chosen)
+            for channel in chosen:
+                channel.go_on()
+        return np.concatenate([self._begin, *(channel.clock for channel in channels)])
+
+    def _send(self, channels: Sequence[ChannelClock]) -> None:
+        """Send the messages that come next in some channels."""
+        together = [
+            (channel, channel.following)
+            for channel in channels
+            if isinstance(channel.following, RoundMessages)
+        ]
+        routes = self._links.routes(
+            joined([messages.rank for _, messages in together]),
+            joined([messages.peer for _, messages in together]),
+        )
+        nbytes = joined([messages.nbytes for _, messages in together])
+
+        def work_out() -> None:
+            ready = np.concatenate([channel.clock[each.rank] for channel, each in together])
+            passed = self._links.carry(routes, ready, nbytes)
+            there = passed + routes.latency
+            begin = 0
+            for channel, each in together:
+                own = slice(begin, begin + len(each.rank))
+                take_latest(channel.clock, each.rank, passed[own])
+                take_latest(channel.clock, each.peer, there[own])
+                begin = own.stop
+
+        def repeats() -> Repeats:
+            passed = [queues.link for queues in routes.queues]
+            clocks = [clock_slice(each.clock, [act.rank, act.peer]) for each, act in together]
+            return Repeats(
+                [clock_slice(self._links.free, passed), *clocks],
+                [clock_slice(self._links.busy, passed)],
+            )
+
+        self._take(channels, _SentMessages(routes, nbytes), repeats, work_out)
+
+    def _take_steps(self, channel: ChannelClock, steps: RoundSteps) -> None:
+        """Run the steps that come next in a channel."""
+        clock = channel.clock
+
+        def work_out() -> None:
+            for step in steps.steps:
+                self._work(step, clock)
+            if steps.barrier is not None:
+                self._meet(steps.barrier, clock)
+
+        def repeats() -> Repeats:
+            ranks = [step.rank for step in steps.steps]
+            clocks = [clock_slice(array, ranks) for array in (clock, self._engine)]
+            return Repeats(clocks, [clock_slice(self._worked, ranks)])
+
+        self._take([channel], steps, repeats, work_out)
+
+    def _take(
+        self,
+        channels: Sequence[ChannelClock],
+        act: _Taken,
+        repeats: Callable[[], Repeats],
+        work_out: Callable[[], None],
+    ) -> None:
+        """Work an act out, unless it repeats the last one of these channels."""
+        key = (isinstance(act, RoundSteps), *(channel.number for channel in channels))
+        last, again = self._last.get(key) if self._together else None, None
+        if last is not None and _alike(act, last[0]):
+            again = last[1] or repeats()
+            again.take(work_out)
+        else:
+            work_out()
+        self._last[key] = act, again
+
+    def bottleneck(self) -> tuple[str, float]:
+        """Return the name of what was busy longest, and its seconds."""
+        taken: list[tuple[float, str]] = [(0.0, "")]
+        if len(self._links.busy):
+            link = int(self._links.busy.argmax())
+            taken.append((float(self._links.busy[link]), self._links.name(link)))
+        rank = int(self._worked.argmax())
+        taken.append((float(self._worked[rank]), f"folds and copies of rank {rank}"))
+        busy, name = max(taken, key=lambda each: each[0])
+        return name, busy
+
+    def _work(self, step: Copies | Folds, clock: Times) -> None:
+        """Fold or copy, a rank's rows one after the other; where ranks share memory, reach a peer's."""
+        folded = len(step.sources) - 1
+        rate = self._per_byte[int(folded > 0)] * ((folded or 1) * self._itemsize)
+        elements = np.bincount(step.rank, step.count, minlength=self._network.ranks)
+        working = rowwise(elements > 0, clock)
+        begin = np.where(working, later(clock, self._engine), clock)
+        took = rowwise(elements, clock) * rate
+        end = begin + took
+        for place, reads in touched(step):
+            if place.peer is not None:
+                # The time of its messages, from `begin` on.
+                ends = (place.peer, step.rank) if reads else (step.rank, place.peer)
+                routes = self._links.routes(*ends)
+                passed = self._links.carry(routes, begin[step.rank], step.count * self._itemsize)
+                take_latest(end, step.rank, passed + routes.latency)
+        np.copyto(clock, end)
+        np.copyto(self._engine, end, where=working)
+        self._worked += seconds(took)
+
+    def _meet(self, group: Group, clock: Times) -> None:
+        """Let the ranks of each group wait for its last one: dissemination, in log2 steps."""
+        members, which = group.meetings()
+        latest = members[np.arange(len(members)), seconds(clock)[members].argmax(axis=1)]
+        level = self._links.inner if self._links.within_node(members) else self._links.across
+        hops = (group.size - 1).bit_length()
+        latency = 0.0 if level is None else hops * level.latency
+        clock[group.rank] = clock[latest][which] + latency
+
+
+def _alike(act: _Taken, other: _Taken) -> bool:
+    """Whether others take equally long, and neither accesses the memory of peers."""
+    if isinstance(act, RoundSteps):
+        return (
+            isinstance(other, RoundSteps)
+            and act.barrier is other.barrier is None
+            and len(act.steps) == len(other.steps)
+            and all(map(_same, act.steps, other.steps))
+        )
+    return (
+        isinstance(other, _SentMessages)
+        and act.routes is other.routes
+        and np.array_equal(act.nbytes, other.nbytes)
+    )
+
+
+def _same(step: Copies | Folds, other: Copies | Folds) -> bool:
+    """Whether two steps cost the same on the same ranks, and access no other rank's memory."""
+    places, others = touched(step), touched(other)
+    return (
+        len(places) == len(others)
+        and all(place.peer is None for place, _ in [*places, *others])
+        and np.array_equal(step.rank, other.rank)
+        and np.array_equal(step.count, other.count)
+    )
