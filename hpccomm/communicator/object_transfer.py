@@ -8,17 +8,17 @@ rank that cannot pickle its object sends a frame that says so, so that nobody wa
 import pickle
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.backends.control import CONTROL_TAG, Control
+from hpccomm.backends.control import CONTROL_TAG, Result
+from hpccomm.communicator.core import Core
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps, Transport
-from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.runtime.waiting import completed
@@ -31,7 +31,7 @@ ALIGNMENT = 64
 _BYTE = np.dtype(np.uint8)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Frame:
     """One object on its way.
 
@@ -39,22 +39,17 @@ class Frame:
     ----------
     inline : bytes
         A flag (pickled, or failed), the sizes of the buffers, and the pickle or the reason.
-    buffers : list of ndarray of uint8
+    buffers : sequence of ndarray of uint8
         Memory that travels beside the pickle.
     """
 
     inline: bytes = b""
-    buffers: list[Bytes] = field(default_factory=list)
+    buffers: Sequence[Bytes] = ()
 
     @property
     def nbytes(self) -> int:
         """Bytes in all."""
         return len(self.inline) + sum(buffer.nbytes for buffer in self.buffers)
-
-    def sizes(self) -> tuple[int, ...]:
-        """Return the sizes of the buffers in bytes."""
-        (number,) = struct.unpack_from("<q", self.inline, 1)
-        return struct.unpack_from(f"<{number}q", self.inline, 9)
 
     def load(self, rank: int) -> Any:
         """Return the object that `rank` sent.
@@ -66,7 +61,7 @@ class Frame:
         UsageError
             If it cannot be unpickled here.
         """
-        body = self.inline[9 + 8 * len(self.sizes()) :]
+        body = self.inline[9 + 8 * len(_buffer_sizes(self.inline)) :]
         if self.inline[:1] == b"!":
             raise CommunicationError(f"rank {rank} could not pickle its object: {body.decode()}")
         try:
@@ -107,92 +102,84 @@ def _inline(flag: bytes, buffers: Sequence[Bytes], body: bytes) -> bytes:
     return flag + struct.pack(f"<{len(sizes) + 1}q", len(sizes), *sizes) + body
 
 
-class ObjectTransfer:
-    """The ways of objects between the ranks of one communicator, polled.
+Arriving = Result[dict[int, Frame]]
+"""Polled steps that return the frames that this rank receives, by the rank that sent each."""
 
-    Parameters
-    ----------
-    control : Control
-        Carries the pickles of collective calls.
-    dispatch : HostDispatch
-        Carries their buffers.
-    collectives : Transport
-        As the backend's.
-    """
 
-    def __init__(self, control: Control, dispatch: HostDispatch, collectives: Transport) -> None:
-        self._control = control
-        self._dispatch = dispatch
-        self._collectives = collectives
+def broadcast(core: Core, frame: Frame, root: int) -> Arriving:
+    """Send the root's frame to every other rank."""
+    inline = yield from core.control.bcast_steps(frame.inline, root)
+    at_root = core.backend.rank == root
+    if not at_root:
+        frame = _with_room(inline)
+    for buffer in frame.buffers:
+        call = Signature("broadcast", _BYTE, (buffer.size,), root=root)
+        yield from core.lanes.host.dispatch.decide(call, AUTO, False).start(None, buffer)
+    return {} if at_root else {root: frame}
 
-    def broadcast(self, frame: Frame, root: int) -> Steps:
-        """Make every rank's `frame` the root's."""
-        inline = yield from self._control.bcast_steps(frame.inline, root)
-        if self._collectives.rank != root:
-            frame.inline = inline
-            frame.buffers = [np.empty(size, np.uint8) for size in frame.sizes()]
-        for buffer in frame.buffers:
-            call = Signature("broadcast", _BYTE, (buffer.size,), root=root)
-            yield from self._dispatch.decide(call, AUTO, False).start(None, buffer)
 
-    def all_gather(self, frame: Frame, frames: list[Frame]) -> Steps:
-        """Fill `frames` with every rank's frame."""
-        inlines = yield from self._control.all_gather_steps(frame.inline)
-        frames.extend(Frame(inline) for inline in inlines)
-        counts = tuple(sum(map(_padded, each.sizes())) for each in frames)
-        mine = np.empty(counts[self._collectives.rank], np.uint8)
-        everything = np.empty(sum(counts), np.uint8)
-        for buffer, place in zip(frame.buffers, _cut(mine, frame.sizes()), strict=True):
-            place[:] = buffer
+def all_gather(core: Core, frame: Frame) -> Arriving:
+    """Send every rank's frame to every rank."""
+    inlines = yield from core.control.all_gather_steps(frame.inline)
+    sizes = [_buffer_sizes(inline) for inline in inlines]
+    counts = tuple(sum(map(_padded, each)) for each in sizes)
+    rank = core.backend.rank
+    mine, everything = np.empty(counts[rank], np.uint8), np.empty(sum(counts), np.uint8)
+    for buffer, place in zip(frame.buffers, _cut(mine, sizes[rank]), strict=True):
+        place[:] = buffer
+    if sum(counts):
         call = Signature("all_gather", _BYTE, counts, uniform=False)
-        if sum(counts):
-            yield from self._dispatch.decide(call, AUTO, False).start(mine, everything)
-        for each, start, count in zip(frames, (0, *accumulate(counts)), counts, strict=False):
-            each.buffers = _cut(everything[start : start + count], each.sizes())
-
-    def gather(self, frame: Frame, frames: list[Frame], root: int) -> Steps:
-        """Fill `frames` at the root."""
-        inlines = yield from self._control.gather_steps(frame.inline, root)
-        if inlines is None:
-            yield from _send_buffers(self._collectives, frame, root, CONTROL_TAG)
-            return
-        for rank, inline in enumerate(inlines):
-            each = Frame(inline)
-            if rank == root:
-                each.buffers = [buffer.copy() for buffer in frame.buffers]
-            else:
-                yield from _receive_buffers(self._collectives, each, rank, CONTROL_TAG)
-            frames.append(each)
-
-    def scatter(self, frames: Sequence[Frame], frame: Frame, root: int) -> Steps:
-        """Make every rank's `frame` its own of the root's `frames`."""
-        rank = self._collectives.rank
-        if rank != root:
-            yield from receive(self._collectives, frame, root, CONTROL_TAG)
-            return
-        for peer, each in enumerate(frames):
-            if peer != rank:
-                yield from send(self._collectives, each, peer, CONTROL_TAG)
-        frame.inline = frames[rank].inline
-        frame.buffers = [buffer.copy() for buffer in frames[rank].buffers]
+        yield from core.lanes.host.dispatch.decide(call, AUTO, False).start(mine, everything)
+    starts = accumulate(counts, initial=0)
+    cuts = [_cut(everything[start:], each) for start, each in zip(starts, sizes, strict=False)]
+    return dict(enumerate(map(Frame, inlines, cuts)))
 
 
-def send(transport: Transport, frame: Frame, dst: int, tag: int) -> Steps:
+def gather(core: Core, frame: Frame, root: int) -> Arriving:
+    """Send every rank's frame to the root."""
+    transport, arrived = core.backend.collectives, dict[int, Frame]()
+    inlines = yield from core.control.gather_steps(frame.inline, root)
+    if inlines is None:
+        yield from _send_buffers(transport, frame, root, CONTROL_TAG)
+        return {}
+    for rank, inline in enumerate(inlines):
+        if rank == root:
+            arrived[rank] = _copied(frame)
+        else:
+            arrived[rank] = _with_room(inline)
+            yield from _receive_buffers(transport, arrived[rank], rank, CONTROL_TAG)
+    return arrived
+
+
+def scatter(core: Core, frames: Sequence[Frame], root: int) -> Arriving:
+    """Send each rank its own of the root's frames."""
+    transport = core.backend.collectives
+    if transport.rank != root:
+        return (yield from receive(transport, root, CONTROL_TAG))
+    for peer, each in enumerate(frames):
+        if peer != root:
+            yield from send(transport, each, peer, CONTROL_TAG)
+    return {root: _copied(frames[root])}
+
+
+def send(transport: Transport, frame: Frame, dst: int, tag: int) -> Arriving:
     """Send a frame to one rank."""
     inline = np.frombuffer(frame.inline, np.uint8)
     header = np.array([inline.size], np.int64)
     yield from completed([transport.isend(header, dst, tag), transport.isend(inline, dst, tag)])
     yield from _send_buffers(transport, frame, dst, tag)
+    return {}
 
 
-def receive(transport: Transport, frame: Frame, src: int, tag: int) -> Steps:
+def receive(transport: Transport, src: int, tag: int) -> Arriving:
     """Receive a frame from one rank."""
     header = np.empty(1, np.int64)
     yield from completed([transport.irecv(header, src, tag)])
     inline = np.empty(int(header[0]), np.uint8)
     yield from completed([transport.irecv(inline, src, tag)])
-    frame.inline = inline.tobytes()
+    frame = _with_room(inline.tobytes())
     yield from _receive_buffers(transport, frame, src, tag)
+    return {src: frame}
 
 
 def _send_buffers(transport: Transport, frame: Frame, dst: int, tag: int) -> Steps:
@@ -200,8 +187,23 @@ def _send_buffers(transport: Transport, frame: Frame, dst: int, tag: int) -> Ste
 
 
 def _receive_buffers(transport: Transport, frame: Frame, src: int, tag: int) -> Steps:
-    frame.buffers = [np.empty(size, np.uint8) for size in frame.sizes()]
     return completed([transport.irecv(buffer, src, tag) for buffer in frame.buffers])
+
+
+def _buffer_sizes(inline: bytes) -> tuple[int, ...]:
+    """Return the sizes in bytes of the buffers that travel beside `inline`."""
+    (number,) = struct.unpack_from("<q", inline, 1)
+    return struct.unpack_from(f"<{number}q", inline, 9)
+
+
+def _with_room(inline: bytes) -> Frame:
+    """Return the frame of `inline`, with memory for its buffers, which are still to come."""
+    return Frame(inline, [np.empty(size, np.uint8) for size in _buffer_sizes(inline)])
+
+
+def _copied(frame: Frame) -> Frame:
+    """Return a frame that shares no memory with this rank's object."""
+    return Frame(frame.inline, [buffer.copy() for buffer in frame.buffers])
 
 
 def _padded(size: int) -> int:
@@ -210,5 +212,5 @@ def _padded(size: int) -> int:
 
 def _cut(block: Bytes, sizes: Sequence[int]) -> list[Bytes]:
     """Return the places of buffers of `sizes` bytes in a block, each at an aligned offset."""
-    starts = accumulate((_padded(size) for size in sizes), initial=0)
+    starts = accumulate(map(_padded, sizes), initial=0)
     return [block[start : start + size] for start, size in zip(starts, sizes, strict=False)]

@@ -11,7 +11,7 @@ from hpccomm.communicator import object_transfer as transfer
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.face import Face
 from hpccomm.communicator.lanes.lane import OBJECTS, wire_tag
-from hpccomm.communicator.object_transfer import Frame, ObjectTransfer
+from hpccomm.communicator.object_transfer import Frame
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import UsageError
 from hpccomm.runtime.operation import Operation
@@ -48,9 +48,9 @@ class Objects(Face):
         with self._core.calls.one_call():
             origin, at_root = _root(self._core, root)
             frame, error = _dumped(value) if at_root else (Frame(), None)
-            steps = _transfer(self._core).broadcast(frame, origin)
-            _run(self._core, "broadcast_object", frame, steps, timeout, error)
-            return value if at_root else _loaded(self._core, "broadcast_object", frame, origin)
+            steps = transfer.broadcast(self._core, frame, origin)
+            arrived = _run(self._core, "broadcast_object", frame, steps, timeout, error)
+            return value if at_root else arrived[0]
 
     def all_gather_object(self, value: Any, *, timeout: float | None = None) -> list[Any]:
         """Return every rank's object, by rank, on every rank. Collective; blocks.
@@ -76,10 +76,8 @@ class Objects(Face):
         """
         with self._core.calls.one_call():
             frame, error = _dumped(value)
-            frames: list[Frame] = []
-            steps = _transfer(self._core).all_gather(frame, frames)
-            _run(self._core, "all_gather_object", frame, steps, timeout, error)
-            return _all_loaded(self._core, "all_gather_object", frames)
+            steps = transfer.all_gather(self._core, frame)
+            return _run(self._core, "all_gather_object", frame, steps, timeout, error)
 
     def gather_object(
         self, value: Any, root: int = 0, *, timeout: float | None = None
@@ -110,10 +108,9 @@ class Objects(Face):
         with self._core.calls.one_call():
             target, at_root = _root(self._core, root)
             frame, error = _dumped(value)
-            frames: list[Frame] = []
-            steps = _transfer(self._core).gather(frame, frames, target)
-            _run(self._core, "gather_object", frame, steps, timeout, error)
-            return _all_loaded(self._core, "gather_object", frames) if at_root else None
+            steps = transfer.gather(self._core, frame, target)
+            arrived = _run(self._core, "gather_object", frame, steps, timeout, error)
+            return arrived if at_root else None
 
     def scatter_object(
         self,
@@ -151,10 +148,8 @@ class Objects(Face):
             error, frames = None, list[Frame]()
             if at_root:
                 frames, error = _dumped_each(values, self._core.backend.size)
-            frame = Frame()
-            steps = _transfer(self._core).scatter(frames, frame, origin)
-            _run(self._core, "scatter_object", frame, steps, timeout, error)
-            return _loaded(self._core, "scatter_object", frame, origin)
+            steps = transfer.scatter(self._core, frames, origin)
+            return _run(self._core, "scatter_object", Frame(), steps, timeout, error)[0]
 
     def send_object(
         self, value: Any, dst: int, tag: int = 0, *, timeout: float | None = None
@@ -211,14 +206,8 @@ class Objects(Face):
         with self._core.calls.one_call():
             peer = check_rank("src", src, self._core.backend.size)
             wire = wire_tag(self._core.tag(tag), OBJECTS)
-            frame = Frame()
-            steps = transfer.receive(self._core.backend.messages, frame, peer, wire)
-            _run(self._core, "recv_object", frame, steps, timeout, ordered=False)
-            return _loaded(self._core, "recv_object", frame, peer)
-
-
-def _transfer(core: Core) -> ObjectTransfer:
-    return ObjectTransfer(core.control, core.lanes.host.dispatch, core.backend.collectives)
+            steps = transfer.receive(self._core.backend.messages, peer, wire)
+            return _run(self._core, "recv_object", Frame(), steps, timeout, ordered=False)[0]
 
 
 def _root(core: Core, root: object) -> tuple[int, bool]:
@@ -227,32 +216,35 @@ def _root(core: Core, root: object) -> tuple[int, bool]:
     return checked, checked == core.backend.rank
 
 
-def _loaded(core: Core, name: str, frame: Frame, rank: int) -> Any:
-    """Return the object that `rank` sent; an error has the call's facts."""
-    with core.calls.part_of(name, frame.nbytes):
-        return frame.load(rank)
-
-
-def _all_loaded(core: Core, name: str, frames: list[Frame]) -> list[Any]:
-    return [_loaded(core, name, each, rank) for rank, each in enumerate(frames)]
-
-
 def _run(
     core: Core,
     name: str,
     frame: Frame,
-    steps: Steps,
+    steps: transfer.Arriving,
     timeout: float | None,
     error: UsageError | None = None,
     *,
     ordered: bool = True,
-) -> None:
-    """Run a call; then raise what this rank's object is refused for, as all ranks know."""
+) -> list[Any]:
+    """Run a call, and return the objects that arrive.
+
+    What this rank's own object is refused for is raised after the call, as all ranks know of it.
+    """
     limit = core.limit(timeout)
     core.intake.refuse_batch(name, ", which takes arrays only")
-    core.calls.operate(Operation(name, frame.nbytes, lambda: steps, (frame,), ordered), limit)
+    arrived: dict[int, Frame] = {}
+
+    def whole() -> Steps:
+        arrived.update((yield from steps))
+
+    core.calls.operate(Operation(name, frame.nbytes, whole, (frame,), ordered), limit)
     if error is not None:
         raise error
+    objects = []
+    for rank, each in arrived.items():
+        with core.calls.part_of(name, each.nbytes):  # an error gets the call's facts
+            objects.append(each.load(rank))
+    return objects
 
 
 def _dumped(value: Any) -> tuple[Frame, UsageError | None]:
