@@ -237,7 +237,7 @@ class NodeExposure:
     record: Record
     scratch: NDArray[np.uint8] | None
     plain: bool
-    sights: dict[int, _Sight] = field(default_factory=dict)
+    sights: dict[int, _Sight] = field(init=False, repr=False)
     lasting = True
 
     def learn(self, records: Mapping[int, Record]) -> Reach:
