@@ -28,7 +28,7 @@ class Rows(NamedTuple):
         return self.width * self.height
 
 
-class Part(NamedTuple):
+class CallPart(NamedTuple):
     """A part of a call.
 
     Attributes
@@ -44,7 +44,7 @@ class Part(NamedTuple):
     recv: Rows | None
 
 
-def parts(call: Signature, rank: int, size: int, nbytes: int = PART_BYTES) -> tuple[Part, ...]:
+def parts(call: Signature, rank: int, size: int, nbytes: int = PART_BYTES) -> tuple[CallPart, ...]:
     """Return the parts of a call, at least one, in their order. The same number on all ranks.
 
     Blocks of one size are cut across: a part has some elements of each rank's block. Uneven calls
@@ -68,7 +68,7 @@ def parts(call: Signature, rank: int, size: int, nbytes: int = PART_BYTES) -> tu
     step = max(1, row // itemsize)
     if not call.uniform or whole <= step:
         sent, received = (Rows(0, int(n[0]) * itemsize) for n in call.lengths(np.array([rank])))
-        return (Part(call, sent if send else None, received if recv else None),)
+        return (CallPart(call, sent if send else None, received if recv else None),)
     cut = []
     for start in range(0, whole, step):
         count = min(step, whole - start)
@@ -78,5 +78,5 @@ def parts(call: Signature, rank: int, size: int, nbytes: int = PART_BYTES) -> tu
         inner = replace(call, counts=counts, recv_counts=counts if call.recv_counts else ())
         sent = many if what.sends == "blocks" else one
         received = many if what.receives == "blocks" else one
-        cut.append(Part(inner, sent if send else None, received if recv else None))
+        cut.append(CallPart(inner, sent if send else None, received if recv else None))
     return tuple(cut)

@@ -18,7 +18,7 @@ from hpccomm.contracts.device import DeviceRoute, Piece, message_name
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Request, Steps, Transport
 from hpccomm.dispatch.host import HostDispatch
-from hpccomm.dispatch.parts import PART_BYTES, Part, Rows, parts
+from hpccomm.dispatch.parts import PART_BYTES, CallPart, Rows, parts
 from hpccomm.dispatch.route import Route
 from hpccomm.dispatch.send_order import SendOrder
 from hpccomm.dtypes import DType
@@ -191,7 +191,7 @@ class StagedDispatch:
         """Let go of its streams. Local; idempotent."""
         self._streams = None
 
-    def _parts(self, call: Signature) -> tuple[Part, ...]:
+    def _parts(self, call: Signature) -> tuple[CallPart, ...]:
         transport = self._messages
         return parts(call, transport.rank, transport.size, self._part_bytes)
 
@@ -362,13 +362,13 @@ class StagedDispatch:
         return event
 
 
-def _in_one_block(part: Part) -> bool:
+def _in_one_block(part: CallPart) -> bool:
     """Whether the host's call has one block for contribution and result."""
     what = part.call.description
     return what.sends == what.receives == "whole" and part.recv is not None
 
 
-def _hosted(part: Part) -> Signature:
+def _hosted(part: CallPart) -> Signature:
     """Return the call on host memory that carries out a part."""
     in_place = _in_one_block(part) and part.call.description.in_place != "always"
     return replace(part.call, in_place=in_place)
