@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from hpccomm.contracts.collectives import REDUCTIONS
 from hpccomm.schedules.algorithms import (
     binomial,
     bruck,
@@ -61,13 +62,30 @@ class Algorithm:
     staged: Build | None = None
 
 
-_TWO_LEVELS = hierarchical.DEFAULT
-
 # In rank order: named for how the folded blocks move on.
 _ALL_REDUCE_RING = ordered.all_reduce(ring.all_gather_rounds)
 _ALL_REDUCE_DOUBLING = ordered.all_reduce(bruck.all_gather_rounds)
 _REDUCE_BINOMIAL = ordered.reduce(binomial.gather_rounds)
 _REDUCE_LINEAR = ordered.reduce(linear.gather_rounds)
+
+
+def _shared(collective: str) -> Algorithm:
+    """Return the algorithm in shared memory, whose reductions are in rank order."""
+    build = getattr(shm, collective)
+    return Algorithm(
+        build,
+        ordered=build if collective in REDUCTIONS else None,
+        uniform=collective == "all_to_all",
+        shared=True,
+        staged=getattr(shm_staged, collective),
+    )
+
+
+def _in_two_levels(collective: str, ordered: Build | None = None) -> Algorithm:
+    """Return the algorithm in two levels, whose ranks of a node may reach each other's arrays."""
+    levels = hierarchical.DEFAULT
+    return Algorithm(levels.messages(collective), ordered=ordered, direct=levels.direct(collective))
+
 
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
     {
@@ -88,24 +106,16 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "tree": Algorithm(tree.all_reduce, ordered=_ALL_REDUCE_DOUBLING),
             "binomial": Algorithm(binomial.all_reduce, ordered=_ALL_REDUCE_DOUBLING),
             "chain": Algorithm(chain.all_reduce, ordered=_ALL_REDUCE_RING),
-            "shm": Algorithm(
-                shm.all_reduce, ordered=shm.all_reduce, shared=True, staged=shm_staged.all_reduce
-            ),
-            "hierarchical": Algorithm(
-                _TWO_LEVELS.messages("all_reduce"),
-                ordered=_TWO_LEVELS.ordered_all_reduce,
-                direct=_TWO_LEVELS.direct("all_reduce"),
-            ),
+            "shm": _shared("all_reduce"),
+            "hierarchical": _in_two_levels("all_reduce", hierarchical.DEFAULT.ordered_all_reduce),
         },
         "broadcast": {
             "tree": Algorithm(tree.broadcast),
             "binomial": Algorithm(binomial.broadcast),
             "chain": Algorithm(chain.broadcast),
             "scatter_all_gather": Algorithm(scatter_all_gather.broadcast),
-            "shm": Algorithm(shm.broadcast, shared=True, staged=shm_staged.broadcast),
-            "hierarchical": Algorithm(
-                _TWO_LEVELS.messages("broadcast"), direct=_TWO_LEVELS.direct("broadcast")
-            ),
+            "shm": _shared("broadcast"),
+            "hierarchical": _in_two_levels("broadcast"),
         },
         "reduce": {
             "tree": Algorithm(tree.reduce, ordered=_REDUCE_BINOMIAL),
@@ -113,12 +123,8 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "chain": Algorithm(chain.reduce, ordered=_REDUCE_LINEAR),
             "halving_doubling": Algorithm(halving_doubling.reduce, ordered=_REDUCE_BINOMIAL),
             "pairwise": Algorithm(pairwise.reduce, ordered=_REDUCE_LINEAR),
-            "shm": Algorithm(shm.reduce, ordered=shm.reduce, shared=True, staged=shm_staged.reduce),
-            "hierarchical": Algorithm(
-                _TWO_LEVELS.messages("reduce"),
-                ordered=_REDUCE_LINEAR,
-                direct=_TWO_LEVELS.direct("reduce"),
-            ),
+            "shm": _shared("reduce"),
+            "hierarchical": _in_two_levels("reduce", _REDUCE_LINEAR),
         },
         "all_gather": {
             "ring": Algorithm(ring.all_gather),
@@ -126,10 +132,8 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "recursive_doubling": Algorithm(recursive_doubling.all_gather),
             "pairwise": Algorithm(pairwise.all_gather),
             "linear": Algorithm(linear.all_gather),
-            "shm": Algorithm(shm.all_gather, shared=True, staged=shm_staged.all_gather),
-            "hierarchical": Algorithm(
-                _TWO_LEVELS.messages("all_gather"), direct=_TWO_LEVELS.direct("all_gather")
-            ),
+            "shm": _shared("all_gather"),
+            "hierarchical": _in_two_levels("all_gather"),
         },
         "reduce_scatter": {
             "ring": Algorithm(ring.reduce_scatter, ordered=ordered.reduce_scatter),
@@ -137,50 +141,37 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
                 halving_doubling.reduce_scatter, ordered=ordered.reduce_scatter
             ),
             "pairwise": Algorithm(pairwise.reduce_scatter, ordered=ordered.reduce_scatter),
-            "shm": Algorithm(
-                shm.reduce_scatter,
-                ordered=shm.reduce_scatter,
-                shared=True,
-                staged=shm_staged.reduce_scatter,
-            ),
-            "hierarchical": Algorithm(
-                _TWO_LEVELS.messages("reduce_scatter"),
-                ordered=ordered.reduce_scatter,
-                direct=_TWO_LEVELS.direct("reduce_scatter"),
-            ),
+            "shm": _shared("reduce_scatter"),
+            "hierarchical": _in_two_levels("reduce_scatter", ordered.reduce_scatter),
         },
         "all_to_all": {
             "pairwise": Algorithm(pairwise.all_to_all),
             "bruck": Algorithm(bruck.all_to_all, uniform=True),
             "linear": Algorithm(linear.all_to_all),
-            "shm": Algorithm(
-                shm.all_to_all, uniform=True, shared=True, staged=shm_staged.all_to_all
-            ),
-            "hierarchical": Algorithm(
-                _TWO_LEVELS.messages("all_to_all"), direct=_TWO_LEVELS.direct("all_to_all")
-            ),
+            "shm": _shared("all_to_all"),
+            "hierarchical": _in_two_levels("all_to_all"),
         },
         "neighbor_all_to_all": {"linear": Algorithm(linear.neighbor_all_to_all)},
         "gather": {
             "linear": Algorithm(linear.gather),
             "binomial": Algorithm(binomial.gather),
-            "shm": Algorithm(shm.gather, shared=True, staged=shm_staged.gather),
+            "shm": _shared("gather"),
         },
         "scatter": {
             "linear": Algorithm(linear.scatter),
             "binomial": Algorithm(binomial.scatter),
-            "shm": Algorithm(shm.scatter, shared=True, staged=shm_staged.scatter),
+            "shm": _shared("scatter"),
         },
         "scan": {
             "linear": Algorithm(scan.linear, ordered=scan.linear),
             "binomial": Algorithm(scan.binomial, ordered=scan.pairwise),
             "pairwise": Algorithm(scan.pairwise, ordered=scan.pairwise),
-            "shm": Algorithm(shm.scan, ordered=shm.scan, shared=True, staged=shm_staged.scan),
+            "shm": _shared("scan"),
         },
         "barrier": {
             "dissemination": Algorithm(dissemination.barrier),
             "binomial": Algorithm(binomial.barrier),
-            "hierarchical": Algorithm(_TWO_LEVELS.messages("barrier")),
+            "hierarchical": Algorithm(hierarchical.DEFAULT.messages("barrier")),
         },
     }
 )

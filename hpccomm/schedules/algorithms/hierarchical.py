@@ -40,14 +40,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms import ordered, pairwise, shm
-from hpccomm.schedules.algorithms.blockwise import (
-    Lap,
-    across_scratch,
-    folded_across,
-    gathered_across,
-    laps_of,
-)
+from hpccomm.schedules.algorithms import blockwise, ordered, pairwise, shm
+from hpccomm.schedules.algorithms.blockwise import Lap
 from hpccomm.schedules.algorithms.channels import in_channels
 from hpccomm.schedules.algorithms.dissemination import barrier_rounds
 from hpccomm.schedules.algorithms.families import BALANCED, RING, PhaseFamily
@@ -121,7 +115,7 @@ class Hierarchical:
         within = ByMessages(self._levels(group, tuning))
 
         def gather(_group: Group, blocks: Blocks) -> Rounds:
-            laps = laps_of(within.levels, blocks)
+            laps = blockwise.laps_of(within.levels, blocks)
             yield from within.to_owners(laps, blocks)
             yield from _gathered(within, laps, blocks)
 
@@ -196,7 +190,7 @@ def _all_gather(within: Within, call: Signature, tuning: Tuning) -> Schedule:
     whole = Listed(call.counts)
 
     def run(piece: Blocks, _slot: int) -> Rounds:
-        laps = laps_of(within.levels, piece)
+        laps = blockwise.laps_of(within.levels, piece)
         yield from within.collect(laps, piece, whole)
         yield from _gathered(within, laps, piece)
 
@@ -205,7 +199,7 @@ def _all_gather(within: Within, call: Signature, tuning: Tuning) -> Schedule:
 
 def _gathered(within: Within, laps: list[Lap], blocks: Blocks) -> Rounds:
     """Gather the owners' blocks of `RECV` across the nodes, and then within them."""
-    yield from gathered_across(within.levels, laps)
+    yield from blockwise.gathered_across(within.levels, laps)
     yield from within.hand_out(laps, blocks)
 
 
@@ -222,15 +216,17 @@ def _reduce_scatter(within: Within, call: Signature, tuning: Tuning) -> Schedule
     room, partials = (0, every * largest) if within.packed else (total, 0)
 
     def run(piece: Blocks, slot: int) -> Rounds:
-        laps = laps_of(levels, piece)
+        laps = blockwise.laps_of(levels, piece)
         lying = [lap.packed(slot) for lap in laps] if within.packed else laps
         work = room + slot + partials
         yield from within.fold_blocks(laps, lying, work, total)
         source = SCRATCH if levels.largest > 1 else SEND
-        yield from folded_across(levels, lying, source, work)
+        yield from blockwise.folded_across(levels, lying, source, work)
         yield from within.distribute(lying, piece, whole)
 
-    scratch = max(within.fold_blocks_scratch(largest, total), across_scratch(levels, largest))
+    scratch = max(
+        within.fold_blocks_scratch(largest, total), blockwise.across_scratch(levels, largest)
+    )
     schedule = in_channels(pieces, run, tuning, partials + scratch)
     return replace(schedule, scratch=room + schedule.scratch)
 

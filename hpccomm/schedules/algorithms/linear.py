@@ -16,6 +16,8 @@ scatter              1                the root (n-1)/n of its array
 ===================  ===============  ============================
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from hpccomm.contracts.collectives import NOBODY
@@ -126,22 +128,29 @@ all_gather = all_gather_in_pieces(all_gather_rounds, cut=False)
 def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     """Everyone sends everyone its block. In place, the array is copied to scratch first."""
     sent, received = Listed(call.counts), Listed(call.recv_counts)
-    total = sum(call.counts) if call.in_place else 0
-    source = SCRATCH if call.in_place else SEND
 
-    def channel() -> Rounds:
-        at = group.at
+    def exchange(source: str) -> Round:
         pairs, others = with_others(group)
         peer = pairs.peer(others)
-        # A rank that is not in place has this round too: both ends of a message are in one.
-        yield Round(local=(copies(group.rank, Place(SEND, 0), Place(SCRATCH, 0), total),))
-        own = Place(source, sent.at(at)[0])
-        target, count = received.at(at)
-        yield Round(
+        own = Place(source, sent.at(group.at)[0])
+        target, count = received.at(group.at)
+        return Round(
             receives=(transfers(pairs.rank, peer, RECV, *received.at(others)),),
             sends=(transfers(pairs.rank, peer, source, *sent.at(others)),),
             local=(copies(group.rank, own, Place(RECV, target), count),),
         )
+
+    return _after_saving(group, call, exchange)
+
+
+def _after_saving(group: Group, call: Signature, exchange: Callable[[str], Round]) -> Schedule:
+    """Return the schedule of one exchange of blocks, from scratch if the call is in place."""
+    total = sum(call.counts) if call.in_place else 0
+
+    def channel() -> Rounds:
+        # A rank that is not in place has this round too: both ends of a message are in one.
+        yield Round(local=(copies(group.rank, Place(SEND, 0), Place(SCRATCH, 0), total),))
+        yield exchange(SCRATCH if call.in_place else SEND)
 
     return Schedule((channel,), total)
 
@@ -152,12 +161,10 @@ def neighbor_all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Sched
     One round, since no rank knows the peers of others: a rank that waited for another round might wait
     for ever. Two ranks match their messages by the order of their lists.
     """
-    total = sum(call.counts) if call.in_place else 0
-    source = SCRATCH if call.in_place else SEND
     sent = tuple(zip(offsets(call.counts), call.counts, strict=True))
     received = tuple(zip(offsets(call.recv_counts), call.recv_counts, strict=True))
 
-    def channel() -> Rounds:
+    def exchange(source: str) -> Round:
         rank = group.rank
         receives, sends, own = [], [], []
         for position, (start, count), (target, coming) in zip(
@@ -170,11 +177,9 @@ def neighbor_all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Sched
             receives.append(transfers(rank, peer, RECV, target, coming, ~itself))
             sends.append(transfers(rank, peer, source, start, count, ~itself))
             own.append(copies(rank, Place(source, start), Place(RECV, target), count, itself))
-        # A rank that is not in place has this round too: both ends of a message are in one.
-        yield Round(local=(copies(rank, Place(SEND, 0), Place(SCRATCH, 0), total),))
-        yield Round(tuple(receives), tuple(sends), tuple(own))
+        return Round(tuple(receives), tuple(sends), tuple(own))
 
-    return Schedule((channel,), total)
+    return _after_saving(group, call, exchange)
 
 
 def gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:

@@ -81,10 +81,17 @@ def _schedule(
     return Schedule((channel,), scratch, segment)
 
 
-def _cut(blocks: Blocks, tuning: Tuning) -> tuple[list[Blocks], int | None]:
-    """Return the pieces of `blocks` and their segment, if there are several."""
+def _cut(
+    group: Group,
+    blocks: Blocks,
+    tuning: Tuning,
+    steps: Callable[[Blocks], Steps],
+    slots: int = 0,
+) -> Schedule:
+    """Return the schedule that cuts `blocks` into pieces, for which there are `slots` in scratch."""
     pieces = clipped(blocks, tuning.segment)
-    return pieces, tuning.segment if len(pieces) > 1 else None
+    segment = tuning.segment if len(pieces) > 1 else None
+    return _schedule(group, pieces, steps, segment, slots * pieces[0].largest)
 
 
 def _of(group: Group, position: Column | int) -> Column | None:
@@ -120,8 +127,7 @@ def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
         )
         return (folded(group, start, count, own), *to_peers)
 
-    pieces, segment = _cut(Even(0, call.counts[0], n), tuning)
-    return _schedule(group, pieces, steps, segment)
+    return _cut(group, Even(0, call.counts[0], n), tuning, steps)
 
 
 def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
@@ -138,8 +144,7 @@ def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
         start, count = piece.at(group.at)
         return (folded(group, start, count, Place(RECV, start, root)),)
 
-    pieces, segment = _cut(blocks, tuning)
-    return _schedule(group, pieces, steps, segment)
+    return _cut(group, blocks, tuning, steps)
 
 
 def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
@@ -151,8 +156,7 @@ def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
         start, count = piece.at(group.at)
         return (folded(group, start, count, Place(RECV, start - own)),)
 
-    pieces, segment = _cut(blocks, tuning)
-    return _schedule(group, pieces, steps, segment)
+    return _cut(group, blocks, tuning, steps)
 
 
 def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
@@ -254,8 +258,8 @@ def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
 def scan(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank folds its slice of one contribution after the other, and writes to each result."""
     n, at, rank = group.size, group.at, group.rank
-    pieces, segment = _cut(Even(0, call.counts[0], n), tuning)
-    width = pieces[0].largest
+    slices = Even(0, call.counts[0], n)
+    width = min(slices.largest, tuning.segment)
 
     def steps(piece: Blocks) -> Steps:
         start, count = piece.at(at)
@@ -282,4 +286,4 @@ def scan(group: Group, call: Signature, tuning: Tuning) -> Schedule:
             folded, spare = spare, folded
         return moves
 
-    return _schedule(group, pieces, steps, segment, 2 * width if n > 1 else 0)
+    return _cut(group, slices, tuning, steps, 2 if n > 1 else 0)
