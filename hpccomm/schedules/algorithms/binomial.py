@@ -19,6 +19,7 @@ barrier         2⌈log2 n⌉        none
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -116,7 +117,10 @@ def _reduce_rounds(piece: PhasePiece) -> Rounds:
     for bit in tree.bits:
         sender, receiver = tree.is_child(bit), tree.is_parent(bit)
         parent, child = tree.peer(-bit), tree.peer(bit)
-        first, last = bit == 1, bit == tree.bits[-1]
+        complete = piece.final and bit == tree.bits[-1]
+        partials = own if bit == 1 else partial, landing
+        at_root = own if bit == 1 else into, landing
+        inner, root = receiver & ~is_root, receiver & is_root
         yield Round(
             receives=(transfers(rank, child, SCRATCH, slot, count, receiver),),
             sends=(
@@ -124,22 +128,8 @@ def _reduce_rounds(piece: PhasePiece) -> Rounds:
                 transfers(rank, parent, SCRATCH, partial.start, count, sender & ~is_leaf),
             ),
             local=(
-                folds(
-                    rank,
-                    (own if first else partial, landing),
-                    partial,
-                    count,
-                    final=False,
-                    where=receiver & ~is_root,
-                ),
-                folds(
-                    rank,
-                    (own if first else into, landing),
-                    into,
-                    count,
-                    final=piece.final and last,
-                    where=receiver & is_root,
-                ),
+                folds(rank, partials, partial, count, final=False, where=inner),
+                folds(rank, at_root, into, count, final=complete, where=root),
             ),
         )
 
@@ -207,7 +197,7 @@ class _Subtrees:
 
 
 def gather_scratch(group: Group, root: Column | int, blocks: Blocks) -> int:
-    """Return the elements of scratch that `gather_rounds` and `scatter_rounds` need, for a subtree."""
+    """Return the elements of scratch that `gather_rounds` needs, for a subtree."""
     tree, subtrees = _BinomialTree(group, root), _Subtrees(group, root, blocks)
     first = root + tree.relative
     stop = np.minimum(first + (tree.relative & -tree.relative), root + group.size)
@@ -252,11 +242,9 @@ def gather_rounds(
         yield Round(tuple(receives), tuple(sends), own if bit == 1 else ())
 
 
-def scatter_rounds(
-    group: Group, root: Column | int, blocks: Blocks, slot: int, source: str, target: Place
-) -> Rounds:
-    """Send the blocks of the root's buffer `source` to `target` on each rank: `gather` backwards."""
-    for each in reversed(list(gather_rounds(group, root, blocks, slot, target, source))):
+def backwards(rounds: Rounds) -> Rounds:
+    """Yield `rounds` without folds from the last one on, each with its receives as sends, and so on."""
+    for each in reversed(list(rounds)):
         local = tuple(
             Copies(step.rank, step.target, step.source, step.count)
             for step in each.local
@@ -275,8 +263,7 @@ def barrier_rounds(group: Group) -> Rounds:
         )
         for bit in tree.bits
     ]
-    yield from up
-    yield from (Round(each.sends, each.receives) for each in reversed(up))
+    return chain(up, backwards(iter(up)))
 
 
 all_reduce = ALL_REDUCE.in_pieces
@@ -299,7 +286,7 @@ def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     blocks = Listed(call.counts)
 
     def channel() -> Rounds:
-        return scatter_rounds(group, call.root, blocks, 0, SEND, Place(RECV, 0))
+        return backwards(gather_rounds(group, call.root, blocks, 0, Place(RECV, 0), SEND))
 
     return Schedule((channel,), gather_scratch(group, call.root, blocks))
 

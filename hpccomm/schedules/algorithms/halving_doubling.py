@@ -191,13 +191,8 @@ def reduce_scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     Scratch holds what has been folded so far, and the half that is received: of uneven blocks it may
     be all.
     """
-    n, at, rank, blocks, total = (
-        group.size,
-        group.at,
-        group.rank,
-        Listed(call.counts),
-        sum(call.counts),
-    )
+    n, at, rank = group.size, group.at, group.rank
+    blocks, total = Listed(call.counts), sum(call.counts)
 
     def channel() -> Rounds:
         start, count = blocks.at(at)

@@ -41,6 +41,7 @@ from dataclasses import dataclass, replace
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms import blockwise, ordered, pairwise, shm
+from hpccomm.schedules.algorithms.binomial import backwards
 from hpccomm.schedules.algorithms.blockwise import Lap
 from hpccomm.schedules.algorithms.channels import in_channels
 from hpccomm.schedules.algorithms.dissemination import barrier_rounds
@@ -248,14 +249,10 @@ def _barrier(within: Within, _call: Signature, _tuning: Tuning) -> Schedule:
             sends=(signals(node.rank, first, node.at > 0),),
         )
 
-    def signal_all(node: Group) -> Rounds:
-        for each in signal_first(node):
-            yield Round(receives=each.sends, sends=each.receives)
-
     def channel() -> Rounds:
         yield from levels.each_node(signal_first)
         yield from barrier_rounds(levels.firsts)
-        yield from levels.each_node(signal_all)
+        yield from backwards(levels.each_node(signal_first))
 
     return Schedule((channel,))
 

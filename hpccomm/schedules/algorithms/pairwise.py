@@ -54,21 +54,14 @@ def reduce_scatter_rounds(
     """
     n, at, rank = group.size, group.at, group.rank
     start, count = blocks.at(at)
-    so_far = Place(source, start)
+    so_far, landing = Place(source, start), Place(SCRATCH, slot)
     for step in range(1, n):
         to, of = (at + step) % n, (at - step) % n
+        complete = final and step == n - 1
         yield Round(
             receives=(transfers(rank, group.peer(of), SCRATCH, slot, count),),
             sends=(transfers(rank, group.peer(to), source, *blocks.at(to)),),
-            local=(
-                folds(
-                    rank,
-                    (so_far, Place(SCRATCH, slot)),
-                    target,
-                    count,
-                    final=final and step == n - 1,
-                ),
-            ),
+            local=(folds(rank, (so_far, landing), target, count, final=complete),),
         )
         so_far = target
 

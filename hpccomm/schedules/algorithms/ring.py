@@ -48,18 +48,12 @@ def reduce_scatter_rounds(
         into_start, into_count = blocks.at((at - step - 2) % n)
         last = step == n - 2
         buffer, start = (source, out_start) if step == 0 else (SCRATCH, outgoing)
+        both = Place(SCRATCH, incoming), Place(source, into_start)
+        result = target if last else Place(SCRATCH, outgoing)
         yield Round(
             receives=(transfers(rank, left, SCRATCH, incoming, into_count),),
             sends=(transfers(rank, right, buffer, start, out_count),),
-            local=(
-                folds(
-                    rank,
-                    (Place(SCRATCH, incoming), Place(source, into_start)),
-                    target if last else Place(SCRATCH, outgoing),
-                    into_count,
-                    final=final and last,
-                ),
-            ),
+            local=(folds(rank, both, result, into_count, final=final and last),),
         )
 
 

@@ -138,31 +138,25 @@ def _pairwise_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
 
     for step in range(1, n):
         right, left = (at + step) % n, (at - step) % n
-        out_start, out_count = blocks.at(right)
-        last = step == n - 1
+        local: list[Copies | Folds] = []
+        if step == 1:
+            local.append(copies(rank, Place(SEND, start), place(at), own))
+        if step == n - 1:
+            for i in range(1, n):
+                both = place(i - 1), place(i)
+                local.append(folds(rank, both, place(i), own, final=False))
         yield Round(
             receives=(transfers(rank, group.peer(left), SCRATCH, place(left).start, own),),
-            sends=(transfers(rank, group.peer(right), SEND, out_start, out_count),),
-            local=(
-                *((copies(rank, Place(SEND, start), place(at), own),) if step == 1 else ()),
-                *(
-                    folds(rank, (place(i - 1), place(i)), place(i), own, final=False)
-                    for i in range(1, n)
-                    if last
-                ),
-            ),
+            sends=(transfers(rank, group.peer(right), SEND, *blocks.at(right)),),
+            local=tuple(local),
         )
     for step in range(1, n):
         right, left = (at + step) % n, (at - step) % n
-        into_start, into_count = blocks.at(left)
         mine = copies(rank, place(at - back), Place(RECV, start), own, at >= back)
+        prefix = place(right - back)
         yield Round(
-            receives=(transfers(rank, group.peer(left), RECV, into_start, into_count, at >= back),),
-            sends=(
-                transfers(
-                    rank, group.peer(right), SCRATCH, place(right - back).start, own, right >= back
-                ),
-            ),
+            receives=(transfers(rank, group.peer(left), RECV, *blocks.at(left), at >= back),),
+            sends=(transfers(rank, group.peer(right), *prefix[:2], own, right >= back),),
             local=(mine,) if step == 1 else (),
         )
 
