@@ -21,17 +21,7 @@ result.
 from hpccomm.schedules.algorithms.partition import Blocks
 from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, all_gather_in_pieces
 from hpccomm.schedules.algorithms.power_of_two import ActiveRanks, Spans, span
-from hpccomm.schedules.schedule import (
-    RECV,
-    SCRATCH,
-    Folds,
-    Group,
-    Place,
-    Round,
-    Rounds,
-    folds,
-    transfers,
-)
+from hpccomm.schedules.schedule import RECV, SCRATCH, Group, Place, Round, Rounds, folds, transfers
 
 
 def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
@@ -54,8 +44,7 @@ def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
         lower = core.number & distance == 0
         distance *= 2
         last = piece.final and distance == core.size
-        sends = []
-        local: list[Folds] = []
+        sends, local = [], []
         for mine, whose in so_far:
             sends.append(transfers(rank, partner, mine.buffer, start, count, whose))
             for pair, side in (((mine, theirs), lower), ((theirs, mine), ~lower)):

@@ -28,12 +28,7 @@ from functools import partial
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Even
 from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, Scratch
-from hpccomm.schedules.algorithms.pipeline import (
-    SegmentRows,
-    Segments,
-    in_streams,
-    pipelined,
-)
+from hpccomm.schedules.algorithms.pipeline import SegmentRows, Segments, in_streams, pipelined
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
