@@ -109,7 +109,7 @@ class CallEngine:
     # Who may call.
 
     def enter(self) -> None:
-        """Begin a call. `leave` must follow.
+        """Begin a call. The release of `busy` must follow.
 
         Raises
         ------
@@ -129,10 +129,6 @@ class CallEngine:
                 self.failure.refuse()
             raise UsageError(f"communicator {self.name!r} {self.closed}; make a new one")
 
-    def leave(self) -> None:
-        """End a call."""
-        self.busy.release()
-
     @contextmanager
     def one_call(self) -> Iterator[None]:
         """Hold the communicator for one call."""
@@ -140,7 +136,7 @@ class CallEngine:
         try:
             yield
         finally:
-            self.leave()
+            self.busy.release()
 
     # Synchronous calls. What is the same for all calls of one kind is bound once: the functions that
     # are returned look nothing up.

@@ -199,8 +199,8 @@ class DeviceLane(Lane):
         needs = recipe.route.needs
         if needs is not None and not needs.done():
             self.make_ready(call)
-        if call.own_sends or call.own_receives:
-            self._check_own(call)
+        if (call.own_sends or call.own_receives) and recipe.route.launch is not None:
+            check_own((call,))  # a stream would hang
         recipe.issue(*pointers(call), self._queue(call), call.keep, limit)
         return call.result
 
@@ -210,7 +210,7 @@ class DeviceLane(Lane):
         if recipe.route.launch is None:
             return self._calls.start(self._operation(call, True), limit, call.result)
         self.make_ready(call)
-        self._check_own(call)
+        check_own((call,))
         current = streams.finder(_array(call), self.device)
         return self.issuer.start(call, recipe.route.launch, self._queue(call), current, limit)
 
@@ -226,11 +226,6 @@ class DeviceLane(Lane):
             recipe.ordered,
             apart=async_op,
         )
-
-    def _check_own(self, call: Call) -> None:
-        """Raise if this rank sends to itself what it does not receive, where a stream would hang."""
-        if call.recipe.route.launch is not None:
-            check_own((call,))
 
     def make_ready(self, call: Call) -> None:
         """Make what the call needs, if it is not there yet. Collective then; blocks.
