@@ -32,8 +32,8 @@ Where nodes differ in size, there are as many slices as the smallest node has ra
 a larger node take part only within it. A family that cannot scatter (a tree) has one slice: the first
 rank of a node has the whole array.
 
-Within the nodes data moves by messages (`hpccomm.schedules.algorithms.hierarchical_messages`) or in memory
-(`hpccomm.schedules.algorithms.hierarchical_direct`). Across them it moves in the same way in both forms.
+Within the nodes data moves by messages, or in memory as `hpccomm.schedules.algorithms.hierarchical_direct`
+says. Across them it moves in the same way in both forms.
 """
 
 from collections.abc import Callable, Mapping
