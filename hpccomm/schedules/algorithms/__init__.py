@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from hpccomm.contracts.collectives import REDUCTIONS
+from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms import (
     binomial,
     bruck,
@@ -28,7 +29,7 @@ from hpccomm.schedules.algorithms import (
     shm_staged,
     tree,
 )
-from hpccomm.schedules.schedule import Build
+from hpccomm.schedules.schedule import Build, Group, Schedule, Tuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +72,18 @@ _REDUCE_LINEAR = ordered.reduce(linear.gather_rounds)
 
 def _shared(collective: str) -> Algorithm:
     """Return the algorithm in shared memory, whose reductions are in rank order."""
-    build = getattr(shm, collective)
+    build: Build = getattr(shm, collective)
+    among_several: Build = getattr(shm_staged, collective)
+
+    def staged(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        return (build if group.size == 1 else among_several)(group, call, tuning)
+
     return Algorithm(
         build,
         ordered=build if collective in REDUCTIONS else None,
         uniform=collective == "all_to_all",
         shared=True,
-        staged=getattr(shm_staged, collective),
+        staged=staged,
     )
 
 

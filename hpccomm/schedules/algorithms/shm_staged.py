@@ -16,21 +16,20 @@ through the cache once or twice more.
 
 Contributions are folded in rank order. In a scan the prefix goes from rank to rank, and each adds its
 own contribution. In the other reductions each rank folds its slice, as in `hpccomm.schedules.algorithms.shm`.
+
+There are several ranks. One that is alone has nothing to stage.
 """
 
 from collections.abc import Callable, Iterator
-from functools import wraps
 
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms import shm
 from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed, clipped
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
     SEND,
-    Build,
     Column,
     Copies,
     Folds,
@@ -56,19 +55,6 @@ SLOTS = 2
 Steps = Iterator[Copies | Folds]
 Stage = Callable[[int], Steps]
 """Makes the steps for a piece, from the number of the piece."""
-
-
-def _unless_alone(direct: Build) -> Callable[[Build], Build]:
-    """Let a rank without peers use the `direct` build."""
-
-    def decorate(staged: Build) -> Build:
-        @wraps(staged)
-        def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-            return (direct if group.size == 1 else staged)(group, call, tuning)
-
-        return build
-
-    return decorate
 
 
 class _Slots:
@@ -202,7 +188,6 @@ class _Slots:
         return stage
 
 
-@_unless_alone(shm.all_reduce)
 def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank folds its slice, and all others copy it from there."""
     n, at = group.size, group.at
@@ -217,7 +202,6 @@ def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     return slots.schedule(slots.put(), fold, slots.take())
 
 
-@_unless_alone(shm.reduce)
 def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank folds its slice, and the root copies it from there; of two ranks, the root folds all."""
     n, at, root = group.size, group.at, call.root
@@ -232,7 +216,6 @@ def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     return slots.schedule(slots.put(), fold, *([slots.take(at == root)] if n > 2 else []))
 
 
-@_unless_alone(shm.reduce_scatter)
 def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank folds its block."""
     at, blocks = group.at, Listed(call.counts)
@@ -246,7 +229,6 @@ def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     return slots.schedule(slots.put(), fold)
 
 
-@_unless_alone(shm.all_gather)
 def all_gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank copies its block to scratch, from which all others copy it."""
     blocks = Listed(call.counts)
@@ -254,7 +236,6 @@ def all_gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     return slots.schedule(slots.put_block(blocks), slots.take())
 
 
-@_unless_alone(shm.broadcast)
 def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """The root copies its array to scratch, from which all others copy it."""
     at, rank, is_root = group.at, group.rank, group.at == call.root
@@ -272,7 +253,6 @@ def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     return slots.schedule(put, take)
 
 
-@_unless_alone(shm.all_to_all)
 def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank copies the blocks for the others to scratch, from which they copy them."""
     slots = _Slots(group, Listed(call.counts), group.size, call, tuning)
@@ -286,7 +266,6 @@ def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     return slots.schedule(put, slots.take(own=True))
 
 
-@_unless_alone(shm.gather)
 def gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank copies its block to scratch, from which the root copies it."""
     is_root, blocks = group.at == call.root, Listed(call.counts)
@@ -294,7 +273,6 @@ def gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     return slots.schedule(slots.put_block(blocks, ~is_root, is_root), slots.take(is_root))
 
 
-@_unless_alone(shm.scatter)
 def scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """The root copies all blocks to scratch, from which the others copy theirs."""
     at, rank, is_root = group.at, group.rank, group.at == call.root
@@ -317,7 +295,6 @@ def scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     return slots.schedule(put, take)
 
 
-@_unless_alone(shm.scan)
 def scan(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank folds its contribution to the prefix of the rank before, which it reads from scratch.
 
