@@ -140,7 +140,6 @@ def test_other_roots(collective, algorithm, root):
 
 
 THROUGH_SCRATCH = {
-    ("reduce", "pairwise"),
     ("reduce", "hierarchical"),
     ("reduce_scatter", "hierarchical"),
     ("all_to_all", "bruck"),
