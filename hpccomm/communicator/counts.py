@@ -54,13 +54,13 @@ def listed(
     UsageError
         If a list does not fit, or must be there and is not.
     """
-    what = CALLS[name]
-    if what.individual:
-        lists = _pairs(what, core.backend.size, counts, recv_counts, peers)
-        complete = counts is None or recv_counts is not None
-    else:
+    what, size = CALLS[name], core.backend.size
+    if what.uneven == "counts":
         complete = counts is not None or what.reduces
-        lists = Lists(check_counts("counts", counts, core.backend.size)) if complete else NO_LISTS
+        lists = Lists(check_counts("counts", counts, size)) if complete else NO_LISTS
+    else:
+        lists = _pairs(what, size, counts, recv_counts, peers)
+        complete = counts is None or recv_counts is not None
     if not complete:
         lists = _completed(core, Unlisted(name, x, out, timeout, algorithm, stream, root), lists)
     return core.collective(
