@@ -115,11 +115,20 @@ class Folder:
         accumulator or the user's function.
     """
 
-    __slots__ = ("_accumulator", "_average", "_combine", "_exact", "_run", "_wide", "pair")
+    __slots__ = (
+        "_accumulator",
+        "_average",
+        "_combine",
+        "_exact",
+        "_named",
+        "_run",
+        "_wide",
+        "pair",
+    )
 
     def __init__(self, op: Op, dtype: DType, average_over: int = 0) -> None:
-        self._combine = _combine(op)
-        named = isinstance(op, ReduceOp | PremulSum)
+        self._combine = _combine(op, dtype)
+        self._named = isinstance(op, ReduceOp | PremulSum)
         self._wide = accumulator(op, dtype)
         # Whether nothing is to be rounded in between.
         self._exact = self._wide == dtype
@@ -129,7 +138,7 @@ class Folder:
         # a context costs a call almost nothing; `np.errstate` costs a microsecond.
         self._run = Context().run
         self._run(np.seterr, over="ignore", invalid="ignore")
-        single = named and self._exact and self._average is None
+        single = self._named and self._exact and self._average is None
         # NumPy deprecates a third positional argument of these two alone.
         combine = _ORDERED_INTO.get(op, self._combine)
         self.pair: Pair | None = partial(self._run, combine) if single else None
@@ -149,7 +158,7 @@ class Folder:
         arrays = all(isinstance(source, np.ndarray) for source in sources)
         if self.pair is not None and len(sources) == 2 and arrays:
             self.pair(*sources, out)
-        elif isinstance(self._combine, np.ufunc):
+        elif self._named:
             self._run(self._by_blocks, sources, out, final, arrays)
         else:  # the user's own function sees the user's context
             self._by_blocks(sources, out, final, arrays)
@@ -199,9 +208,23 @@ class Folder:
         np.copyto(out, accumulator, casting="unsafe")
 
 
-def _combine(op: Op) -> Callable[..., object]:
+def _multiply(a: Array, b: Array | np.generic, out: Array) -> None:
+    """Multiply complex numbers, into one of the factors too.
+
+    NumPy rounds a product otherwise where a single element is multiplied in place, as in a reduction.
+    The bits must not depend on how an array was cut.
+    """
+    if out.size == 1:
+        np.copyto(out, np.multiply(a, b))
+    else:
+        np.multiply(a, b, out=out)
+
+
+def _combine(op: Op, dtype: DType) -> Callable[..., object]:
     if isinstance(op, PremulSum):
         return np.add
+    if op is ReduceOp.PROD and dtype.kind == "c":
+        return _multiply
     if isinstance(op, ReduceOp):
         return UFUNC[op]
     elementwise = op
@@ -232,7 +255,7 @@ def try_out(op: Op, dtype: DType) -> None:
     a, b = samples(dtype)
     given, out = samples(dtype), np.ones(2, dtype)
     try:
-        _combine(op)(a, b, out=out)
+        _combine(op, dtype)(a, b, out=out)
     except UsageError:
         raise
     except Exception as error:  # whatever the user's function raises
@@ -251,4 +274,5 @@ def premultiply(op: PremulSum, source: Array, target: Array) -> None:
             factor = np.float32(op.factor.real)
             np.multiply(source, factor, out=target, dtype=np.float32, casting="unsafe")
         else:
-            np.multiply(source, source.dtype.type(op.factor), out=target)
+            multiply = _multiply if source.dtype.kind == "c" else np.multiply
+            multiply(source, source.dtype.type(op.factor), target)
