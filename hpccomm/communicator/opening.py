@@ -110,7 +110,7 @@ def open_device_lane(
             best = "as asked" if settings.backend in _ORDER else "it is the best way"
             because = "; ".join((*reasons, why) if why else reasons) or best
             # A way that is slower than it could be is a warning.
-            level = logging.WARNING if tell and way == STAGED else logging.INFO
+            level = logging.WARNING if tell and way == STAGED and reasons else logging.INFO
             _log(backend, calls, f"device arrays go over {dispatch.name}: {because}", level)
             high = settings.high_priority_stream
             return DeviceLane(calls, dispatch, over, device, high_priority=high)
