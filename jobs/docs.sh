@@ -24,7 +24,8 @@ esac
 make_environment docs
 cd "$checkout"
 output=docs/_build/$builder
-limited 300 "$venv/bin/python" -m sphinx -n -W --keep-going -q -j auto -b "$builder" docs "$output" ||
+limited 300 "$venv/bin/python" -m sphinx -n -W --keep-going -q -j auto -b "$builder" \
+    -d docs/_build/doctrees docs "$output" ||
     give_up "the documentation has faults (see above)."
 if [[ $builder == html ]]; then
     say "open $output/index.html"

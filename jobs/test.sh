@@ -87,6 +87,10 @@ tests_on() {
 # In one word: pytest would look for its settings beside a file that stands alone.
 common=(${all[0]+"${all[@]}"} --seconds="$notes/seconds")
 
+# Without --all, half as many of the conformance suite's cases on devices.
+fewer=2
+((${#all[@]} == 0)) || fewer=1
+
 # Device arrays on a stand-in for CuPy, which other tests must not see.
 standin=$checkout/tests/standin
 
@@ -104,7 +108,7 @@ standin=$checkout/tests/standin
     stage 300 "docs' examples" nice bash jobs/docs.sh --examples
     tests_on 1 420 "tests with MPI, ranks: 1" tests/mpi
     export PYTHONPATH=$standin
-    tests_on 1 200 "devices, ranks: 1" -q --part 1/16 tests/cuda/test_conformance.py
+    tests_on 1 200 "devices, ranks: 1" -q --part 1/$((16 * fewer)) tests/cuda/test_conformance.py
 ) >"$notes/aside" 2>&1 &
 aside=$!
 
@@ -120,8 +124,8 @@ done
 export PYTHONPATH=$standin
 ((workers += 1)) # where many tests wait for a deadline
 tests 300 "devices, without MPI" tests/cuda
-tests_on 2 200 "devices, ranks: 2" -q --part 0/8 tests/cuda
-tests_on 4 200 "devices, ranks: 4" -q --part 2/32 tests/cuda/test_conformance.py
+tests_on 2 200 "devices, ranks: 2" -q --part 0/$((8 * fewer)) tests/cuda
+tests_on 4 200 "devices, ranks: 4" -q --part 2/$((32 * fewer)) tests/cuda/test_conformance.py
 unset PYTHONPATH
 stage 240 "tests on virtual hosts" "$python" -m pytest -rs "${common[@]}" tests/cluster
 command -v nvidia-smi >/dev/null ||

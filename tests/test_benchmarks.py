@@ -31,6 +31,7 @@ def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(list(map(str, command)), capture_output=True, text=True)
 
 
+@pytest.mark.thorough
 def test_one_node(mpiexec: Mpiexec, tmp_path: Path) -> None:
     contenders = "gloo,memcpy,auto,registered,pages,staging,plan,linear"
     files = [tmp_path / name for name in ("run.h5", "run.svg", "run.rst")]
@@ -62,6 +63,7 @@ def test_one_node(mpiexec: Mpiexec, tmp_path: Path) -> None:
     assert page.startswith(":library: ")
 
 
+@pytest.mark.thorough
 def test_several_nodes(mpiexec: Mpiexec) -> None:
     asked = ["--link", "1gbit", "--sizes", "64K", "--rounds", "2", "--contenders", "auto,ring"]
     done = mpiexec(3, FOLDER / "cluster.py", *asked)

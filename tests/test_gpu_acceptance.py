@@ -67,6 +67,7 @@ def test_misuse(tmp_path: Path, misuse: list[str]) -> None:
     assert "gpu_acceptance.sh: error: " in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_sweep_and_what_has_a_limit_on_the_stand_in(tmp_path: Path, environment: str) -> None:
     stages = "perf,overhead,bandwidth,overlap"
     done, verdicts = accept(
@@ -117,6 +118,7 @@ def test_ranks_share_a_device_as_the_version_lets_them(tmp_path: Path, environme
     assert done.returncode == 1, done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_done_is_a_verdict_and_the_exit_status(
     tmp_path: Path, environment: str
 ) -> None:

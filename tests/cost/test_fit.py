@@ -99,7 +99,7 @@ def test_what_one_algorithm_does_not_tell_is_said():
     found = fit(known, measurements(node, [("all_reduce", "ring")]))
     blank = {each.name: each.blank for each in found.parameters}
     # Two ranks: a call's overhead is as constant as two latencies, folds are as many as bytes.
-    assert blank["overhead"] == blank["reduce"] == "not told apart from those above"
+    assert blank["overhead"] == blank["reduce"] == "indistinguishable from those above"
     assert blank["copy"] == "no row depends on it"
     assert not blank["inner latency"]
     assert not blank["inner bandwidth"]

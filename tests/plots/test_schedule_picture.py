@@ -123,7 +123,7 @@ def nearest(columns: list[float], x: float) -> int:
     return min(range(len(columns)), key=lambda rank: abs(columns[rank] - x))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 16])
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(16, marks=pytest.mark.thorough)])
 def test_any_number_of_ranks_is_drawn(ranks: int) -> None:
     assert rendered(draw(subject("ring", ranks=ranks)), "png").startswith(b"\x89PNG")
 
