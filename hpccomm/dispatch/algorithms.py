@@ -75,7 +75,7 @@ class AlgorithmRunner:
         Parameters
         ----------
         asked : Signature
-            The user's call, by which calls are told apart.
+            The user's call, which distinguishes calls.
         call : Signature
             What is left of it for the algorithm.
         pick : Pick

@@ -1,4 +1,4 @@
-"""What a decision comes to: something that runs."""
+"""Routes: what a decision leads to, which runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -144,13 +144,15 @@ def fit(network: Network, measurements: Sequence[Measurement]) -> Fit:
     def exact(tried: Network) -> Floats:
         return _walked(tried, measurements)
 
-    _, found, told = _descend((near, by), network, seconds, names, exact)
+    _, found, determined = _descend((near, by), network, seconds, names, exact)
     columns, weighted = _columns(exact(found), seconds, names)
     residuals = columns @ _values(found, names) - weighted
-    errors = _errors(columns, residuals, names, told)
-    apart = _told_apart(columns, names)
+    errors = _errors(columns, residuals, names, determined)
+    apart = _distinguished(columns, names)
     parameters = tuple(
-        _parameter(name, found, errors, _blank(name, told, apart, seen=bool(columns[:, at].any())))
+        _parameter(
+            name, found, errors, _blank(name, determined, apart, seen=bool(columns[:, at].any()))
+        )
         for at, name in enumerate(names)
     )
     return Fit(found, parameters, residuals)
@@ -205,16 +207,16 @@ def _descend(
 
     `start` is a network and the names of its fitted parameters, or None if it was not fitted.
     """
-    found, told = start
-    nearest, best = (found, told or []), math.inf
+    found, determined = start
+    nearest, best = (found, determined or []), math.inf
     for _ in range(ROUNDS):
         columns, weighted = _columns(paths(found), seconds, names)
-        if told is not None:
+        if determined is not None:
             error = float(np.linalg.norm(columns @ _values(found, names) - weighted))
             if error >= best * (1 - 1e-9):
                 break
-            best, nearest = error, (found, told)
-        fitted, told = _fitted(columns, weighted, names, network)
+            best, nearest = error, (found, determined)
+        fitted, determined = _fitted(columns, weighted, names, network)
         found = _with(network, dict(zip(names, fitted.tolist(), strict=True)))
     return best, *nearest
 
@@ -234,9 +236,9 @@ def _columns(paths: Floats, seconds: Floats, names: list[str]) -> tuple[Floats, 
     return columns / seconds[:, None], 1.0 - paths[:, -1] / seconds
 
 
-def _told_apart(columns: Floats, names: list[str]) -> list[str]:
+def _distinguished(columns: Floats, names: list[str]) -> list[str]:
     """Return the parameters that can be distinguished from those before them."""
-    told: list[str] = []
+    determined: list[str] = []
     basis = np.empty((len(columns), 0))
     for at, name in enumerate(names):
         column = columns[:, at]
@@ -246,10 +248,10 @@ def _told_apart(columns: Floats, names: list[str]) -> list[str]:
         left = column / length
         left = left - basis @ (basis.T @ left)
         rest = float(np.linalg.norm(left))
-        if rest > APART and len(told) < len(columns):
-            told.append(name)
+        if rest > APART and len(determined) < len(columns):
+            determined.append(name)
             basis = np.column_stack([basis, left / rest])
-    return told
+    return determined
 
 
 def _fitted(
@@ -262,29 +264,29 @@ def _fitted(
     not increase the number of message parameters that become zero.
     """
 
-    def lost(told: list[str]) -> int:
+    def lost(determined: list[str]) -> int:
         """Return how many parameters of messages are zero."""
-        fitted = _solve(columns, weighted, names, told, network)
-        return sum(not fitted[names.index(name)] for name in told if name in _MESSAGES)
+        fitted = _solve(columns, weighted, names, determined, network)
+        return sum(not fitted[names.index(name)] for name in determined if name in _MESSAGES)
 
-    apart = _told_apart(columns, names)
-    told = [name for name in apart if name in _MESSAGES]
-    least = lost(told)
+    apart = _distinguished(columns, names)
+    determined = [name for name in apart if name in _MESSAGES]
+    least = lost(determined)
     if lost(apart) <= least:
-        told = apart
+        determined = apart
     else:
-        for name in apart[len(told) :]:
-            if lost([*told, name]) <= least:
-                told.append(name)
-    return _solve(columns, weighted, names, told, network), told
+        for name in apart[len(determined) :]:
+            if lost([*determined, name]) <= least:
+                determined.append(name)
+    return _solve(columns, weighted, names, determined, network), determined
 
 
 def _solve(
-    columns: Floats, weighted: Floats, names: list[str], told: list[str], network: Network
+    columns: Floats, weighted: Floats, names: list[str], determined: list[str], network: Network
 ) -> Floats:
     """Return the least-squares solution; parameters that are not fitted keep their values."""
     fitted = _values(network, names)
-    free = np.array([name in told for name in names])
+    free = np.array([name in determined for name in names])
     wanted = weighted - columns[:, ~free] @ fitted[~free]
     scale = np.linalg.norm(columns[:, free], axis=0)
     fitted[free] = _non_negative(columns[:, free] / scale, wanted) / scale
@@ -350,30 +352,30 @@ def _with(network: Network, values: dict[str, float]) -> Network:
 
 
 def _errors(
-    columns: Floats, residuals: Floats, names: list[str], told: list[str]
+    columns: Floats, residuals: Floats, names: list[str], determined: list[str]
 ) -> dict[str, float]:
     """Return the standard error of each fitted parameter, in seconds.
 
     A parameter that was fitted to zero may no longer be on any critical path; it then has no error.
     """
-    told = [name for name in told if columns[:, names.index(name)].any()]
-    free = columns[:, [names.index(name) for name in told]]
-    spare = len(columns) - len(told)
+    determined = [name for name in determined if columns[:, names.index(name)].any()]
+    free = columns[:, [names.index(name) for name in determined]]
+    spare = len(columns) - len(determined)
     if spare < 1:
         return {}
     scale = np.linalg.norm(free, axis=0)
     inverse = np.linalg.pinv((free / scale).T @ (free / scale))
     spread = np.sqrt(np.diag(inverse) * float(residuals @ residuals) / spare) / scale
-    return dict(zip(told, spread.tolist(), strict=True))
+    return dict(zip(determined, spread.tolist(), strict=True))
 
 
-def _blank(name: str, told: list[str], apart: list[str], *, seen: bool) -> str:
+def _blank(name: str, determined: list[str], apart: list[str], *, seen: bool) -> str:
     """Say why a parameter was not fitted; empty if it was."""
-    if name in told:
+    if name in determined:
         return ""
     if name in apart:
         return "with it, a message or its bytes would take no time"
-    return "not told apart from those above" if seen else "no row depends on it"
+    return "indistinguishable from those above" if seen else "no row depends on it"
 
 
 def _parameter(name: str, network: Network, errors: dict[str, float], blank: str) -> Parameter:

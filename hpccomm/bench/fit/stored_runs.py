@@ -63,8 +63,8 @@ def usable(run: Run, network: Network, *, segment: int | None, channels: int | N
     """
     facts = run.info.simulation
     if segment is None:
-        told = facts.get("segment") or run.info.environment.get("HPCCOMM_SEGMENT")
-        segment = int(told.split()[0]) if told else DEFAULT_SEGMENT
+        value = facts.get("segment") or run.info.environment.get("HPCCOMM_SEGMENT")
+        segment = int(value.split()[0]) if value else DEFAULT_SEGMENT
     if channels is None:
         channels = int(facts.get("channels", CHANNELS))
     rows, measurements = [], []

@@ -36,7 +36,7 @@ class Window:
     **What is seen when.** What a rank put is in the target's memory, for the target and for every
     `get`, once one of these has happened, in this order: the rank sends a `signal` to the target and
     the target returns from `wait_signal`; or every rank returns from `fence`. After `flush` it is
-    there too, but a reader must still be told so (by a signal, or by any other call of the
+    there too, but a reader must still learn of it (by a signal, or by any other call of the
     communicator that comes after it). To write what another rank reads or writes meanwhile gives any
     mixture of bytes; only accumulates may meet. The own memory (``x`` itself) is read and written as
     any array, under the same rules.
@@ -242,7 +242,7 @@ class Window:
         Parameters
         ----------
         dst : int
-            Who is told; the own rank too.
+            Who receives it; this rank itself is allowed.
         index : int
             Tells signals apart.
         timeout : float, optional

@@ -21,11 +21,11 @@ from hpccomm.dispatch.policy.table import Pick, Shape, Table, TableRow, TableRow
 
 def parse(text: str) -> Table:
     """Return the table of a TOML text that `dump` could have written."""
-    told = tomllib.loads(text)
-    shape, measured = Shape(**told.pop("shape")), told.pop("measured")
+    document = tomllib.loads(text)
+    shape, measured = Shape(**document.pop("shape")), document.pop("measured")
     rows = {
         (collective, case): _rows(given)
-        for collective, cases in told.items()
+        for collective, cases in document.items()
         for case, given in cases.items()
     }
     return Table(shape, measured, rows)

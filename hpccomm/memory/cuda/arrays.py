@@ -182,18 +182,18 @@ def _torch_dtype(x: Any, name: str) -> DType:
 
 
 def _interface(x: Any, name: str) -> DeviceArray:
-    told = x.__cuda_array_interface__
-    lacking = [key for key in ("shape", "typestr", "data") if key not in told]
+    interface = x.__cuda_array_interface__
+    lacking = [key for key in ("shape", "typestr", "data") if key not in interface]
     if lacking:
         raise UsageError(
             f"{name}.__cuda_array_interface__ has no {' and no '.join(map(repr, lacking))}; "
             "give an array with a complete interface"
         )
-    if told.get("mask") is not None:
+    if interface.get("mask") is not None:
         raise UsageError(f"{name} has a mask, which would be lost; give the array without it")
-    pointer, read_only = told["data"]
-    dtype, shape = np.dtype(told["typestr"]), tuple(told["shape"])
-    strides = told.get("strides")
+    pointer, read_only = interface["data"]
+    dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
+    strides = interface.get("strides")
     contiguous = strides is None or _c_contiguous(shape, tuple(strides), dtype.itemsize)
     device = cupy().cuda.runtime.pointerGetAttributes(pointer).device if pointer else -1
     return DeviceArray(pointer, dtype, shape, contiguous, not read_only, device, INTERFACE)

@@ -82,7 +82,7 @@ def _uuid_of(device: int) -> bytes:
     return bytes(found) if ask(ctypes.byref(found), handle) == 0 else b""
 
 
-def _padded(told: bytes, pci: str) -> bytes:
+def _padded(uuid: bytes, pci: str) -> bytes:
     """Return CuPy's UUID, filled up to 16 bytes from the address, which also differs by device."""
-    kept = told[:_UUID_BYTES]
+    kept = uuid[:_UUID_BYTES]
     return (kept + pci.replace(":", "").encode())[:_UUID_BYTES].ljust(_UUID_BYTES, b"\0")

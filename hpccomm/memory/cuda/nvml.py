@@ -62,8 +62,8 @@ def _active_nvlinks(nvml: Any, handle: Any) -> int:
 
 
 def _nvlink(nvml: Any, handle: Any, active: int) -> Link | None:
-    (told,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
-    speed = told.value.uiVal / 1000 if told.nvmlReturn == nvml.NVML_SUCCESS else 0.0
+    (field,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
+    speed = field.value.uiVal / 1000 if field.nvmlReturn == nvml.NVML_SUCCESS else 0.0
     return Link(f"NVLink, {active} of {speed:g} GB/s", active * speed) if speed else None
 
 

@@ -58,9 +58,9 @@ def user_stream(stream: object) -> Queue:
         return stream, "default" if stream in LEGACY else None
     protocol = getattr(stream, "__cuda_stream__", None)
     if callable(protocol):
-        told = protocol()
-        if isinstance(told, tuple) and len(told) == 2 and _is_number(told[1]):
-            return _queue(told[1], stream)
+        answer = protocol()
+        if isinstance(answer, tuple) and len(answer) == 2 and _is_number(answer[1]):
+            return _queue(answer[1], stream)
     for attribute in ("ptr", "cuda_stream"):
         pointer = getattr(stream, attribute, None)
         if _is_number(pointer):
@@ -104,9 +104,9 @@ def finder(x: Any, device: int) -> Callable[[], Queue]:
 
         return torchs
     if kind == INTERFACE:
-        told = x.__cuda_array_interface__.get("stream")
-        if told is not None:
-            queue = user_stream(int(told))  # 1 is the legacy default stream, as 0 is to CUDA
+        number = x.__cuda_array_interface__.get("stream")
+        if number is not None:
+            queue = user_stream(int(number))  # 1 is the legacy default stream, as 0 is to CUDA
             return lambda: queue
     of_cupy = cupy().cuda.get_current_stream
 

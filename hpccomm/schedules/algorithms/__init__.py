@@ -70,10 +70,8 @@ _REDUCE_BINOMIAL = ordered.reduce(binomial.gather_rounds)
 _REDUCE_LINEAR = ordered.reduce(linear.gather_rounds)
 
 
-def _shared(collective: str) -> Algorithm:
+def _shared(collective: str, build: Build, among_several: Build) -> Algorithm:
     """Return the algorithm in shared memory, whose reductions are in rank order."""
-    build: Build = getattr(shm, collective)
-    among_several: Build = getattr(shm_staged, collective)
 
     def staged(group: Group, call: Signature, tuning: Tuning) -> Schedule:
         return (build if group.size == 1 else among_several)(group, call, tuning)
@@ -112,7 +110,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "tree": Algorithm(tree.all_reduce, ordered=_ALL_REDUCE_DOUBLING),
             "binomial": Algorithm(binomial.all_reduce, ordered=_ALL_REDUCE_DOUBLING),
             "chain": Algorithm(chain.all_reduce, ordered=_ALL_REDUCE_RING),
-            "shm": _shared("all_reduce"),
+            "shm": _shared("all_reduce", shm.all_reduce, shm_staged.all_reduce),
             "hierarchical": _in_two_levels("all_reduce", hierarchical.DEFAULT.ordered_all_reduce),
         },
         "broadcast": {
@@ -120,7 +118,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "binomial": Algorithm(binomial.broadcast),
             "chain": Algorithm(chain.broadcast),
             "scatter_all_gather": Algorithm(scatter_all_gather.broadcast),
-            "shm": _shared("broadcast"),
+            "shm": _shared("broadcast", shm.broadcast, shm_staged.broadcast),
             "hierarchical": _in_two_levels("broadcast"),
         },
         "reduce": {
@@ -129,7 +127,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "chain": Algorithm(chain.reduce, ordered=_REDUCE_LINEAR),
             "halving_doubling": Algorithm(halving_doubling.reduce, ordered=_REDUCE_BINOMIAL),
             "pairwise": Algorithm(pairwise.reduce, ordered=_REDUCE_LINEAR),
-            "shm": _shared("reduce"),
+            "shm": _shared("reduce", shm.reduce, shm_staged.reduce),
             "hierarchical": _in_two_levels("reduce", _REDUCE_LINEAR),
         },
         "all_gather": {
@@ -138,7 +136,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "recursive_doubling": Algorithm(recursive_doubling.all_gather),
             "pairwise": Algorithm(pairwise.all_gather),
             "linear": Algorithm(linear.all_gather),
-            "shm": _shared("all_gather"),
+            "shm": _shared("all_gather", shm.all_gather, shm_staged.all_gather),
             "hierarchical": _in_two_levels("all_gather"),
         },
         "reduce_scatter": {
@@ -147,32 +145,32 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
                 halving_doubling.reduce_scatter, ordered=ordered.reduce_scatter
             ),
             "pairwise": Algorithm(pairwise.reduce_scatter, ordered=ordered.reduce_scatter),
-            "shm": _shared("reduce_scatter"),
+            "shm": _shared("reduce_scatter", shm.reduce_scatter, shm_staged.reduce_scatter),
             "hierarchical": _in_two_levels("reduce_scatter", ordered.reduce_scatter),
         },
         "all_to_all": {
             "pairwise": Algorithm(pairwise.all_to_all),
             "bruck": Algorithm(bruck.all_to_all, uniform=True),
             "linear": Algorithm(linear.all_to_all),
-            "shm": _shared("all_to_all"),
+            "shm": _shared("all_to_all", shm.all_to_all, shm_staged.all_to_all),
             "hierarchical": _in_two_levels("all_to_all"),
         },
         "neighbor_all_to_all": {"linear": Algorithm(linear.neighbor_all_to_all)},
         "gather": {
             "linear": Algorithm(linear.gather),
             "binomial": Algorithm(binomial.gather),
-            "shm": _shared("gather"),
+            "shm": _shared("gather", shm.gather, shm_staged.gather),
         },
         "scatter": {
             "linear": Algorithm(linear.scatter),
             "binomial": Algorithm(binomial.scatter),
-            "shm": _shared("scatter"),
+            "shm": _shared("scatter", shm.scatter, shm_staged.scatter),
         },
         "scan": {
             "linear": Algorithm(scan.linear, ordered=scan.linear),
             "binomial": Algorithm(scan.binomial, ordered=scan.pairwise),
             "pairwise": Algorithm(scan.pairwise, ordered=scan.pairwise),
-            "shm": _shared("scan"),
+            "shm": _shared("scan", shm.scan, shm_staged.scan),
         },
         "barrier": {
             "dissemination": Algorithm(dissemination.barrier),
