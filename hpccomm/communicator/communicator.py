@@ -130,7 +130,8 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, MemoryCal
         Returns
         -------
         Plan
-            Called without arguments.
+            Called without arguments, on any stream. A new result in device memory is allocated here, for
+            which the current stream is waited for.
 
         Raises
         ------

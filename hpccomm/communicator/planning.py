@@ -152,7 +152,7 @@ def _planned(core: Core, call: Call, async_op: bool, timeout: float) -> Callable
         with core.calls.one_call():
             return core.issue(call, async_op, timeout)
 
-    lane.make_ready(call)
+    lane.prepare_plan(call)
     if async_op:
         return step_by_step
     return lane.plan(call, timeout, core.intake, step_by_step)

@@ -178,6 +178,7 @@ def test_an_illegal_address_loses_the_device():
 
 def test_a_copy_of_pageable_memory_has_read_it_when_it_returns():
     x, host = cupy.zeros(3), np.ones(3)
+    cupy.cuda.Stream.null.synchronize()
     held = Held(non_blocking=True)
     runtime.memcpyAsync(x.data.ptr, host.ctypes.data, 24, 1, held.stream.ptr)
     host[:] = 5

@@ -198,7 +198,7 @@ class DeviceLane(Lane):
         recipe = call.recipe
         needs = recipe.route.needs
         if needs is not None and not needs.done():
-            self.make_ready(call)
+            self._make_ready(call)
         if (call.own_sends or call.own_receives) and recipe.route.launch is not None:
             check_own((call,))  # a stream would hang
         recipe.issue(*pointers(call), self._queue(call), call.keep, limit)
@@ -209,7 +209,7 @@ class DeviceLane(Lane):
         recipe = call.recipe
         if recipe.route.launch is None:
             return self._calls.start(self._operation(call, True), limit, call.result)
-        self.make_ready(call)
+        self._make_ready(call)
         check_own((call,))
         current = streams.finder(_array(call), self.device)
         return self.issuer.start(call, recipe.route.launch, self._queue(call), current, limit)
@@ -227,7 +227,27 @@ class DeviceLane(Lane):
             apart=async_op,
         )
 
-    def make_ready(self, call: Call) -> None:
+    def prepare_plan(self, call: Call) -> None:
+        """Make what a planned call needs, and wait until its new result may be used on any stream.
+
+        Memory of a pool belongs to the stream on which it is allocated, here to the one that is
+        current now: what its last user put there may still be under way. Collective; blocks.
+        """
+        self._make_ready(call)
+        resolved = call.recipe.resolved
+        if resolved is None or resolved.recv != "new" or call.queue is not None:
+            return
+        with streams.on_device(self.device):  # whose default stream is meant, if it is that
+            event = streams.owned_event()
+            streams.record(event.ptr, self._queue(call)[0])
+
+        def steps() -> Steps:
+            while not streams.ready(event.ptr):
+                yield False
+
+        self._calls.drive("plan", steps())
+
+    def _make_ready(self, call: Call) -> None:
         """Make what the call needs, if it is not there yet. Collective then; blocks.
 
         Raises
@@ -291,7 +311,7 @@ class DeviceLane(Lane):
             return self._together(operations, async_op, limit)
         check_batch(calls)
         for call in calls:
-            self.make_ready(call)
+            self._make_ready(call)
         route = DeviceRoute(first.recipe.route.choice, grouped(calls, self.backend))
         nbytes = sum(call.recipe.label[1] for call in calls)
         keep = (_array(first), *(call.keep for call in calls))

@@ -141,7 +141,7 @@ class HostLane(Lane):
 
         return planned
 
-    def make_ready(self, call: Call) -> None:
+    def prepare_plan(self, call: Call) -> None:
         """Do nothing: a call on host arrays needs nothing more."""
 
     def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:

@@ -210,7 +210,7 @@ class Lane(ABC):
         """
 
     @abstractmethod
-    def make_ready(self, call: Call) -> None:
+    def prepare_plan(self, call: Call) -> None:
         """Make what a planned call needs. Collective; blocks."""
 
     def admitted(self, call: Call) -> Call:
