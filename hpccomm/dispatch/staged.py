@@ -71,6 +71,8 @@ class Flow(NamedTuple):
         Whether this rank's contribution is copied to the host.
     returns : bool
         Whether a result is copied back.
+    single : bool
+        Whether contribution and result have one block: the host's call is in place.
     keeps : bool
         Whether some of the result is not written: it is copied to the host first.
     """
@@ -79,6 +81,7 @@ class Flow(NamedTuple):
     one_array: bool
     fetches: bool
     returns: bool
+    single: bool
     keeps: bool
 
 
@@ -157,15 +160,15 @@ class StagedDispatch:
         """
         ways: dict[Signature, Route] = {}
         stages = []
-        for each in self._parts(call):
+        cut = self._parts(call)
+        for each in cut:
             inner = _hosted(each)
             way = ways.get(inner)
             if way is None:
                 way = ways[inner] = self._host.decide(inner, algorithm, deterministic)
-            # Rows of one block are one object.
             send = each.recv if _in_one_block(each) else each.send
             stages.append(Stage(way, send, each.recv))
-        flow = self._flow(call, stages[0])
+        flow = self._flow(call, stages[0], single=_in_one_block(cut[0]))
         chosen = stages[0].way.choice
         choice = replace(
             chosen,
@@ -195,7 +198,7 @@ class StagedDispatch:
         transport = self._messages
         return parts(call, transport.rank, transport.size, self._part_bytes)
 
-    def _flow(self, call: Signature, first: Stage) -> Flow:
+    def _flow(self, call: Signature, first: Stage, *, single: bool) -> Flow:
         what = call.description
         one_array = what.in_place == "always"
         at_root = call.root == self._messages.rank
@@ -204,6 +207,7 @@ class StagedDispatch:
             one_array,
             fetches=at_root if one_array else first.send is not None,
             returns=first.recv is not None and not (one_array and at_root),
+            single=single,
             keeps=NOBODY in call.peers,
         )
 
@@ -216,7 +220,7 @@ class StagedDispatch:
         if flow.one_array:
             send = recv
         down, up = (stream, stream) if len(stages) == 1 else self._beside(stream)
-        slots = self._slots(stages[0], min(SLOTS, len(stages)))
+        slots = self._slots(flow, stages[0], min(SLOTS, len(stages)))
         try:
             self._fetch(flow, stages[0], slots[0], send, recv, down)
             for number, stage in enumerate(stages):
@@ -254,7 +258,7 @@ class StagedDispatch:
         drop_event(begun)  # CUDA ends it once it has come
         return down, up
 
-    def _slots(self, first: Stage, number: int) -> list[Slot]:
+    def _slots(self, flow: Flow, first: Stage, number: int) -> list[Slot]:
         """Return memory for so many parts; no part is larger than the first."""
         device = self._device
 
@@ -265,7 +269,7 @@ class StagedDispatch:
         with on_device(device):
             for _ in range(number):
                 recv = block(first.recv)
-                send = recv if first.send is first.recv else block(first.send)
+                send = recv if flow.single else block(first.send)
                 slots.append(Slot(send, recv))
         return slots
 
@@ -382,7 +386,7 @@ def _arrays(flow: Flow, stage: Stage, slot: Slot) -> tuple[Host, Host]:
     recv = _array(slot.recv, stage.recv, flow.dtype)
     if flow.one_array:
         return None, recv
-    return recv if slot.send is slot.recv else _array(slot.send, stage.send, flow.dtype), recv
+    return recv if flow.single else _array(slot.send, stage.send, flow.dtype), recv
 
 
 def _array(block: PinnedBlock | None, rows: Rows | None, dtype: DType) -> Host:

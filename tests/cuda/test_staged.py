@@ -94,9 +94,9 @@ def path_of(comm, part_bytes=PART, host=None):
     )
 
 
-def carried_out(comm, path, call, send, recv, *, deterministic=False):
+def carried_out(comm, path, call, send, recv, *, algorithm="auto", deterministic=False):
     """Run one call on the current stream, and return what `recv` holds then."""
-    way = path.decide(call, "auto", deterministic)
+    way = path.decide(call, algorithm, deterministic)
     stream = cupy.cuda.get_current_stream().ptr
     pointers = [0 if each is None else each.data.ptr for each in (send, recv)]
     run(comm, way.start(*pointers, stream))
@@ -168,6 +168,24 @@ def on_its_device(comm, function, *args):
 @pytest.mark.parametrize("count", LENGTHS)
 def test_every_collective_in_parts(count, in_place, size) -> None:
     run_ranks(size, on_its_device, every_collective, count, in_place)
+
+
+@pytest.mark.standin
+@pytest.mark.parametrize("algorithm", ["pairwise", "shm"])
+def test_exchanged_parts_do_not_share_their_memory(algorithm) -> None:
+    """Blocks of several rows: what is sent and what is received then lies alike in every part."""
+
+    def exchange(comm):
+        count = 2 * ROW_BYTES // 8 + 3
+        x = values(comm.rank, comm.size * count)
+        out = cupy.full(x.size, 77.0)
+        cupy.cuda.Device().synchronize()
+        call = signature("all_to_all", count, comm.size)
+        got = carried_out(comm, path_of(comm), call, cupy.asarray(x), out, algorithm=algorithm)
+        everyone = [values(rank, x.size).reshape(comm.size, -1) for rank in range(comm.size)]
+        assert np.array_equal(got, np.concatenate([blocks[comm.rank] for blocks in everyone]))
+
+    run_ranks(3, on_its_device, exchange)
 
 
 @pytest.mark.standin
