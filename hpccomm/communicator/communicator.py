@@ -130,8 +130,8 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, MemoryCal
         Returns
         -------
         Plan
-            Called without arguments, on any stream. A new result in device memory is allocated here, for
-            which the current stream is waited for.
+            Called without arguments, on any stream. If the plan makes a new result in device memory, it
+            waits for the current stream first, within the deadline of the communicator.
 
         Raises
         ------

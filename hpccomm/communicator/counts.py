@@ -183,19 +183,19 @@ def _pairs(
     what: Collective, size: int, counts: object, recv_counts: object, peers: object
 ) -> Lists:
     """Return the lists of a call in which each rank has its own, as far as they are there."""
-    listed: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
     number, whose = size, "rank"
     if what.peers:
-        listed = check_peers(peers, size)
-        number, whose = len(listed), "peer"
+        ranks = check_peers(peers, size)
+        number, whose = len(ranks), "peer"
         if counts is None and recv_counts is None:
-            return Lists(peers=listed)
+            return Lists(peers=ranks)
         if counts is None:
             raise UsageError("recv_counts is given and send_counts is not; give both, or none")
     sent = check_counts("send_counts", counts, number, whose)
     if recv_counts is None:
-        return Lists(sent, (), listed)
-    return Lists(sent, check_counts("recv_counts", recv_counts, number, whose), listed)
+        return Lists(sent, (), ranks)
+    return Lists(sent, check_counts("recv_counts", recv_counts, number, whose), ranks)
 
 
 def _row_count(name: str, array: Any) -> int:

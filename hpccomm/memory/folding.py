@@ -96,7 +96,7 @@ Contribution = Array | Pages
 class Folder:
     """Folds contributions in their order.
 
-    It owns the temporary memory and allocates none in a call. One thread at a time may use it.
+    It owns the temporary memory, and allocates next to none in a call. One thread at a time may use it.
 
     Parameters
     ----------

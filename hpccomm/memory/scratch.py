@@ -12,11 +12,18 @@ KEPT_BYTES = 64 << 20
 
 
 class ScratchBuffer:
-    """Memory for what a call needs besides its arrays; calls have it one after the other."""
+    """Memory for what a call needs besides its arrays; calls have it one after the other.
 
-    __slots__ = ("_bytes", "_taken")
+    Parameters
+    ----------
+    least : int
+        Bytes that are allocated at least, where sizes vary.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_bytes", "_least", "_taken")
+
+    def __init__(self, least: int = 0) -> None:
+        self._least = least
         self._bytes = np.empty(0, np.uint8)
         self._taken = self._bytes
 
@@ -29,6 +36,6 @@ class ScratchBuffer:
         if nbytes > KEPT_BYTES:
             return np.empty(count, dtype)
         if nbytes > self._bytes.size:
-            self._bytes = np.empty(nbytes, np.uint8)
+            self._bytes = np.empty(max(nbytes, self._least), np.uint8)
         self._taken = taken = self._bytes[:nbytes].view(dtype)
         return taken

@@ -40,6 +40,9 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }
 """The functions and their arguments, as nccl.h has them. An older library lacks some."""
 
+ON_STREAM = frozenset(name for name, arguments in FUNCTIONS.items() if arguments[-2:] == _END)
+"""Those of them that go on a stream."""
+
 
 def binding() -> Any:
     """Return the module ``cupy.cuda.nccl``. CuPy itself does not import it.

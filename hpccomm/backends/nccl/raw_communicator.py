@@ -34,7 +34,7 @@ class RawCommunicator:
         It takes NCCL's arguments in their order, but for the communicator.
         """
         known = f"nccl{name[:1].upper()}{name[1:]}"
-        if known not in libnccl.FUNCTIONS:
+        if known not in libnccl.ON_STREAM:
             raise AttributeError(name)
         function, check = getattr(self._library, known), libnccl.check
 

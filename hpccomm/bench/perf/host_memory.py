@@ -105,13 +105,7 @@ class HostMemory:
     read = staticmethod(verification.read_block)
 
     def settle(self) -> None:
-        """Block until what was called is done.
-
-        Raises
-        ------
-        CollectiveTimeout
-            If it is not within the deadline.
-        """
+        """Do nothing: a call on host arrays is done when it returns."""
 
     def time(self, operations: Sequence[Call], samples: bool) -> Timed:
         """Time a block of operations, and each repetition if `samples` is true.

@@ -142,7 +142,7 @@ class Heap:
         self._try_to_take_back()
 
     def _try_to_take_back(self) -> None:
-        """Take freed memory back, unless the lock has an owner, who does so."""
+        """Take freed memory back. If another thread holds the lock, that thread does it."""
         if self._lock.acquire(blocking=False):
             try:
                 self._take_back()

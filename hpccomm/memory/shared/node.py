@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hpccomm.contracts.transport import Pages, Reach, Record
 from hpccomm.dtypes import DType
 from hpccomm.errors import CommunicationError
+from hpccomm.memory.folding import FAR_BLOCK_BYTES
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.shared.heap import Heap
 from hpccomm.memory.shared.pages import PeerPages, RemoteMemory, ended
@@ -99,7 +100,7 @@ class NodeMemory:
         self._fullest = fullest
         self._peers = {peer: _Peer(peer, pid) for peer, pid in pids.items()}
         self._heap, self._leases, self._segments = process_memory()
-        self._bounce = ScratchBuffer()
+        self._bounce = ScratchBuffer(FAR_BLOCK_BYTES)
         self._record = lru_cache(KEPT)(partial(_record, self._heap))
         self._told = False
 

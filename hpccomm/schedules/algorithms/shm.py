@@ -201,7 +201,10 @@ def exchanged(
     aside: Place | None,
     where: Mask | None = None,
 ) -> tuple[Copies, ...]:
-    """Move as many elements from the peer's `SEND`, at `mine`, as to it, from `theirs` of the own `SEND`.
+    """Exchange `count` elements with the peer: read those for this rank, and write those for the peer.
+
+    Those for this rank lie at `mine` of the peer's `SEND` and go to `theirs` of the own `RECV`. Those for the
+    peer lie at `theirs` of the own `SEND` and go to `mine` of the peer's `RECV`.
 
     A rank that is in place receives where it sends from, so what it sends waits `aside`. Any other
     rank reads before it writes, since the peer may be in place.
