@@ -42,7 +42,9 @@ def main() -> None:
     numpy, *others = (min(column) for column in zip(*turns, strict=True))
     measured = {
         name: Figure(
-            other / numpy, f"{(other - numpy) * 1e3:.1f} ms beyond NumPy's {numpy * 1e3:.1f} ms"
+            other / numpy,
+            f"{(other - numpy) * 1e3:.1f} ms beyond NumPy's {numpy * 1e3:.1f} ms",
+            other,
         )
         for name, other in zip(request.figures, others, strict=True)
     }

@@ -102,7 +102,7 @@ def main() -> None:
                         print(f"{name}: there is no such call", file=sys.stderr)
                     continue
                 number = math.nan if result.wrong else value(line, result, one.measure)
-                measured[name] = Figure(number, says(line, result))
+                measured[name] = Figure(number, says(line, result), result.times.seconds)
         rank = comm.rank
     if rank == 0:
         figures.show(measured, request.json)

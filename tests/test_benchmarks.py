@@ -16,7 +16,10 @@ from hpccomm.results import reader
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(FOLDER))
 
+from bench import Line  # noqa: E402
+
 from contest import cases, promises  # noqa: E402
+from contest.figures import Figure  # noqa: E402
 from contest.wanted import wanted  # noqa: E402
 
 PROMISED = list(promises.promises(promises.FILE))
@@ -136,6 +139,13 @@ def test_what_keeps_a_promise(kind: str, value: float, kept: bool, worse: bool) 
     promise = replace(PROMISED[0], kind=kind, bound=2.0)
     assert promise.kept(value) == kept
     assert promise.worse(value, 2.0, tolerance=0.1) == worse
+
+
+def test_another_checkout_was_better_only_where_it_took_less_time_too() -> None:
+    promise = replace(PROMISED[0], kind="least", bound=1.0)
+    for seconds, worse in ((1.0, False), (1.2, True), (None, True)):
+        line = Line(promise, [Figure(1.5, "", seconds)], [Figure(2.0, "", 1.0)])
+        assert line.worse == worse
 
 
 @pytest.mark.parametrize(

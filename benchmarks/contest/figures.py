@@ -17,10 +17,13 @@ class Figure:
         What a promise bounds.
     says : str
         What stands behind it, in words and units.
+    seconds : float or None
+        What hpccomm took, where the value is a ratio to a peer's time.
     """
 
     value: float
     says: str
+    seconds: float | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser, default: str) -> None:
