@@ -186,7 +186,8 @@ def measure(lines: Sequence[Line], against: Path | None) -> bool:
             for line in members:
                 figure = found.get(line.promise.figure)
                 if figure is None:
-                    line.skipped = f"{checkout} has no such call"
+                    whose = "this" if checkout is CHECKOUT else "the other"
+                    line.skipped = f"{whose} checkout has no such call"
                     complete &= checkout is not CHECKOUT
                 else:
                     (line.tries if checkout is CHECKOUT else line.others).append(figure)
