@@ -99,6 +99,7 @@ def test_a_sweep_and_what_has_a_limit_on_the_stand_in(tmp_path: Path, environmen
     assert re.search(overlap, text)
 
 
+@pytest.mark.thorough
 def test_ranks_share_a_device_as_the_version_lets_them(tmp_path: Path, environment: str) -> None:
     done, verdicts = accept(
         tmp_path,

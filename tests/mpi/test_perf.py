@@ -29,6 +29,7 @@ def test_every_type_and_reduction_is_right(comm: hpccomm.Communicator) -> None:
         assert printed.count("Out of bounds values : 0 OK") == len(COLLECTIVES)
 
 
+@pytest.mark.thorough
 def test_every_collective_is_right_on_shared_memory(
     comm: hpccomm.Communicator, pytestconfig: pytest.Config
 ) -> None:
