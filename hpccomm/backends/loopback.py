@@ -5,6 +5,7 @@ Messages are matched in order by context (the communicator), sender, receiver an
 each other's arrays: a `World` lists what they expose in a call.
 """
 
+import secrets
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from hpccomm.backends import refuse_hints
 from hpccomm.contracts.backend import Native
+from hpccomm.contracts.side import ANSWERED, Answer, Facts, SideChannel, group_uid
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import (
     RECORD,
@@ -29,6 +31,7 @@ from hpccomm.contracts.transport import (
 from hpccomm.dtypes import DType
 from hpccomm.errors import HpccommError, UsageError
 from hpccomm.memory.views import as_bytes
+from hpccomm.runtime.answering import answer
 from hpccomm.topology import Topology, arrange
 
 Context = tuple[object, ...]
@@ -62,9 +65,12 @@ class World:
     ----------
     topology : Topology
         Which ranks appear to share a node.
+    token : str
+        Tells this world from others.
     """
 
     topology: Topology
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
     mailboxes: dict[_Key, Mailbox] = field(default_factory=lambda: defaultdict(Mailbox))
     exposed: dict[tuple[Context, int], Exposed] = field(default_factory=lambda: defaultdict(dict))
     windows: dict[Context, "Shared"] = field(default_factory=lambda: defaultdict(Shared))
@@ -281,6 +287,14 @@ class LoopbackOneSided:
         self._mailboxes.forget()
 
 
+class LoopbackSideChannel:
+    """Answers for the other threads: all ranks are of this process."""
+
+    def ask(self, ranks: Sequence[int], question: Facts, seconds: float) -> dict[int, Answer]:
+        """Return what each of the ranks would answer. Does not block."""
+        return {rank: Answer(ANSWERED, answer({**question, "rank": rank})) for rank in ranks}
+
+
 class LoopbackBackend:
     """Ranks that are threads. It has no collectives of its own: hpccomm's algorithms run."""
 
@@ -303,6 +317,8 @@ class LoopbackBackend:
         )
         self.collectives: Transport = self._transports[0]
         self.messages: Transport = self._transports[1]
+        self.uid = group_uid(world.token, members, context)
+        self.side: SideChannel | None = LoopbackSideChannel()
 
     def native(self, signature: Signature) -> Native | None:
         """Return None: there are none."""

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from hpccomm.contracts.side import SideChannel
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Request, Steps, Transport
 from hpccomm.contracts.window import OneSided
@@ -59,6 +60,10 @@ class Backend(Protocol):
         Whether ranks are threads of one process.
     mpi_comm : object
         The mpi4py communicator that it was made from, or None.
+    uid : str
+        Names this communicator: equal on all its ranks, and no other one has it.
+    side : SideChannel or None
+        How its ranks ask each other what they do while calls wait; None where they cannot.
     """
 
     name: str
@@ -70,6 +75,8 @@ class Backend(Protocol):
     threaded: str
     crowded: bool
     mpi_comm: object
+    uid: str
+    side: SideChannel | None
 
     def native(self, signature: Signature) -> Native | None:
         """Return the backend's own way, or None where it has none or it means something else.

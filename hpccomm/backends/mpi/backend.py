@@ -1,6 +1,8 @@
 """The ranks of an MPI communicator."""
 
 import logging
+import secrets
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from hpccomm.backends.mpi.transport import CheckedTransport, SizedTransport
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
 from hpccomm.backends.mpi.window import MpiOneSided
 from hpccomm.contracts.backend import Native
+from hpccomm.contracts.side import SideChannel, group_uid
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
 from hpccomm.memory import shared as sharedmemory
@@ -40,6 +43,7 @@ class MpiBackend:
         reductions: Reductions,
         threaded: str,
         memory: NodeMemory | None,
+        uid: str,
     ) -> None:
         self._comm = comm
         self._user = comm.Dup()
@@ -56,6 +60,9 @@ class MpiBackend:
             self.messages = NearbyTransport(self._user, own, near)
         self.threaded = threaded
         self.mpi_comm = mpi_comm
+        self.uid = uid
+        self.side: SideChannel | None = None
+        self._groups: Counter[tuple[object, ...]] = Counter()  # made so far, by label and ranks
 
     def native(self, signature: Signature) -> Native | None:
         """Return the library's own call, or None."""
@@ -78,7 +85,11 @@ class MpiBackend:
         memory = self._memory
         if memory is not None:
             memory = memory.group(ranks, comm.rank) if _crowded(topology) else None
-        return MpiBackend(comm, topology, comm, self._reductions, self.threaded, memory)
+        # All members have made as many groups of these ranks before.
+        alike = label, *ranks
+        self._groups[alike] += 1
+        uid = group_uid(self.uid, ranks, (label, self._groups[alike]))
+        return MpiBackend(comm, topology, comm, self._reductions, self.threaded, memory, uid)
 
     def window(self) -> MpiOneSided:
         """Make one-sided communication over a duplicate. Blocks until all ranks have called."""
@@ -127,13 +138,13 @@ def make(mpi_comm: object) -> MpiBackend:
     shared = own.Split_type(MPI.COMM_TYPE_SHARED)
     first = shared.bcast(own.rank)
     shared.Free()
-    answers = own.allgather((first, tried(), bootstrap.threads_limited(MPI)))
-    nodes, right, limits = zip(*answers, strict=True)
+    answers = own.allgather((first, tried(), bootstrap.threads_limited(MPI), secrets.token_hex(8)))
+    nodes, right, limits, uids = zip(*answers, strict=True)
     limited = [f"rank {rank}: {limit}" for rank, limit in enumerate(limits) if limit]
     threaded = limited[0] if limited else ""
     topology = arrange(nodes)
     memory = _shared_memory(own, topology) if _crowded(topology) else None
-    return MpiBackend(own, topology, mpi_comm, agreed(right), threaded, memory)
+    return MpiBackend(own, topology, mpi_comm, agreed(right), threaded, memory, uids[0])
 
 
 def _crowded(topology: Topology) -> bool:
