@@ -16,6 +16,8 @@ from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import HpccommError, RankMismatch, UsageError
 from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.recorder import Site
+from hpccomm.runtime.recorder import caller as _caller
 from hpccomm.settings import Settings, check_bool, check_int, check_seconds
 
 if TYPE_CHECKING:
@@ -107,12 +109,17 @@ class Core:
         root: Any = None,
         lists: Lists = NO_LISTS,
         exclusive: bool = False,
+        site: Site | None = None,
     ) -> Any:
         """Carry out one collective call, and return its result, or its `Work`.
 
-        Parameters are those of the call of that name; `lists` are checked.
+        Parameters are those of the call of that name; `lists` are checked. `site` is where it is made,
+        if that is not where the caller of this method was called.
         """
         calls = self.calls
+        if site is None:
+            frame = _caller(2)  # who called the method of the communicator
+            site = (frame.f_code, frame.f_lasti)
         # `enter`, without a call: it is called to say what is wrong. The communicator may fail until
         # the lock is held, so that is asked after it.
         if not self._acquire(False):
@@ -121,6 +128,7 @@ class Core:
             self._release()
             calls.enter()
         try:
+            calls.site = site
             limit = calls.timeout if timeout is None else self.limit(timeout)
             recipe, a, b = self.recipes.find(
                 name, x, out, op, root, lists, exclusive, algorithm, deterministic

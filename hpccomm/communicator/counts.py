@@ -13,6 +13,7 @@ from hpccomm.communicator.resolving import NO_LISTS, Lists, check_counts, check_
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, view
+from hpccomm.runtime.recorder import caller, site_of, user_frame
 from hpccomm.topology import check_rank
 
 
@@ -54,6 +55,7 @@ def listed(
     UsageError
         If a list does not fit, or must be there and is not.
     """
+    frame = caller(2)  # who called the method of the communicator
     what, size = CALLS[name], core.backend.size
     if what.uneven == "counts":
         complete = counts is not None or what.reduces
@@ -75,6 +77,7 @@ def listed(
         deterministic,
         root=root,
         lists=lists,
+        site=(frame.f_code, frame.f_lasti),
     )
 
 
@@ -99,7 +102,11 @@ def _incoming(core: Core, call: Unlisted, outgoing: Lists) -> Lists:
     _refuse_exchange(core, "recv_counts")
     mine = np.array(outgoing.counts, np.int64)
     arrived = core.collective(
-        CALLS[call.name].name, mine, timeout=call.timeout, lists=Lists(peers=outgoing.peers)
+        CALLS[call.name].name,
+        mine,
+        timeout=call.timeout,
+        lists=Lists(peers=outgoing.peers),
+        site=site_of(user_frame()),
     )
     return outgoing._replace(recv_counts=tuple(arrived.tolist()))
 
@@ -124,7 +131,9 @@ def _wanted(core: Core, call: Unlisted) -> Lists:
     wanted = _exchanged(core, call, -1 if out is None else rows)
     if wanted[call.root] == -1:
         left = np.array([available - sum(wanted) - 1], np.int64)
-        core.collective("broadcast", left, root=call.root, timeout=call.timeout)
+        core.collective(
+            "broadcast", left, root=call.root, timeout=call.timeout, site=site_of(user_frame())
+        )
         wanted[call.root] = int(left[0])
     return Lists(tuple(wanted))
 
@@ -167,7 +176,7 @@ def _exchanged(core: Core, call: Unlisted, number: int) -> list[int]:
     """Return every rank's number."""
     _refuse_exchange(core, "counts")
     mine = np.array([number], np.int64)
-    everyone = core.collective("all_gather", mine, timeout=call.timeout)
+    everyone = core.collective("all_gather", mine, timeout=call.timeout, site=site_of(user_frame()))
     return [int(each) for each in everyone.ravel()]
 
 

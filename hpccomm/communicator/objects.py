@@ -13,8 +13,8 @@ from hpccomm.communicator.face import Face
 from hpccomm.communicator.lanes.lane import OBJECTS, wire_tag
 from hpccomm.communicator.object_transfer import Frame
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import UsageError
-from hpccomm.runtime.operation import Operation
+from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.runtime.operation import Label, Operation
 from hpccomm.topology import check_rank
 
 
@@ -237,13 +237,16 @@ def _run(
     def whole() -> Steps:
         arrived.update((yield from steps))
 
-    core.calls.operate(Operation(name, frame.nbytes, whole, (frame,), ordered), limit)
+    core.calls.operate(Operation(Label(name, frame.nbytes), whole, (frame,), ordered), limit)
     if error is not None:
         raise error
     objects = []
     for rank, each in arrived.items():
-        with core.calls.part_of(name, each.nbytes):  # an error gets the call's facts
+        try:
             objects.append(each.load(rank))
+        except CommunicationError:
+            with core.calls.part_of(name, each.nbytes, ordered=False):
+                raise  # with the facts of a call
     return objects
 
 

@@ -4,6 +4,8 @@ One thread at a time, numbered, hooked, timed, under a deadline, and refused onc
 has failed.
 """
 
+import contextlib
+import faulthandler
 import logging
 import threading
 import weakref
@@ -15,15 +17,33 @@ from typing import Any, NoReturn
 
 from hpccomm.contracts.backend import Backend, Buffer, Run, Start
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import BufferMismatch, CommunicationError, UsageError
+from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.runtime.failure import Failure
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.progress import Task, TaskQueue, progress_engine
+from hpccomm.runtime.recorder import (
+    ASYNC,
+    BEGIN,
+    BLOCKING,
+    ENDED,
+    ERROR,
+    MODE,
+    POLLED,
+    TIMEOUT,
+    Entry,
+    Origin,
+    Site,
+    record,
+    site_of,
+    user_frame,
+)
 from hpccomm.runtime.reports import Reports
+from hpccomm.runtime.starting import harmless_error, start
 from hpccomm.runtime.stats import Tally
+from hpccomm.runtime.stderr import STDERR, write_stderr
 from hpccomm.runtime.waiting import drive, spun, wait
-from hpccomm.runtime.watchdog import Station, beside, watch
+from hpccomm.runtime.watchdog import watch
 from hpccomm.runtime.work import Work
 from hpccomm.settings import Settings
 
@@ -72,6 +92,14 @@ class CallEngine:
         Deadline of calls that have none of their own, in seconds.
     sequence : int
         Number of the last call.
+    number : int
+        Number of the last call that all ranks make in one order: equal on all ranks for the same call.
+    origin : Origin
+        The communicator, as records name it.
+    site : tuple or None
+        Where in the program the call is made; whoever takes a call sets it.
+    current : list or None
+        The record of the synchronous call under way.
     reports : Reports
         Hooks, statistics, and descriptions of calls.
     failure : Failure
@@ -82,6 +110,12 @@ class CallEngine:
         Why no call is taken any more; empty while they are.
     busy : Lock
         Held by the thread whose call is under way.
+    progress : ProgressEngine
+        Moves asynchronous calls on.
+    queue : deque of Task
+        Asynchronous collectives, which run one after the other.
+    under_way : dict of Task to list
+        Asynchronous calls that are not over, and their records.
     """
 
     def __init__(self, name: str, backend: Backend, settings: Settings) -> None:
@@ -89,18 +123,21 @@ class CallEngine:
         self.backend = backend
         self.timeout = settings.timeout
         self.sequence = 0
+        self.number = 0
+        self.origin = Origin(backend.uid, name, backend.rank, backend.size)
+        self.site: Site | None = None
+        self.current: Entry | None = None
         self.reports = Reports(name, backend.rank, backend.size, settings.slow_call)
         self.failure = Failure(self.reports, backend)
         self.gate = self.failure.gate
         self.closed = ""
         self.busy = threading.Lock()
-        self._progress = progress_engine(threaded=not backend.threaded)
-        self._queue: TaskQueue = deque()  # of collectives, which run one after the other
-        self._under_way: set[Task] = set()
-        self._operating: dict[tuple[str, int, bool], Issue] = {}
-        self._label: Label = ("", 0)
-        self._station = Station(self._describe_blocked, backend.end_job)
-        watch(self._station)
+        self.progress = progress_engine(threaded=not backend.threaded)
+        self.queue: TaskQueue = deque()  # of collectives, which run one after the other
+        self.under_way: dict[Task, Entry] = {}
+        self._operating: dict[tuple[str, int, int, bool], Issue] = {}
+        self._reported: Entry | None = None
+        watch(self)
         with _everyone_lock:
             _everyone.add(self)
         if backend.threaded:
@@ -133,6 +170,7 @@ class CallEngine:
     def one_call(self) -> Iterator[None]:
         """Hold the communicator for one call."""
         self.enter()
+        self.site = site_of(user_frame())
         try:
             yield
         finally:
@@ -146,31 +184,33 @@ class CallEngine:
 
         This is the shortest way through the library; every statement counts.
         """
-        nbytes, reports = label[1], self.reports
+        nbytes, reports, origin = label.nbytes, self.reports, self.origin
         pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
-        queue, station = self._queue, self._station
+        queue = self.queue
 
         def issue(send: Buffer, recv: Buffer, keep: object, timeout: float) -> None:
             if queue:
                 self._drain(timeout, queue)
-            self.sequence += 1
-            if pre.registered:
-                pre(reports.info(label, self.sequence))
-            self._label = label
+            self.sequence = sequence = self.sequence + 1
+            self.number = number = self.number + 1
             begin = perf_counter()
-            station.armed = (begin, timeout)
+            self.current = entry = [
+                origin, sequence, number, label, BLOCKING, self.site, begin, timeout, None, None,
+            ]  # fmt: skip
+            record(entry)
+            if pre.registered:
+                pre(reports.info(entry))
             try:
                 run(send, recv)
             except BaseException as error:  # noqa: BLE001 (raised again)
-                station.armed = None
-                self.failed(error, label, perf_counter() - begin, (send, recv, keep))
-            station.armed = None
-            elapsed = perf_counter() - begin
+                self.failed(error, entry, (send, recv, keep))
+            self.current = None
+            entry[ENDED] = elapsed = perf_counter() - begin
             tally.calls += 1
             tally.nbytes += nbytes
             tally.seconds += elapsed
             if elapsed > slow_call or post.registered:
-                reports.report(label, self.sequence, elapsed)
+                reports.report(entry, elapsed)
 
         return issue
 
@@ -179,192 +219,215 @@ class CallEngine:
 
         Small arrays come this way: what only a call that waits long needs is made only then.
         """
-        nbytes, reports = label[1], self.reports
+        nbytes, reports, origin = label.nbytes, self.reports, self.origin
         pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
-        queue, gate = self._queue, self.gate
+        queue, gate = self.queue, self.gate
         begin_steps = (
             start
-            if self._progress.threaded
+            if self.progress.threaded
             else lambda send, recv: self._together(start(send, recv))
         )
 
         def issue(send: Buffer, recv: Buffer, keep: object, timeout: float) -> None:
-            if ordered and queue:
-                self._drain(timeout, queue)
+            number = 0
+            if ordered:
+                if queue:
+                    self._drain(timeout, queue)
+                self.number = number = self.number + 1
             self.sequence = sequence = self.sequence + 1
-            if pre.registered:
-                pre(reports.info(label, sequence))
             begin = perf_counter()
+            self.current = entry = [
+                origin, sequence, number, label, POLLED, self.site, begin, timeout, None, None,
+            ]  # fmt: skip
+            record(entry)
+            if pre.registered:
+                pre(reports.info(entry))
             steps: Steps | None = None
             try:
                 steps = begin_steps(send, recv)
                 if not spun(steps):
-                    expired = reports.expired(label, sequence, timeout)
-                    drive(steps, timeout=timeout, gate=gate, expired=expired)
+                    drive(steps, timeout=timeout, gate=gate, expired=self.expired(entry))
             except BaseException as error:  # noqa: BLE001 (raised again)
-                elapsed = perf_counter() - begin
                 held = (start, send, recv, keep, steps)
-                self.failed(error, label, elapsed, held, harmless=_harmless(error, ordered))
-            elapsed = perf_counter() - begin
+                self.failed(error, entry, held, harmless=harmless_error(error, ordered))
+            self.current = None
+            entry[ENDED] = elapsed = perf_counter() - begin
             tally.calls += 1
             tally.nbytes += nbytes
             tally.seconds += elapsed
             if elapsed > slow_call or post.registered:
-                reports.report(label, sequence, elapsed)
+                reports.report(entry, elapsed)
 
         return issue
 
     def _together(self, steps: Steps) -> Steps:
         """Return steps that move asynchronous operations on as well: no thread does."""
         for moved in steps:
-            yield self._progress.turn() or moved
+            yield self.progress.turn() or moved
 
     def operate(self, operation: Operation, timeout: float) -> None:
         """Run an operation and wait for it."""
-        key = (operation.name, operation.nbytes, operation.ordered)
+        label = operation.label
+        fingerprint = 0 if label.terms is None else label.terms.fingerprint
+        key = (label.name, label.nbytes, fingerprint, operation.ordered)
         issue = self._operating.get(key)
         if issue is None:
             if len(self._operating) >= OPERATIONS:
                 self._operating.clear()
-            label = (operation.name, operation.nbytes)
-            tally = self.reports.stats.tally(*label)
+            tally = self.reports.stats.tally(label.name, label.nbytes)
             issue = self.polling(label, tally, _begun, ordered=operation.ordered)
             self._operating[key] = issue
         issue(operation, None, operation.keep, timeout)
 
     def drive(self, name: str, steps: Steps) -> None:
-        """Wait for steps that are part of a call, under the communicator's deadline."""
-        label = (name, 0)
-        try:
-            drive(
-                steps if self._progress.threaded else self._together(steps),
-                timeout=self.timeout,
-                gate=self.gate,
-                expired=self.reports.expired(label, self.sequence, self.timeout),
-            )
-        except BaseException as error:  # noqa: BLE001 (raised again)
-            self.failed(error, label, 0.0, steps)
+        """Wait for steps that are part of a call, under its deadline or the communicator's."""
+        with self._recorded(Label(name, 0), POLLED) as entry:
+            try:
+                drive(
+                    steps if self.progress.threaded else self._together(steps),
+                    timeout=entry[TIMEOUT],
+                    gate=self.gate,
+                    expired=self.expired(entry),
+                )
+            except BaseException as error:  # noqa: BLE001 (raised again)
+                self.failed(error, entry, steps)
 
     # Asynchronous calls.
 
     def start(self, operation: Operation, timeout: float, result: Any) -> Work:
         """Start a polled operation that goes on by itself."""
-        self.sequence = sequence = self.sequence + 1
-        label, reports = (operation.name, operation.nbytes), self.reports
-        if reports.pre_hooks.registered:
-            reports.pre_hooks(reports.info(label, sequence))
-
-        given_up: CommunicationError | None = None
-
-        def ended(error: BaseException | None, elapsed: float) -> BaseException | None:
-            self._under_way.discard(task)
-            if given_up is not None and error is self.gate.error:
-                error = given_up  # whoever waited has raised it, which shut the gate
-            raised = error
-            if error is not None:
-                harmless = _harmless(error, operation.ordered)
-                if not harmless:
-                    self.failure.note(error, (operation, task))
-                raised = self.failure.raised(error, label, sequence, elapsed, harmless=harmless)
-            reports.ended(label, sequence, raised, elapsed)
-            return raised
-
-        expired = reports.expired(label, sequence, timeout)
-        task = Task(operation.start, self.gate, timeout, expired, ended)
-        self._under_way.add(task)
-        if not (operation.ordered and self._queue):
-            # Begun here and now: a message that is sent later must not overtake it.
-            task.turn()
-        if not task.over:
-            self._progress.submit(self._queue if operation.ordered else deque(), task)
-
-        def gave_up(limit: float) -> CommunicationError:
-            nonlocal given_up
-            given_up = reports.overdue(label, sequence, limit, perf_counter() - task.started)
-            self.failure.note(given_up, (operation, task))
-            return given_up
-
-        return Work(
-            self._progress,
-            task,
-            result=result,
-            keep=operation.keep,
-            timeout=timeout,
-            gave_up=gave_up,
-        )
+        entry = self.begun(operation.label, ASYNC, timeout, ordered=operation.ordered)
+        return start(self, operation, entry, result)
 
     def finish(self) -> None:
         """Wait until all asynchronous calls of this communicator are done."""
-        if self._under_way:
-            self._drain(self.timeout, self._under_way)
+        if self.under_way:
+            self._drain(self.timeout, self.under_way)
 
     def _drain(self, timeout: float, tasks: Collection[Task]) -> None:
         """Wait until none of the tasks is left."""
-        label = ("wait for asynchronous calls", 0)
 
         def drained() -> bool:
-            self._progress.turn()
+            self.progress.turn()
             return not tasks
 
-        try:
-            wait(
-                drained,
-                timeout=timeout,
-                gate=self.gate,
-                expired=self.reports.expired(label, self.sequence, timeout),
-            )
-            if self.gate.error is not None:  # one of them failed
-                raise self.gate.error
-        except CommunicationError as error:
-            self.failed(error, label, 0.0, None)
+        label = Label("wait for asynchronous calls", 0)
+        with self._recorded(label, POLLED, timeout, ordered=False) as entry:
+            try:
+                wait(drained, timeout=timeout, gate=self.gate, expired=self.expired(entry))
+                if self.gate.error is not None:  # one of them failed
+                    raise self.gate.error
+            except CommunicationError as error:
+                self.failed(error, entry, None)
 
-    # What is no call of its own.
+    # What is no call on arrays.
+
+    def begun(self, label: Label, mode: str, timeout: float, *, ordered: bool = True) -> Entry:
+        """Number and record a call that begins."""
+        self.sequence += 1
+        if ordered:
+            self.number += 1
+        entry = [
+            self.origin,
+            self.sequence,
+            self.number if ordered else 0,
+            label,
+            mode,
+            self.site,
+            perf_counter(),
+            timeout,
+            None,
+            None,
+        ]
+        record(entry)
+        return entry
+
+    @contextmanager
+    def _recorded(
+        self, label: Label, mode: str, timeout: float | None = None, *, ordered: bool = True
+    ) -> Iterator[Entry]:
+        """Record the block as a call, or as a part of the call under way."""
+        outer = self.current
+        if outer is not None:
+            before, outer[MODE] = outer[MODE], mode
+            try:
+                yield outer
+            finally:
+                outer[MODE] = before
+            return
+        limit = self.timeout if timeout is None else timeout
+        self.current = entry = self.begun(label, mode, limit, ordered=ordered)
+        try:
+            yield entry
+        except BaseException as error:
+            entry[ERROR] = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self.current = None
+            entry[ENDED] = perf_counter() - entry[BEGIN]
 
     @contextmanager
     def beside_watchdog(self, name: str) -> Iterator[None]:
-        """Have the watchdog look while the backend blocks in something that is no call."""
-        self._label = label = (name, 0)
-        begin = perf_counter()
-        try:
-            with beside(self._station, self.timeout):
+        """Have the watchdog look while the backend blocks in something that is no call on arrays."""
+        with self._recorded(Label(name, 0), BLOCKING) as entry:
+            try:
                 yield
-        except Exception as error:  # noqa: BLE001 (raised again)
-            elapsed = perf_counter() - begin
-            raised = self.failure.raised(error, label, self.sequence, elapsed)
-            raise raised from error if raised is not error else error.__cause__
+            except Exception as error:  # noqa: BLE001 (raised again)
+                raised = self.failure.raised(error, entry, perf_counter() - entry[BEGIN])
+                raise raised from error if raised is not error else error.__cause__
 
     @contextmanager
-    def part_of(self, name: str, nbytes: int = 0) -> Iterator[None]:
-        """Give a `CommunicationError` of the block the facts of a call of that name."""
-        begin = perf_counter()
-        try:
-            yield
-        except CommunicationError as error:
-            elapsed = perf_counter() - begin
-            label = (name, nbytes)
-            raise self.failure.raised(error, label, self.sequence, elapsed) from error.__cause__
+    def part_of(self, name: str, nbytes: int = 0, *, ordered: bool = True) -> Iterator[None]:
+        """Record the block as a call of that name; give a `CommunicationError` the facts of it."""
+        with self._recorded(Label(name, nbytes), POLLED, ordered=ordered) as entry:
+            try:
+                yield
+            except CommunicationError as error:
+                raised = self.failure.raised(error, entry, perf_counter() - entry[BEGIN])
+                raise raised from error.__cause__
 
-    def _describe_blocked(self) -> str:
-        return self.reports.described(self._label, self.sequence)
+    # Deadlines, seen by the watchdog.
+
+    def look(self, now: float) -> None:
+        """End the job if the blocking call under way has outlived its deadline: for the watchdog."""
+        entry = self.current
+        if entry is None or entry[MODE] is not BLOCKING or entry is self._reported:
+            return
+        elapsed = now - entry[BEGIN]
+        if elapsed > entry[TIMEOUT]:
+            self._reported = entry
+            write_stderr(
+                f"hpccomm: {self.reports.described(entry)} has been blocked for {elapsed:.1f} s in "
+                f"the library's own call; its deadline is {entry[TIMEOUT]:g} s. A rank did not take "
+                "part: look at the other ranks' reports. The call cannot be released, so the job ends "
+                "now."
+            )
+            with contextlib.suppress(OSError, ValueError):
+                faulthandler.dump_traceback(file=STDERR)
+            self.backend.end_job("a blocked call outlived its deadline")
+
+    def overdue(self, entry: Entry, elapsed: float) -> CommunicationError:
+        """Return the error of a call whose deadline has passed."""
+        return self.reports.overdue(entry, elapsed)
+
+    def expired(self, entry: Entry) -> Callable[[float], CommunicationError]:
+        """Return what makes the error of a deadline that passed, from the elapsed seconds."""
+        return lambda elapsed: self.overdue(entry, elapsed)
 
     # Failure.
 
     def failed(
-        self,
-        error: BaseException,
-        label: Label,
-        elapsed: float,
-        keep: object,
-        *,
-        harmless: bool = False,
+        self, error: BaseException, entry: Entry, keep: object, *, harmless: bool = False
     ) -> NoReturn:
         """Note the failure of the call under way, and raise it as an error of the tree."""
-        failure, sequence = self.failure, self.sequence
+        self.current = None
+        elapsed = perf_counter() - entry[BEGIN]
+        failure = self.failure
         failure.unraised = None
         if not harmless:
             failure.note(error, keep)
-        raised = failure.raised(error, label, sequence, elapsed, harmless=harmless)
-        self.reports.ended(label, sequence, raised, elapsed)
+        raised = failure.raised(error, entry, elapsed, harmless=harmless)
+        self.reports.ended(entry, raised, elapsed)
         if raised is error:
             raise error
         raise raised from error
@@ -376,13 +439,8 @@ class CallEngine:
     def disown(self) -> None:
         """Refuse all use in a fork of the process: MPI is lost there, and no peer knows of it."""
         aborted = self.failure.disown()
-        for task in self._under_way:
+        for task in self.under_way:
             task.error, task.over = aborted, True
-
-
-def _harmless(error: BaseException, ordered: bool) -> bool:
-    """Whether the communicator can go on: a message of another size was taken, and that is all."""
-    return isinstance(error, BufferMismatch) and not ordered
 
 
 def _begun(operation: Any, _recv: Buffer) -> Steps:

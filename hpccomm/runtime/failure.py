@@ -15,7 +15,7 @@ from hpccomm.errors import (
 )
 from hpccomm.runtime import lifetime
 from hpccomm.runtime.hooks import AbortHook, Hooks
-from hpccomm.runtime.operation import Label
+from hpccomm.runtime.recorder import SEQUENCE, Entry
 from hpccomm.runtime.reports import Reports
 from hpccomm.runtime.waiting import Gate
 
@@ -101,25 +101,20 @@ class Failure:
         return aborted
 
     def raised(
-        self,
-        error: BaseException,
-        label: Label,
-        sequence: int,
-        elapsed: float,
-        *,
-        harmless: bool = False,
+        self, error: BaseException, entry: Entry, elapsed: float, *, harmless: bool = False
     ) -> BaseException:
         """Return an error of a call as its caller gets it: of the tree, with the call's facts."""
         raised: BaseException | None
         if error is self.gate.error:  # another thread, or another call, ended this one
-            raised = self._aborted(error.__cause__ or error)
+            cause = error.__cause__
+            raised = cause if self._concerns(cause, entry) else self._aborted(cause or error)
         elif isinstance(error, BufferMismatch) and not harmless:
             raised = RankMismatch(
-                f"{self._reports.described(label, sequence)}: {error}. "
+                f"{self._reports.described(entry)}: {error}. "
                 "The calls of the ranks do not fit each other"
             )
         elif isinstance(error, CommunicationError) and error.operation is None:
-            error.args = (f"{self._reports.described(label, sequence)}: {error}",)
+            error.args = (f"{self._reports.described(entry)}: {error}",)
             raised = error
         elif isinstance(error, Exception):
             translated = (translate(error) for translate in self.translators)
@@ -129,10 +124,12 @@ class Failure:
         if raised is None:
             return error
         if isinstance(raised, CommunicationError):
-            raised.communicator, raised.rank = self._reports.name, self._reports.rank
-            raised.sequence, raised.elapsed = sequence, elapsed
-            raised.operation, raised.nbytes = label
+            self._reports.attribute(raised, entry, elapsed)
         return raised
+
+    def _concerns(self, error: BaseException | None, entry: Entry) -> bool:
+        """Whether an error that another thread found is that of this very call."""
+        return isinstance(error, CommunicationError) and error.sequence == entry[SEQUENCE]
 
     def _aborted(self, error: BaseException) -> CommunicatorAborted:
         return CommunicatorAborted(

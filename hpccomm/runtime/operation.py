@@ -2,12 +2,29 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from hpccomm.contracts.terms import Terms
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import BufferMismatch
 
-Label = tuple[str, int]
-"""A call's name and the bytes of this rank's larger array."""
+
+class Label(NamedTuple):
+    """What a call is, for messages and records.
+
+    Attributes
+    ----------
+    name : str
+        Name of the call.
+    nbytes : int
+        Bytes of this rank's larger array.
+    terms : Terms or None
+        What must be equal on all ranks; of a message, who sends and receives.
+    """
+
+    name: str
+    nbytes: int
+    terms: Terms | None = None
 
 
 @dataclass(slots=True)
@@ -16,10 +33,8 @@ class Operation:
 
     Attributes
     ----------
-    name : str
-        Such as ``"all_reduce"``.
-    nbytes : int
-        Bytes of this rank's larger array.
+    label : Label
+        Name, bytes and terms.
     start : callable
         Returns its steps.
     keep : tuple
@@ -29,8 +44,7 @@ class Operation:
         it. Point-to-point calls need not wait.
     """
 
-    name: str
-    nbytes: int
+    label: Label
     start: Callable[[], Steps]
     keep: tuple[object, ...] = ()
     ordered: bool = True
@@ -39,8 +53,7 @@ class Operation:
 def as_one(operations: tuple[Operation, ...]) -> Operation:
     """Return operations as one, which carries them out together."""
     return Operation(
-        "batch",
-        sum(each.nbytes for each in operations),
+        Label("batch", sum(each.label.nbytes for each in operations)),
         lambda: together(operations),
         tuple(each.keep for each in operations),
         ordered=any(each.ordered for each in operations),

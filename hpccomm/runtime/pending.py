@@ -7,12 +7,14 @@ last.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hpccomm.errors import CommunicationError
 from hpccomm.memory.cuda import streams
+from hpccomm.runtime.recorder import BEGIN, ENDED, LABEL, TIMEOUT, Entry
 
 MARK_SECONDS = 0.0005
 """Calls within so many seconds share an event."""
@@ -35,12 +37,12 @@ class PendingCall:
     ----------
     stream, holder : int and object
         Where they are, and what keeps that stream until the event is recorded.
-    begin, expires : float
-        When the first was issued, and when the first deadline passes (``time.perf_counter``).
-    timeout : float
-        The seconds of that deadline.
-    label : tuple of str and int, and sequence
-        Name and bytes, and number, of the last.
+    entry : list
+        The record of the one whose deadline passes first.
+    expires : float
+        When it passes (``time.perf_counter``).
+    entries : list of list
+        The records of all.
     keep : list
         What must live until they are done.
     event : int
@@ -57,17 +59,20 @@ class PendingCall:
 
     stream: int
     holder: object
-    begin: float
+    entry: Entry
     expires: float
-    timeout: float
-    label: tuple[str, int]
-    sequence: int
+    entries: list[Entry]
     keep: list[object] = field(default_factory=list)
     event: int = 0
     owner: object | None = None
     captured: bool = False
     over: bool = False
     error: BaseException | None = None
+
+
+def pending_call(stream: int, holder: object, entry: Entry, keep: object) -> PendingCall:
+    """Return one call that was put on a stream."""
+    return PendingCall(stream, holder, entry, entry[BEGIN] + entry[TIMEOUT], [entry], [keep])
 
 
 class PendingCalls:
@@ -88,9 +93,9 @@ class PendingCalls:
 
     Attributes
     ----------
-    entered : tuple or None
-        While a call is being put on a stream: when that began, and its deadline in seconds, label and
-        sequence. The library may wait for peers in it: it connects them when they first need it.
+    entered : list or None
+        While a call is being put on a stream, its record. The library may wait for peers in it: it
+        connects them when they first need it.
     """
 
     def __init__(
@@ -110,18 +115,9 @@ class PendingCalls:
         self._events: list[int] = []
         self._graphs: list[object] = []
         self._ended = False
-        self.entered: tuple[float, float, tuple[str, int], int] | None = None
+        self.entered: Entry | None = None
 
-    def note(
-        self,
-        stream: int,
-        holder: object,
-        keep: object,
-        begin: float,
-        timeout: float,
-        label: tuple[str, int],
-        sequence: int,
-    ) -> None:
+    def note(self, stream: int, holder: object, keep: object, entry: Entry) -> None:
         """Remember a call that was put on a stream just now. It costs each call, so it is short.
 
         A stream without a holder may be gone when the call has returned: it is asked for nothing more.
@@ -129,18 +125,18 @@ class PendingCalls:
         if self._is_capturing(stream):
             self._graphs.append(keep)
             return
-        call = self._open
+        call, begin, nbytes = self._open, entry[BEGIN], entry[LABEL].nbytes
         if (
             call is not None
             and call.stream == stream
             and begin - self._shared <= MARK_SECONDS
-            and timeout >= call.timeout
-            and label[1] < MARK_BYTES
+            and entry[TIMEOUT] >= call.entry[TIMEOUT]
+            and nbytes < MARK_BYTES
             and holder is not None
         ):
             # Without the lock: if the watchdog records the event just now, that comes after this call.
             call.keep.append(keep)
-            call.label, call.sequence = label, sequence
+            call.entries.append(entry)
             return
         with self._lock:
             call = self._open
@@ -148,15 +144,13 @@ class PendingCalls:
                 self._mark(call)
                 call = None
             if call is None:
-                call = self._open = PendingCall(
-                    stream, holder, begin, begin + timeout, timeout, label, sequence, [keep]
-                )
+                call = self._open = pending_call(stream, holder, entry, keep)
             else:
                 call.keep.append(keep)
-                call.label, call.sequence = label, sequence
-                if begin + timeout < call.expires:
-                    call.expires, call.timeout = begin + timeout, timeout
-            if begin - self._shared > MARK_SECONDS or label[1] >= MARK_BYTES or holder is None:
+                call.entries.append(entry)
+                if begin + entry[TIMEOUT] < call.expires:
+                    call.expires, call.entry = begin + entry[TIMEOUT], entry
+            if begin - self._shared > MARK_SECONDS or nbytes >= MARK_BYTES or holder is None:
                 self._shared = begin
                 self._mark(call)
                 self._let_go()
@@ -220,8 +214,7 @@ class PendingCalls:
                 self._under_way.append(call)
 
     def _finish(self, call: PendingCall) -> None:
-        call.over = True
-        call.keep = []
+        _end(call)
         if call.owner is None:
             self._give(call.event)
 
@@ -234,8 +227,7 @@ class PendingCalls:
             If CUDA has failed.
         """
         if not call.over and streams.ready(call.event):
-            call.over = True
-            call.keep = []
+            _end(call)
         return call.over
 
     def idle(self) -> bool:
@@ -258,7 +250,7 @@ class PendingCalls:
                 # it, or end it: the next look tries again.
                 if (
                     last is not None
-                    and now - last.begin > QUIET_SECONDS
+                    and now - last.entries[0][BEGIN] > QUIET_SECONDS
                     and streams.undisturbed(last.stream)
                 ):
                     self._mark(last)
@@ -283,8 +275,7 @@ class PendingCalls:
                 calls.append(self._open)
         entered = self.entered
         if entered is not None:
-            begin, timeout, label, sequence = entered
-            calls.append(PendingCall(0, None, begin, begin + timeout, timeout, label, sequence))
+            calls.append(pending_call(0, None, entered, None))
         return tuple(calls)
 
     def _give_up(self, call: PendingCall | None, error: CommunicationError | None) -> None:
@@ -311,3 +302,12 @@ class PendingCalls:
         """Look no more; return what may still be in use."""
         self._ended = True
         return (*self._under_way, self._open, self._graphs)
+
+
+def _end(call: PendingCall) -> None:
+    """Note that a call is done."""
+    call.over = True
+    call.keep = []
+    now = time.perf_counter()
+    for entry in call.entries:
+        entry[ENDED] = now - entry[BEGIN]

@@ -1,11 +1,19 @@
 """What is reported of one communicator's calls: to hooks, statistics and the log, and in errors."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from hpccomm.errors import CollectiveTimeout, CommunicationError
 from hpccomm.runtime.hooks import CallInfo, Hook, Hooks
-from hpccomm.runtime.operation import Label
+from hpccomm.runtime.recorder import (
+    ENDED,
+    ERROR,
+    LABEL,
+    NUMBER,
+    SEQUENCE,
+    TIMEOUT,
+    Entry,
+)
 from hpccomm.runtime.stats import Stats
 
 logger = logging.getLogger("hpccomm")
@@ -38,67 +46,61 @@ class Reports:
         self.stats = Stats()
         self.pre_hooks: Hooks[Hook] = Hooks()
         self.post_hooks: Hooks[Hook] = Hooks()
-        self._size = size
+        self.size = size
 
     def info(
-        self,
-        label: Label,
-        sequence: int,
-        elapsed: float | None = None,
-        error: BaseException | None = None,
+        self, entry: Entry, elapsed: float | None = None, error: BaseException | None = None
     ) -> CallInfo:
         """Return a call as hooks see it."""
-        return CallInfo(self.name, self.rank, sequence, *label, elapsed, error)
+        name, nbytes, _ = entry[LABEL]
+        return CallInfo(self.name, self.rank, entry[SEQUENCE], name, nbytes, elapsed, error)
 
-    def ended(
-        self, label: Label, sequence: int, error: BaseException | None, elapsed: float
-    ) -> None:
+    def ended(self, entry: Entry, error: BaseException | None, elapsed: float) -> None:
         """Count a call that has ended, and report it."""
-        tally = self.stats.tally(*label)
+        entry[ENDED] = elapsed
+        name, nbytes, _ = entry[LABEL]
+        if error is not None:
+            entry[ERROR] = f"{type(error).__name__}: {error}"
+        tally = self.stats.tally(name, nbytes)
         tally.calls += 1
-        tally.nbytes += label[1]
+        tally.nbytes += nbytes
         tally.seconds += elapsed
         if elapsed > self.slow_call or self.post_hooks.registered:
-            self.report(label, sequence, elapsed, error)
+            self.report(entry, elapsed, error)
 
-    def report(
-        self, label: Label, sequence: int, elapsed: float, error: BaseException | None = None
-    ) -> None:
+    def report(self, entry: Entry, elapsed: float, error: BaseException | None = None) -> None:
         """Log a call that was slow, and call the hooks."""
         if elapsed > self.slow_call:
-            logger.warning("slow call: %s took %.3f s", self.described(label, sequence), elapsed)
-        self.post_hooks(self.info(label, sequence, elapsed, error))
+            logger.warning("slow call: %s took %.3f s", self.described(entry), elapsed)
+        self.post_hooks(self.info(entry, elapsed, error))
 
-    def described(self, label: Label, sequence: int) -> str:
+    def described(self, entry: Entry) -> str:
         """Return a call in words."""
-        name, nbytes = label
+        name, nbytes, _ = entry[LABEL]
+        number = f" #{entry[NUMBER]}" if entry[NUMBER] else ""
         return (
-            f"{name} (call {sequence} of communicator {self.name!r}, "
-            f"rank {self.rank} of {self._size}, {nbytes} bytes)"
+            f"{name}{number} (call {entry[SEQUENCE]} of communicator {self.name!r}, "
+            f"rank {self.rank} of {self.size}, {nbytes} bytes)"
         )
 
     def overdue(
         self,
-        label: Label,
-        sequence: int,
-        timeout: float,
+        entry: Entry,
         elapsed: float,
         causes: str = "A rank did not take part or is late",
-    ) -> CommunicationError:
+        ranks: Sequence[int] = (),
+    ) -> CollectiveTimeout:
         """Return the error of a call whose deadline has passed, with its possible causes."""
-        return CollectiveTimeout(
-            f"{self.described(label, sequence)} was not done after {elapsed:.3g} s; "
-            f"its deadline is {timeout:g} s. {causes}",
-            communicator=self.name,
-            rank=self.rank,
-            sequence=sequence,
-            operation=label[0],
-            nbytes=label[1],
-            elapsed=elapsed,
+        error = CollectiveTimeout(
+            f"{self.described(entry)} was not done after {elapsed:.3g} s; "
+            f"its deadline is {entry[TIMEOUT]:g} s. {causes}",
+            ranks=ranks,
         )
+        self.attribute(error, entry, elapsed)
+        return error
 
-    def expired(
-        self, label: Label, sequence: int, timeout: float
-    ) -> Callable[[float], CommunicationError]:
-        """Return what makes that error from the elapsed seconds."""
-        return lambda elapsed: self.overdue(label, sequence, timeout, elapsed)
+    def attribute(self, error: CommunicationError, entry: Entry, elapsed: float) -> None:
+        """Give an error the facts of its call."""
+        error.communicator, error.rank = self.name, self.rank
+        error.sequence, error.elapsed = entry[SEQUENCE], elapsed
+        error.operation, error.nbytes, _ = entry[LABEL]

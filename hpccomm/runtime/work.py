@@ -8,6 +8,7 @@ from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.runtime.pending import PendingCall, PendingCalls
 from hpccomm.runtime.progress import ProgressEngine, Task
+from hpccomm.runtime.recorder import TIMEOUT
 from hpccomm.runtime.waiting import Gate, wait
 from hpccomm.settings import check_seconds
 
@@ -140,7 +141,7 @@ class DeviceWork(Work):
         """
         _check_block(block)
         call = self._call
-        limit = call.timeout if timeout is None else check_seconds("timeout", timeout)
+        limit = call.entry[TIMEOUT] if timeout is None else check_seconds("timeout", timeout)
         self._raise()
         if block or (block is None and timeout is not None):
             self._refuse_captured("wait for the graph that was launched instead")

@@ -18,13 +18,16 @@ import hpccomm
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAborted
 from hpccomm.memory.cuda import streams
+from hpccomm.runtime.operation import Label
 from hpccomm.runtime.pending import MARK_BYTES, QUIET_SECONDS, PendingCalls
+from hpccomm.runtime.recorder import LABEL, Origin
 from hpccomm.testing import run_ranks
 
 cupy = pytest.importorskip("cupy")
 
 DEVICE = 0
-SMALL = ("all_reduce", 8)
+SMALL = Label("all_reduce", 8)
+ORIGIN = Origin("", "world", 0, 1)
 
 
 class Owner:
@@ -49,21 +52,26 @@ def busy(stream):
     return gate.set
 
 
+def entry(number, begin, timeout=30.0, label=SMALL):
+    """Return the record of a call."""
+    return [ORIGIN, number, number, label, "device", None, begin, timeout, None, None]
+
+
 def noted(flights, stream, label=SMALL, timeout=30.0):
     """Note a call that was put on the stream just now; return a reference to what it holds."""
     held = Owner()
     seen = weakref.ref(held)
-    flights.note(stream.ptr, stream, held, perf_counter(), timeout, label, 1)
+    flights.note(stream.ptr, stream, held, entry(1, perf_counter(), timeout, label))
     return seen
 
 
 def last_of_two(flights, stream):
     """Note two calls at one time; return a reference to what the last holds, which has no event."""
     now = perf_counter()
-    flights.note(stream.ptr, stream, Owner(), now, 30.0, SMALL, 1)
+    flights.note(stream.ptr, stream, Owner(), entry(1, now))
     held = Owner()
     seen = weakref.ref(held)
-    flights.note(stream.ptr, stream, held, now, 30.0, SMALL, 2)
+    flights.note(stream.ptr, stream, held, entry(2, now))
     return seen
 
 
@@ -76,7 +84,7 @@ def stream():
 def test_trap_what_a_call_touches_is_held_until_its_event_has_come(stream):
     flights, _ = flights_of()
     release = busy(stream)
-    held = noted(flights, stream, ("all_reduce", MARK_BYTES))
+    held = noted(flights, stream, Label("all_reduce", MARK_BYTES))
     gc.collect()
     assert not flights.idle()
     assert held() is not None
@@ -98,7 +106,7 @@ def test_calls_that_follow_closely_share_an_event_and_are_let_go_together(stream
         owner = Owner()
         held.append(weakref.ref(owner))
         # Ten microseconds apart, whatever this machine is at.
-        flights.note(stream.ptr, stream, owner, now + number * 1e-5, 30.0, SMALL, number)
+        flights.note(stream.ptr, stream, owner, entry(number, now + number * 1e-5))
         del owner
     assert 1 <= len(recorded) < 10
     while not flights.idle():
@@ -123,12 +131,12 @@ def test_the_watchdog_looks_after_the_last_calls_of_a_burst(stream):
 def test_a_deadline_that_passes_is_found_without_anybody_asking(stream):
     flights, told = flights_of()
     release = busy(stream)
-    noted(flights, stream, ("all_reduce", MARK_BYTES), timeout=0.1)
-    noted(flights, stream, ("broadcast", MARK_BYTES), timeout=30.0)
+    noted(flights, stream, Label("all_reduce", MARK_BYTES), timeout=0.1)
+    noted(flights, stream, Label("broadcast", MARK_BYTES), timeout=30.0)
     flights.look(perf_counter())
     assert not told
     flights.look(perf_counter() + 0.2)
-    assert [flight.label[0] for flight, _ in told] == ["all_reduce"]
+    assert [flight.entry[LABEL].name for flight, _ in told] == ["all_reduce"]
     flights.look(perf_counter() + 60)
     assert len(told) == 1, "told once"
     release()
@@ -148,7 +156,7 @@ def test_trap_an_event_that_never_comes_for_an_error_is_no_event_that_is_not_rea
 def test_an_error_of_the_device_is_told_by_the_watchdog(stream, monkeypatch):
     flights, told = flights_of()
     release = busy(stream)
-    noted(flights, stream, ("all_reduce", MARK_BYTES))
+    noted(flights, stream, Label("all_reduce", MARK_BYTES))
     monkeypatch.setattr(cupy.cuda.runtime, "eventQuery", lambda _: 700)
     flights.look(perf_counter())
     assert len(told) == 1
@@ -212,8 +220,8 @@ def test_trap_a_capture_in_thread_local_mode_is_not_broken_by_the_watchdog(strea
 def test_a_stream_that_only_its_number_is_known_of_is_asked_for_nothing_later():
     flights, _ = flights_of()
     own = cupy.cuda.Stream(non_blocking=True)
-    flights.note(own.ptr, own, Owner(), perf_counter(), 30.0, SMALL, 1)
-    flights.note(own.ptr, None, Owner(), perf_counter(), 30.0, SMALL, 2)
+    flights.note(own.ptr, own, Owner(), entry(1, perf_counter()))
+    flights.note(own.ptr, None, Owner(), entry(2, perf_counter()))
     own.synchronize()
     del own
     gc.collect()
@@ -315,7 +323,7 @@ def test_trap_calls_before_a_capture_and_in_it_are_apart(stream):
     with capturing:
         capturing.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
         cupy.add(x, np.float32(1), out=x)
-        captured = noted(flights, capturing, ("all_reduce", MARK_BYTES), timeout=0.1)
+        captured = noted(flights, capturing, Label("all_reduce", MARK_BYTES), timeout=0.1)
         graph = capturing.end_capture()
     deadline = perf_counter() + 10
     while not flights.idle():
@@ -335,9 +343,9 @@ def test_trap_calls_before_a_capture_and_in_it_are_apart(stream):
 def test_a_call_that_is_done_has_no_deadline_though_an_earlier_one_waits(stream):
     flights, told = flights_of()
     release = busy(stream)
-    noted(flights, stream, ("recv", MARK_BYTES), timeout=float("inf"))
+    noted(flights, stream, Label("recv", MARK_BYTES), timeout=float("inf"))
     other = cupy.cuda.Stream(non_blocking=True)
-    held = noted(flights, other, ("all_reduce", MARK_BYTES), timeout=0.1)
+    held = noted(flights, other, Label("all_reduce", MARK_BYTES), timeout=0.1)
     other.synchronize()
     flights.look(perf_counter() + 1)
     gc.collect()
@@ -416,7 +424,7 @@ def test_a_device_that_has_failed_for_good_ends_the_communicator(stream, monkeyp
     from standin.errors import CUDARuntimeError
 
     flights, told = flights_of()
-    noted(flights, stream, ("all_reduce", MARK_BYTES))
+    noted(flights, stream, Label("all_reduce", MARK_BYTES))
 
     def lost(_device):
         raise CUDARuntimeError(700)

@@ -28,8 +28,8 @@ class Recipe(Generic[R]):
         The lane of their arrays.
     route : Route or DeviceRoute
         How they are carried out.
-    label : tuple of str and int
-        Name and bytes.
+    label : Label
+        Name, bytes and terms.
     tally : Tally
         Where they are counted.
     issue : callable

@@ -33,6 +33,7 @@ from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View, check_layout
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation
+from hpccomm.runtime.recorder import caller
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.watchdog import watch
 from hpccomm.runtime.work import Work
@@ -117,7 +118,7 @@ class DeviceLane(Lane):
         self, label: Label, tally: Tally, route: DeviceRoute, ordered: bool
     ) -> IssueOnStream:
         if route.launch is not None:
-            return self.issuer.issuing(label, tally, route.launch)
+            return self.issuer.issuing(label, tally, route.launch, ordered=ordered)
         assert route.start is not None
         return self.issuer.issuing_by_host(label, route.start, ordered)
 
@@ -285,6 +286,8 @@ class DeviceLane(Lane):
             if calls.closed or gate.error is not None:
                 release()
                 return otherwise()
+            frame = caller(2)  # who called the plan
+            calls.site = (frame.f_code, frame.f_lasti)
             try:
                 issue(send, recv, current(), keep, limit)
             finally:
@@ -313,7 +316,7 @@ class DeviceLane(Lane):
         for call in calls:
             self._make_ready(call)
         route = DeviceRoute(first.recipe.route.choice, grouped(calls, self.backend))
-        nbytes = sum(call.recipe.label[1] for call in calls)
+        nbytes = sum(call.recipe.label.nbytes for call in calls)
         keep = (_array(first), *(call.keep for call in calls))
         one = Call(self._recipe("batch", nbytes, route), None, None, None, keep, queue=first.queue)
         if async_op:

@@ -98,7 +98,7 @@ def _end(extent: _Extent) -> int:
 
 def _extents(call: Call) -> list[_Extent]:
     """Return where a call reads and writes. What it does to its own arrays is its own matter."""
-    name = call.recipe.label[0]
+    name = call.recipe.label.name
     read, write = _extent(call.send, False, name), _extent(call.recv, True, name)
     if read is not None and write is not None and read.meets(write):
         return [_Extent(min(read.start, write.start), max(read.end, write.end), True, name)]

@@ -11,6 +11,8 @@ from hpccomm.contracts.device import DeviceDispatch
 from hpccomm.errors import CommunicationError
 from hpccomm.memory.cuda import streams
 from hpccomm.runtime.lifetime import ExitStep, at_exit, keep
+from hpccomm.runtime.operation import Label
+from hpccomm.runtime.recorder import DEVICE
 from hpccomm.runtime.waiting import Gate, wait
 
 logger = logging.getLogger("hpccomm")
@@ -109,7 +111,8 @@ class DeviceEnd:
 
         def expired(elapsed: float) -> CommunicationError:
             calls = self._calls
-            error = calls.reports.overdue(("finalize", 0), calls.sequence, timeout, elapsed)
+            entry = calls.begun(Label("finalize", 0), DEVICE, timeout, ordered=False)
+            error = calls.reports.overdue(entry, elapsed)
             calls.fail(error)
             return error
 

@@ -22,6 +22,7 @@ from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
 from hpccomm.runtime.engine import CallEngine, Issue
 from hpccomm.runtime.operation import Label, Operation
+from hpccomm.runtime.recorder import caller
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.waiting import completed
 from hpccomm.runtime.work import Work
@@ -133,6 +134,8 @@ class HostLane(Lane):
             if calls.closed or gate.error is not None:
                 release()
                 return otherwise()
+            frame = caller(2)  # who called the plan
+            calls.site = (frame.f_code, frame.f_lasti)
             try:
                 issue(send, recv, keep, limit)
             finally:
@@ -181,4 +184,4 @@ def _operation(call: Call) -> Operation:
     """Return a call as something polled."""
     recipe, send, recv = call.recipe, call.send, call.recv
     start = recipe.route.start
-    return Operation(*recipe.label, lambda: start(send, recv), call.keep, recipe.ordered)
+    return Operation(recipe.label, lambda: start(send, recv), call.keep, recipe.ordered)

@@ -17,7 +17,8 @@ from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation
-from hpccomm.runtime.pending import PendingCall, PendingCalls
+from hpccomm.runtime.pending import PendingCall, PendingCalls, pending_call
+from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, Entry, record
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.stderr import write_stderr
 from hpccomm.runtime.work import DeviceWork
@@ -78,43 +79,55 @@ class StreamIssuer:
         self._own: Any = None  # the stream of asynchronous calls, once there is one
 
     def issuing(
-        self, label: Label, tally: Tally, launch: Launch, *, noted: bool = True
+        self,
+        label: Label,
+        tally: Tally,
+        launch: Launch,
+        *,
+        ordered: bool = True,
+        noted: bool = True,
     ) -> IssueOnStream:
         """Return what puts a call on a stream, and returns.
 
         Its seconds are the host's. It is remembered until it is done, unless `launch` sees to that
         (`noted` is False). A call costs a microsecond: nothing is looked up that can be known before.
         """
-        calls, pending, note, nbytes = self.calls, self.pending, self.pending.note, label[1]
-        reports = calls.reports
+        calls, pending, note, nbytes = self.calls, self.pending, self.pending.note, label.nbytes
+        reports, origin = calls.reports, calls.origin
         pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
 
         def issue(send: int, recv: int, queue: Queue, keep: object, timeout: float) -> None:
             calls.sequence = sequence = calls.sequence + 1
-            if pre.registered:
-                pre(reports.info(label, sequence))
+            number = 0
+            if ordered:
+                calls.number = number = calls.number + 1
             stream, holder = queue
             begin = perf_counter()
-            pending.entered = (begin, timeout, label, sequence)
+            pending.entered = entry = [
+                origin, sequence, number, label, DEVICE, calls.site, begin, timeout, None, None,
+            ]  # fmt: skip
+            record(entry)
+            if pre.registered:
+                pre(reports.info(entry))
             try:
                 launch(send, recv, stream)
                 pending.entered = None
                 if noted:
-                    note(stream, holder, keep, begin, timeout, label, sequence)
+                    note(stream, holder, keep, entry)
             except BaseException as error:  # noqa: BLE001 (raised again)
                 pending.entered = None
-                self._not_issued(error, label, perf_counter() - begin, keep, stream)
+                self._not_issued(error, entry, keep, stream)
             elapsed = perf_counter() - begin
             tally.calls += 1
             tally.nbytes += nbytes
             tally.seconds += elapsed
             if elapsed > slow_call or post.registered:
-                reports.report(label, sequence, elapsed)
+                reports.report(entry, elapsed)
 
         return issue
 
     def _not_issued(
-        self, error: BaseException, label: Label, elapsed: float, keep: object, stream: int
+        self, error: BaseException, entry: Entry, keep: object, stream: int
     ) -> NoReturn:
         """Raise what kept a call from being put on a stream.
 
@@ -125,7 +138,7 @@ class StreamIssuer:
         if failure is not None and isinstance(error, Exception):
             error = failure.__cause__ or failure
         harmless = isinstance(error, UsageError) and not streams.undisturbed(stream)
-        self.calls.failed(error, label, elapsed, keep, harmless=harmless)
+        self.calls.failed(error, entry, keep, harmless=harmless)
 
     def start(
         self,
@@ -150,7 +163,7 @@ class StreamIssuer:
         limit : float
             Seconds.
         """
-        own, pending, label = self.own_stream(), self.pending, call.recipe.label
+        own, pending, recipe = self.own_stream(), self.pending, call.recipe
         under_way: PendingCall | None = None
 
         def apart(send: int, recv: int, stream: int) -> None:
@@ -160,16 +173,15 @@ class StreamIssuer:
                 streams.record(event, stream)
                 streams.order(event, own)
                 launch(send, recv, own)
-                begin, number = perf_counter(), self.calls.sequence
-                under_way = PendingCall(
-                    own, self._own, begin, begin + limit, limit, label, number, [call.keep]
-                )
+                entry = pending.entered
+                assert entry is not None
+                under_way = pending_call(own, self._own, entry, call.keep)
                 pending.note_alone(under_way)
                 # A captured event belongs to the graph until the capture ends.
                 if not under_way.captured:
                     pending.give(event)
 
-        issue = self.issuing(label, call.recipe.tally, apart, noted=False)
+        issue = self.issuing(recipe.label, recipe.tally, apart, ordered=recipe.ordered, noted=False)
         issue(*pointers(call), queue, call.keep, limit)
         assert under_way is not None
         return DeviceWork(
@@ -192,9 +204,10 @@ class StreamIssuer:
         CommunicationError
             On every rank, if the call cannot be issued on one.
         """
-        calls, pending, label = self.calls, self.pending, ("self-check", int(x.nbytes))
-        begin = perf_counter()
-        pending.entered = (begin, calls.timeout, label, 0)
+        calls, pending = self.calls, self.pending
+        pending.entered = entry = calls.begun(
+            Label("self-check", int(x.nbytes)), DEVICE, calls.timeout
+        )
         failure = ""
         try:
             launch(pointer, pointer, queue[0])
@@ -210,7 +223,7 @@ class StreamIssuer:
                 rank=calls.backend.rank,
                 operation="self-check",
             )
-        pending.note(*queue, x, begin, calls.timeout, label, 0)
+        pending.note(*queue, x, entry)
         calls.drive("self-check", self._idle())
 
     def _idle(self) -> Steps:
@@ -259,13 +272,13 @@ class StreamIssuer:
         """
         if streams.capturing(queue[0]):
             raise UsageError(
-                f"{label[0]} on device arrays cannot be captured in a CUDA graph: the host takes part in "
+                f"{label.name} on device arrays cannot be captured in a CUDA graph: the host takes part in "
                 f"it, since it goes over {self._name!r}; call it outside of the capture, or use NCCL "
                 "(comm.backends and comm.explain say why it is not used)"
             )
         if not apart:
             steps = partial(start, *addresses, queue[0])
-            return Operation(*label, steps, (keep, queue), ordered)
+            return Operation(label, steps, (keep, queue), ordered)
         own = self.own_stream()
         with streams.on_device(self.device):
             ready, done = streams.owned_event(), streams.owned_event()
@@ -278,7 +291,7 @@ class StreamIssuer:
             while not streams.ready(done.ptr):
                 yield False
 
-        return Operation(*label, steps_apart, (keep, ready, done), ordered)
+        return Operation(label, steps_apart, (keep, ready, done), ordered)
 
     # Failure.
 
@@ -295,16 +308,15 @@ class StreamIssuer:
 
     def _overdue(self, call: PendingCall, elapsed: float) -> CommunicationError:
         causes = CAUSES
-        if call.label[0] in ("send", "recv", "send_recv", "batch"):
+        if call.entry[LABEL].name in ("send", "recv", "send_recv", "batch"):
             causes = f"{CAUSES}; or both ends send before they receive: {TOGETHER}"
-        reports = self.calls.reports
-        return reports.overdue(call.label, call.sequence, call.timeout, elapsed, causes)
+        return self.calls.reports.overdue(call.entry, elapsed, causes)
 
     def _lost(self, call: PendingCall | None, error: CommunicationError | None) -> BaseException:
         """Take note of a failure that the watchdog found."""
         if error is None:
             assert call is not None
-            error = self._overdue(call, perf_counter() - call.begin)
+            error = self._overdue(call, perf_counter() - call.entry[BEGIN])
         # Before anybody can see it: whoever raises it clears this.
         self.calls.failure.unraised = error
         if call is not None:

@@ -89,8 +89,8 @@ class Lane(ABC):
     def _recipe(
         self, name: str, nbytes: int, route: Any, resolved: Resolved | None = None
     ) -> Recipe[Any]:
-        label, ordered = (name, nbytes), resolved is not None
-        tally = self._calls.reports.stats.tally(*label)
+        label, ordered = Label(name, nbytes), resolved is not None
+        tally = self._calls.reports.stats.tally(name, nbytes)
         issue = self._carrying(label, tally, route, ordered)
         return Recipe(self, route, label, tally, issue, resolved, ordered)
 

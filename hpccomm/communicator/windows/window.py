@@ -17,7 +17,7 @@ from hpccomm.memory.folding import try_out
 from hpccomm.memory.views import check_dtype, check_layout, flat, host_view
 from hpccomm.reductions import Op, ReduceOp, check
 from hpccomm.runtime.lifetime import keep, let_go
-from hpccomm.runtime.operation import Operation
+from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.waiting import completed
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
@@ -368,7 +368,7 @@ class Window:
         ordered: bool = False,
     ) -> None:
         """Run a call and wait for it."""
-        operation = Operation(name, nbytes, lambda: steps, keep, ordered)
+        operation = Operation(Label(name, nbytes), lambda: steps, keep, ordered)
         self._core.calls.operate(operation, self._core.limit(timeout))
 
     def _checked(self, x: Any, name: str, *, written: bool) -> Array:

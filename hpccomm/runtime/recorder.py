@@ -1,0 +1,150 @@
+"""The flight recorder: the last calls of this process, on all its communicators.
+
+A call is recorded when it begins, as one list that is never copied: recording costs a tenth of a
+microsecond. Everything else is done when somebody asks.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from hpccomm.runtime.lifetime import after_fork
+
+CAPACITY = 4096
+"""Calls that are kept."""
+
+# Places in an entry. A list is made three times as fast as an object with slots.
+ORIGIN, SEQUENCE, NUMBER, LABEL, MODE, SITE, BEGIN, TIMEOUT, ENDED, ERROR = range(10)
+
+Entry = list[Any]
+"""One call: its `Origin`; its number among all calls of the communicator; its number among those that
+all ranks make in one order (0: a message); its `Label`; how it waits (`POLLED`, ...); its `Site`; when
+it began (``time.perf_counter``); its deadline in seconds; the seconds it took (None: under way); what
+ended it (None: nothing)."""
+
+POLLED, BLOCKING, ASYNC, DEVICE = "polled", "blocking", "asynchronous", "device"
+"""How a call waits: in a loop that polls; in the library; in the progress thread; on a stream."""
+
+Site = tuple[CodeType, int]
+"""Where in the program: the code, and the offset of its instruction. No frame: that would keep arrays."""
+
+PACKAGE = f"{Path(__file__).resolve().parent.parent}{os.sep}"
+
+
+class Origin(NamedTuple):
+    """The communicator of a call.
+
+    Attributes
+    ----------
+    uid : str
+        The same on all its ranks, and of no other communicator.
+    name : str
+        Its name.
+    rank, size : int
+        This rank, and the number of ranks.
+    """
+
+    uid: str
+    name: str
+    rank: int
+    size: int
+
+
+_calls: deque[Entry] = deque(maxlen=CAPACITY)
+
+record = _calls.append
+"""Keep an entry."""
+
+
+def calls() -> list[Entry]:
+    """Return the calls that are kept, the oldest first. From any thread."""
+    while True:
+        try:
+            return list(_calls)
+        except RuntimeError:  # a call began meanwhile
+            continue
+
+
+def find(uid: str, number: int) -> Entry | None:
+    """Return the ordered call of that number on a communicator, or None if it is not kept."""
+    for entry in reversed(calls()):
+        if entry[NUMBER] == number and entry[ORIGIN].uid == uid:
+            return entry
+    return None
+
+
+@after_fork
+def _after_fork() -> None:
+    _calls.clear()
+
+
+caller = sys._getframe  # noqa: SLF001 (CPython's and PyPy's, and what logging uses)
+"""``caller(n)`` returns the frame n levels above the function that calls it."""
+
+
+def user_frame() -> FrameType | None:
+    """Return the innermost frame of the calling thread outside hpccomm."""
+    return _outside(caller(1))
+
+
+def site_of(frame: FrameType | None) -> Site | None:
+    """Return where a frame is."""
+    return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
+def described(site: Site | None) -> str:
+    """Return a site in words, such as ``"train.py line 41, in step"``; empty if it is not known."""
+    if site is None:
+        return ""
+    code, _ = site
+    return f"{Path(code.co_filename).name} line {line_of(site)}, in {code.co_qualname}"
+
+
+def line_of(site: Site) -> int:
+    """Return the line of a site."""
+    code, offset = site
+    for start, end, line in code.co_lines():
+        if start <= offset < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def doing() -> str:
+    """Return where the main thread is now outside hpccomm, in words; empty if it is not known."""
+    frame = _frames().get(threading.main_thread().ident or 0)
+    return described(site_of(_outside(frame)))
+
+
+def _outside(frame: FrameType | None) -> FrameType | None:
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(PACKAGE) and file != contextlib.__file__:
+            break
+        frame = frame.f_back
+    return frame
+
+
+def _frames() -> dict[int, FrameType]:
+    return sys._current_frames()  # noqa: SLF001 (what faulthandler shows, as objects)
+
+
+def unix_ns(moment: float) -> int:
+    """Return a moment of ``time.perf_counter`` as nanoseconds of Unix time."""
+    return time.time_ns() - int((time.perf_counter() - moment) * 1e9)
+
+
+def stacks() -> Iterator[str]:
+    """Return the stacks of all threads, in words."""
+    import traceback  # needed once, when something is wrong
+
+    names = {each.ident: each.name for each in threading.enumerate()}
+    for ident, frame in _frames().items():
+        lines = "".join(traceback.format_stack(frame))
+        yield f"thread {names.get(ident, '?')} ({ident}):\n{lines}"

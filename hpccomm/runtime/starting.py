@@ -1,0 +1,73 @@
+"""Asynchronous calls: an operation becomes a task of the progress engine, and a `Work` for the user."""
+
+from collections import deque
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from hpccomm.errors import BufferMismatch, CommunicationError
+from hpccomm.runtime.operation import Operation
+from hpccomm.runtime.progress import Task
+from hpccomm.runtime.recorder import TIMEOUT, Entry
+from hpccomm.runtime.work import Work
+
+if TYPE_CHECKING:
+    from hpccomm.runtime.engine import CallEngine
+
+
+def start(calls: "CallEngine", operation: Operation, entry: Entry, result: Any) -> Work:
+    """Start an operation whose call is recorded.
+
+    Parameters
+    ----------
+    calls : CallEngine
+        The communicator's.
+    operation : Operation
+        What is carried out.
+    entry : list
+        The record of the call, with its deadline.
+    result : object
+        What `Work.wait` returns.
+    """
+    reports, failure = calls.reports, calls.failure
+    timeout = entry[TIMEOUT]
+    if reports.pre_hooks.registered:
+        reports.pre_hooks(reports.info(entry))
+
+    given_up: CommunicationError | None = None
+
+    def ended(error: BaseException | None, elapsed: float) -> BaseException | None:
+        calls.under_way.pop(task, None)
+        if given_up is not None and error is calls.gate.error:
+            error = given_up  # whoever waited has raised it, which shut the gate
+        raised = error
+        if error is not None:
+            harmless = harmless_error(error, operation.ordered)
+            if not harmless:
+                failure.note(error, (operation, task))
+            raised = failure.raised(error, entry, elapsed, harmless=harmless)
+        reports.ended(entry, raised, elapsed)
+        return raised
+
+    task = Task(operation.start, calls.gate, timeout, calls.expired(entry), ended)
+    calls.under_way[task] = entry
+    if not (operation.ordered and calls.queue):
+        # Begun here and now: a message that is sent later must not overtake it.
+        task.turn()
+    if not task.over:
+        calls.progress.submit(calls.queue if operation.ordered else deque(), task)
+
+    def gave_up(limit: float) -> CommunicationError:
+        nonlocal given_up
+        entry[TIMEOUT] = limit
+        given_up = calls.overdue(entry, perf_counter() - task.started)
+        failure.note(given_up, (operation, task))
+        return given_up
+
+    return Work(
+        calls.progress, task, result=result, keep=operation.keep, timeout=timeout, gave_up=gave_up
+    )
+
+
+def harmless_error(error: BaseException, ordered: bool) -> bool:
+    """Whether the communicator can go on: a message of another size was taken, and that is all."""
+    return isinstance(error, BufferMismatch) and not ordered
