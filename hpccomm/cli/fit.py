@@ -8,6 +8,7 @@ from hpccomm.bench.perf import readers
 from hpccomm.cli import output
 from hpccomm.cli.show import add_run, path
 from hpccomm.errors import UsageError
+from hpccomm.files.regular import check_output
 from hpccomm.results import storage
 from hpccomm.schedules.cost.network_files import ready
 
@@ -63,6 +64,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fit, report and write; return the exit status."""
     to = args.output
+    if to is not None:
+        with storage.reported(to, "write"):
+            check_output(to)
     if to is not None and to.exists() and to.samefile(args.file):
         raise UsageError(f"--output {to} is the results file itself; give another name")
     report, description = fitted(

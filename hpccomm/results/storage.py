@@ -26,6 +26,7 @@ import numpy as np
 
 from hpccomm import __version__
 from hpccomm.errors import ResultsError, SchemaMismatch
+from hpccomm.files.regular import open_regular
 from hpccomm.results import layout
 from hpccomm.results.schema import FORMAT, RUNS, SCHEMA_VERSION
 
@@ -61,7 +62,7 @@ def reported(path: Path, doing: str) -> Iterator[None]:
         yield
     except OSError as error:
         number = error.errno or _mentioned(str(error))
-        reason = os.strerror(number) if number else str(error)
+        reason = os.strerror(number) if number else error.strerror or str(error)
         remedy = _REMEDIES.get(number or 0)
         raise ResultsError(
             f"cannot {doing} {path}: {reason}" + (f"; {remedy}" if remedy else "")
@@ -94,8 +95,8 @@ def opened(path: Path, *, locking: bool | None = None) -> Iterator[h5py.File]:
     SchemaMismatch
         If it is another program's, or of another schema version.
     """
-    with reported(path, "read"), path.open("rb"):
-        pass
+    with reported(path, "read"), open_regular(path) as tried:
+        tried.read(8)
     if not h5py.is_hdf5(path):
         raise ResultsError(f"{path} is not an HDF5 file; name a results file of hpccomm")
     with reported(path, "read"):
@@ -183,7 +184,7 @@ def claim(path: Path) -> FileIO | None:
                 f"cannot write {path}: it is not a regular file; choose another path"
             )
         with contextlib.suppress(FileNotFoundError):
-            file = FileIO(path, "r+")
+            file = FileIO(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC), "r+")
             if _lock_same(file, path):
                 return file
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hpccomm.bench.perf.options import Options
 from hpccomm.errors import ResultsError
+from hpccomm.files.regular import check_output
 from hpccomm.results import csv_text, nccl_json, table
 from hpccomm.results.schema import Row, RunInfo
 
@@ -277,6 +278,7 @@ def _open_csv(path: Path) -> TextIO:
     heading = csv_text.heading()
     try:
         # Any bytes can be read, so that a file of something else is recognised.
+        check_output(path)
         file = path.open("a+", newline="", encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise _refused(path, error) from None

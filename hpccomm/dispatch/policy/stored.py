@@ -16,7 +16,6 @@ Its dataset ``table`` has a line for each row: ``collective``, ``case``, ``start
 import dataclasses
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ import numpy as np
 from hpccomm.dispatch.policy.choosing import NATIVE
 from hpccomm.dispatch.policy.table import Pick, Shape, Table, TableRow
 from hpccomm.errors import ConfigurationError, UsageError
+from hpccomm.files.regular import open_regular
 from hpccomm.schedules.algorithms import ALGORITHMS
 
 GROUP = "policy"
@@ -65,16 +65,16 @@ def read(path: str) -> tuple[Table, ...]:
     import h5py
 
     try:
-        with Path(path).open("rb"):
-            pass
+        with open_regular(path) as file:
+            file.read(8)
     except OSError as error:
         raise _refused(path, f"cannot be read: {error.strerror}") from None
     if not h5py.is_hdf5(path):
         raise _refused(path, "is not an HDF5 file")
     try:
         # A run that is being measured has the file locked; what it has written is whole.
-        with h5py.File(path, "r", locking=False) as file:
-            runs = file.get(_RUNS, {})
+        with h5py.File(path, "r", locking=False) as results:
+            runs = results.get(_RUNS, {})
             names = sorted(runs, key=lambda name: (len(name), name))
             found = tuple(load(runs[name][GROUP]) for name in names if GROUP in runs[name])
     # Whatever may stand in an HDF5 file, h5py and NumPy answer to it with these.

@@ -26,6 +26,7 @@ import difflib
 import json
 import math
 import re
+import reprlib
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -34,6 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpccomm.errors import ConfigurationError
+from hpccomm.files.regular import read_text
 from hpccomm.schedules.cost.network import Level, Network
 
 _READY = resources.files("hpccomm.schedules.cost") / "networks"
@@ -116,7 +118,7 @@ def load(name: str) -> Network:
     if name in ready():
         return parse((_READY / f"{name}{_SUFFIX}").read_text(encoding="utf-8"), name, name)
     try:
-        text = Path(name).read_text(encoding="utf-8")
+        text = read_text(name)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not text"
         raise ConfigurationError(
@@ -147,6 +149,10 @@ def parse(text: str, name: str, where: str) -> Network:
         table = tomllib.loads(text)
     except ValueError as error:  # an integer of thousands of digits is no TOMLDecodeError
         raise ConfigurationError(f"network {where} is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigurationError(
+            f"network {where} has tables or arrays nested hundreds deep; a description has two levels"
+        ) from None
     top = _checked(where, "", table, _TOP)
     nodes, ranks_per_node = top.pop("nodes"), top["ranks_per_node"]
     for key, several in zip(_LEVELS, (ranks_per_node, nodes), strict=True):
@@ -229,7 +235,9 @@ def _checked(
         except OverflowError:  # an integer beyond all floats
             fits = False
         if not fits and kind is _TABLE:
-            raise ConfigurationError(f"network {where}: {key} is {table[key]!r}; make it a table")
+            raise ConfigurationError(
+                f"network {where}: {key} is {_short(table[key])}; make it a table"
+            )
         if not fits:
             raise _wrong(where, prefix, key, table, kind.words)
         if kind in (_SECONDS, _SPEED):
@@ -245,5 +253,12 @@ def _wrong(
     if key in values:
         value = values[key]
         huge = isinstance(value, int) and value.bit_length() > 64
-        problem = "is a huge integer" if huge else f"is {value!r}"
+        problem = "is a huge integer" if huge else f"is {_short(value)}"
     return ConfigurationError(f"network {where}: {prefix}{key} {problem}; give {fits}")
+
+
+def _short(value: object) -> str:
+    """Return a value of a description as errors show it: not hundreds of levels or thousands of letters."""
+    shown = reprlib.Repr()
+    shown.maxstring = 60
+    return shown.repr(value)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpccomm.errors import ConfigurationError, UsageError
+from hpccomm.files.regular import check_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,6 +65,10 @@ def check_place(path: Path) -> None:
         )
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a directory; name a file in it")
+    try:
+        check_output(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another path") from None
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise UsageError(
             f"cannot write {path}: permission denied; choose another path for the picture"
@@ -105,6 +110,7 @@ def save(figure: "Figure", path: Path) -> None:
     """
     picture = rendered(figure, file_format(path))
     try:
+        check_output(path)
         path.write_bytes(picture)
     except OSError as error:
         raise UsageError(

@@ -1,0 +1,87 @@
+"""Opening what has to be a regular file: no other kind of file makes anyone wait, and none is read.
+
+A FIFO would wait for a writer, a device may do anything, and a directory says so only when it is read. The
+file is opened without waiting and looked at before its first byte is read.
+"""
+
+import os
+import stat
+from io import FileIO
+from pathlib import Path
+
+MOST_TEXT = 16 << 20
+"""Bytes of the largest text that is read."""
+
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+class NotRegular(OSError):
+    """What is named is no regular file, or larger than any file of its sort; `strerror` says so."""
+
+
+def check_regular(mode: int) -> None:
+    """Raise `NotRegular` if a file of this mode (``st_mode``) is no regular one."""
+    if not stat.S_ISREG(mode):
+        kind = next((name for test, name in _KINDS if test(mode)), "of another kind")
+        raise NotRegular(None, f"it is {kind}, not a regular file")
+
+
+def check_output(path: Path) -> None:
+    """Raise `NotRegular` if something else than a regular file stands where one is to be written."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # not there, or whoever opens it says why not
+    check_regular(mode)
+
+
+def open_regular(path: str | os.PathLike[str]) -> FileIO:
+    """Open a file for reading, without waiting.
+
+    Raises
+    ------
+    NotRegular
+        If it is no regular file.
+    OSError
+        If it cannot be opened.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except ValueError as error:  # a NUL in the name
+        raise NotRegular(None, str(error)) from None
+    except OSError:
+        check_regular(Path(path).stat().st_mode)  # a socket cannot be opened at all
+        raise
+    try:
+        check_regular(os.fstat(descriptor).st_mode)
+        return FileIO(descriptor, "r")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """Return a text in UTF-8.
+
+    Raises
+    ------
+    NotRegular
+        If it is no regular file, or larger than `MOST_TEXT`.
+    OSError
+        If it cannot be read.
+    UnicodeDecodeError
+        If it is no such text.
+    """
+    with open_regular(path) as file:
+        data = bytearray()
+        while len(data) <= MOST_TEXT and (more := file.read(1 << 20)):
+            data += more
+    if len(data) > MOST_TEXT:
+        raise NotRegular(None, f"it is larger than {MOST_TEXT >> 20} MiB")
+    return data.decode("utf-8")

@@ -1,0 +1,89 @@
+"""What is named as an input and is none, or cannot be read: one line each, status 2, and no waiting."""
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpccomm.cli.main import main
+from hpccomm.dispatch.policy import stored
+from hpccomm.errors import HpccommError
+from hpccomm.schedules.cost import network_files
+
+SETTING = "nodes = 1\nranks_per_node = 2\nreduce = 1e9\n[inner]\nlatency = 1e-6\nbandwidth = 1e9\n"
+
+
+def fifo(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+def listening(path: Path) -> Path:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+    return path
+
+
+def huge(path: Path) -> Path:
+    path.touch()
+    os.truncate(path, 1 << 40)
+    return path
+
+
+def written(content: bytes) -> Callable[[Path], Path]:
+    def write(path: Path) -> Path:
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+NAMED: dict[str, Callable[[Path], Path]] = {
+    "a FIFO": fifo,
+    "a socket": listening,
+    "a directory": lambda path: path.parent,
+    "a device": lambda _: Path("/dev/zero"),
+    "not readable": lambda _: Path("/proc/self/mem"),  # its first byte is an input/output error
+    "huge": huge,
+    "not there": lambda path: path,
+    "not UTF-8": written(SETTING.encode("utf-16")),
+    "nested arrays": written(b"nodes = " + b"[" * 3000 + b"]" * 3000),
+    "nested tables": written(b"nodes" + b".a" * 3000 + b" = 1"),
+    "long": written(b"nodes = '" + b"x" * 100_000 + b"'"),
+    "empty": written(b""),
+}
+
+
+@pytest.mark.parametrize("named", NAMED.values(), ids=NAMED)
+def test_what_is_no_input_is_refused_in_a_line(tmp_path, monkeypatch, capsys, named):
+    monkeypatch.setattr("hpccomm.cli.main.SILENCE", 0)
+    monkeypatch.chdir(tmp_path)
+    path = str(named(tmp_path / "input"))
+    export = ("export", path, "--format", "csv")
+    for words in (
+        ("show", path),
+        export,
+        ("fit", path),
+        ("simulate", "all_reduce", "--cluster", path),
+    ):
+        assert main(words) == 2
+        said = capsys.readouterr()
+        assert (said.out, said.err.count("\n")) == ("", 1)
+        assert said.err.startswith("hpccomm: error: ")
+        assert path in said.err
+        assert len(said.err) < 1000
+    for read in (stored.read, network_files.load):
+        with pytest.raises(HpccommError) as caught:
+            read(path)
+        assert path in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words", [("plot", "--schedule", "ring", "--output"), ("fit", "x", "--output")]
+)
+def test_an_output_that_waits_for_a_reader_is_refused(tmp_path, capsys, words):
+    path = fifo(tmp_path / ("out.svg" if words[0] == "plot" else "out.toml"))
+    assert main((*words, str(path))) == 2
+    assert "it is a FIFO, not a regular file" in capsys.readouterr().err
