@@ -1,6 +1,10 @@
 """What the launcher says about this process, read from the environment."""
 
+import hashlib
 import os
+import re
+import socket
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -56,3 +60,34 @@ def launched(environ: Mapping[str, str] | None = None) -> Launch | None:
         except (KeyError, ValueError):
             continue
     return None
+
+
+def job_key(environ: Mapping[str, str] | None = None) -> str:
+    """Return what names the job among all jobs of its user: equal in its processes on one node.
+
+    Letters, digits and ``._-``, at most 40 characters. A process that no launcher started is a job of
+    its own, named by its process id.
+    """
+    values = os.environ if environ is None else environ
+    if launched(values) is None:
+        return f"alone-{os.getpid()}"
+    key = values.get("PMIX_NAMESPACE") or values.get("PMI_JOBID")
+    if not key and "SLURM_STEP_ID" in values and "SLURM_PROCID" in values:
+        key = f"slurm-{values.get('SLURM_JOB_ID')}.{values['SLURM_STEP_ID']}"
+    if not key:
+        # Hydra names no job. Its proxy, one a node and job, made the socket that PMI_FD is.
+        key = f"parent-{_peer(values.get('PMI_FD', '')) or os.getppid()}"
+    if re.fullmatch(r"[\w.-]{1,40}", key, re.ASCII):
+        return key
+    return hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
+
+
+def _peer(descriptor: str) -> int:
+    """Return the process at the other end of a socket that this process inherited; 0 if none."""
+    try:
+        with socket.socket(fileno=os.dup(int(descriptor))) as inherited:
+            raw = inherited.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    except (OSError, ValueError):
+        return 0
+    pid: int = struct.unpack("3i", raw)[0]
+    return pid

@@ -1,0 +1,157 @@
+"""Asking the processes of this node, all at the same time, and judging of those that do not answer."""
+
+import errno
+import os
+import selectors
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpccomm.backends.bootstrap.node_sockets import Address, credentials, packed, receive
+from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
+
+RETRY_SECONDS = 0.01
+"""When a process that had too many questions at once is asked again."""
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """One question under way, as who asks sees it."""
+
+    rank: int
+    address: Address
+    unsent: memoryview
+    wire: socket.socket | None = None
+    pid: int = 0  # as the kernel tells
+    received: bytearray = field(default_factory=bytearray)
+
+
+class Asking:
+    """Questions to several processes of this node at the same time.
+
+    Parameters
+    ----------
+    addresses : mapping
+        Whom to ask, by rank.
+    question : mapping
+        What to ask; each gets its own rank with it.
+
+    Attributes
+    ----------
+    answers : dict
+        Those that have come so far, by rank.
+    """
+
+    def __init__(self, addresses: Mapping[int, Address], question: Facts) -> None:
+        self.answers: dict[int, Answer] = {}
+        self._selector = selectors.DefaultSelector()
+        self._unconnected = [
+            _Asked(rank, address, memoryview(packed({**question, "rank": rank})))
+            for rank, address in addresses.items()
+        ]
+        self._connected: dict[int, _Asked] = {}
+
+    def turn(self, seconds: float) -> bool:
+        """Move on as far as it goes, waiting at most so long for something to move.
+
+        Returns
+        -------
+        bool
+            Whether all have answered, or cannot.
+        """
+        retried, self._unconnected = self._unconnected, []
+        for asked in retried:
+            self._connect(asked)
+        if self._unconnected:
+            seconds = min(seconds, RETRY_SECONDS)
+        if self._connected:
+            for key, _ in self._selector.select(seconds):
+                self._move(key.data)
+        elif self._unconnected:
+            time.sleep(seconds)
+        return not self._connected and not self._unconnected
+
+    def end(self) -> dict[int, Answer]:
+        """Give up those that have not answered; return what became of each rank."""
+        for asked in (*self._unconnected, *self._connected.values()):
+            self.answers[asked.rank] = _unanswered(asked)
+            if asked.wire is not None:
+                asked.wire.close()
+        self._selector.close()
+        self._unconnected, self._connected = [], {}
+        return self.answers
+
+    def _connect(self, asked: _Asked) -> None:
+        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connecting.setblocking(False)
+        try:
+            connecting.connect("\0" + asked.address.name)
+        except OSError as error:
+            connecting.close()
+            if error.errno == errno.EAGAIN:  # it has not accepted those before
+                self._unconnected.append(asked)
+            else:
+                self.answers[asked.rank] = _unanswered(asked, refused=True)
+            return
+        asked.pid, uid, _ = credentials(connecting)
+        if uid != os.geteuid():  # somebody else has taken the name
+            connecting.close()
+            self.answers[asked.rank] = _unanswered(asked)
+            return
+        asked.wire = connecting
+        self._connected[asked.rank] = asked
+        self._selector.register(connecting, selectors.EVENT_READ | selectors.EVENT_WRITE, asked)
+
+    def _move(self, asked: _Asked) -> None:
+        assert asked.wire is not None
+        try:
+            if asked.unsent:
+                asked.unsent = asked.unsent[asked.wire.send(asked.unsent) :]
+                if not asked.unsent:
+                    self._selector.modify(asked.wire, selectors.EVENT_READ, asked)
+                return
+            facts = receive(asked.wire, asked.received)
+            if facts is None:
+                return
+            answered = Answer(ANSWERED, facts)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):  # it ended meanwhile
+            answered = _unanswered(asked, refused=True)
+        self.answers[asked.rank] = answered
+        self._selector.unregister(asked.wire)
+        asked.wire.close()
+        del self._connected[asked.rank]
+
+
+def ask(addresses: Mapping[int, Address], question: Facts, seconds: float) -> dict[int, Answer]:
+    """Ask processes of this node, all at the same time; blocks at most `seconds`."""
+    asking, deadline = Asking(addresses, question), time.monotonic() + seconds
+    while not asking.turn(max(0.0, deadline - time.monotonic())):
+        if time.monotonic() >= deadline:
+            break
+    return asking.end()
+
+
+def _unanswered(asked: _Asked, *, refused: bool = False) -> Answer:
+    """Return what the kernel says of a process that did not answer.
+
+    One that refuses and is still there has left Python: it is in its last steps, or runs another program.
+    """
+    known: dict[str, object] = {"host": asked.address.host, "pid": asked.address.pid}
+    state = process_state(asked.pid or asked.address.pid)
+    if state in ("", "Z", "X"):
+        return Answer(GONE, known)
+    if state in ("T", "t"):
+        return Answer(STOPPED, known)
+    return Answer(SILENT, known | ({"ending": True} if refused else {}))
+
+
+def process_state(pid: int) -> str:
+    """Return the state of a process of this node as the kernel's letter; empty if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

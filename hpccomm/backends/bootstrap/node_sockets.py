@@ -1,0 +1,266 @@
+"""Questions and answers between the processes of one node, through abstract Unix sockets.
+
+Such a socket is a name in the kernel: no file, no port, and it vanishes with its process. Each process
+serves one from a thread of its own, from before MPI starts, and answers none but processes of the same
+user. A connection carries one question and its answer, each as JSON after its length.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import secrets
+import selectors
+import socket
+import struct
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from hpccomm.backends.bootstrap.launch import job_key, launched
+from hpccomm.contracts.side import Facts
+from hpccomm.runtime.answering import answer
+from hpccomm.runtime.lifetime import after_fork
+
+logger = logging.getLogger("hpccomm")
+
+LARGEST = 64 * 2**20
+"""Bytes of the longest message that is taken."""
+IDLE_SECONDS = 30.0
+"""A connection that has been open for so long is closed: who asks waits no longer than that."""
+
+_LENGTH = struct.Struct("!I")
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_PREFIX = "hpccomm"
+_LISTENS = 0x10000  # __SO_ACCEPTCON, among the flags in /proc/net/unix
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where one process answers.
+
+    Attributes
+    ----------
+    name : str
+        Of its socket in the abstract namespace.
+    pid : int
+        Its process id.
+    host : str
+        Its host's name.
+    network : str
+        Names the kernel's network namespace: only processes of the same one reach the socket.
+    """
+
+    name: str
+    pid: int
+    host: str
+    network: str
+
+
+@cache
+def network() -> str:
+    """Return what names this process's network namespace, of this boot of this host."""
+    return f"{_text('/proc/sys/kernel/random/boot_id')} {Path('/proc/self/ns/net').stat().st_ino}"
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace").strip()
+    except OSError:
+        return platform.node()
+
+
+def _base() -> str:
+    return f"{_PREFIX}/{job_key()}/"
+
+
+# What both sides do.
+
+
+class Credentials(NamedTuple):
+    """A process and its user."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def credentials(connected: socket.socket) -> Credentials:
+    """Return the process at the other end of a connection, as the kernel tells."""
+    raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return Credentials(*_CREDENTIALS.unpack(raw))
+
+
+def packed(facts: Facts) -> bytes:
+    """Return facts as they are sent."""
+    text = json.dumps(facts, default=repr).encode()
+    return _LENGTH.pack(len(text)) + text
+
+
+def receive(connected: socket.socket, received: bytearray) -> Facts | None:
+    """Return the facts that came, or None while some of them are missing.
+
+    Raises
+    ------
+    ValueError
+        If the other side closed early or sent something else.
+    """
+    part = connected.recv(2**18)
+    received += part
+    if len(received) >= _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(received)
+        if length > LARGEST:
+            raise ValueError("too long")
+        if len(received) >= _LENGTH.size + length:
+            facts = json.loads(received[_LENGTH.size :])
+            if not isinstance(facts, dict):
+                raise ValueError("no facts")
+            return facts
+    if not part:
+        raise ValueError("closed early")
+    return None
+
+
+# The side that answers.
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """One question under way, as who answers sees it."""
+
+    wire: socket.socket
+    opened: float = field(default_factory=time.monotonic)
+    received: bytearray = field(default_factory=bytearray)
+    unsent: memoryview | None = None
+
+
+class NodeServer:
+    """Answers the questions of this node's processes, in a thread that never ends.
+
+    Attributes
+    ----------
+    address : Address
+        Where it answers.
+    """
+
+    def __init__(self) -> None:
+        launch = launched()
+        rank = launch.rank if launch else 0
+        name = f"{_base()}{rank}/{os.getpid()}-{secrets.token_hex(8)}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self._socket.bind("\0" + name)
+        self._socket.listen(4096)
+        self._connections: dict[int, _Connection] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._socket, selectors.EVENT_READ)
+        self.address = Address(name, os.getpid(), platform.node(), network())
+        threading.Thread(target=self._run, name="hpccomm-side", daemon=True).start()
+
+    def forget(self) -> None:
+        """Close what a forked child has of its parent's server; the parent's continues."""
+        # Nothing is unregistered: the child shares the kernel's list of what to look for.
+        self._selector.close()
+        self._socket.close()
+        for each in self._connections.values():
+            each.wire.close()
+
+    def _run(self) -> None:
+        while True:
+            for key, _ in self._selector.select(IDLE_SECONDS if self._connections else None):
+                try:
+                    if key.fileobj is self._socket:
+                        self._accept()
+                    else:
+                        self._serve(key.data)
+                except Exception:  # the others must still be answered
+                    logger.exception("a question of another process could not be answered")
+                    if key.data is not None:
+                        self._close(key.data)
+            now = time.monotonic()
+            for each in tuple(self._connections.values()):
+                if now - each.opened > IDLE_SECONDS:
+                    self._close(each)
+
+    def _accept(self) -> None:
+        connected, _ = self._socket.accept()
+        connected.setblocking(False)
+        if credentials(connected)[1] != os.geteuid():
+            connected.close()
+            return
+        connection = _Connection(connected)
+        self._connections[connected.fileno()] = connection
+        self._selector.register(connected, selectors.EVENT_READ, connection)
+
+    def _serve(self, connection: _Connection) -> None:
+        """Read the question, or write the answer, as far as it goes."""
+        try:
+            if connection.unsent is None:
+                question = receive(connection.wire, connection.received)
+                if question is None:
+                    return
+                connection.unsent = memoryview(packed(answer(question)))
+                self._selector.modify(connection.wire, selectors.EVENT_WRITE, connection)
+            connection.unsent = connection.unsent[connection.wire.send(connection.unsent) :]
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):  # who asked is gone, or is not one of us
+            self._close(connection)
+            return
+        if not connection.unsent:
+            self._close(connection)
+
+    def _close(self, connection: _Connection) -> None:
+        if self._connections.pop(connection.wire.fileno(), None) is not None:
+            self._selector.unregister(connection.wire)
+            connection.wire.close()
+
+
+_server: NodeServer | None = None
+_lock = threading.Lock()
+
+
+def serve() -> Address | None:
+    """Answer from now on; return where. Idempotent; from any thread.
+
+    None where the system has no abstract sockets, or no room for one more: nobody can ask then.
+    """
+    global _server
+    with _lock:
+        if _server is None:
+            try:
+                _server = NodeServer()
+            except OSError as error:
+                logger.debug("no side channel on this node: %s", error)
+                return None
+        return _server.address
+
+
+@after_fork
+def _after_fork() -> None:
+    global _server, _lock
+    _lock = threading.Lock()
+    if _server is not None:
+        _server.forget()
+        _server = None
+
+
+def present() -> dict[int, Address]:
+    """Return the processes of this job on this node that answer, by their rank in the job.
+
+    Local; needs nobody: the kernel lists the sockets. Ranks that are not here have not come yet, are on
+    other nodes, or are gone.
+    """
+    base, found = "@" + _base(), {}
+    for line in _text("/proc/net/unix").splitlines():
+        fields = line.split()
+        if len(fields) == 8 and fields[7].startswith(base) and int(fields[3], 16) & _LISTENS:
+            rank, _, process = fields[7].removeprefix(base).partition("/")
+            with contextlib.suppress(ValueError):
+                pid = int(process.partition("-")[0])
+                found[int(rank)] = Address(fields[7][1:], pid, platform.node(), network())
+    return found

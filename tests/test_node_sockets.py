@@ -1,0 +1,193 @@
+"""Questions between processes of a node: what is answered, and what is known of who does not."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from hpccomm.backends.bootstrap import node_sockets
+from hpccomm.backends.bootstrap.launch import job_key
+from hpccomm.backends.bootstrap.node_asking import ask
+from hpccomm.backends.bootstrap.node_sockets import Address, present, serve
+from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED
+
+LARGE = 2_000_000
+SERVES = f"""
+import ctypes, os, sys
+from hpccomm.backends.bootstrap.node_sockets import serve
+from hpccomm.runtime.answering import register
+
+class Rank:
+    def answer(self, question):
+        return {{"rank": question["rank"], "asked": question["what"], "large": "x" * {LARGE}}}
+
+rank = Rank()
+register("a communicator", 3, rank.answer)
+assert serve() == serve()
+print(serve().name, flush=True)
+for line in sys.stdin:
+    if line == "hold\\n":
+        ctypes.PyDLL(None).sleep(60)  # holds the interpreter's lock
+    if line == "fork\\n":
+        child = os.fork()
+        if not child:
+            print(os.getpid(), flush=True)
+            ctypes.CDLL(None).pause()
+"""
+QUESTION = {"comm": "a communicator", "what": "x" * LARGE}
+LONG, SHORT = 30.0, 0.3
+
+Start = Callable[[], tuple[subprocess.Popen[str], dict[int, Address]]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a process that answers as rank 3 of a communicator."""
+    started = []
+
+    def popen() -> tuple[subprocess.Popen[str], dict[int, Address]]:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", SERVES],
+            env=os.environ
+            | {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "PMIX_NAMESPACE": "a@job"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        name = process.stdout.readline().strip()
+        return process, {3: Address(name, process.pid, "here", node_sockets.network())}
+
+    yield popen
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def tell(process: subprocess.Popen[str], line: str) -> None:
+    """Have the process do something."""
+    assert process.stdin is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+
+
+def test_what_becomes_of_a_question_follows_the_process(start: Start) -> None:
+    process, address = start()
+    (answer,) = ask(address, QUESTION, LONG).values()
+    assert answer.state == ANSWERED
+    assert answer.facts["pid"] == process.pid
+    assert (answer.facts["rank"], answer.facts["asked"]) == (3, QUESTION["what"])
+    assert len(answer.facts["large"]) == LARGE
+    stranger = ask(address, {"comm": "another"}, LONG)[3]
+    assert (stranger.state, stranger.facts["unknown"]) == (ANSWERED, True)
+
+    known = {"host": "here", "pid": process.pid}
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    stopped = ask(address, QUESTION, SHORT)[3]
+    assert (stopped.state, stopped.facts) == (STOPPED, known)
+    process.send_signal(signal.SIGCONT)
+    assert ask(address, QUESTION, LONG)[3].state == ANSWERED
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    dead = ask(address, QUESTION, LONG)[3]  # nobody has reaped it
+    assert (dead.state, dead.facts) == (GONE, known)
+    process.wait()
+    assert ask(address, QUESTION, LONG)[3].state == GONE
+
+
+def test_one_that_holds_the_interpreter_is_silent_and_keeps_no_other_from_answering(
+    start: Start,
+) -> None:
+    holding, stuck = start()
+    _, well = start()
+    tell(holding, "hold")
+    while ask(stuck, QUESTION, SHORT)[3].state == ANSWERED:
+        pass  # it has not read the line yet
+    addresses = {0: stuck[3], 1: stuck[3], 3: well[3]}
+    answers = ask(addresses, QUESTION, 1.0)
+    assert {rank: each.state for rank, each in answers.items()} == {
+        0: SILENT,
+        1: SILENT,
+        3: ANSWERED,
+    }
+
+
+def test_a_forked_child_does_not_answer_for_its_parent(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, address = start()
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")
+    monkeypatch.setenv("PMIX_NAMESPACE", "a@job")
+    tell(process, "fork")
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        assert present()[5].name == address[3].name
+        assert ask(address, QUESTION, LONG)[3].state == ANSWERED
+        process.kill()
+        process.wait()
+        assert ask(address, QUESTION, LONG)[3].state == GONE
+        assert present() == {}
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def as_nobody(part: Callable[[], str]) -> str:
+    """Return what the function returns in a child that is another user, and takes itself for us."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            mine = os.geteuid()
+            os.setuid(65534)
+            os.geteuid = lambda: mine
+            os.write(writer, part().encode())
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(writer)
+    said = os.read(reader, 1000).decode()
+    os.close(reader)
+    strangers.append(child)
+    return said
+
+
+strangers: list[int] = []
+
+
+@pytest.fixture
+def _ends_strangers() -> Iterator[None]:
+    yield
+    while strangers:
+        os.kill(strangers[-1], signal.SIGKILL)
+        os.waitpid(strangers.pop(), 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
+@pytest.mark.usefixtures("_ends_strangers")
+def test_another_user_is_neither_answered_nor_believed() -> None:
+    own = serve()
+    assert own is not None
+    assert ask({0: own}, {"comm": ""}, LONG)[0].state == ANSWERED
+    assert as_nobody(lambda: ask({0: own}, {"comm": ""}, LONG)[0].state) == SILENT
+    served = as_nobody(lambda: serve().name)  # type: ignore[union-attr]
+    impostor = Address(served, os.getpid(), "here", own.network)
+    assert ask({0: impostor}, {"comm": ""}, LONG)[0].state == SILENT
+
+
+def test_a_job_is_named_by_its_launcher() -> None:
+    ranks = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+    slurm = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7"}
+    assert job_key(slurm | {"SLURM_STEP_ID": "0"}) == "slurm-7.0"
+    assert job_key(ranks | {"PMIX_NAMESPACE": "job.1"}) == "job.1"
+    odd = job_key(ranks | {"PMIX_NAMESPACE": "prterun-host-17@1"})
+    assert odd != job_key(ranks | {"PMIX_NAMESPACE": "prterun-host-17@2"})
+    assert odd.isalnum()
+    assert job_key({}) == f"alone-{os.getpid()}"
