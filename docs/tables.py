@@ -14,6 +14,7 @@ from hpccomm.bench.perf.flags import FLAGS
 from hpccomm.bench.perf.names import OPS, TYPES
 from hpccomm.cli.main import VERBS
 from hpccomm.contracts.collectives import DESCRIPTIONS
+from hpccomm.diagnosis.meanings import TABLE as EXPLAINED
 from hpccomm.dispatch.policy import CASES
 from hpccomm.dtypes import REDUCIBLE
 from hpccomm.reductions import ReduceOp, meaningful
@@ -153,6 +154,16 @@ def verbs() -> Iterator[Line]:
         yield f"``hpccomm {name}``", summary
 
 
+def meanings() -> Iterator[Line]:
+    """Errors, what libraries say, and exit statuses."""
+    yield "message", "means", "usual causes", "what to do"
+    for each in EXPLAINED:
+        causes, remedies = (
+            " ".join(text).replace("`", "``") for text in (each.causes, each.remedies)
+        )
+        yield f"``{each.name}``", each.meaning, causes, remedies
+
+
 TABLES = {
     make.__name__: make
     for make in (
@@ -169,6 +180,7 @@ TABLES = {
         promised,
         measurements,
         verbs,
+        meanings,
     )
 }
 

@@ -39,6 +39,10 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "tune": ("hpccomm.cli.tune", 'measure the table by which algorithm="auto" chooses'),
     "fit": ("hpccomm.cli.fit", "fit a cluster's description to the times of a stored run"),
+    "explain": (
+        "hpccomm.cli.explain",
+        "say what the dumps of a failed job, or an error message, mean",
+    ),
     "plot": ("hpccomm.cli.plot", "draw an algorithm: which rank talks to which, step by step"),
 }
 """Each verb's module, imported when the verb is used, and what it does.

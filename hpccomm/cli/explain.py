@@ -1,0 +1,219 @@
+"""``hpccomm explain``: what the dumps of a failed job, or an error message, mean."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpccomm.cli import output
+from hpccomm.cli.show import path
+from hpccomm.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpccomm.diagnosis.dumps import Folder
+    from hpccomm.diagnosis.faults import Fault
+    from hpccomm.diagnosis.history import Job
+
+DESCRIPTION = """\
+Say what went wrong in a job, from the flight dumps that its ranks wrote (HPCCOMM_DUMP_DIR): who is
+missing or differs, since which collective, and where in the program; then draw the last collectives.
+Or say what an error of hpccomm means, its usual causes and what to do."""
+
+EXAMPLES = """\
+examples:
+  hpccomm explain hpccomm-dumps
+  hpccomm explain hpccomm-dumps --last 80 --output timeline.svg
+  hpccomm explain hpccomm-dumps --json
+  hpccomm explain hpccomm-dumps --pytorch for-pytorch
+  hpccomm explain CollectiveTimeout
+  hpccomm explain "hpccomm.errors.RankMismatch: all_reduce #7 ..."
+  hpccomm explain "status 3"
+
+Ranks are those of the whole job. Exit status: 0 if nothing wrong is found (and after the meaning of a
+message), 1 if something is, 2 if nothing can be read.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
+        "subject", metavar="DIR|MESSAGE", help="a directory of dumps, or a text that names an error"
+    )
+    parser.add_argument(
+        "--last",
+        type=_several,
+        default=40,
+        metavar="N",
+        help="collectives to show in the timeline, as far as they fit (default: 40)",
+    )
+    parser.add_argument(
+        "--output",
+        type=path,
+        metavar="FILE",
+        help="the timeline as FILE.svg, FILE.png or FILE.html",
+    )
+    parser.add_argument(
+        "--pytorch",
+        type=path,
+        metavar="OUT_DIR",
+        help="also write the dumps for PyTorch's analyser, into a new directory",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON for scripts instead of text"
+    )
+
+
+def _several(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explain it; return the exit status."""
+    folder = Path(args.subject)
+    try:
+        there = bool(args.subject) and folder.exists()
+    except (OSError, ValueError):  # a long message is no path
+        there = False
+    return _explain_dumps(folder, args) if there else _explain_message(args)
+
+
+def _explain_message(args: argparse.Namespace) -> int:
+    from hpccomm.diagnosis import meanings
+
+    if args.output or args.pytorch:
+        raise UsageError(
+            f"{args.subject!r:.80} is no directory, and --output and --pytorch need dumps; give the "
+            "directory that the job wrote (HPCCOMM_DUMP_DIR)"
+        )
+    found = meanings.matching(args.subject)
+    if not found:
+        known = ", ".join(each.name for each in meanings.TABLE)
+        raise UsageError(
+            f"{args.subject!r:.80} is neither a directory of dumps nor does it name an error that is "
+            f"known; known are {known}"
+        )
+    if args.json:
+        fields = ("name", "meaning", "causes", "remedies")
+        explained = [{name: getattr(each, name) for name in fields} for each in found]
+        output.write(json.dumps(explained, indent=1) + "\n")
+    else:
+        output.write("\n".join(meanings.lines(found)) + "\n")
+    return 0
+
+
+def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
+    from hpccomm.diagnosis import dumps, faults, history
+
+    if args.output is not None:
+        _check_place(args.output)
+    read = dumps.read(folder)
+    job = history.join(read.dumps)
+    found = faults.find(job)
+    status = 1 if found else 0
+    told = _told(read, job, found, args)
+    if args.output is not None:
+        _draw(folder, job, found, args, told)
+    notes = []
+    if args.pytorch is not None:
+        from hpccomm.diagnosis import pytorch
+
+        notes = pytorch.write(job, args.pytorch)
+    if args.json:
+        output.write(json.dumps(_document(read, job, found, status), indent=1) + "\n")
+        return status
+    if args.output is not None:
+        notes.append(f"drawn in {args.output}")
+    output.write("\n".join([*told, *notes]) + "\n")
+    return status
+
+
+def _told(read: "Folder", job: "Job", found: list["Fault"], args: argparse.Namespace) -> list[str]:
+    """Return the lines that are printed: verdict, values side by side, timeline, files left out."""
+    from hpccomm.diagnosis import timeline, words
+
+    told = []
+    for sentence in words.verdict(job, found):
+        told += [*words.wrapped(sentence), ""]
+    for fault in found:
+        if fault.differences:
+            told += [*words.table(job, fault), ""]
+    told += [*timeline.lines(job, found, args.last), ""]
+    without = [rank for rank in range(job.size) if rank not in job.dumps]
+    told.append(f"{len(read.dumps)} dumps of {job.size} ranks, the last of {words.clock(job)}")
+    if without:
+        told += words.wrapped(f"no dump of {words.named(tuple(without))}")
+    if job.hosts > 1 and not any(fault.sort == "late" for fault in found):
+        told += words.wrapped(words.clock_caveat(job))
+    return told + list(read.passed_over)
+
+
+def _check_place(file: Path) -> None:
+    from hpccomm.schedules.draw import drawing
+
+    if file.suffix.lower() != ".html":
+        drawing.check_place(file)
+    elif not file.parent.is_dir() or file.is_dir():
+        raise UsageError(f"cannot write {file}: choose a path in a directory that exists")
+
+
+def _draw(
+    folder: Path, job: "Job", found: list["Fault"], args: argparse.Namespace, told: list[str]
+) -> None:
+    from hpccomm.diagnosis import page, picture, words
+    from hpccomm.schedules.draw import drawing
+
+    figure = picture.draw(job, found, args.last)
+    if args.output.suffix.lower() != ".html":
+        drawing.save(figure, args.output)
+        return
+    svg = drawing.rendered(figure, "svg").decode()
+    text = page.page(
+        f"The dumps in {folder}", list(words.verdict(job, found)), svg, "\n".join(told)
+    )
+    try:
+        args.output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {args.output}: {error.strerror}; choose another path"
+        ) from error
+
+
+def _document(read: "Folder", job: "Job", found: list["Fault"], status: int) -> dict[str, Any]:
+    from hpccomm.diagnosis import words
+
+    return {
+        "status": status,
+        "verdict": list(words.verdict(job, found)),
+        "faults": [
+            {
+                "sort": fault.sort,
+                "communicator": job.histories[fault.uid].group.name,
+                "uid": fault.uid,
+                "collective": fault.number or None,
+                "operation": fault.operation,
+                "ranks": fault.ranks,
+                "waiting": fault.waiting,
+                "seconds": round(fault.seconds, 6),
+                "differences": {
+                    name: {str(rank): value for rank, value in values.items()}
+                    for name, values in fault.differences.items()
+                },
+                "sentence": words.sentence(job, fault),
+            }
+            for fault in found
+        ],
+        "world_size": job.size,
+        "ranks": {
+            str(rank): {
+                "host": dump.host,
+                "pid": dump.pid,
+                "reason": dump.reason,
+                "time": dump.time,
+            }
+            for rank, dump in job.dumps.items()
+        },
+        "passed_over": read.passed_over,
+    }

@@ -1,0 +1,6 @@
+"""What went wrong in a job, from the flight dumps of its ranks.
+
+`dumps` reads them, `history` joins them by communicator and collective number, `faults` finds who is
+missing, who differs and who waits for whom, `words` says it; `timeline`, `picture` and `page` draw it,
+`pytorch` writes it for PyTorch's analyser. `meanings` tells what the errors of hpccomm mean.
+"""

@@ -1,0 +1,483 @@
+"""Flight dumps: one JSON file a rank, as the recorder writes them.
+
+Files come from jobs that broke. Whatever cannot be read is one line of text, and the rest is read.
+"""
+
+import ast
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any
+
+from hpccomm.errors import UsageError
+
+NAME = re.compile(r"rank_(\d+)\.json")
+"""Name of a rank's file."""
+
+LARGEST = 1 << 28
+"""Bytes of the largest file that is read: a hundred times what a full recorder writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """One call in the record of one rank.
+
+    Attributes
+    ----------
+    uid : str
+        The communicator.
+    number : int
+        Which collective of the communicator, from 1, the same on all ranks; 0 for a message.
+    operation : str
+        Such as ``"all_reduce"``.
+    backend : str
+        What carried it out, such as ``"mpi"``.
+    terms : mapping
+        What all ranks must ask for alike, by field.
+    began : float
+        Unix time in seconds, by the clock of the rank's host.
+    seconds : float or None
+        How long it took; None while under way.
+    state : str
+        ``"scheduled"``, ``"started"``, ``"completed"`` or ``"failed"``.
+    error : str
+        What ended it; empty if nothing did.
+    site : str
+        Where in the program, such as ``"step(), train.py line 41"``; empty if not known.
+    frames : sequence of mapping
+        The same for PyTorch's analyser: ``name``, ``filename``, ``line``, the innermost first.
+    nbytes : int
+        Bytes of this rank's array, 0 if not known.
+    timeout : float or None
+        Its deadline in seconds.
+    """
+
+    uid: str
+    number: int
+    operation: str
+    backend: str = "mpi"
+    terms: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    began: float = 0.0
+    seconds: float | None = None
+    state: str = "completed"
+    error: str = ""
+    site: str = ""
+    frames: Sequence[Mapping[str, Any]] = ()
+    nbytes: int = 0
+    timeout: float | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether it was not completed."""
+        return self.state != "completed"
+
+    def waited(self, until: float) -> float:
+        """Return the seconds that it took, or has taken at the Unix time `until`."""
+        return max(0.0, until - self.began) if self.seconds is None else self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A communicator, as one of its ranks knows it.
+
+    Attributes
+    ----------
+    uid : str
+        The same on all its ranks, and of no other communicator.
+    name : str
+        For people.
+    members : tuple of int
+        Its ranks, as ranks of the job.
+    """
+
+    uid: str
+    name: str
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LastSeen:
+    """Where a rank was in one communicator when it was asked.
+
+    Attributes
+    ----------
+    state : str
+        ``"answered"``, or ``"gone"``, ``"stopped"``, ``"silent"`` where it could not.
+    begun, done : int or None
+        Numbers of the last collective that it began and that it ended.
+    doing : str
+        Where its main thread was, outside hpccomm.
+    operation, site : str
+        The call of this communicator that it was in, and where in the program.
+    failed : str
+        Why it takes part no more; empty if it does.
+    host : str
+        Its host.
+    pid : int
+        Its process.
+    """
+
+    state: str = "answered"
+    begun: int | None = None
+    done: int | None = None
+    doing: str = ""
+    operation: str = ""
+    site: str = ""
+    failed: str = ""
+    host: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """What one rank has left.
+
+    Attributes
+    ----------
+    file : Path
+        Its file.
+    rank, world_size : int
+        The rank, and the number of ranks of the job.
+    host : str
+        Its host.
+    pid : int
+        Its process.
+    reason : str
+        Why it was written.
+    time : float
+        When, as Unix time in seconds.
+    groups : mapping of str to Membership
+        Its communicators, by uid.
+    calls : tuple of RecordedCall
+        The oldest first.
+    now : mapping of str to LastSeen
+        Where it was in each communicator, by uid.
+    answers : mapping of str to mapping of int to LastSeen
+        What other ranks answered when it waited for them, by uid and rank of the job.
+    entries : sequence of mapping
+        The calls as they stand in the file.
+    version : str
+        Of the layout.
+    """
+
+    file: Path
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    reason: str
+    time: float
+    groups: Mapping[str, Membership]
+    calls: tuple[RecordedCall, ...]
+    now: Mapping[str, LastSeen]
+    answers: Mapping[str, Mapping[int, LastSeen]]
+    entries: Sequence[Mapping[str, Any]] = ()
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The dumps of a folder.
+
+    Attributes
+    ----------
+    dumps : tuple of Dump
+        In the order of ranks.
+    passed_over : tuple of str
+        A line for each file that was not taken, with the reason.
+    """
+
+    dumps: tuple[Dump, ...]
+    passed_over: tuple[str, ...]
+
+
+class _Damaged(Exception):
+    """A file is not what a recorder writes."""
+
+
+def read(folder: Path) -> Folder:
+    """Read the dumps of a folder.
+
+    Raises
+    ------
+    UsageError
+        If it cannot be listed, or holds no dump that can be read.
+    """
+    try:
+        names = sorted((each.name for each in folder.iterdir()), key=_in_order)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {folder}: {error.strerror or error}; give the directory of the dumps "
+            "(HPCCOMM_DUMP_DIR of the job)"
+        ) from error
+    dumps: list[Dump] = []
+    passed_over = []
+    for name in names:
+        found = NAME.fullmatch(name)
+        if found is None:
+            if name.startswith("rank_"):
+                passed_over.append(f"{name} is half-written: its process ended meanwhile")
+            else:
+                passed_over.append(f"{name} is no dump (those are named rank_0.json, ...)")
+            continue
+        try:
+            dump = parse(_content(folder / name), folder / name)
+            if dump.rank != int(found[1]):
+                raise _Damaged(f"it is the dump of rank {dump.rank}: it was renamed")
+        except _Damaged as damage:
+            passed_over.append(f"{name} cannot be used: {damage}")
+        else:
+            dumps.append(dump)
+    dumps, strangers = _of_one_job(dumps)
+    passed_over += [
+        f"{each.file.name} is of another job: its communicators are not those of the others"
+        for each in strangers
+    ]
+    if not dumps:
+        seen = f": {'; '.join(passed_over[:3])}" if passed_over else ": it is empty"
+        raise UsageError(
+            f"{folder} holds no dump that can be read{seen}. Give the directory that a failed job "
+            "wrote (HPCCOMM_DUMP_DIR)"
+        )
+    return Folder(tuple(dumps), tuple(passed_over))
+
+
+def _in_order(name: str) -> tuple[int, str]:
+    found = NAME.fullmatch(name)
+    return (int(found[1]), "") if found else (1 << 62, name)
+
+
+def _content(path: Path) -> bytes:
+    """Return the bytes of a regular file; of a pipe nothing is awaited."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise _Damaged("it is no regular file")
+            if about.st_size > LARGEST:
+                raise _Damaged(f"it has {about.st_size} bytes, more than any dump")
+            return file.read(LARGEST + 1)
+    except OSError as error:
+        raise _Damaged(error.strerror or str(error)) from error
+
+
+def parse(content: bytes, path: Path) -> Dump:
+    """Return the dump that a file holds, or raise what is wrong with it."""
+    if not content.strip():
+        raise _Damaged("it is empty")
+    try:
+        document = json.loads(content)
+    except RecursionError:
+        raise _Damaged("it is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise _Damaged("it is no text") from None
+    except json.JSONDecodeError as error:
+        cut = error.pos >= len(error.doc.rstrip()) - 1 or "Unterminated" in error.msg
+        what = "it is cut off" if cut else "it is damaged"
+        raise _Damaged(f"{what} (line {error.lineno}: {error.msg})") from None
+    except ValueError as error:  # such as an integer of 5,000 digits
+        raise _Damaged(f"it is damaged ({error})") from None
+    try:
+        return _dump(_mapping(document, "the document"), path)
+    except RecursionError:
+        raise _Damaged("it is nested too deeply") from None
+
+
+def _dump(document: Mapping[str, Any], path: Path) -> Dump:
+    groups = {
+        uid: Membership(
+            uid,
+            _text(each, "name") or _text(each, "desc") or uid,
+            _ranks(each.get("ranks"), uid),
+        )
+        for uid, each in _mappings(document, "pg_config")
+    }
+    entries = document.get("entries")
+    if not isinstance(entries, list):
+        raise _Damaged("it has no list of entries")
+    begun = {uid: _status(each) for uid, each in _mappings(document, "pg_status")}
+    now = {uid: _seen(each) for uid, each in _mappings(document, "now")}
+    answers = {
+        uid: {_rank_of(rank): _answer(each) for rank, each in _mappings(answered, "")}
+        for uid, answered in _mappings(document, "answers")
+    }
+    calls = tuple(_call(each, number) for number, each in enumerate(entries))
+    for uid, (first, last) in begun.items():
+        if uid not in now:
+            now[uid] = LastSeen(begun=first, done=last)
+    rank = _whole(document, "rank")
+    if rank is None or rank < 0:
+        raise _Damaged("it does not say whose it is")
+    return Dump(
+        file=path,
+        rank=rank,
+        world_size=max(_whole(document, "world_size") or 0, rank + 1),
+        host=_text(document, "host"),
+        pid=_whole(document, "pid") or 0,
+        reason=_text(document, "reason"),
+        time=_number(document, "time") or 0.0,
+        groups=groups,
+        calls=calls,
+        now=now,
+        answers=answers,
+        entries=entries,
+        version=_text(document, "version"),
+    )
+
+
+def _call(entry: object, number: int) -> RecordedCall:
+    each = _mapping(entry, f"entry {number}")
+    group = each.get("process_group")
+    if not (isinstance(group, list) and group and isinstance(group[0], str)):
+        raise _Damaged(f"entry {number} names no communicator")
+    backend, _, operation = _text(each, "profiling_name").rpartition(":")
+    frames = [frame for frame in each.get("frames") or [] if isinstance(frame, dict)]
+    duration = _number(each, "duration_ms")
+    timeout = _number(each, "timeout_ms")
+    return RecordedCall(
+        uid=group[0],
+        number=0 if each.get("is_p2p") else _whole(each, "collective_seq_id") or 0,
+        operation=operation or "a call",
+        backend=backend or "mpi",
+        terms=_mapping(each.get("terms") or {}, f"the terms of entry {number}"),
+        began=(_number(each, "time_created_ns") or 0.0) / 1e9,
+        seconds=None if duration is None else duration / 1e3,
+        state=_text(each, "state") or "started",
+        error=_text(each, "error"),
+        site=site(frames[0]) if frames else "",
+        frames=frames,
+        nbytes=_whole(each, "nbytes") or 0,
+        timeout=None if timeout is None else timeout / 1e3,
+    )
+
+
+def site(frame: Mapping[str, Any]) -> str:
+    """Return a frame in words: ``step(), train.py line 41``."""
+    name, file, line = (frame.get(key, "") for key in ("name", "filename", "line"))
+    where = f"{PurePath(str(file)).name} line {line}"
+    return where if name in ("", "<module>") else f"{name}(), {where}"
+
+
+def _answer(answer: Mapping[str, Any]) -> LastSeen:
+    facts = answer.get("facts", answer)
+    return _seen(_mapping(facts, "an answer"), _text(answer, "state") or "answered")
+
+
+def _seen(facts: Mapping[str, Any], state: str = "answered") -> LastSeen:
+    now = facts.get("now")
+    call = now if isinstance(now, dict) else {}
+    return LastSeen(
+        state=state,
+        begun=_whole(facts, "collective"),
+        done=_whole(facts, "done"),
+        doing=_text(facts, "doing"),
+        operation=_text(call, "operation"),
+        site=_text(call, "site"),
+        failed=_text(facts, "failed") or _text(facts, "closed"),
+        host=_text(facts, "host"),
+        pid=_whole(facts, "pid") or 0,
+    )
+
+
+def _status(status: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    begun = [_whole(status, f"last_{what}_collective") for what in ("enqueued", "started")]
+    known = [each for each in begun if each is not None]
+    return max(known, default=None), _whole(status, "last_completed_collective")
+
+
+def _of_one_job(dumps: list[Dump]) -> tuple[list[Dump], list[Dump]]:
+    """Return the dumps of the job that wrote last, and those that an earlier job left in the folder.
+
+    Ranks of one job know communicators in common. A rank that has made none may belong to any.
+    """
+    parts: list[tuple[set[str], list[Dump]]] = []
+    for dump in dumps:
+        known = {uid for uid, group in dump.groups.items() if len(group.members) > 1}
+        if not known:
+            continue
+        together = [part for part in parts if part[0] & known]
+        parts = [part for part in parts if not part[0] & known]
+        parts.append(
+            (
+                known.union(*(part[0] for part in together)),
+                [dump, *(each for part in together for each in part[1])],
+            )
+        )
+    if len(parts) < 2:
+        return dumps, []
+    last = max(parts, key=lambda part: max(dump.time for dump in part[1]))
+    strangers = [dump for part in parts if part is not last for dump in part[1]]
+    others = {dump.rank for dump in strangers}
+    return [dump for dump in dumps if dump.rank not in others], strangers
+
+
+# What stands in a document. Python takes True for a number, and NaN for one as well.
+
+
+def _mapping(value: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _Damaged(f"{what} is not a mapping")
+    return value
+
+
+def _mappings(document: Mapping[str, Any], key: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the parts of a mapping of mappings; those that are null are left out."""
+    found = _mapping(document.get(key) or {}, key) if key else document
+    return [
+        (name, _mapping(each, f"{key or 'answers'}: {name}"))
+        for name, each in found.items()
+        if each is not None
+    ]
+
+
+def _text(document: Mapping[str, Any], key: str) -> str:
+    value = document.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise _Damaged(f"{key} is {value!r:.40}, not text")
+    return value
+
+
+def _number(document: Mapping[str, Any], key: str) -> float | None:
+    value = document.get(key)
+    if value is None:
+        return None
+    if value == math.inf:  # such as a deadline of a call that has none
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
+        raise _Damaged(f"{key} is {value!r:.40}, not a number")
+    return float(value)
+
+
+def _whole(document: Mapping[str, Any], key: str) -> int | None:
+    value = document.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not abs(value) < 1 << 62:
+        raise _Damaged(f"{key} is {value!r:.40}, not a whole number")
+    return value
+
+
+def _rank_of(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise _Damaged(f"{text!r:.40} in its answers is no rank")
+    return int(text)
+
+
+def _ranks(value: object, uid: str) -> tuple[int, ...]:
+    """Return the members of a communicator; PyTorch writes them as the text of a list."""
+    if isinstance(value, str) and len(value) < 1 << 24:
+        try:
+            value = ast.literal_eval(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            value = None
+    if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
+        raise _Damaged(f"the ranks of communicator {uid[:40]} are not a list of ranks")
+    return tuple(value)

@@ -1,0 +1,339 @@
+"""What went wrong: who has not come, who called something else, who waits for whom, who was late.
+
+In each communicator the first collective that not all ranks completed, or in which their terms
+differ, is what matters: what comes after it follows from it.
+"""
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hpccomm.diagnosis.dumps import RecordedCall
+from hpccomm.diagnosis.history import PATIENCE, History, Job, Waiting
+
+Sort = Literal["differing", "cycle", "missing", "late", "stuck"]
+"""``"differing"``: ranks called different things. ``"cycle"``: ranks wait for each other in several
+communicators. ``"missing"``: ranks have not come. ``"late"``: they came late. ``"stuck"``: all have
+come, and it does not end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that went wrong.
+
+    Attributes
+    ----------
+    sort : str
+        See `Sort`.
+    uid : str
+        The communicator.
+    number : int
+        The collective, 0 for a message.
+    operation : str
+        Its name, as most ranks called it.
+    ranks : tuple of int
+        The ranks to look at, as ranks of the job.
+    waiting : tuple of int
+        The ranks that wait for them.
+    seconds : float
+        How long they have waited; of a late rank, how late it was.
+    differences : mapping of str to mapping of int to str
+        By field and rank the values, for the fields that differ.
+    waits : tuple of Waiting
+        Of a cycle: each rank waits for the one after it, the last for the first.
+    times : tuple of int
+        Of a late rank: in how many collectives it was as late, of how many.
+    unknown : tuple of int
+        Ranks of which nothing is known, so that they may be missing as well.
+    shift : int
+        Of ranks that differ: by how many calls they are ahead of the others (1: they left one out,
+        -1: they made one more); 0 where that does not explain it.
+    """
+
+    sort: Sort
+    uid: str
+    number: int
+    operation: str
+    ranks: tuple[int, ...]
+    waiting: tuple[int, ...] = ()
+    seconds: float = 0.0
+    differences: Mapping[str, Mapping[int, str]] = field(default_factory=dict, hash=False)
+    waits: tuple[Waiting, ...] = ()
+    times: tuple[int, int] = (0, 0)
+    unknown: tuple[int, ...] = ()
+    shift: int = 0
+
+
+def find(job: Job) -> list[Fault]:
+    """Return what went wrong, causes before what follows from them."""
+    waiting = {rank: list(job.waiting(rank)) for rank in job.dumps}
+    faults = [
+        fault for history in job.histories.values() for fault in _of_collectives(job, history)
+    ]
+    faults += _of_messages(waiting, faults)
+    ring = _cycle(waiting)
+    if ring:
+        first = ring[0].call
+        ranks = tuple(sorted(each.rank for each in ring))
+        seconds = max(each.seconds for each in ring)
+        faults.append(
+            Fault(
+                "cycle",
+                first.uid,
+                first.number,
+                first.operation,
+                ranks,
+                waiting=ranks,
+                seconds=seconds,
+                waits=tuple(ring),
+            )
+        )
+        inside = set(ranks)
+        faults = [
+            each for each in faults if each.sort != "missing" or not inside.issuperset(each.ranks)
+        ]
+    held = {rank for rank, waits in waiting.items() if waits}
+    return sorted(faults, key=lambda fault: _importance(fault, held))
+
+
+def _importance(fault: Fault, held: set[int]) -> tuple[int, float]:
+    """Return what sorts faults: a rank that is held up itself is not the cause."""
+    order = ["differing", "cycle", "missing", "late", "stuck"].index(fault.sort)
+    if fault.sort == "missing" and held.issuperset(fault.ranks):
+        order = 5
+    return order, -fault.seconds
+
+
+def _of_collectives(job: Job, history: History) -> Iterator[Fault]:
+    """Yield the first fault of one communicator."""
+    halted = _halted(job, history)
+    number = min(halted.values(), default=None)
+    for each in history.numbers:
+        if number is not None and each > number:
+            break
+        differing = differences(history.at(each))
+        if differing:
+            yield _differing(job, history, each, differing)
+            return
+    if number is None:
+        yield from _late(job, history)
+        return
+    calls = history.at(number)
+    waiting = tuple(rank for rank, at in sorted(halted.items()) if at == number)
+    operation = calls[waiting[0]].operation
+    seconds = max(calls[rank].waited(job.dumps[rank].time) for rank in waiting)
+    absent = history.absent(number)
+    if absent:
+        known = tuple(
+            rank
+            for rank in absent
+            if rank in job.dumps or job.seen(rank, history.group.uid) is not None
+        )
+        yield Fault(
+            "missing",
+            history.group.uid,
+            number,
+            operation,
+            known or absent,
+            waiting,
+            seconds,
+            unknown=tuple(rank for rank in absent if rank not in known) if known else (),
+        )
+        return
+    late = list(_late(job, history, number))
+    yield from late
+    if not late:
+        everyone = tuple(sorted(history.group.members))
+        yield Fault("stuck", history.group.uid, number, operation, everyone, waiting, seconds)
+
+
+def _halted(job: Job, history: History) -> dict[int, int]:
+    """Return the first collective in which each rank has waited for long, or has failed."""
+    found = {}
+    for rank, calls in history.calls.items():
+        until = job.dumps[rank].time
+        for number in sorted(calls):
+            call = calls[number]
+            if call.open and (call.state == "failed" or call.waited(until) >= PATIENCE):
+                found[rank] = number
+                break
+    return found
+
+
+def differences(calls: Mapping[int, RecordedCall]) -> dict[str, dict[int, str]]:
+    """Return the fields in which calls differ, with the value of each rank."""
+    if len(calls) < 2:
+        return {}
+    first = next(iter(calls.values()))
+    if all(
+        call.terms == first.terms and call.operation == first.operation for call in calls.values()
+    ):
+        return {}
+    asked = {rank: {"operation": call.operation, **call.terms} for rank, call in calls.items()}
+    fields = dict.fromkeys(name for terms in asked.values() for name in terms)
+    found = {
+        name: {rank: _spelled(terms.get(name)) for rank, terms in asked.items()} for name in fields
+    }
+    return {name: values for name, values in found.items() if len(set(values.values())) > 1}
+
+
+def _spelled(value: object) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def sides(values: Mapping[str, Mapping[int, str]]) -> list[tuple[int, ...]]:
+    """Return the ranks that called the same, those that are most first."""
+    ranks = next(iter(values.values()))
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for rank in sorted(ranks):
+        alike.setdefault(tuple(each[rank] for each in values.values()), []).append(rank)
+    return [tuple(each) for each in sorted(alike.values(), key=lambda each: (-len(each), each))]
+
+
+def _differing(
+    job: Job, history: History, number: int, differing: Mapping[str, Mapping[int, str]]
+) -> Fault:
+    calls = history.at(number)
+    usual, *others = sides(differing)
+    odd = tuple(sorted(rank for each in others for rank in each))
+    shift = _shift(history, number, odd[0], usual[0]) if len(others) == 1 else 0
+    return Fault(
+        "differing",
+        history.group.uid,
+        number,
+        calls[usual[0]].operation,
+        odd,
+        waiting=usual,
+        seconds=max(call.waited(job.dumps[rank].time) for rank, call in calls.items()),
+        differences=differing,
+        shift=shift,
+    )
+
+
+def _shift(history: History, number: int, odd: int, usual: int) -> int:
+    """Return by how many calls a rank is ahead of another from a collective on: 1, -1, or 0.
+
+    That shows in what follows; or, where both wait in this collective, in an earlier round of the
+    program: what the one called followed there what the other called.
+    """
+    calls = history.calls[usual]
+    here, there = history.calls[odd][number], calls[number]
+    if any(
+        each + 1 < number and _alike(calls[each], there) and _alike(calls[each + 1], here)
+        for each in calls
+        if each + 1 in calls
+    ):
+        return 1
+    for shift in (1, -1):
+        ahead, behind = (odd, usual) if shift == 1 else (usual, odd)
+        following = [each for each in history.calls[ahead] if each >= number]
+        pairs = [
+            (history.calls[ahead][each], history.calls[behind][each + 1])
+            for each in following
+            if each + 1 in history.calls[behind]
+        ]
+        if pairs and all(_alike(*pair) for pair in pairs):
+            return shift
+    return 0
+
+
+def _alike(one: RecordedCall, other: RecordedCall) -> bool:
+    return (one.operation, one.terms, one.site) == (other.operation, other.terms, other.site)
+
+
+def _late(job: Job, history: History, number: int | None = None) -> Iterator[Fault]:
+    """Yield the rank that came latest, if it kept others waiting.
+
+    Parameters
+    ----------
+    number : int, optional
+        The collective that matters; by default the one in which a rank was latest.
+    """
+    latest: dict[int, tuple[int, float]] = {}
+    for each in history.numbers:
+        came = {rank: job.moment(rank, call.began) for rank, call in history.at(each).items()}
+        if len(came) < max(2, len(history.group.members)):
+            continue
+        last = max(came, key=lambda rank: came[rank])
+        others = statistics.median_low(time for rank, time in came.items() if rank != last)
+        if came[last] - others > PATIENCE:
+            latest[each] = last, came[last] - others
+    if number is not None:
+        latest = {each: found for each, found in latest.items() if each == number}
+    if not latest:
+        return
+    worst = number or max(latest, key=lambda each: latest[each][1])
+    rank, seconds = latest[worst]
+    often = sum(1 for who, _ in latest.values() if who == rank)
+    waiting = tuple(other for other in sorted(history.group.members) if other != rank)
+    yield Fault(
+        "late",
+        history.group.uid,
+        worst,
+        history.at(worst)[rank].operation,
+        (rank,),
+        waiting,
+        seconds,
+        times=(often, len(history.numbers)),
+    )
+
+
+def _of_messages(
+    waiting: Mapping[int, Sequence[Waiting]], faults: Sequence[Fault]
+) -> Iterator[Fault]:
+    """Yield the messages that ranks wait for, if nothing else holds these ranks or their peers."""
+    named = {rank for fault in faults for rank in fault.ranks}
+    for rank, waits in waiting.items():
+        for each in waits:
+            if not each.call.number and not named.intersection((rank, *each.awaited)):
+                yield Fault(
+                    "missing",
+                    each.call.uid,
+                    0,
+                    each.call.operation,
+                    each.awaited,
+                    (rank,),
+                    each.seconds,
+                )
+
+
+def _cycle(waiting: Mapping[int, Sequence[Waiting]]) -> list[Waiting]:
+    """Return a shortest round of ranks that wait for each other; empty if there is none.
+
+    A rank that waits for nobody ends every chain, so those that remain when all such are taken away,
+    again and again, are in a cycle or wait for one.
+    """
+    held = {rank for rank, waits in waiting.items() if waits}
+    while True:
+        free = {
+            rank
+            for rank in held
+            if not any(other in held for each in waiting[rank] for other in each.awaited)
+        }
+        if not free:
+            break
+        held -= free
+    best: list[Waiting] = []
+    for start in sorted(held):
+        reached: dict[int, list[Waiting]] = {start: []}
+        front = [start]
+        while front and not (best and len(reached[front[0]]) + 1 >= len(best)):
+            further = []
+            for rank in front:
+                for each in waiting[rank]:
+                    for other in each.awaited:
+                        if other == start:
+                            found = [*reached[rank], each]
+                            if not best or len(found) < len(best):
+                                best = found
+                        elif other in held and other not in reached:
+                            reached[other] = [*reached[rank], each]
+                            further.append(other)
+            front = further
+        if len(best) == 2:
+            break
+    return best

@@ -1,0 +1,171 @@
+"""Dumps in the form that PyTorch's flight recorder writes, for its analyser.
+
+``python -m torch.distributed.flight_recorder.fr_trace OUT_DIR`` reads pickled files named
+``rank_0``, ``rank_1``, ... It knows the libraries and calls of PyTorch alone, compares sizes, dtypes
+and states, and leaves out what it does not know. So here each call has a name that it knows, and what
+it does not compare (reduction, root, algorithm) stands beside the dtype, which it compares. Messages
+are left out: it takes each call for one of all ranks.
+"""
+
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpccomm.diagnosis.dumps import RecordedCall
+from hpccomm.diagnosis.history import Job
+from hpccomm.errors import UsageError
+
+VERSION = "2.10"
+"""Version of PyTorch's layout."""
+
+KNOWN = {
+    "all_reduce": "all_reduce",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "all_gather": "all_gather",
+    "all_gather_v": "all_gather_v",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_v": "reduce_scatter_v",
+    "gather": "gather",
+    "scatter": "scatter",
+    "all_to_all": "all_to_all",
+    "all_to_all_v": "all_to_all_v_single",
+    "barrier": "barrier",
+    "split": "split",
+    "window": "new_window",
+}
+"""Names that the analyser knows."""
+
+OTHERWISE = "allreduce_coalesced"
+"""The name of every other call there. Its own name stands beside the dtype, and in the stack."""
+
+STATES = {"scheduled": "scheduled", "completed": "completed"}
+"""States that it knows; what failed has started."""
+
+
+def write(job: Job, folder: Path) -> list[str]:
+    """Write a file a rank, and return what the reader should know.
+
+    Raises
+    ------
+    UsageError
+        If that fails, or the folder holds other files: the analyser would read them too.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        strange = [each.name for each in folder.iterdir() if each.name not in _names(job)]
+        if strange:
+            raise UsageError(
+                f"{folder} is not empty ({strange[0]}), and PyTorch's analyser reads every file of a "
+                "folder; name a new folder"
+            )
+        for rank in job.dumps:
+            (folder / f"rank_{rank}").write_bytes(pickle.dumps(document(job, rank)))
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {folder}: {error.strerror or error}; choose another folder"
+        ) from error
+    missing = [rank for rank in range(job.size) if rank not in job.dumps]
+    command = f"python -m torch.distributed.flight_recorder.fr_trace {folder} -p rank_"
+    return [
+        f"written for PyTorch's analyser: {command}"
+        + (" --allow-incomplete-ranks" if missing else "")
+    ]
+
+
+def _names(job: Job) -> set[str]:
+    return {f"rank_{rank}" for rank in range(job.size)}
+
+
+def document(job: Job, rank: int) -> dict[str, Any]:
+    """Return what PyTorch would have written on a rank."""
+    oldest = {uid: _oldest(job, uid) for uid in job.histories}
+    calls = [
+        call
+        for call in job.dumps[rank].calls
+        if call.number >= max(1, oldest.get(call.uid, 1)) and call.uid in job.histories
+    ]
+    return {
+        "version": VERSION,
+        "pg_config": {
+            uid: {
+                "name": uid,
+                "desc": history.group.name,
+                "ranks": str(list(history.group.members)),
+            }
+            for uid, history in job.histories.items()
+            if rank in history.group.members
+        },
+        "pg_status": {},
+        "entries": [entry(job, call, number) for number, call in enumerate(calls)],
+    }
+
+
+def _oldest(job: Job, uid: str) -> int:
+    """Return the first collective that all ranks with a record still have: the analyser aligns so."""
+    history = job.histories[uid]
+    return max((min(calls) for calls in history.calls.values() if calls), default=1)
+
+
+def entry(job: Job, call: RecordedCall, number: int) -> dict[str, Any]:
+    """Return one call as PyTorch records it."""
+    group = job.histories[call.uid].group
+    name = KNOWN.get(call.operation, OTHERWISE)
+    library = "nccl" if call.backend == "nccl" else "gloo"
+    began = int(call.began * 1e9)
+    inputs, outputs = sizes(call, len(group.members))
+    dtype = _beside(call)
+    frames: list[Mapping[str, Any]] = list(call.frames)
+    if name == OTHERWISE:
+        frames.insert(0, {"name": call.operation, "filename": "hpccomm", "line": 0})
+    return {
+        "record_id": number,
+        "pg_id": 0,
+        "process_group": (call.uid, group.name),
+        "collective_seq_id": call.number,
+        "p2p_seq_id": 0,
+        "op_id": call.number,
+        "profiling_name": f"{library}:{name}",
+        "time_created_ns": began,
+        "time_discovered_started_ns": began,
+        "time_discovered_completed_ns": (
+            None if call.open or call.seconds is None else began + int(call.seconds * 1e9)
+        ),
+        "duration_ms": None if call.seconds is None else call.seconds * 1e3,
+        "input_sizes": [inputs],
+        "output_sizes": [outputs],
+        "input_dtypes": [dtype],
+        "output_dtypes": [dtype],
+        "state": STATES.get(call.state, "started"),
+        "is_p2p": False,
+        "retired": not call.open,
+        "timeout_ms": None if call.timeout is None else call.timeout * 1e3,
+        "frames": frames,
+    }
+
+
+def sizes(call: RecordedCall, ranks: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the shapes of input and output as the analyser expects them of a call.
+
+    It is given what must be equal on all ranks; where each rank has counts of its own, nothing.
+    """
+    count = call.terms.get("count")
+    if not isinstance(count, int):
+        return [0], [0]
+    if call.operation == "all_gather":
+        return [count], [count * ranks]
+    if call.operation == "reduce_scatter":
+        return [count * ranks], [count]
+    return [count], [count]
+
+
+def _beside(call: RecordedCall) -> str:
+    """Return the dtype, and beside it the terms that the analyser would not compare."""
+    rest = [
+        f"{name}={value}"
+        for name, value in sorted(call.terms.items())
+        if name not in ("dtype", "count", "operation") and value not in (None, False)
+    ]
+    named = [] if call.operation in KNOWN else [call.operation]
+    return " ".join([*named, str(call.terms.get("dtype") or "none"), *rest])

@@ -1,0 +1,326 @@
+"""`hpccomm explain` on jobs of which it is known what went wrong."""
+
+import json
+import os
+import random
+import re
+from pathlib import Path
+
+import pytest
+from histories import Made, PlayedJob, loop
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpccomm import errors
+from hpccomm.cli.main import main
+from hpccomm.diagnosis import dumps, faults, history, meanings, words
+from hpccomm.diagnosis.faults import Fault
+
+
+def found(
+    job: PlayedJob, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[history.Job, list[Fault]]:
+    joined = history.join(dumps.read(job.write(tmp_path_factory.mktemp("dumps"))).dumps)
+    return joined, faults.find(joined)
+
+
+class Drawn:
+    """A job drawn at random: ranks on hosts whose clocks differ, a loop, a place for a fault."""
+
+    def __init__(self, seed: int, smallest: int = 2) -> None:
+        draw = random.Random(seed)
+        self.draw = draw
+        self.size = draw.randint(smallest, 7)
+        self.steps = draw.randint(4, 20)
+        self.rank = draw.randrange(self.size)
+        self.at = draw.randrange(self.steps)
+        hosts = [f"n{draw.randrange(3)}" for _ in range(self.size)]
+        clocks = {f"n{host}": draw.uniform(-9, 9) for host in range(3)}
+        program = loop("world", self.steps, seed)
+        self.job = PlayedJob({"world": range(self.size)}, [program] * self.size, hosts, clocks)
+        self.others = tuple(rank for rank in range(self.size) if rank != self.rank)
+
+
+SEEDS = st.integers(0, 1 << 30)
+
+
+@given(SEEDS, st.sampled_from(["none", "dump", "gone", "stopped", "silent"]))
+def test_who_has_not_come_is_named(tmp_path_factory, seed: int, left: str) -> None:
+    drawn = Drawn(seed)
+    drawn.job.programs[drawn.rank] = drawn.job.programs[drawn.rank][: drawn.at]
+    if left != "dump":
+        drawn.job.silent = {drawn.rank: left}
+    job, (fault, *more) = found(drawn.job, tmp_path_factory)
+    assert not more
+    operation = drawn.job.programs[drawn.others[0]][drawn.at].operation
+    assert (fault.sort, fault.ranks, fault.waiting) == ("missing", (drawn.rank,), drawn.others)
+    assert (fault.number, fault.operation) == (drawn.at + 1, operation)
+    said = words.sentence(job, fault)
+    what = f"has not called {operation} #{drawn.at + 1} of communicator 'world'"
+    does = {
+        "dump": f"on node {drawn.job.hosts[drawn.rank]} is in step(), train.py line 41, and ",
+        "none": "left no dump",
+        "gone": "is gone",
+        "stopped": "is stopped",
+        "silent": "does not answer",
+    }
+    assert said.startswith(f"Rank {drawn.rank} {does[left]}")
+    assert what in said
+
+
+@given(
+    SEEDS,
+    st.sampled_from(
+        [{"count": 3}, {"dtype": "int64"}, {"operation": "scan"}, {"op": "PROD"}, {"root": 1}]
+    ),
+)
+def test_who_differs_is_named_with_what_differs(tmp_path_factory, seed: int, changed) -> None:
+    drawn = Drawn(seed, smallest=3)
+    drawn.job.change(drawn.rank, drawn.at, **changed)
+    job, (fault, *more) = found(drawn.job, tmp_path_factory)
+    assert not more
+    assert (fault.sort, fault.number, fault.ranks) == ("differing", drawn.at + 1, (drawn.rank,))
+    assert list(fault.differences) == list(changed)
+    ((name, value),) = changed.items()
+    assert fault.differences[name][drawn.rank] == str(value)
+    said = words.sentence(job, fault)
+    assert f"rank {drawn.rank} on node" in said
+    assert str(value) in said
+
+
+@given(SEEDS)
+def test_a_call_that_was_left_out_is_named(tmp_path_factory, seed: int) -> None:
+    drawn = Drawn(seed, smallest=3)
+    body = [Made("world", "all_gather", {"count": 4}, 7), Made("world", "barrier", {}, 8)]
+    drawn.job.programs[:] = [body * 6 for _ in range(drawn.size)]
+    at = 2 * drawn.draw.randint(1, 4)
+    del drawn.job.programs[drawn.rank][at]
+    job, (fault,) = found(drawn.job, tmp_path_factory)
+    assert (fault.sort, fault.number, fault.ranks) == ("differing", at + 1, (drawn.rank,))
+    assert f"rank {drawn.rank} left out all_gather #{at + 1} (step(), train.py line 7)" in (
+        words.sentence(job, fault)
+    )
+
+
+@given(SEEDS)
+def test_ranks_that_wait_for_each_other_in_several_communicators(
+    tmp_path_factory, seed: int
+) -> None:
+    draw = random.Random(seed)
+    length = draw.randint(2, 5)
+    size = length + draw.randint(0, 2)
+    ring = draw.sample(range(size), length)
+    pairs = {f"pair{at}": sorted((ring[at], ring[(at + 1) % length])) for at in range(length)}
+    if length == 2:
+        pairs = {name: sorted(ring) for name in pairs}
+    programs = [loop("world", 3, seed) for _ in range(size)]
+    for at, rank in enumerate(ring):
+        programs[rank] += [Made(f"pair{at}"), Made(f"pair{at - 1 if at else length - 1}")]
+    programs = [[*program, Made("world", "barrier")] for program in programs]
+    job, (fault, *after) = found(
+        PlayedJob({"world": range(size), **pairs}, programs), tmp_path_factory
+    )
+    assert (fault.sort, fault.ranks) == ("cycle", tuple(sorted(ring)))
+    said = words.sentence(job, fault)
+    assert all(repr(name) in said for name in pairs)
+    # Whoever waits in the barrier waits for those of the cycle: no cause, if it is said at all.
+    assert {each.sort for each in after} <= {"missing"}
+
+
+@given(SEEDS)
+def test_who_was_late_is_named_whatever_the_clocks_say(tmp_path_factory, seed: int) -> None:
+    drawn = Drawn(seed)
+    drawn.job.delays[drawn.rank, drawn.at] = 1.25
+    _, (fault,) = found(drawn.job, tmp_path_factory)
+    assert (fault.sort, fault.number, fault.ranks) == ("late", drawn.at + 1, (drawn.rank,))
+    assert fault.seconds == pytest.approx(1.25, abs=0.01)
+    assert fault.times == (1, drawn.steps)
+
+
+@given(SEEDS)
+def test_nothing_is_found_where_nothing_is_wrong(tmp_path_factory, seed: int) -> None:
+    _, nothing = found(Drawn(seed).job, tmp_path_factory)
+    assert nothing == []
+
+
+def test_a_cause_comes_before_what_follows_from_it(tmp_path_factory) -> None:
+    # Rank 2 is in step(); rank 1 waits for it in 'right', and rank 0 for rank 1 in 'left'.
+    left, right = Made("left"), Made("right")
+    job, (cause, effect) = found(
+        PlayedJob({"left": [0, 1], "right": [1, 2]}, [[left], [right, left], []]), tmp_path_factory
+    )
+    assert (cause.uid, cause.ranks, effect.uid, effect.ranks) == ("right", (2,), "left", (1,))
+    assert "Rank 1 on node n0 has waited for 5.0 s in all_reduce #1 of communicator 'right'" in (
+        words.sentence(job, effect)
+    )
+
+
+# The command line.
+
+
+@pytest.fixture
+def stuck(tmp_path: Path) -> Path:
+    job = PlayedJob({"world": range(4)}, [loop("world", 30)] * 4, ["n0", "n0", "n1", "n2"])
+    job.programs[3] = job.programs[3][:20]
+    return job.write(tmp_path / "dumps")
+
+
+def test_verdict_and_timeline(stuck: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(stuck), "--last", "8"]) == 1
+    told = capsys.readouterr().out
+    assert told.startswith(
+        "Rank 3 on node n2 is in step(), train.py line 41, and has not called all_reduce #21 of "
+    )
+    assert re.findall(r"  rank (\d) n\d  (\S+)", told) == [
+        ("0", "=======W"),
+        ("1", "=======W"),
+        ("2", "=======W"),
+        ("3", "=======-"),
+    ]
+    assert max(map(len, told.splitlines())) <= 100
+
+
+def test_json_and_pictures(stuck: Path, tmp_path: Path, capsys) -> None:
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "page.html"
+    assert main(["explain", str(stuck), "--json", "--output", str(page)]) == 1
+    document = json.loads(capsys.readouterr().out)
+    (fault,) = document["faults"]
+    assert (document["status"], fault["sort"], fault["ranks"]) == (1, "missing", [3])
+    assert (fault["collective"], fault["waiting"]) == (21, [0, 1, 2])
+    text = page.read_text("utf-8")
+    assert "has not called all_reduce #21" in text
+    assert "</svg>" in text
+    assert main(["explain", str(stuck), "--output", str(tmp_path / "a.svg")]) == 1
+    assert "has not called all_reduce #21" in (tmp_path / "a.svg").read_text("utf-8")
+
+
+def test_files_that_cannot_be_read_are_one_line_each(stuck: Path, tmp_path: Path, capsys) -> None:
+    whole = (stuck / "rank_0.json").read_text()
+    (stuck / "rank_0.json").write_text(whole[: len(whole) // 2])
+    (stuck / "rank_1.json").unlink()
+    os.mkfifo(stuck / "rank_1.json")
+    (stuck / "rank_4.json").write_text("[" * 100_000)
+    (stuck / "rank_5.json").write_text(whole)
+    (stuck / "rank_6.json").write_text("")
+    (stuck / "rank_7.json.1234").write_text("{")
+    (stuck / "notes.txt").write_text("")
+    old = PlayedJob({"earlier": range(4)}, [loop("earlier", 3)] * 4).documents()[3]
+    (stuck / "rank_8.json").write_text(json.dumps({**old, "rank": 8, "time": 1.0}))
+    assert main(["explain", str(stuck)]) == 1
+    told = capsys.readouterr().out
+    assert told.startswith("Rank 3 on node n2 is in step(), train.py line 41, and has not called")
+    assert "Of ranks 0-1 nothing is known." in " ".join(told.split())
+    for line in (
+        "rank_0.json cannot be used: it is cut off",
+        "rank_1.json cannot be used: it is no regular file",
+        "rank_4.json cannot be used: it is nested too deeply",
+        "rank_5.json cannot be used: it is the dump of rank 0: it was renamed",
+        "rank_6.json cannot be used: it is empty",
+        "rank_7.json.1234 is half-written",
+        "notes.txt is no dump",
+        "rank_8.json is of another job",
+    ):
+        assert told.count(line) == 1, told
+    for file in stuck.iterdir():
+        file.unlink()
+    assert main(["explain", str(stuck)]) == 2
+    said = capsys.readouterr().err
+    assert "holds no dump that can be read: it is empty" in said
+    assert said.count("\n") == 1
+
+
+WHOLE = json.dumps(
+    PlayedJob({"world": range(2)}, [loop("world", 3), loop("world", 2)]).documents()[0]
+)
+
+
+@given(st.data())
+def test_damage_never_ends_in_a_traceback(tmp_path_factory, data: st.DataObject) -> None:
+    folder = PlayedJob({"world": range(2)}, [loop("world", 3), loop("world", 2)]).write(
+        tmp_path_factory.mktemp("damaged")
+    )
+    text = WHOLE
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(text) - 2))
+        end = data.draw(st.integers(start, min(start + 40, len(text))))
+        text = (
+            text[:start]
+            + data.draw(st.sampled_from(["", "null", "-1", '"', "[]", "{}"]))
+            + text[end:]
+        )
+    (folder / "rank_0.json").write_text(text)
+    assert main(["explain", str(folder)]) in (0, 1)
+
+
+VALUES = [
+    None,
+    -1,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    [],
+    [[]],
+    {},
+    {"a": 1},
+    True,
+    "9" * 99,
+]
+
+
+@given(st.data())
+def test_values_of_another_kind_are_no_traceback_either(tmp_path_factory, data) -> None:
+    folder = PlayedJob({"world": range(2)}, [loop("world", 3), loop("world", 2)]).write(
+        tmp_path_factory.mktemp("odd")
+    )
+    document = json.loads(WHOLE)
+    part = document
+    while True:
+        keys = list(part) if isinstance(part, dict) else list(range(len(part)))
+        key = data.draw(st.sampled_from(keys))
+        if isinstance(part[key], dict | list) and part[key] and data.draw(st.booleans()):
+            part = part[key]
+            continue
+        part[key] = data.draw(st.sampled_from(VALUES))
+        break
+    (folder / "rank_0.json").write_text(json.dumps(document))
+    assert main(["explain", str(folder)]) in (0, 1)
+
+
+# What errors mean.
+
+
+def test_every_error_is_explained() -> None:
+    classes = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.HpccommError)
+    }
+    assert classes - {"HpccommError"} <= {each.name for each in meanings.TABLE}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("CollectiveTimeout", "CollectiveTimeout"),
+        ("hpccomm.errors.RankMismatch: all_reduce (call 7 ...", "RankMismatch"),
+        ("MPI_ERR_TRUNCATE: message truncated", "MPI_ERR_TRUNCATE"),
+        ("exited with status 3", "status 3"),
+        ("143", "status 143"),
+    ],
+)
+def test_a_text_that_contains_an_error_is_explained(text: str, name: str, capsys) -> None:
+    assert main(["explain", text]) == 0
+    assert capsys.readouterr().out.startswith(f"{name}\n  ")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["no such thing"], [""], ["CollectiveTimeout", "--output", "x.svg"], ["x" * 5000]]
+)
+def test_what_cannot_be_explained_is_one_line_and_status_2(arguments: list[str], capsys) -> None:
+    assert main(["explain", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("hpccomm: error: ")
+    assert said.count("\n") == 1
