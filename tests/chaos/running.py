@@ -1,0 +1,288 @@
+"""Starting the job of a case, ending it where it hangs, and looking for what it left behind."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from . import victim
+from .cases import Case
+
+CHECKOUT = Path(__file__).parents[2]
+LAUNCH = 45.0
+"""Seconds, at most, until the ranks of a job are where the fault comes; a slow machine's."""
+GRACE = 5.0
+"""Seconds after its deadline in which a job must have ended."""
+MARK = "CHAOS_MARK"
+"""Variable by which the processes of a job are known."""
+TINY = 64 << 10
+"""Bytes of the disk that fills up."""
+UNAVAILABLE = 77
+"""Exit status of jobs/virtual_cluster.sh where there can be no virtual hosts."""
+
+LAUNCHERS_OWN = ("ompi.", "prte.", "pmix", "hydra", "mpich_", "vader_", "sm_segment", "tmp-")
+"""How the names begin of what the MPI libraries themselves may leave when they are killed."""
+
+
+class Unavailable(Exception):
+    """The case cannot be run on this machine; the message says why."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a job.
+
+    Attributes
+    ----------
+    status : int or None
+        Exit status of the launcher; None if it hung and was ended.
+    events : dict
+        What each rank noted.
+    seconds : float
+        From the fault to the end of the job; from the start where no fault was noted.
+    processes, files : tuple of str
+        What it left behind.
+    """
+
+    status: int | None
+    events: dict[int, list[dict[str, Any]]]
+    stdout: str
+    stderr: str
+    seconds: float
+    processes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+    @property
+    def fault_at(self) -> float | None:
+        """When the fault happened (``time.time``); None if it did not."""
+        times = [e["at"] for each in self.events.values() for e in each if e["event"] == "fault"]
+        return min(times, default=None)
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """The MPI library whose launcher starts the jobs.
+
+    Attributes
+    ----------
+    vendor : str
+        ``"openmpi"``, ``"mpich"`` or ``"other"``.
+    """
+
+    mpiexec: str
+    vendor: str
+
+
+@cache
+def find_mpi() -> Mpi:
+    """Return the launcher that HPCCOMM_MPIEXEC names, or the one beside this interpreter."""
+    named = os.environ.get("HPCCOMM_MPIEXEC") or Path(sys.executable).with_name("mpiexec")
+    found = shutil.which(named)
+    if found is None:
+        raise Unavailable("there is no mpiexec: set HPCCOMM_MPIEXEC, or install the extra openmpi")
+    version = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
+    known = {"Open MPI": "openmpi", "HYDRA": "mpich"}
+    vendor = next((name for word, name in known.items() if word in version), "other")
+    return Mpi(found, vendor)
+
+
+def unavailable(case: Case, mpi: Mpi) -> str:
+    """Return why a case cannot be run here, or an empty string."""
+    if case.ulfm and mpi.vendor != "openmpi":
+        return "only Open MPI goes on after the loss of a rank"
+    if case.kind == "disk" and os.geteuid() != 0:
+        return "only root may mount a tiny disk"
+    if case.on_hosts and (os.geteuid() != 0 or mpi.vendor != "openmpi"):
+        return "virtual hosts need root and Open MPI"
+    return ""
+
+
+def run(case: Case, mpi: Mpi) -> Seen:
+    """Run the job of a case to its end, or end it.
+
+    Raises
+    ------
+    Unavailable
+        If it cannot be run here.
+    """
+    if why := unavailable(case, mpi):
+        raise Unavailable(why)
+    with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        for part in ("work", "tmp", "shm"):
+            (folder / part).mkdir()
+        (folder / "case.json").write_text(json.dumps(case.dump()))
+        return _run_in(folder, case, mpi)
+
+
+def _run_in(folder: Path, case: Case, mpi: Mpi) -> Seen:
+    mark = uuid4().hex
+    environment = _environment(mpi, mark, folder)
+    start = time.time()
+    out, err = folder / "stdout", folder / "stderr"
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        process = subprocess.Popen(
+            _in_a_room(folder, case, _command(folder, case, mpi, environment)),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env=environment,
+            cwd=folder / "work",
+            start_new_session=True,
+        )
+        status = _wait(process, folder, case)
+    end = time.time()
+    left = _processes_left(mark)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    events = {rank: victim.read(folder, rank) for rank in range(case.ranks)}
+    text = err.read_text(errors="replace")
+    if status == UNAVAILABLE and case.on_hosts:
+        raise Unavailable(" ".join(text.split()))
+    seen = Seen(status, events, out.read_text(errors="replace"), text, end - start, left)
+    since = seen.fault_at
+    return Seen(
+        status, events, seen.stdout, text, end - (since or start), left, tuple(_files_left(folder))
+    )
+
+
+def _command(folder: Path, case: Case, mpi: Mpi, environment: dict[str, str]) -> list[str]:
+    program = [sys.executable, "-m", "chaos.victim", str(folder)]
+    if case.on_hosts:
+        script = CHECKOUT / "jobs" / "virtual_cluster.sh"
+        sizes = f"{case.faulty},{case.ranks - case.faulty}"
+        # The launcher passes no variables on to other hosts.
+        passed = ("PYTHONPATH", MARK, "NO_COLOR")
+        given = ["env", *(f"{name}={environment[name]}" for name in passed)]
+        command = ["bash", str(script), "--nodes", "2", "--ranks-per-node", sizes, "--"]
+        return [*command, *given, *program]
+    if case.kind == "disk":
+        file = f"run{('.h5', '.csv', '.json', '.h5')[case.variant]}"
+        sweep = ["-b", "8", "-e", "64K", "-f", "2", "-n", "20", "-w", "1"]
+        program = [sys.executable, "-m", "hpccomm", "perf", case.collective, *sweep]
+        program += ["--output", str(folder / "work" / file)]
+    options = ["--with-ft", "ulfm"] if case.ulfm else []
+    return [mpi.mpiexec, *options, "-n", str(case.ranks), *program]
+
+
+def _in_a_room(folder: Path, case: Case, command: list[str]) -> list[str]:
+    """Return the command with a /dev/shm of its own, where root may give it one.
+
+    What is left there is then the job's. A job on virtual hosts has its own on each of them.
+    """
+    if case.on_hosts or not _may_mount():
+        return command
+    mounts = ["mount -t tmpfs shm /dev/shm"]
+    if case.kind == "disk":
+        mounts.append(f"mount -t tmpfs -o size={TINY} tiny .")
+        mounts.append('cd "$PWD"')  # which until now is what the disk hides
+    script = " && ".join(mounts)
+    ending = f'"$@"; s=$?; ls -A /dev/shm >{folder}/shm/left; exit $s'
+    return ["unshare", "--mount", "sh", "-c", f"{script} && {{ {ending}; }}", "sh", *command]
+
+
+@cache
+def _may_mount() -> bool:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        return False
+    tried = ["unshare", "--mount", "mount", "-t", "tmpfs", "shm", "/dev/shm"]
+    return subprocess.run(tried, capture_output=True).returncode == 0
+
+
+def _environment(mpi: Mpi, mark: str, folder: Path) -> dict[str, str]:
+    of_a_job = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_", "MPI_LOCAL", "HPCCOMM_")
+    environment = {n: v for n, v in os.environ.items() if not n.startswith(of_a_job)}
+    paths = [str(CHECKOUT / "tests"), str(CHECKOUT)]
+    return environment | {
+        MARK: mark,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "TMPDIR": str(folder / "tmp"),
+        "NO_COLOR": "1",
+        "HPCCOMM_MPIEXEC": mpi.mpiexec,
+        "HPCCOMM_VENV": sys.prefix,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_osc": "^ucx",
+        # More ranks than cores, which would poll for each other's time.
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }
+
+
+def _wait(process: subprocess.Popen[bytes], folder: Path, case: Case) -> int | None:
+    """Return the exit status; None if the job outlived its limit and was killed.
+
+    The limit counts from the fault, once it was noted: a slow start is nobody's fault.
+    """
+    start = time.time()
+    faulty = victim.path_of(folder, case.faulty)
+    while True:
+        try:
+            return process.wait(0.1)
+        except subprocess.TimeoutExpired:
+            struck = faulty.exists() and '"fault"' in faulty.read_text()
+            since = faulty.stat().st_mtime if struck else start
+            late = case.deadline + 2.0 if case.kind == "overdue" else 0.0
+            limit = case.deadline + GRACE + late + (2.0 if struck else LAUNCH)
+            if case.kind in ("late", "slow_link") or case.on_hosts:
+                limit += LAUNCH / 3
+            if time.time() - since > limit:
+                _end(process)
+                return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a launcher that hangs: in order, so that it may clean up, then at once."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(3.0)
+            return
+
+
+def _marked(mark: str) -> Iterator[Path]:
+    wanted = f"{MARK}={mark}".encode()
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (each / "environ").read_bytes().split(b"\0"):
+                yield each
+
+
+def _processes_left(mark: str) -> tuple[str, ...]:
+    """Kill the processes of a job that outlive it by more than a second; return what they are."""
+    until = time.monotonic() + 1.0
+    while list(_marked(mark)):
+        if time.monotonic() > until:
+            break
+        time.sleep(0.05)
+    names = []
+    for each in _marked(mark):
+        with contextlib.suppress(OSError):
+            words = (each / "cmdline").read_bytes().split(b"\0")
+            names.append(f"{each.name}: {b' '.join(words).decode(errors='replace').strip()[:100]}")
+            os.kill(int(each.name), signal.SIGKILL)
+    return tuple(names)
+
+
+def _files_left(folder: Path) -> Iterator[str]:
+    """Return what is left in /dev/shm, in TMPDIR and where the job ran, and is not to be there."""
+    listing = folder / "shm" / "left"
+    shared = listing.read_text().splitlines() if listing.exists() else []
+    yield from (f"/dev/shm/{name}" for name in shared if not name.startswith(LAUNCHERS_OWN))
+    for part, meant in (("tmp", LAUNCHERS_OWN), ("work", ("hpccomm-dumps",))):
+        for path in (folder / part).iterdir():
+            if not path.name.startswith(meant):
+                yield f"{part}/{path.name}"

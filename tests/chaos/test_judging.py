@@ -1,0 +1,188 @@
+"""The dealing of cases, and the judge, who must find fault with every job that is made up to be bad."""
+
+import os
+import signal
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from chaos import judging, running
+from chaos.cases import APPLIES, KINDS, OPERATIONS, PAIRS, Case, deal
+from chaos.judging import judge
+from chaos.running import Seen
+
+
+def test_a_round_of_seeds_has_every_fault_in_every_operation():
+    every = {(kind, operation) for kind in KINDS for operation in APPLIES[kind]}
+    dealt = [deal(seed) for seed in range(len(PAIRS))]
+    assert {(case.kind, case.operation) for case in dealt} == every
+    assert len(PAIRS) == len(every)
+    first = dealt[:40]
+    assert {case.kind for case in first} == set(KINDS)
+    assert {case.operation for case in first} == set(OPERATIONS)
+    assert {case.ranks for case in first} == {2, 3, 4}
+
+
+def test_a_seed_says_all():
+    assert [deal(seed) for seed in (5, 700)] == [deal(seed) for seed in (5, 700)]
+    again = len(PAIRS) + 5
+    assert (deal(again).kind, deal(again).operation) == (deal(5).kind, deal(5).operation)
+    assert deal(again) != replace(deal(5), seed=again)
+
+
+STOP = replace(
+    deal(2),
+    kind="stop",
+    operation="native",
+    collective="all_reduce",
+    algorithm="native",
+    ranks=3,
+    faulty=1,
+    caught=True,
+)
+SHAPE = replace(STOP, kind="shape")
+LATE = replace(STOP, kind="late")
+SKIPPED = replace(STOP, kind="skipped")
+KILL = replace(STOP, kind="kill")
+
+
+def event(name: str, **facts: object) -> dict[str, object]:
+    return {"event": name, "at": 100.0, **facts}
+
+
+def error(kind: str = "CollectiveTimeout", ranks: tuple[int, ...] = (1,)) -> dict[str, object]:
+    parents = [kind, "CommunicationError", "HpccommError"]
+    return event("outcome", error=kind, kinds=parents, ranks=ranks, text="all_reduce: ...")
+
+
+def job(
+    case: Case,
+    each: object = None,
+    status: int | None = 7,
+    stderr: str = "",
+    seconds: float = 3.5,
+    **left: tuple[str, ...],
+) -> Seen:
+    """A job whose healthy ranks all noted `each`, or for a dictionary what it has for them."""
+    events = {}
+    for rank in range(case.ranks):
+        own = each.get(rank) if isinstance(each, dict) and "event" not in each else each
+        noted = [event("started"), event("made")]
+        if rank == case.faulty:
+            noted.append(event("fault"))
+        elif own is not None:
+            noted.append(own)
+        if case.kind == "late":
+            noted.append(event("done"))
+        events[rank] = noted
+    return Seen(status, events, "", stderr, seconds, **left)
+
+
+ENDED = "hpccomm: all_reduce ... waits for rank 1, which is stopped\n"
+BY_LAUNCHER = (
+    "prterun noticed that process rank 1 with PID 7 on node n exited on signal 9 (Killed).\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("case", "seen"),
+    [
+        (STOP, job(STOP, error())),
+        (STOP, job(STOP, None, 3, ENDED)),
+        (STOP, job(STOP, {0: error()}, 3)),  # the job was ended before the other could tell
+        (SHAPE, job(SHAPE, error("RankMismatch"))),
+        (LATE, job(LATE, status=0)),
+        (SKIPPED, job(SKIPPED, error("RankMismatch"))),
+        (KILL, job(KILL, None, 137, BY_LAUNCHER)),
+        (KILL, job(KILL, error("PeerLost"), 7)),
+    ],
+)
+def test_good_ends_are_as_promised(case: Case, seen: Seen):
+    assert judge(case, seen).shortfalls == ()
+
+
+WRONG = event("wrong", iteration=3)
+
+
+@pytest.mark.parametrize(
+    ("worst", "case", "seen"),
+    [
+        (judging.HANG, STOP, job(STOP, error(), None)),
+        (judging.CRASH, SHAPE, job(SHAPE, None, 134)),
+        (judging.CRASH, SHAPE, job(SHAPE, None, -11)),
+        (
+            judging.CRASH,
+            SHAPE,
+            job(SHAPE, error("RankMismatch"), 7, "double free or corruption (!prev)"),
+        ),
+        (
+            judging.CRASH,
+            KILL,
+            job(KILL, None, 1, "process rank 0 ... exited on signal 7 (Bus error)"),
+        ),
+        (judging.WRONG, SHAPE, job(SHAPE, WRONG, 0)),
+        (judging.WRONG, SKIPPED, job(SKIPPED, WRONG, 0)),
+        (judging.WRONG, LATE, job(LATE, WRONG, 0)),
+        (judging.UNTOLD, SHAPE, job(SHAPE, status=0)),
+        (judging.UNTOLD, STOP, job(STOP, status=0)),
+        (judging.EARLIER, SHAPE, job(SHAPE, {0: WRONG, 2: error("RankMismatch")}, 7)),
+        (judging.CLASS, SHAPE, job(SHAPE, error("CollectiveTimeout"))),
+        (judging.CLASS, STOP, job(STOP, {0: error()})),  # rank 2 told nothing
+        (judging.CLASS, STOP, job(STOP, None, 7)),
+        (judging.STATUS, STOP, job(STOP, error(), 2)),
+        (judging.STATUS, LATE, job(LATE, status=7)),
+        (judging.SLOW, STOP, job(STOP, error(), seconds=8.2)),
+        (judging.UNNAMED, STOP, job(STOP, error(ranks=()))),
+        (judging.UNNAMED, STOP, job(STOP, error(ranks=(2,)))),
+        (judging.UNNAMED, STOP, job(STOP, error(ranks=(0, 1)))),
+        (judging.UNNAMED, STOP, job(STOP, {0: error(), 2: error(ranks=())})),
+        (
+            judging.UNNAMED,
+            STOP,
+            job(STOP, None, 3, "hpccomm: rank 0 ends the job: a call is blocked"),
+        ),
+        (judging.LEFT, STOP, job(STOP, error(), processes=("12: python",))),
+        (judging.LEFT, STOP, job(STOP, error(), files=("/dev/shm/x",))),
+        (judging.INTERNAL, STOP, job(STOP, error(), stderr="hpccomm: the watchdog failed\n")),
+        (judging.INTERNAL, STOP, job(STOP, error(), stderr="Timeout (0:00:30)!\n")),
+        (judging.BROKEN, STOP, replace(job(STOP), events={rank: [] for rank in range(3)})),
+    ],
+)
+def test_bad_ends_are_found(worst: str, case: Case, seen: Seen):
+    verdict = judge(case, seen)
+    assert verdict.worst == worst, verdict
+    assert verdict.named is not True or worst != judging.UNNAMED
+
+
+def test_two_ranks_that_differ_name_either():
+    pair = replace(SHAPE, ranks=2)
+    assert judge(pair, job(pair, error("RankMismatch", (0,)), 7)).named is False  # itself alone
+    assert judge(pair, job(pair, error("RankMismatch", (0, 1)), 7)).named
+
+
+def test_a_process_that_outlives_its_job_is_found_and_ended():
+    mark = uuid4().hex
+    left = subprocess.Popen(["sleep", "60"], env=os.environ | {running.MARK: mark})
+    try:
+        (found,) = running._processes_left(mark)
+        assert found == f"{left.pid}: sleep 60"
+        assert left.wait(5) == -signal.SIGKILL
+    finally:
+        left.kill()
+        left.wait()
+
+
+def test_what_a_job_leaves_is_found(tmp_path: Path):
+    for part in ("work", "tmp", "shm"):
+        (tmp_path / part).mkdir()
+    (tmp_path / "shm" / "left").write_text("mpich_shm_1\nhpccomm-staging\n")
+    (tmp_path / "tmp" / "prte.host.7").mkdir()
+    (tmp_path / "work" / "hpccomm-dumps").mkdir()
+    (tmp_path / "work" / "run.h5.partial").touch()
+    assert sorted(running._files_left(tmp_path)) == [
+        "/dev/shm/hpccomm-staging",
+        "work/run.h5.partial",
+    ]
