@@ -278,6 +278,13 @@ VARIABLES: tuple[Variable, ...] = (
         None,
         "whether the MPI library takes device arrays as they are, whatever it says itself",
     ),
+    Variable(
+        "HPCCOMM_DUMP_DIR",
+        _text("a directory"),
+        None,
+        "where each rank writes its last calls when something fails; empty writes none; "
+        "hpccomm-dumps by default, where ranks are processes",
+    ),
     Variable("HPCCOMM_DEBUG", _SWITCH, False, "log decisions to standard error"),
     Variable(
         "HPCCOMM_ABORT_ON_EXCEPTION",
@@ -318,7 +325,7 @@ def read(name: str) -> object:
     """
     variable = _BY_NAME[name]
     text = os.environ.get(name)
-    if text is None or text == "":
+    if text is None or (text == "" and name != "HPCCOMM_DUMP_DIR"):
         return variable.default
     try:
         return variable.kind.check(name, variable.kind.parse(text))

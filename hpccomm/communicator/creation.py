@@ -23,12 +23,16 @@ from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import Machine, Tables, stored, text
 from hpccomm.dispatch.sharing import memory_way, sharing
 from hpccomm.errors import BackendUnavailable, ConfigurationError
+from hpccomm.runtime import dump
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.watchdog import Station, beside, watch
 from hpccomm.schedules.cost.network_files import dump, load, parse, typical
 from hpccomm.settings import CommOptions, Settings
 
 logger = logging.getLogger("hpccomm")
+
+DUMP_DIRECTORY = "hpccomm-dumps"
+"""Where the records of a job go that has failed, unless ``HPCCOMM_DUMP_DIR`` says otherwise."""
 
 _warned = False
 
@@ -103,6 +107,7 @@ def new_comm(
         _agree_backend(merged.backend, mpi_comm)
         opened, why = _open(merged, mpi_comm)
         settings.start_logging(opened.rank)
+        _describe_process(opened)
         logger.info("host arrays go over %s: %s", opened.name, why)
         control = Control(opened.collectives, CallEngine(called, opened, merged).drive)
         _agree(opened, control, merged)
@@ -133,6 +138,19 @@ def _agree_backend(name: str, mpi_comm: Any) -> None:
     _raise_different(
         {rank: {"backend": each} for rank, each in enumerate(asked) if each != asked[0] or not rank}
     )
+
+
+def _describe_process(backend: Backend) -> None:
+    """Say who this process is and where its records go, unless an earlier communicator did."""
+    if dump.process.job:
+        return
+    launch = launched()
+    rank, size = (backend.rank, backend.size) if launch is None else (launch.rank, launch.size)
+    directory = settings.read("HPCCOMM_DUMP_DIR")
+    if directory is None:  # ranks that are threads, or alone, have nothing to compare
+        directory = "" if backend.crowded or backend.size == 1 else DUMP_DIRECTORY
+    dump.process.rank, dump.process.size = rank, size
+    dump.process.job, dump.process.directory = backend.uid, str(directory)
 
 
 def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:

@@ -201,7 +201,7 @@ class Groups(Face):
             return
         if calls.gate.error is not None:
             self.abort()  # its node's too: nothing may need a peer
-            calls.closed = "is finalized"
+            calls.close("is finalized")
             unraised, calls.failure.unraised = calls.failure.unraised, None
             if unraised is not None:
                 raise unraised
@@ -213,7 +213,7 @@ class Groups(Face):
         if core.node_comm is not None:
             core.node_comm.finalize()
         core.lanes.device.close()
-        calls.closed = "is finalized"
+        calls.close("is finalized")
         with calls.beside_watchdog("finalize"):
             core.backend.close()
 

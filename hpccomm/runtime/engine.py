@@ -4,21 +4,25 @@ One thread at a time, numbered, hooked, timed, under a deadline, and refused onc
 has failed.
 """
 
-import contextlib
-import faulthandler
 import logging
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from time import perf_counter
 from typing import Any, NoReturn
 
 from hpccomm.contracts.backend import Backend, Buffer, Run, Start
+from hpccomm.contracts.side import Facts
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.runtime import dump
+from hpccomm.runtime.answering import register, withdraw
 from hpccomm.runtime.failure import Failure
+from hpccomm.runtime.inquiry import Inquiry, answer, facts, flight_facts
+from hpccomm.runtime.issue import Issue, blocking, polling
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.progress import Task, TaskQueue, progress_engine
@@ -39,19 +43,14 @@ from hpccomm.runtime.recorder import (
     user_frame,
 )
 from hpccomm.runtime.reports import Reports
-from hpccomm.runtime.starting import harmless_error, start
+from hpccomm.runtime.starting import start
 from hpccomm.runtime.stats import Tally
-from hpccomm.runtime.stderr import STDERR, write_stderr
-from hpccomm.runtime.waiting import drive, spun, wait
+from hpccomm.runtime.waiting import drive, wait
 from hpccomm.runtime.watchdog import watch
 from hpccomm.runtime.work import Work
 from hpccomm.settings import Settings
 
 logger = logging.getLogger("hpccomm")
-
-Issue = Callable[[Any, Any, object, float], None]
-"""``issue(send, recv, keep, timeout)`` carries a call out and waits for it: its arrays, what must live
-meanwhile, and seconds."""
 
 OPERATIONS = 256
 """Kinds of operations of which what carries them out is kept."""
@@ -114,6 +113,8 @@ class CallEngine:
         Moves asynchronous calls on.
     queue : deque of Task
         Asynchronous collectives, which run one after the other.
+    inquiry : Inquiry
+        What is known of the other ranks while a call waits.
     under_way : dict of Task to list
         Asynchronous calls that are not over, and their records.
     """
@@ -136,8 +137,10 @@ class CallEngine:
         self.queue: TaskQueue = deque()  # of collectives, which run one after the other
         self.under_way: dict[Task, Entry] = {}
         self._operating: dict[tuple[str, int, int, bool], Issue] = {}
-        self._reported: Entry | None = None
+        self.inquiry = Inquiry()
         watch(self)
+        register(self.origin.uid, self.origin.rank, self.answer)
+        dump.add(self)
         with _everyone_lock:
             _everyone.add(self)
         if backend.threaded:
@@ -180,87 +183,14 @@ class CallEngine:
     # are returned look nothing up.
 
     def blocking(self, label: Label, tally: Tally, run: Run) -> Issue:
-        """Return what runs a call that blocks in the backend's library, beside the watchdog.
-
-        This is the shortest way through the library; every statement counts.
-        """
-        nbytes, reports, origin = label.nbytes, self.reports, self.origin
-        pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
-        queue = self.queue
-
-        def issue(send: Buffer, recv: Buffer, keep: object, timeout: float) -> None:
-            if queue:
-                self._drain(timeout, queue)
-            self.sequence = sequence = self.sequence + 1
-            self.number = number = self.number + 1
-            begin = perf_counter()
-            self.current = entry = [
-                origin, sequence, number, label, BLOCKING, self.site, begin, timeout, None, None,
-            ]  # fmt: skip
-            record(entry)
-            if pre.registered:
-                pre(reports.info(entry))
-            try:
-                run(send, recv)
-            except BaseException as error:  # noqa: BLE001 (raised again)
-                self.failed(error, entry, (send, recv, keep))
-            self.current = None
-            entry[ENDED] = elapsed = perf_counter() - begin
-            tally.calls += 1
-            tally.nbytes += nbytes
-            tally.seconds += elapsed
-            if elapsed > slow_call or post.registered:
-                reports.report(entry, elapsed)
-
-        return issue
+        """Return what runs a call that blocks in the backend's library, beside the watchdog."""
+        return blocking(self, label, tally, run)
 
     def polling(self, label: Label, tally: Tally, start: Start, *, ordered: bool = True) -> Issue:
-        """Return what runs the polled ``start(send, recv)`` and waits for it.
+        """Return what runs the polled ``start(send, recv)`` and waits for it."""
+        return polling(self, label, tally, start, ordered=ordered)
 
-        Small arrays come this way: what only a call that waits long needs is made only then.
-        """
-        nbytes, reports, origin = label.nbytes, self.reports, self.origin
-        pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
-        queue, gate = self.queue, self.gate
-        begin_steps = (
-            start
-            if self.progress.threaded
-            else lambda send, recv: self._together(start(send, recv))
-        )
-
-        def issue(send: Buffer, recv: Buffer, keep: object, timeout: float) -> None:
-            number = 0
-            if ordered:
-                if queue:
-                    self._drain(timeout, queue)
-                self.number = number = self.number + 1
-            self.sequence = sequence = self.sequence + 1
-            begin = perf_counter()
-            self.current = entry = [
-                origin, sequence, number, label, POLLED, self.site, begin, timeout, None, None,
-            ]  # fmt: skip
-            record(entry)
-            if pre.registered:
-                pre(reports.info(entry))
-            steps: Steps | None = None
-            try:
-                steps = begin_steps(send, recv)
-                if not spun(steps):
-                    drive(steps, timeout=timeout, gate=gate, expired=self.expired(entry))
-            except BaseException as error:  # noqa: BLE001 (raised again)
-                held = (start, send, recv, keep, steps)
-                self.failed(error, entry, held, harmless=harmless_error(error, ordered))
-            self.current = None
-            entry[ENDED] = elapsed = perf_counter() - begin
-            tally.calls += 1
-            tally.nbytes += nbytes
-            tally.seconds += elapsed
-            if elapsed > slow_call or post.registered:
-                reports.report(entry, elapsed)
-
-        return issue
-
-    def _together(self, steps: Steps) -> Steps:
+    def together(self, steps: Steps) -> Steps:
         """Return steps that move asynchronous operations on as well: no thread does."""
         for moved in steps:
             yield self.progress.turn() or moved
@@ -284,7 +214,7 @@ class CallEngine:
         with self._recorded(Label(name, 0), POLLED) as entry:
             try:
                 drive(
-                    steps if self.progress.threaded else self._together(steps),
+                    steps if self.progress.threaded else self.together(steps),
                     timeout=entry[TIMEOUT],
                     gate=self.gate,
                     expired=self.expired(entry),
@@ -302,9 +232,9 @@ class CallEngine:
     def finish(self) -> None:
         """Wait until all asynchronous calls of this communicator are done."""
         if self.under_way:
-            self._drain(self.timeout, self.under_way)
+            self.drain(self.timeout, self.under_way)
 
-    def _drain(self, timeout: float, tasks: Collection[Task]) -> None:
+    def drain(self, timeout: float, tasks: Collection[Task]) -> None:
         """Wait until none of the tasks is left."""
 
         def drained() -> bool:
@@ -386,33 +316,43 @@ class CallEngine:
                 raised = self.failure.raised(error, entry, perf_counter() - entry[BEGIN])
                 raise raised from error.__cause__
 
-    # Deadlines, seen by the watchdog.
+    # Deadlines.
 
     def look(self, now: float) -> None:
-        """End the job if the blocking call under way has outlived its deadline: for the watchdog."""
-        entry = self.current
-        if entry is None or entry[MODE] is not BLOCKING or entry is self._reported:
-            return
-        elapsed = now - entry[BEGIN]
-        if elapsed > entry[TIMEOUT]:
-            self._reported = entry
-            write_stderr(
-                f"hpccomm: {self.reports.described(entry)} has been blocked for {elapsed:.1f} s in "
-                f"the library's own call; its deadline is {entry[TIMEOUT]:g} s. A rank did not take "
-                "part: look at the other ranks' reports. The call cannot be released, so the job ends "
-                "now."
-            )
-            with contextlib.suppress(OSError, ValueError):
-                faulthandler.dump_traceback(file=STDERR)
-            self.backend.end_job("a blocked call outlived its deadline")
+        """Look after the call that has waited longest: for the watchdog."""
+        self.inquiry.look(self, now)
+
+    def pending(self) -> list[Entry]:
+        """Return the records of the calls under way. From any thread."""
+        entries = list(self.under_way.values())
+        return entries if self.current is None else [self.current, *entries]
+
+    def waiting(self) -> Entry | None:
+        """Return the record of the call that has waited longest, or None. From any thread."""
+        if not self.under_way:
+            return self.current
+        return min(self.pending(), key=itemgetter(BEGIN), default=None)
 
     def overdue(self, entry: Entry, elapsed: float) -> CommunicationError:
-        """Return the error of a call whose deadline has passed."""
-        return self.reports.overdue(entry, elapsed)
+        """Return the error of a call whose deadline has passed. The other ranks are asked."""
+        return self.inquiry.overdue(self, entry, elapsed)
 
     def expired(self, entry: Entry) -> Callable[[float], CommunicationError]:
         """Return what makes the error of a deadline that passed, from the elapsed seconds."""
         return lambda elapsed: self.overdue(entry, elapsed)
+
+    def answer(self, question: Facts) -> Facts:
+        """Return what this rank answers to another one's question."""
+        return answer(self, question)
+
+    def flight_facts(self) -> Facts:
+        """Return what dumps show of the communicator."""
+        return flight_facts(self)
+
+    def close(self, why: str) -> None:
+        """Take no more calls."""
+        self.closed = why
+        withdraw(self.origin.uid, self.origin.rank, facts(self, 0, None))
 
     # Failure.
 

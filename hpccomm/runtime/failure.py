@@ -13,7 +13,7 @@ from hpccomm.errors import (
     HpccommError,
     RankMismatch,
 )
-from hpccomm.runtime import lifetime
+from hpccomm.runtime import dump, lifetime
 from hpccomm.runtime.hooks import AbortHook, Hooks
 from hpccomm.runtime.recorder import SEQUENCE, Entry
 from hpccomm.runtime.reports import Reports
@@ -88,6 +88,7 @@ class Failure:
                 hook(error)
             except Exception:  # the other hooks must still be called
                 logger.exception("an abort hook of communicator %r failed", self._reports.name)
+        dump.write(f"{type(error).__name__}: {error}")
 
     def disown(self) -> CommunicatorAborted:
         """Refuse all use in a fork of the process, and return the error: MPI is lost there.

@@ -72,10 +72,10 @@ def calls() -> list[Entry]:
             continue
 
 
-def find(uid: str, number: int) -> Entry | None:
+def find(origin: Origin, number: int) -> Entry | None:
     """Return the ordered call of that number on a communicator, or None if it is not kept."""
     for entry in reversed(calls()):
-        if entry[NUMBER] == number and entry[ORIGIN].uid == uid:
+        if entry[NUMBER] == number and entry[ORIGIN] == origin:
             return entry
     return None
 

@@ -20,7 +20,8 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
-from hpccomm.runtime.engine import CallEngine, Issue
+from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.issue import Issue
 from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.recorder import caller
 from hpccomm.runtime.stats import Tally

@@ -1,0 +1,219 @@
+"""The dump of the flight recorder: what this process did last, as JSON that `hpccomm explain` reads.
+
+The layout is that of PyTorch's flight recorder where it has the same, with keys of our own beside it.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from hpccomm import __version__
+from hpccomm.runtime.recorder import (
+    BEGIN,
+    DEVICE,
+    ENDED,
+    ERROR,
+    LABEL,
+    MODE,
+    NUMBER,
+    ORIGIN,
+    SEQUENCE,
+    SITE,
+    TIMEOUT,
+    Entry,
+    calls,
+    line_of,
+    stacks,
+    unix_ns,
+)
+
+logger = logging.getLogger("hpccomm")
+
+LAYOUT = "2.10"
+"""PyTorch's version of the layout."""
+
+
+class Recorded(Protocol):
+    """A communicator, as dumps show it."""
+
+    def flight_facts(self) -> Mapping[str, Any]:
+        """Return its ``uid``, ``name``, ``rank``, ``size``, ``now`` and ``answers``."""
+
+
+@dataclass(slots=True)
+class Process:
+    """Who writes, and where to.
+
+    Attributes
+    ----------
+    rank, size : int
+        Of the job.
+    job : str
+        Tells jobs apart; the same on all ranks.
+    directory : str
+        For dumps that nobody asked for; empty writes none.
+    """
+
+    rank: int = 0
+    size: int = 1
+    job: str = ""
+    directory: str = ""
+
+
+process = Process()
+_communicators: "weakref.WeakSet[Recorded]" = weakref.WeakSet()
+_writing = threading.Lock()
+
+
+def add(communicator: Recorded) -> None:
+    """Have dumps show a communicator as long as it lives."""
+    _communicators.add(communicator)
+
+
+def write(reason: str) -> Path | None:
+    """Write the dump of a failure where it is asked for, and return the file. From any thread.
+
+    Whatever keeps it from being written is logged: it must not hide the failure.
+    """
+    if not process.directory:
+        return None
+    directory = Path(process.directory) / process.job
+    try:
+        file = write_to(directory, reason)
+    except OSError as error:
+        logger.warning("the record of the last calls could not be written: %s", error)
+        return None
+    _tell(directory)
+    return file
+
+
+@cache
+def _tell(directory: Path) -> None:
+    """Log, once, where the records are."""
+    logger.warning(
+        "the last calls of rank %d are in %s; see hpccomm explain", process.rank, directory
+    )
+
+
+def write_to(directory: Path, reason: str) -> Path:
+    """Write the dump into a directory, which is made, and return the file. Atomic.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    with _writing:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = directory / f"rank_{process.rank}.json"
+        part = directory / f".rank_{process.rank}.{os.getpid()}"
+        try:
+            part.write_text(json.dumps(contents(reason)))
+            part.replace(file)
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+    return file
+
+
+def contents(reason: str) -> dict[str, Any]:
+    """Return the dump as plain data."""
+    shown = [each.flight_facts() for each in list(_communicators)]
+    entries = calls()
+    return {
+        "version": LAYOUT,
+        "hpccomm": __version__,
+        "reason": reason,
+        "time": time.time(),
+        "rank": process.rank,
+        "world_size": process.size,
+        "job": process.job,
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "pg_config": {
+            each["uid"]: {
+                "name": each["uid"],
+                "desc": each["name"],
+                "ranks": str(each["ranks"]),
+                "rank": each["rank"],
+            }
+            for each in shown
+        },
+        "pg_status": {each["uid"]: _status(each["uid"], entries) for each in shown},
+        "entries": [_entry(number, entry) for number, entry in enumerate(entries)],
+        "now": {each["uid"]: each["now"] for each in shown},
+        "answers": {each["uid"]: each["answers"] for each in shown},
+        "stacks": list(stacks()),
+    }
+
+
+def _status(uid: str, entries: list[Entry]) -> dict[str, object]:
+    mine = [entry for entry in entries if entry[ORIGIN].uid == uid and entry[NUMBER]]
+    last = mine[-1][NUMBER] if mine else -1
+    return {
+        "last_enqueued_collective": last,
+        "last_started_collective": last,
+        "last_completed_collective": max(
+            (entry[NUMBER] for entry in mine if entry[ENDED] is not None), default=-1
+        ),
+    }
+
+
+def _entry(record_id: int, entry: Entry) -> dict[str, Any]:
+    label, ended, origin = entry[LABEL], entry[ENDED], entry[ORIGIN]
+    values = {} if label.terms is None else dict(label.terms.values)
+    begin = unix_ns(entry[BEGIN])
+    sizes, dtypes = _arrays(values)
+    if ended is None:
+        state = "scheduled" if entry[MODE] is DEVICE else "started"
+    else:
+        state = "completed" if entry[ERROR] is None else "failed"
+    site = entry[SITE]
+    frame = [] if site is None else [_frame(site)]
+    return {
+        "record_id": record_id,
+        "pg_id": origin.uid,
+        "process_group": [origin.uid, origin.name],
+        "collective_seq_id": entry[NUMBER],
+        "p2p_seq_id": 0 if entry[NUMBER] else entry[SEQUENCE],
+        "op_id": entry[SEQUENCE],
+        "profiling_name": f"mpi:{label.name}",
+        "time_created_ns": begin,
+        "time_discovered_started_ns": begin,
+        "time_discovered_completed_ns": None if ended is None else begin + int(ended * 1e9),
+        "duration_ms": None if ended is None else ended * 1e3,
+        "input_sizes": sizes,
+        "input_dtypes": dtypes,
+        "output_sizes": sizes,
+        "output_dtypes": dtypes,
+        "state": state,
+        "is_p2p": not entry[NUMBER],
+        "retired": ended is not None,
+        "timeout_ms": entry[TIMEOUT] * 1e3 if entry[TIMEOUT] < 1e12 else None,
+        "frames": frame,
+        "terms": values | {"mode": entry[MODE]},
+        "error": entry[ERROR],
+    }
+
+
+def _frame(site: Any) -> dict[str, object]:
+    code, _ = site
+    return {"name": code.co_qualname, "filename": code.co_filename, "line": line_of(site)}
+
+
+def _arrays(values: Mapping[str, Any]) -> tuple[list[list[int]], list[str]]:
+    """Return the sizes and dtypes of a call's array, as far as its terms tell."""
+    counts = values.get("count", values.get("counts"))
+    if not counts or "dtype" not in values:
+        return [], []
+    return [[int(count) for count in counts]], [str(values["dtype"])]

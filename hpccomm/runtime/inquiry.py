@@ -1,0 +1,275 @@
+"""What one communicator does about a call that waits long: it asks the other ranks, and draws conclusions.
+
+Nothing of this runs while calls are quick. From `ASK_SECONDS` on, the watchdog's thread asks the peers by the
+side channel what their call of the same number is, and again after twice the time. What it learns:
+
+- A peer's call of that number asks for something else: `RankMismatch`, on both sides.
+- The process of a peer that has not come is no longer there: `PeerLost`.
+- Otherwise the call may still be completed. At the deadline the error says who has not come, and where those
+  ranks are.
+
+A call that is polled ends by itself, once the communicator has failed. One that blocks in a library cannot be
+left unless the backend releases it: then the job ends, with the same words.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING
+
+from hpccomm.contracts.side import Answer, Facts
+from hpccomm.errors import CommunicationError, PeerLost, RankMismatch
+from hpccomm.runtime import dump
+from hpccomm.runtime.recorder import (
+    ASYNC,
+    BEGIN,
+    BLOCKING,
+    LABEL,
+    MODE,
+    NUMBER,
+    SITE,
+    TIMEOUT,
+    Entry,
+    described,
+    doing,
+    find,
+)
+from hpccomm.runtime.stderr import write_stderr
+from hpccomm.runtime.verdict import Verdict, judge
+
+if TYPE_CHECKING:
+    from hpccomm.runtime.engine import CallEngine
+
+logger = logging.getLogger("hpccomm")
+
+ASK_SECONDS = 0.3
+"""A call that has waited so long has the peers asked."""
+
+ANSWER_SECONDS = 0.5
+"""How long their answers may take."""
+
+LONGEST_SECONDS = 10.0
+"""The longest time between two questions."""
+
+DUMP_SECONDS = 0.3
+"""What other ranks have to write their records before this one ends the job."""
+
+
+class Inquiry:
+    """What one communicator learns of its other ranks.
+
+    Parameters
+    ----------
+    calls : CallEngine
+        The communicator's.
+
+    Attributes
+    ----------
+    answers : dict of int to Answer
+        The last answers of other ranks, about the call `number`.
+    accusation : mapping or None
+        What another rank found, which nobody here has acted upon.
+    """
+
+    def __init__(self) -> None:
+        self.answers: dict[int, Answer] = {}
+        self.accusation: Facts | None = None
+        self._entry: Entry | None = None
+        self._next = 0.0
+        self._given_up: Entry | None = None
+        self._lock = threading.Lock()
+
+    # For the watchdog.
+
+    def look(self, calls: "CallEngine", now: float) -> None:
+        """Look after the call that has waited longest."""
+        accusation, entry = self.accusation, calls.waiting()
+        if accusation is not None:
+            self.accusation = None
+            self._accused(calls, entry, accusation)
+            return
+        if entry is None or entry is self._given_up:
+            return
+        waited = now - entry[BEGIN]
+        if waited > entry[TIMEOUT]:
+            if entry[MODE] is BLOCKING:
+                self._give_up(calls, entry, self.overdue(calls, entry, waited))
+        elif waited > ASK_SECONDS and self._due(entry, now):
+            error = _found(self._asked(calls, entry), calls, entry, waited)
+            if error is not None and calls.waiting() is entry:
+                self._give_up(calls, entry, error)
+
+    def overdue(self, calls: "CallEngine", entry: Entry, elapsed: float) -> CommunicationError:
+        """Return the error of a call whose deadline has passed. Blocks while the peers are asked."""
+        verdict = self._asked(calls, entry)
+        found = _found(verdict, calls, entry, elapsed)
+        if found is not None:
+            return found
+        if verdict is None:
+            return calls.reports.overdue(entry, elapsed)
+        return calls.reports.overdue(entry, elapsed, verdict.text, verdict.absent)
+
+    def _due(self, entry: Entry, now: float) -> bool:
+        if entry is not self._entry:
+            self._next = 0.0
+        if now < self._next:
+            return False
+        self._next = now + min(max(now - entry[BEGIN], ASK_SECONDS), LONGEST_SECONDS)
+        return True
+
+    def _asked(self, calls: "CallEngine", entry: Entry) -> Verdict | None:
+        """Ask the peers about a call, and return what follows; None where nobody can be asked."""
+        side, origin = calls.backend.side, calls.origin
+        others = _peers(entry, origin.rank, origin.size)
+        if side is None or not others:
+            return None
+        with self._lock:
+            if entry is not self._entry:
+                self._entry, self.answers = entry, {}
+            question = {"comm": origin.uid, "collective": entry[NUMBER]}
+            for rank, answer in side.ask(others, question, ANSWER_SECONDS).items():
+                before = self.answers.get(rank)
+                # Who is gone now, and had come before, is no reason for waiting.
+                if before is None or answer.facts.get("record") or not before.facts.get("record"):
+                    self.answers[rank] = answer
+            return judge(facts(calls, entry[NUMBER], entry), self.answers)
+
+    def _give_up(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
+        """End a call that cannot be completed, here and on the other ranks."""
+        self._given_up = entry
+        calls.reports.attribute(error, entry, perf_counter() - entry[BEGIN])
+        self.tell(calls, entry, error)
+        self.end(calls, entry, error)
+
+    def tell(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
+        """Tell the other ranks of a mismatch or a loss, so that they need not find out."""
+        side, origin = calls.backend.side, calls.origin
+        if side is None or not isinstance(error, RankMismatch | PeerLost) or not entry[NUMBER]:
+            return
+        accusation = {
+            "kind": type(error).__name__,
+            "collective": entry[NUMBER],
+            "text": str(error),
+            "ranks": list(error.ranks),
+        }
+        others = [rank for rank in range(origin.size) if rank != origin.rank]
+        side.ask(others, {"comm": origin.uid, "accuse": accusation}, ANSWER_SECONDS)
+
+    def end(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
+        """End a call with an error: by itself where it can be left, else with the job."""
+        if entry[MODE] is not BLOCKING:
+            calls.fail(error)
+            return
+        write_stderr(
+            f"hpccomm: {error}\nhpccomm: the call is blocked in the library and cannot be left, so the "
+            "job ends now"
+        )
+        dump.write(str(error))
+        sleep(DUMP_SECONDS)
+        calls.backend.end_job(f"{type(error).__name__}: {error}")
+
+    def _accused(self, calls: "CallEngine", entry: Entry | None, accusation: Facts) -> None:
+        kind = PeerLost if accusation["kind"] == "PeerLost" else RankMismatch
+        error = kind(str(accusation["text"]), ranks=accusation["ranks"])
+        if entry is None or entry[NUMBER] > accusation["collective"]:
+            calls.failure.unraised = error
+            calls.fail(error)
+            return
+        self._given_up = entry
+        calls.reports.attribute(error, entry, perf_counter() - entry[BEGIN])
+        self.end(calls, entry, error)
+
+
+def answer(calls: "CallEngine", question: Facts) -> Facts:
+    """Return what a communicator answers to a question. In a thread that serves the channel."""
+    if "accuse" in question:
+        calls.inquiry.accusation = question["accuse"]
+        return {}
+    return facts(calls, int(question.get("collective", 0)), None)
+
+
+def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
+    """Return what this rank does on a communicator.
+
+    Parameters
+    ----------
+    calls : CallEngine
+        The communicator's.
+    number : int
+        The ordered call that is of interest; 0 for none.
+    entry : list or None
+        Its record, if it is at hand.
+    """
+    if entry is None and number:
+        entry = find(calls.origin, number)
+    now, error = calls.waiting(), calls.gate.error
+    waiting = [each[NUMBER] for each in calls.pending() if each[NUMBER]]
+    return {
+        "rank": calls.origin.rank,
+        "size": calls.origin.size,
+        "communicator": calls.origin.name,
+        "collective": calls.number,
+        "done": min(waiting) - 1 if waiting else calls.number,
+        "record": None if entry is None else _record(entry),
+        "site": "" if entry is None else described(entry[SITE]),
+        "now": None if now is None else _now(now),
+        "doing": "" if calls.backend.crowded else doing(),
+        "failed": None if error is None else str(error.__cause__ or error),
+        "closed": calls.closed,
+    }
+
+
+def _record(entry: Entry) -> Facts:
+    label = entry[LABEL]
+    values = {} if label.terms is None else label.terms.values
+    return {"operation": label.name, **values, "async_op": entry[MODE] is ASYNC}
+
+
+def _now(entry: Entry) -> Facts:
+    return {
+        "operation": entry[LABEL].name,
+        "collective": entry[NUMBER],
+        "since": round(perf_counter() - entry[BEGIN], 3),
+        "site": described(entry[SITE]),
+    }
+
+
+def _peers(entry: Entry, rank: int, size: int) -> Sequence[int]:
+    """Return the ranks for which a call may wait: of a message the other end, else all others."""
+    terms = entry[LABEL].terms
+    values: Mapping[str, object] = {} if terms is None or entry[NUMBER] else terms.values
+    ends = {values.get("dst"), values.get("src")} - {None}
+    return [each for each in range(size) if each != rank and (not ends or each in ends)]
+
+
+def _found(
+    verdict: Verdict | None, calls: "CallEngine", entry: Entry, elapsed: float
+) -> CommunicationError | None:
+    """Return the error of a call that cannot be completed; None as long as it can."""
+    if verdict is None or not (verdict.differing or verdict.gone):
+        return None
+    what = calls.reports.described(entry)
+    error: CommunicationError
+    if verdict.differing:
+        error = RankMismatch(f"{what}: {verdict.text}", ranks=verdict.differing)
+    else:
+        error = PeerLost(f"{what}: {verdict.text}", ranks=verdict.gone)
+    calls.reports.attribute(error, entry, elapsed)
+    return error
+
+
+def flight_facts(calls: "CallEngine") -> Facts:
+    """Return what dumps show of a communicator."""
+    origin = calls.origin
+    return {
+        "uid": origin.uid,
+        "name": origin.name,
+        "rank": origin.rank,
+        "ranks": list(range(origin.size)),
+        "now": facts(calls, calls.number, None),
+        "answers": {
+            str(rank): {"state": each.state, **each.facts}
+            for rank, each in calls.inquiry.answers.items()
+        },
+    }
