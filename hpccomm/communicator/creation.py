@@ -23,7 +23,7 @@ from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import Machine, Tables, stored, text
 from hpccomm.dispatch.sharing import memory_way, sharing
 from hpccomm.errors import BackendUnavailable, ConfigurationError
-from hpccomm.runtime import dump
+from hpccomm.runtime.dump import process
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.watchdog import Station, beside, watch
 from hpccomm.schedules.cost.network_files import dump, load, parse, typical
@@ -142,15 +142,15 @@ def _agree_backend(name: str, mpi_comm: Any) -> None:
 
 def _describe_process(backend: Backend) -> None:
     """Say who this process is and where its records go, unless an earlier communicator did."""
-    if dump.process.job:
+    if process.job:
         return
     launch = launched()
     rank, size = (backend.rank, backend.size) if launch is None else (launch.rank, launch.size)
     directory = settings.read("HPCCOMM_DUMP_DIR")
     if directory is None:  # ranks that are threads, or alone, have nothing to compare
         directory = "" if backend.crowded or backend.size == 1 else DUMP_DIRECTORY
-    dump.process.rank, dump.process.size = rank, size
-    dump.process.job, dump.process.directory = backend.uid, str(directory)
+    process.rank, process.size = rank, size
+    process.job, process.directory = backend.uid, str(directory)
 
 
 def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:
