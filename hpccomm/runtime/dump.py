@@ -62,12 +62,15 @@ class Process:
         Tells jobs apart; the same on all ranks.
     directory : str
         For dumps that nobody asked for; empty writes none.
+    reason : str
+        The first failure; others follow from it.
     """
 
     rank: int = 0
     size: int = 1
     job: str = ""
     directory: str = ""
+    reason: str = ""
 
 
 process = Process()
@@ -85,11 +88,12 @@ def write(reason: str) -> Path | None:
 
     Whatever keeps it from being written is logged: it must not hide the failure.
     """
+    process.reason = process.reason or reason
     if not process.directory:
         return None
     directory = Path(process.directory) / process.job
     try:
-        file = write_to(directory, reason)
+        file = write_to(directory, process.reason)
     except OSError as error:
         logger.warning("the record of the last calls could not be written: %s", error)
         return None
@@ -164,7 +168,8 @@ def _status(uid: str, entries: list[Entry]) -> dict[str, object]:
         "last_enqueued_collective": last,
         "last_started_collective": last,
         "last_completed_collective": max(
-            (entry[NUMBER] for entry in mine if entry[ENDED] is not None), default=-1
+            (each[NUMBER] for each in mine if each[ENDED] is not None and each[ERROR] is None),
+            default=-1,
         ),
     }
 

@@ -100,11 +100,12 @@ def site_of(frame: FrameType | None) -> Site | None:
 
 
 def described(site: Site | None) -> str:
-    """Return a site in words, such as ``"train.py line 41, in step"``; empty if it is not known."""
+    """Return a site in words, such as ``"step(), train.py line 41"``; empty if it is not known."""
     if site is None:
         return ""
     code, _ = site
-    return f"{Path(code.co_filename).name} line {line_of(site)}, in {code.co_qualname}"
+    line = f"{Path(code.co_filename).name} line {line_of(site)}"
+    return line if code.co_name == "<module>" else f"{code.co_qualname}(), {line}"
 
 
 def line_of(site: Site) -> int:
