@@ -45,9 +45,12 @@ def test_the_steps_of_the_exit_run_in_their_own_order_and_before_older_exit_func
         "at_exit(ExitStep.MPI, lambda: print('mpi'))\n"
         "at_exit(ExitStep.DEVICES, lambda: print('devices'))\n"
         "at_exit(ExitStep.THREADS, lambda: print('threads'))\n"
+        "again = lambda: print('more threads')\n"
+        "at_exit(ExitStep.THREADS, again)\n"
+        "at_exit(ExitStep.THREADS, again)\n"
         "atexit.register(lambda: print('the program'))\n"
     )
-    assert lines == ["the program", "devices", "threads", "mpi", "a library"]
+    assert lines == ["the program", "devices", "threads", "more threads", "mpi", "a library"]
 
 
 def test_a_step_of_the_exit_that_fails_does_not_keep_the_others_from_running() -> None:

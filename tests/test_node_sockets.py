@@ -174,10 +174,9 @@ def _ends_strangers() -> Iterator[None]:
 @pytest.mark.usefixtures("_ends_strangers")
 def test_another_user_is_neither_answered_nor_believed() -> None:
     own = serve()
-    assert own is not None
     assert ask({0: own}, {"comm": ""}, LONG)[0].state == ANSWERED
     assert as_nobody(lambda: ask({0: own}, {"comm": ""}, LONG)[0].state) == SILENT
-    served = as_nobody(lambda: serve().name)  # type: ignore[union-attr]
+    served = as_nobody(lambda: serve().name)
     impostor = Address(served, os.getpid(), "here", own.network)
     assert ask({0: impostor}, {"comm": ""}, LONG)[0].state == SILENT
 

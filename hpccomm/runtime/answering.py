@@ -13,6 +13,7 @@ from collections.abc import Callable, MutableMapping
 
 from hpccomm.contracts.side import Facts
 from hpccomm.runtime.lifetime import after_fork
+from hpccomm.runtime.recorder import doing
 
 logger = logging.getLogger("hpccomm")
 
@@ -48,10 +49,10 @@ def withdraw(uid: str, rank: int, last: Facts) -> None:
 def answer(question: Facts) -> Facts:
     """Return this process's answer. From any thread; never blocks for long, never raises.
 
-    It has at least ``"host"`` and ``"pid"``. ``"unknown": True`` says that no such communicator has been
+    It has at least ``"host"``, ``"pid"``, and as ``"doing"`` where the main thread is. ``"unknown": True`` says that no such communicator has been
     made here, or that it is gone.
     """
-    process = {"host": platform.node(), "pid": os.getpid()}
+    process = {"host": platform.node(), "pid": os.getpid(), "doing": doing()}
     key = question.get("comm", ""), question.get("rank", -1)
     with _lock:
         method, closed = _answering.get(key), _closed.get(key)

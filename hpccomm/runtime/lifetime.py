@@ -10,13 +10,14 @@ import logging
 import os
 from collections.abc import Callable
 from enum import IntEnum
+from operator import itemgetter
 
 logger = logging.getLogger("hpccomm")
 
 Step = Callable[[], None]
 
 _kept: dict[int, object] = {}  # by identity
-_exit_steps: "dict[ExitStep, Step]" = {}
+_exit_steps: "dict[tuple[ExitStep, Step], None]" = {}  # in the order of registration
 _child_steps: list[Step] = []
 
 
@@ -49,26 +50,26 @@ class ExitStep(IntEnum):
     """Wait for what is under way on devices and free NCCL's communicators, while peers and the
     threads that serve them are still there."""
     THREADS = 2
-    """End the threads that move operations on, since they call MPI."""
+    """End the threads that move operations on, and keep others from MPI, which is to be finalised."""
     MPI = 3
     """Finalise MPI under a deadline, if a communicator has failed."""
 
 
 def at_exit(which: ExitStep, step: Step) -> None:
-    """Run `step` when the process ends, in its place among the others.
+    """Run `step` when the process ends, in its place among the others. Once, if registered again.
 
     All of them run before any exit function that was registered earlier, such as one of a library
     that this step uses.
     """
-    _exit_steps[which] = step
+    _exit_steps[which, step] = None
     atexit.unregister(_leave)
     atexit.register(_leave)
 
 
 def _leave() -> None:
-    for which in sorted(_exit_steps):
+    for which, step in sorted(_exit_steps, key=itemgetter(0)):
         try:
-            _exit_steps[which]()
+            step()
         except Exception:  # the steps that follow must still run
             logger.exception("a step of the exit failed: %s", which.name)
 

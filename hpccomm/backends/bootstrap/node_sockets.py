@@ -46,7 +46,7 @@ class Address:
     Attributes
     ----------
     name : str
-        Of its socket in the abstract namespace.
+        Of its socket in the abstract namespace; empty if it has none.
     pid : int
         Its process id.
     host : str
@@ -59,6 +59,10 @@ class Address:
     pid: int
     host: str
     network: str
+
+    def near(self) -> bool:
+        """Whether this process reaches the socket."""
+        return bool(self.name) and self.network == network()
 
 
 @cache
@@ -224,10 +228,10 @@ _server: NodeServer | None = None
 _lock = threading.Lock()
 
 
-def serve() -> Address | None:
+def serve() -> Address:
     """Answer from now on; return where. Idempotent; from any thread.
 
-    None where the system has no abstract sockets, or no room for one more: nobody can ask then.
+    The address has no name where the system has no such sockets: then nobody can ask.
     """
     global _server
     with _lock:
@@ -236,7 +240,7 @@ def serve() -> Address | None:
                 _server = NodeServer()
             except OSError as error:
                 logger.debug("no side channel on this node: %s", error)
-                return None
+                return Address("", os.getpid(), platform.node(), "")
         return _server.address
 
 

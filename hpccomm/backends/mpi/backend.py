@@ -10,8 +10,10 @@ from mpi4py import MPI
 
 from hpccomm.backends.bootstrap import mpi as bootstrap
 from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.backends.bootstrap.node_sockets import serve
 from hpccomm.backends.mpi.collectives import native
 from hpccomm.backends.mpi.intranode import NearbyTransport
+from hpccomm.backends.mpi.side import MpiSideChannel, SideMessages, apart
 from hpccomm.backends.mpi.transport import CheckedTransport, SizedTransport
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
 from hpccomm.backends.mpi.window import MpiOneSided
@@ -44,6 +46,9 @@ class MpiBackend:
         threaded: str,
         memory: NodeMemory | None,
         uid: str,
+        side: MpiSideChannel,
+        *,
+        root: bool = False,
     ) -> None:
         self._comm = comm
         self._user = comm.Dup()
@@ -61,7 +66,8 @@ class MpiBackend:
         self.threaded = threaded
         self.mpi_comm = mpi_comm
         self.uid = uid
-        self.side: SideChannel | None = None
+        self._side, self._root = side, root
+        self.side: SideChannel | None = side
         self._groups: Counter[tuple[object, ...]] = Counter()  # made so far, by label and ranks
 
     def native(self, signature: Signature) -> Native | None:
@@ -89,7 +95,8 @@ class MpiBackend:
         alike = label, *ranks
         self._groups[alike] += 1
         uid = group_uid(self.uid, ranks, (label, self._groups[alike]))
-        return MpiBackend(comm, topology, comm, self._reductions, self.threaded, memory, uid)
+        side = self._side.group(ranks, comm.rank)
+        return MpiBackend(comm, topology, comm, self._reductions, self.threaded, memory, uid, side)
 
     def window(self) -> MpiOneSided:
         """Make one-sided communication over a duplicate. Blocks until all ranks have called."""
@@ -118,6 +125,7 @@ class MpiBackend:
     def close(self) -> None:
         """Free the duplicates."""
         if not MPI.Is_finalized():
+            self._side.close(root=self._root)
             self._user.Free()
             self._comm.Free()
 
@@ -138,13 +146,19 @@ def make(mpi_comm: object) -> MpiBackend:
     shared = own.Split_type(MPI.COMM_TYPE_SHARED)
     first = shared.bcast(own.rank)
     shared.Free()
-    answers = own.allgather((first, tried(), bootstrap.threads_limited(MPI), secrets.token_hex(8)))
-    nodes, right, limits, uids = zip(*answers, strict=True)
+    mine = first, tried(), bootstrap.threads_limited(MPI), serve(), secrets.token_hex(8)
+    answers = own.allgather(mine)
+    nodes, right, limits, addresses, uids = zip(*answers, strict=True)
     limited = [f"rank {rank}: {limit}" for rank, limit in enumerate(limits) if limit]
     threaded = limited[0] if limited else ""
     topology = arrange(nodes)
     memory = _shared_memory(own, topology) if _crowded(topology) else None
-    return MpiBackend(own, topology, mpi_comm, agreed(right), threaded, memory, uids[0])
+    messages = SideMessages(own) if apart(addresses) and not threaded else None
+    side = MpiSideChannel(own.rank, addresses, messages, range(own.size))
+    uid = uids[0]
+    return MpiBackend(
+        own, topology, mpi_comm, agreed(right), threaded, memory, uid, side, root=True
+    )
 
 
 def _crowded(topology: Topology) -> bool:

@@ -1,0 +1,298 @@
+"""How the ranks of an MPI communicator ask each other what they do.
+
+Ranks that reach each other's socket ask there: no MPI takes part, so nothing that is stuck in MPI can be in
+the way. Ranks on other nodes are asked by messages on a communicator that is used for nothing else, which
+every process's watchdog polls. That takes MPI_THREAD_MULTIPLE; without it they are silent.
+"""
+
+import json
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpccomm.backends.bootstrap.node_asking import Asking
+from hpccomm.backends.bootstrap.node_sockets import Address
+from hpccomm.contracts.side import ANSWERED, GONE, SILENT, Answer, Facts
+from hpccomm.runtime.answering import answer
+from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, keep, let_go
+from hpccomm.runtime.watchdog import watch
+
+logger = logging.getLogger("hpccomm")
+
+PAUSE_SECONDS = 0.002
+"""How long who waits for answers from other nodes sleeps between looks."""
+
+_QUESTION, _ANSWER = 1, 2  # tags
+
+
+@dataclass(slots=True, eq=False)
+class _Round:
+    """One question to several ranks, until all have answered or their time is over."""
+
+    missing: set[int]
+    answers: dict[int, Answer] = field(default_factory=dict)
+
+    def take(self, rank: int, answered: Answer) -> None:
+        """Take one rank's answer."""
+        self.missing.discard(rank)
+        self.answers[rank] = answered
+
+
+class SideMessages:
+    """Questions and answers as messages between the ranks of a communicator of their own.
+
+    The watchdog moves them on, and whoever asks. Ranks are those of this communicator.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Duplicated: making this is collective, and blocks.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm.Dup()
+        self._lock = threading.Lock()  # held by whoever calls MPI here
+        self._open = True
+        self._rounds: dict[int, _Round] = {}
+        self._number = 0
+        self._sending: list[tuple[Any, bytes]] = []
+        self._receiving: list[tuple[Any, bytearray, int, int]] = []  # with sender and tag
+        self._sent = np.zeros(comm.size, np.int64)  # messages, by rank
+        self._received = np.zeros(comm.size, np.int64)
+        self._users: weakref.WeakSet[MpiSideChannel] = weakref.WeakSet()
+        keep(self)  # MPI may use its buffers as long as the communicator is there
+        _all.add(self)
+        watch(self)
+
+    def look(self, now: float) -> None:
+        """Move on: the watchdog calls this."""
+        self.turn()
+
+    def turn(self) -> None:
+        """Answer what was asked, and take answers, as far as they have come. Never blocks."""
+        if not self._lock.acquire(blocking=False):
+            return  # another thread is at it
+        try:
+            if self._open and not MPI.Is_finalized():
+                self._move()
+        except MPI.Exception as error:
+            self._open = self._goes_on(error)
+        finally:
+            self._lock.release()
+
+    def begin(self, questions: Mapping[int, Facts]) -> _Round:
+        """Send a question to each rank. Never blocks for long."""
+        asked = _Round(set(questions))
+        with self._lock:
+            self._number += 1
+            self._rounds[self._number] = asked
+            for rank, question in questions.items():
+                try:
+                    if self._open and not MPI.Is_finalized():
+                        self._send(rank, _QUESTION, {"number": self._number, "facts": question})
+                except MPI.Exception as error:
+                    asked.take(rank, Answer(GONE))
+                    self._open = self._goes_on(error)
+        return asked
+
+    def end(self, asked: _Round) -> dict[int, Answer]:
+        """Give up those that have not answered; return what became of each rank."""
+        with self._lock:
+            self._rounds = {n: each for n, each in self._rounds.items() if each is not asked}
+        for rank in asked.missing:
+            asked.answers[rank] = Answer(SILENT)
+        return asked.answers
+
+    def _move(self) -> None:
+        self._sending = [each for each in self._sending if not each[0].Test()]
+        status = MPI.Status()
+        while (message := self._comm.Improbe(status=status)) is not None:
+            data = bytearray(status.count)
+            request = message.Irecv([data, MPI.BYTE])
+            self._receiving.append((request, data, status.source, status.tag))
+        arrived = [each for each in self._receiving if each[0].Test()]
+        if arrived:
+            self._receiving = [each for each in self._receiving if each not in arrived]
+            for _, data, rank, tag in arrived:
+                self._received[rank] += 1
+                self._take(rank, tag, json.loads(data))
+
+    def _take(self, rank: int, tag: int, message: Facts) -> None:
+        number, facts = message["number"], message["facts"]
+        if tag == _ANSWER:
+            asked = self._rounds.get(number)
+            if asked is not None:  # else it came too late
+                asked.take(rank, Answer(ANSWERED, facts))
+        elif self._open:
+            self._send(rank, _ANSWER, {"number": number, "facts": answer(facts)})
+
+    def _send(self, rank: int, tag: int, message: Facts) -> None:
+        data = json.dumps(message, default=repr).encode()
+        self._sending.append((self._comm.Isend([data, MPI.BYTE], rank, tag), data))
+        self._sent[rank] += 1
+
+    def _goes_on(self, error: MPI.Exception) -> bool:
+        """Whether the messages to other ranks go on after an error, as they do under ULFM."""
+        if error.Get_error_class() in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING):
+            self._comm.Ack_failed(self._comm.size)
+            return True
+        logger.debug("the side channel between nodes has ended: %s", error)
+        return False
+
+    def stop(self) -> None:
+        """Call MPI no more. Idempotent; waits for a thread that is at it."""
+        with self._lock:
+            self._open = False
+
+    def close(self) -> None:
+        """Free the communicator when no group uses it; collective over all ranks; blocks.
+
+        Where a group still does, on any rank, it stays for the life of the process.
+        """
+        used = np.array([len(self._users)], np.int64)
+        self._comm.Allreduce(MPI.IN_PLACE, [used, MPI.INT64_T])
+        if used[0]:
+            return
+        with self._lock:
+            self._open = False
+            # No message may be left over: the library gives the communicator's number to another one.
+            expected = np.zeros_like(self._sent)
+            counts = [self._sent, 1, MPI.INT64_T], [expected, 1, MPI.INT64_T]
+            told = self._comm.Ialltoall(*counts)
+            while not told.Test() or (self._received != expected).any() or self._sending:
+                self._move()
+                time.sleep(0)
+            self._comm.Free()
+        _all.discard(self)
+        let_go(self)
+
+    def use(self, user: "MpiSideChannel") -> None:
+        """Note that a communicator asks here."""
+        self._users.add(user)
+
+    def leave(self, user: "MpiSideChannel") -> None:
+        """Note that a communicator asks here no more."""
+        self._users.discard(user)
+
+    def disown(self) -> None:
+        """Do nothing from now on: this process is a fork."""
+        self._lock, self._open = threading.Lock(), False
+
+
+_all: weakref.WeakSet[SideMessages] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    for each in tuple(_all):
+        each.stop()
+
+
+at_exit(ExitStep.THREADS, _stop_all)
+
+
+@after_fork
+def _after_fork() -> None:
+    for each in tuple(_all):
+        each.disown()
+
+
+class MpiSideChannel:
+    """The side channel of one communicator.
+
+    Parameters
+    ----------
+    rank : int
+        This rank.
+    addresses : sequence of Address
+        Of all ranks.
+    messages : SideMessages or None
+        The way to other nodes.
+    numbers : sequence of int
+        Each rank's number in the communicator of `messages`.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        addresses: Sequence[Address],
+        messages: SideMessages | None,
+        numbers: Sequence[int],
+    ) -> None:
+        self._rank = rank
+        self._addresses = tuple(addresses)
+        self._numbers = tuple(numbers)
+        self._messages = messages if apart(addresses) else None
+        if self._messages is not None:
+            self._messages.use(self)
+
+    def group(self, ranks: Sequence[int], rank: int) -> "MpiSideChannel":
+        """Return that of a group of ranks, in which this one has number `rank`. Local."""
+        addresses = [self._addresses[each] for each in ranks]
+        numbers = [self._numbers[each] for each in ranks]
+        return MpiSideChannel(rank, addresses, self._messages, numbers)
+
+    def ask(self, ranks: Sequence[int], question: Facts, seconds: float) -> dict[int, Answer]:
+        """Ask ranks, all at the same time; blocks at most `seconds`."""
+        deadline = time.monotonic() + seconds
+        near = {
+            rank: self._addresses[rank]
+            for rank in ranks
+            if rank != self._rank and self._addresses[rank].near()
+        }
+        far = [rank for rank in ranks if rank != self._rank and rank not in near]
+        asking = Asking(near, question)
+        messages, asked = self._messages, None
+        if messages is not None and far:
+            rank_of = {self._numbers[rank]: rank for rank in far}
+            asked = messages.begin(
+                {number: {**question, "rank": rank} for number, rank in rank_of.items()}
+            )
+        answers = {
+            rank: Answer(ANSWERED, answer({**question, "rank": rank}))
+            for rank in ranks
+            if rank == self._rank
+        }
+        answers.update((rank, self._known(rank, Answer(SILENT))) for rank in far)
+        while True:
+            left = deadline - time.monotonic()
+            if messages is not None and asked is not None and asked.missing:
+                all_near = asking.turn(max(0.0, min(left, PAUSE_SECONDS)))
+                messages.turn()
+                if left <= 0:
+                    break
+                if all_near:
+                    time.sleep(PAUSE_SECONDS)
+            elif asking.turn(max(0.0, left)) or left <= 0:
+                break
+        answers |= asking.end()
+        if messages is not None and asked is not None:
+            answers |= {
+                rank_of[number]: self._known(rank_of[number], each)
+                for number, each in messages.end(asked).items()
+            }
+        return answers
+
+    def _known(self, rank: int, answered: Answer) -> Answer:
+        """Return the answer with what is known of a rank that gave none."""
+        address = self._addresses[rank]
+        return Answer(answered.state, {"host": address.host, "pid": address.pid, **answered.facts})
+
+    def close(self, *, root: bool) -> None:
+        """Free what this communicator has of its own. Collective if it is the root of groups."""
+        if self._messages is not None:
+            self._messages.leave(self)
+            if root:
+                self._messages.close()
+            self._messages = None
+
+
+def apart(addresses: Sequence[Address]) -> bool:
+    """Whether some of the processes cannot reach each other's sockets."""
+    return len({each.network for each in addresses}) > 1 or not all(each.name for each in addresses)
