@@ -28,7 +28,8 @@ def twisted(case: Case) -> Case:
     """Return the case as the faulty rank takes it, where its arguments are what is wrong."""
     match case.kind:
         case "shape":
-            return replace(case, count=case.count * 2 if case.variant % 2 else case.count // 2 + 1)
+            shorter = case.count // 2 if case.variant % 2 else 0
+            return replace(case, count=shorter or case.count * 2)
         case "dtype":
             return replace(case, dtype=_OTHER_DTYPE[case.dtype][case.variant % 2])
         case "op":

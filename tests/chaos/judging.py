@@ -153,7 +153,8 @@ def _named(case: Case, seen: Seen, wanted: Expected) -> bool | None:
     if outcomes:
         return all(_names(case, outcome) for outcome in outcomes)
     if case.kind == "exception" or not wanted.launcher or seen.status == ENDED:
-        return any(_mentions(seen.stderr, rank) for rank in case.faulty_ranks)
+        told = _accusing(seen.stderr, own=case.kind == "exception")
+        return any(_mentions(told, rank) for rank in case.faulty_ranks)
     return None
 
 
@@ -180,6 +181,15 @@ def _may_wait_behind(case: Case, ranks: frozenset[int]) -> bool:
         or case.operation == "message"
     )
     return ranks <= case.faulty_ranks or (ahead and len(ranks) < case.ranks)
+
+
+_SPEAKERS = re.compile(r"\brank \d+ (?:of \d+|ends the job|raised)|\b(?:process|on) rank \d+")
+
+
+def _accusing(text: str, own: bool) -> str:
+    """Return what a job wrote without the ranks that speak; with them if `own`, and the launcher's words."""
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith(("File ", "Proc")))
+    return "\n".join(line if own else _SPEAKERS.sub("", line) for line in lines)
 
 
 def _mentions(text: str, rank: int) -> bool:

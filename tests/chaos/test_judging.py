@@ -144,6 +144,11 @@ WRONG = event("wrong", iteration=3)
             STOP,
             job(STOP, None, 3, "hpccomm: rank 0 ends the job: a call is blocked"),
         ),
+        (
+            judging.UNNAMED,
+            STOP,
+            job(STOP, None, 3, "hpccomm: all_reduce (call 4, rank 1 of 3) hangs"),
+        ),
         (judging.LEFT, STOP, job(STOP, error(), processes=("12: python",))),
         (judging.LEFT, STOP, job(STOP, error(), files=("/dev/shm/x",))),
         (judging.INTERNAL, STOP, job(STOP, error(), stderr="hpccomm: the watchdog failed\n")),
