@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hpccomm.errors import UsageError as UsageError
     from hpccomm.reductions import ReduceOp as ReduceOp
     from hpccomm.reductions import premul_sum as premul_sum
+    from hpccomm.runtime.dump import dump as dump
     from hpccomm.runtime.work import DeviceWork as DeviceWork
     from hpccomm.runtime.work import Work as Work
     from hpccomm.settings import CommOptions as CommOptions
@@ -44,6 +45,7 @@ _HOME = {
     "CommOptions": "settings",
     "ReduceOp": "reductions",
     "premul_sum": "reductions",
+    "dump": "runtime.dump",
     "Work": "runtime.work",
     "DeviceWork": "runtime.work",
     "HpccommError": "errors",

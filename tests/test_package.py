@@ -33,6 +33,7 @@ SURFACE = {
     "CommOptions",
     "Choice",
     "ReduceOp",
+    "dump",
     "premul_sum",
     "DeviceWork",
     "Work",

@@ -23,16 +23,14 @@ from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import Machine, Tables, stored, text
 from hpccomm.dispatch.sharing import memory_way, sharing
 from hpccomm.errors import BackendUnavailable, ConfigurationError
-from hpccomm.runtime.dump import process
+from hpccomm.runtime.dump import DIRECTORY, process
+from hpccomm.runtime.dump_signal import install
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.watchdog import Station, beside, watch
 from hpccomm.schedules.cost.network_files import dump, load, parse, typical
 from hpccomm.settings import CommOptions, Settings
 
 logger = logging.getLogger("hpccomm")
-
-DUMP_DIRECTORY = "hpccomm-dumps"
-"""Where the records of a job go that has failed, unless ``HPCCOMM_DUMP_DIR`` says otherwise."""
 
 _warned = False
 
@@ -148,9 +146,11 @@ def _describe_process(backend: Backend) -> None:
     rank, size = (backend.rank, backend.size) if launch is None else (launch.rank, launch.size)
     directory = settings.read("HPCCOMM_DUMP_DIR")
     if directory is None:  # ranks that are threads, or alone, have nothing to compare
-        directory = "" if backend.crowded or backend.size == 1 else DUMP_DIRECTORY
+        directory = "" if backend.crowded or backend.size == 1 else DIRECTORY
     process.rank, process.size = rank, size
     process.job, process.directory = backend.uid, str(directory)
+    if not backend.crowded:
+        install()
 
 
 def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:

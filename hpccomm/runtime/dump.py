@@ -39,6 +39,9 @@ from hpccomm.runtime.recorder import (
 
 logger = logging.getLogger("hpccomm")
 
+DIRECTORY = "hpccomm-dumps"
+"""Where the last calls go when something fails, unless ``HPCCOMM_DUMP_DIR`` says otherwise."""
+
 LAYOUT = "2.10"
 """PyTorch's version of the layout."""
 
@@ -107,6 +110,34 @@ def _tell(directory: Path) -> None:
     logger.warning(
         "the last calls of rank %d are in %s; see hpccomm explain", process.rank, directory
     )
+
+
+def dump(directory: str | os.PathLike[str] | None = None, *, reason: str = "on demand") -> Path:
+    """Write this process's last calls down, and return the file. Local; from any thread.
+
+    ``hpccomm explain`` joins the files of all ranks and says who is missing or differs. A failure writes them
+    by itself, and so does SIGUSR1.
+
+    Parameters
+    ----------
+    directory : path, optional
+        Where ``rank_<rank>.json`` goes; it is made. None takes ``HPCCOMM_DUMP_DIR``, or ``hpccomm-dumps``, and
+        in it the directory of the job.
+    reason : str
+        Stored in the file.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    where = Path(process.directory or DIRECTORY) / process.job
+    return write_to(where if directory is None else Path(directory), reason)
 
 
 def write_to(directory: Path, reason: str) -> Path:

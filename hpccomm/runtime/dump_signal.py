@@ -1,0 +1,45 @@
+"""SIGUSR1 writes the last calls down, whatever the main thread is stuck in.
+
+Python runs signal handlers in the main thread, between two instructions: never, while that is blocked in a
+library. faulthandler's handler runs at once and needs no lock. It writes to a pipe, which wakes a thread.
+"""
+
+import faulthandler
+import logging
+import os
+import signal
+import threading
+
+from hpccomm.runtime.dump import dump
+from hpccomm.runtime.lifetime import after_fork
+
+logger = logging.getLogger("hpccomm")
+
+_installed = False
+
+
+def install() -> None:
+    """Take SIGUSR1, unless the program has a use for it. Idempotent."""
+    global _installed
+    if _installed or signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL:
+        return
+    reading, writing = os.pipe()
+    faulthandler.register(signal.SIGUSR1, file=writing, all_threads=False)
+    _installed = True
+    threading.Thread(target=_serve, args=(reading,), name="hpccomm-dump", daemon=True).start()
+
+
+def _serve(reading: int) -> None:
+    while os.read(reading, 1 << 16):
+        try:
+            dump(reason="SIGUSR1")
+        except OSError as error:
+            logger.warning("the last calls could not be written: %s", error)
+
+
+@after_fork
+def _after_fork() -> None:
+    global _installed  # the thread is the parent's, and so is what the pipe wakes
+    if _installed:
+        _installed = False
+        faulthandler.unregister(signal.SIGUSR1)
