@@ -370,6 +370,8 @@ class CallEngine:
         self.reports.ended(entry, raised, elapsed)
         if raised is error:
             raise error
+        if raised is error.__cause__:  # what the watchdog, or another rank, found
+            raise raised from raised.__cause__
         raise raised from error
 
     def fail(self, error: BaseException) -> None:

@@ -167,7 +167,7 @@ class Inquiry:
         )
         dump.write(str(error))
         sleep(DUMP_SECONDS)
-        calls.backend.end_job(f"{type(error).__name__}: {error}")
+        calls.backend.end_job(f"{type(error).__name__} in {entry[LABEL].name}")
 
     def _accused(self, calls: "CallEngine", entry: Entry | None, accusation: Facts) -> None:
         kind = PeerLost if accusation["kind"] == "PeerLost" else RankMismatch
