@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
-from hpccomm.contracts.side import Answer, Facts
+from hpccomm.contracts.side import ANSWERED, Answer, Facts
 from hpccomm.errors import CommunicationError, PeerLost, RankMismatch
 from hpccomm.runtime import dump
 from hpccomm.runtime.recorder import (
@@ -129,10 +129,10 @@ class Inquiry:
                 self._entry, self.answers = entry, {}
             question = {"comm": origin.uid, "collective": entry[NUMBER]}
             for rank, answer in side.ask(others, question, ANSWER_SECONDS).items():
-                before = self.answers.get(rank)
-                # Who is gone now, and had come before, is no reason for waiting.
-                if before is None or answer.facts.get("record") or not before.facts.get("record"):
-                    self.answers[rank] = answer
+                if answer.state != ANSWERED and rank in self.answers:
+                    # What it told before tells whether it had come.
+                    answer = Answer(answer.state, {**self.answers[rank].facts, **answer.facts})
+                self.answers[rank] = answer
             return judge(facts(calls, entry[NUMBER], entry), self.answers)
 
     def _give_up(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:

@@ -1,16 +1,18 @@
 """What follows from the answers of other ranks about a call that waits: who is missing, or differs.
 
-Pure functions of plain data, which dumps of several ranks can be judged by as well.
+Pure functions of plain data, by which dumps of several ranks can be judged as well.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
-from hpccomm.contracts.side import ANSWERED, GONE, STOPPED, Answer, Facts
+from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
 
 MOST_NAMED = 8
-"""Groups of ranks that are told of one by one."""
+"""Ranks, or groups of ranks, that are told of one by one."""
+
+LONGEST_QUOTED = 300
+"""Characters of another rank's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +22,8 @@ class Verdict:
     Attributes
     ----------
     missing, differing, gone, stopped, silent : tuple of int
-        Ranks that have not begun the call; whose call of that number asks for something else; whose process has
-        ended; is stopped; did not answer.
+        Ranks that have not begun the call, or have given it up; whose call of that number asks for
+        something else than most; whose process has ended; is stopped; did not answer.
     text : str
         The same in words.
     """
@@ -42,57 +44,87 @@ class Verdict:
 def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
     """Return why the call of this rank waits.
 
+    A rank that had begun the call when it was last heard of, and whose process is gone or silent now, is
+    blamed only if nothing else explains why the call waits.
+
     Parameters
     ----------
     mine : mapping
         What this rank would answer itself.
     answers : mapping of int to Answer
-        Those of other ranks, about the call of the same number.
+        Those of other ranks, about the call of the same number. The facts of one that does not answer
+        are those that it gave last, if it gave any.
     """
-    record, rank = mine["record"] or {}, mine["rank"]
     number = mine["now"]["collective"] if mine["now"] else 0
-    came: dict[int, Facts] = {rank: mine}
-    absent: dict[str, list[int]] = {GONE: [], STOPPED: [], "silent": [], "missing": []}
-    for other, answer in sorted(answers.items()):
-        if answer.facts.get("record") and number:
-            came[other] = answer.facts
-        elif answer.state == ANSWERED:
-            absent["missing"].append(other)
-        else:
-            absent[answer.state].append(other)
-    differing = _odd_ones({r: each["record"] for r, each in came.items()} if number else {})
-    name = f"{record.get('operation', 'the call')} #{number}" if number else "the message"
+    absent: dict[int, Answer] = {}
+    fallen: dict[int, Answer] = {}
+    for rank, answer in sorted(answers.items()):
+        if not _has_begun(answer.facts, number):
+            absent[rank] = answer
+        elif answer.facts.get("failed"):
+            fallen[rank] = answer
+        elif answer.state != ANSWERED and not _has_done(answer.facts, number):
+            (absent if answer.state == STOPPED else fallen)[rank] = answer
+    came = {mine["rank"]: mine} | {r: a.facts for r, a in answers.items() if r not in absent}
+    called = {rank: each for rank, each in sorted(came.items()) if each.get("record")}
+    differing = _odd_ones(called) if number else ()
+    if not absent and not differing:
+        absent, came = fallen, {r: each for r, each in came.items() if r not in fallen}
+
     if differing:
-        text = f"the ranks call different things as number {number}: {_side_by_side(came)}"
+        text = f"the ranks call different things as number {number}: {_side_by_side(called)}"
+    elif absent:
+        text = _told(mine, number, absent, came)
     else:
-        parts = [
-            _sentence(r, answers[r], name) for r in sorted(chain.from_iterable(absent.values()))
-        ]
-        if len(parts) > MOST_NAMED:
-            parts = [*parts[:MOST_NAMED], f"{len(parts) - MOST_NAMED} more ranks"]
-        arrived = [r for r in came if r != rank]
-        if not parts:
-            parts = ["All ranks have called it, and it is not done"]
-        elif arrived:
-            parts.append(f"{ranks_named(sorted([rank, *arrived]))} wait in it")
-        text = "; ".join(parts)
+        text = "All ranks have called it, and it is not done"
+    of_state = {
+        state: tuple(rank for rank, answer in absent.items() if answer.state == state)
+        for state in (ANSWERED, GONE, STOPPED, SILENT)
+    }
     return Verdict(
-        tuple(absent["missing"]),
-        differing,
-        tuple(absent[GONE]),
-        tuple(absent[STOPPED]),
-        tuple(absent["silent"]),
-        text,
+        of_state[ANSWERED], differing, of_state[GONE], of_state[STOPPED], of_state[SILENT], text
     )
+
+
+def _has_begun(facts: Facts, number: int) -> bool:
+    """Whether a rank has begun the call of that number; a message has none, and is never begun."""
+    return number > 0 and (bool(facts.get("record")) or facts.get("collective", 0) >= number)
+
+
+def _has_done(facts: Facts, number: int) -> bool:
+    done: int = facts.get("done", 0)
+    return done >= number
+
+
+def _odd_ones(called: Mapping[int, Facts]) -> tuple[int, ...]:
+    """Return the ranks whose calls differ from what most have; all, if no call is that of most."""
+    groups: dict[str, list[int]] = {}
+    for rank, facts in called.items():
+        groups.setdefault(repr(sorted(facts["record"].items(), key=str)), []).append(rank)
+    sizes = sorted(map(len, groups.values()))
+    if len(groups) < 2:
+        return ()
+    most = sizes[-1] if sizes[-1] > sizes[-2] else 0
+    return tuple(sorted(rank for ranks in groups.values() if len(ranks) != most for rank in ranks))
+
+
+# Words.
 
 
 def ranks_named(ranks: Sequence[int]) -> str:
     """Return ranks in words.
 
+    Parameters
+    ----------
+    ranks : sequence of int
+        Ascending.
+
     Examples
     --------
-    >>> ranks_named([3]), ranks_named([0, 1, 2, 7])
-    ('rank 3', 'ranks 0-2, 7')
+    >>> ranks_named([3]), ranks_named([0, 2]), ranks_named([0, 1, 2, 5, 7])
+    ('rank 3', 'ranks 0 and 2', 'ranks 0-2, 5 and 7')
+    >>> ranks_named(range(0, 100, 2))
+    'ranks 0, 2, 4, 6, 8, 10, 12, 14 and 42 more'
     """
     spans: list[list[int]] = []
     for rank in ranks:
@@ -100,65 +132,126 @@ def ranks_named(ranks: Sequence[int]) -> str:
             spans[-1].append(rank)
         else:
             spans.append([rank])
-    words = [f"{s[0]}-{s[-1]}" if len(s) > 2 else ", ".join(map(str, s)) for s in spans]
+    words = [word for s in spans for word in ([f"{s[0]}-{s[-1]}"] if len(s) > 2 else map(str, s))]
     if len(words) > MOST_NAMED:
-        words = [*words[:MOST_NAMED], "..."]
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(words)}"
-
-
-def _odd_ones(records: Mapping[int, Facts]) -> tuple[int, ...]:
-    """Return the ranks whose records differ from what most have."""
-    groups: dict[str, list[int]] = {}
-    for rank, record in sorted(records.items()):
-        groups.setdefault(repr(sorted(record.items(), key=str)), []).append(rank)
-    if len(groups) < 2:
-        return ()
-    most = max(groups.values(), key=len)
-    return tuple(sorted(rank for each in groups.values() if each is not most for rank in each))
-
-
-def _side_by_side(came: Mapping[int, Facts]) -> str:
-    """Return what ranks call, only what differs, like ranks together."""
-    records = {rank: facts["record"] for rank, facts in came.items()}
-    keys = {key for record in records.values() for key in record}
-    differ = {
-        key for key in keys if len({repr(record.get(key)) for record in records.values()}) > 1
-    }
-    groups: dict[tuple[str, str], list[int]] = {}
-    for rank, facts in sorted(came.items()):
-        values = ", ".join(
-            f"{key} {facts['record'][key]}"
-            for key in sorted(differ - {"operation"})
-            if key in facts["record"]
+        named = sum(
+            int(last or first) - int(first) + 1
+            for first, _, last in (word.partition("-") for word in words[:MOST_NAMED])
         )
-        what = f"{facts['record'].get('operation')}({values})"
-        groups.setdefault((what, str(facts.get("site", ""))), []).append(rank)
-    return "; ".join(
-        f"{ranks_named(ranks)}: {what}{f' at {site}' if site else ''}"
-        for (what, site), ranks in groups.items()
+        words = [*words[:MOST_NAMED], f"{len(ranks) - named} more"]
+    listed = " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed}"
+
+
+def _told(mine: Facts, number: int, absent: Mapping[int, Answer], came: Mapping[int, Facts]) -> str:
+    """Return who is absent, where those ranks are, and who waits for them."""
+    operation = (mine["record"] or mine["now"] or {}).get("operation", "the call")
+    what = f"called {operation} #{number}" if number else f"taken part in the {operation}"
+    groups: dict[str, list[int]] = {}
+    for rank, answer in absent.items():
+        groups.setdefault(_predicate(answer, number, what), []).append(rank)
+    sentences = [_sentence(ranks, predicate, absent) for predicate, ranks in groups.items()]
+    if len(sentences) > MOST_NAMED:
+        rest = sorted(rank for ranks in list(groups.values())[MOST_NAMED:] for rank in ranks)
+        sentences = [*sentences[:MOST_NAMED], f"{ranks_named(rest)} neither"]
+    if len(came) > 1:
+        sites = {str(each.get("site", "")) for each in came.values()}
+        at = f" at {sites.pop()}" if len(sites) == 1 and "" not in sites else ""
+        sentences.append(f"{ranks_named(sorted(came))} wait in it{at}")
+    return "; ".join(sentences)
+
+
+def _sentence(ranks: Sequence[int], predicate: str, absent: Mapping[int, Answer]) -> str:
+    """Return a sentence of ranks; ``{is}`` in a predicate is "is" or "are", and so on."""
+    facts, one = absent[ranks[0]].facts, len(ranks) == 1
+    who = ranks_named(ranks)
+    hosts = sorted({str(absent[rank].facts.get("host", "")) for rank in ranks})
+    if one and hosts[0]:
+        who += f" (host {hosts[0]}, pid {facts.get('pid')})"
+    elif hosts[0] and len(hosts) <= MOST_NAMED:
+        who += f" (host{'s' if len(hosts) > 1 else ''} {', '.join(hosts)})"
+    words = (
+        ("{has}", "has", "have"),
+        ("{is}", "is", "are"),
+        ("{was}", "was", "were"),
+        ("{does}", "does", "do"),
+        ("{it}", "it", "they"),
+        ("{process}", "process", "processes"),
     )
+    for mark, singular, plural in words:
+        predicate = predicate.replace(mark, singular if one else plural)
+    return predicate.replace("{who}", who)
 
 
-def _sentence(rank: int, answer: Answer, name: str) -> str:
-    """Return where a rank is that has not come."""
+def _predicate(answer: Answer, number: int, what: str) -> str:
+    """Return what is told of a rank that has not come, the same of ranks that are alike."""
     facts = answer.facts
-    who = f"rank {rank}"
-    if facts.get("host"):
-        who += f" (host {facts['host']}, pid {facts.get('pid')})"
+    begun = ", which {has} called it," if _has_begun(facts, number) else ""
     if answer.state == GONE:
-        return f"the process of {who} has ended"
+        return f"the {{process}} of {{who}}{begun} {{has}} ended{_last(facts)}"
     if answer.state == STOPPED:
-        return f"{who} is stopped and has not called {name}"
+        return f"{{who}}{begun} {{is}} stopped, by SIGSTOP or a debugger{_last(facts)}"
+    if facts.get("ending"):
+        return f"{{who}}{begun} {{is}} ending: {{it}} {{has}} left Python{_last(facts)}"
     if answer.state != ANSWERED:
-        return f"{who} does not answer"
-    if facts.get("unknown"):
-        return f"{who} has no such communicator any more"
+        return (
+            f"{{who}}{begun} {{does}} not answer: {{it}} {{is}} in native code that holds the "
+            f"interpreter, or out of reach{_last(facts)}"
+        )
     if facts.get("failed"):
-        return f"{who} has given up: {facts['failed']}"
+        return f"{{who}} {{has}} given up: {_quoted(facts['failed'])}"
     if facts.get("closed"):
-        return f"{who} has ended the communicator: it {facts['closed']}"
-    now: Facts | None = facts.get("now")
-    where: Iterable[str] = [f"it is in {now['operation']}"] if now else []
-    if facts.get("doing"):
-        where = [*where, f"it is at {facts['doing']}"]
-    return f"{who} has not called {name}: {', '.join(where) or 'it has made no call since'}"
+        return f"{{who}} {{has}} no use of the communicator any more: it {_quoted(facts['closed'])}"
+    if facts.get("unknown"):
+        return f"{{who}} {{has}} no such communicator{_at(facts)}"
+    if facts.get("error"):
+        return f"{{who}} cannot tell what {{it}} {{does}}: {_quoted(facts['error'])}"
+    return f"{{who}} {{has}} not {what}{_at(facts) or ', and no call since'}"
+
+
+def _at(facts: Facts) -> str:
+    """Return where a rank is."""
+    now = facts.get("now")
+    where: Iterable[str] = [f"in {_named(now)}"] if now else []
+    place = (now and now.get("site")) or facts.get("doing")
+    where = [*where, f"at {place}"] if place else where
+    return f": {{it}} {{is}} {' '.join(where)}" if where else ""
+
+
+def _last(facts: Facts) -> str:
+    """Return what is known of a rank from its last answer."""
+    now, collective = facts.get("now"), facts.get("collective")
+    if now:
+        return f"; when last heard of, {{it}} {{was}} in {_named(now)}"
+    return f"; the last call heard of was #{collective}" if collective else ""
+
+
+def _named(now: Facts) -> str:
+    return f"{now['operation']} #{now['collective']}" if now["collective"] else now["operation"]
+
+
+def _quoted(text: object) -> str:
+    # Braces are marks.
+    quoted = str(text).replace("{", "(").replace("}", ")")
+    return quoted if len(quoted) <= LONGEST_QUOTED else f"{quoted[:LONGEST_QUOTED]}..."
+
+
+def _side_by_side(called: Mapping[int, Facts]) -> str:
+    """Return what ranks call, only what differs, like ranks together."""
+    records = {rank: facts["record"] for rank, facts in called.items()}
+    keys = {key for record in records.values() for key in record}
+    differ = sorted(
+        key
+        for key in keys - {"operation"}
+        if len({repr(record.get(key)) for record in records.values()}) > 1
+    )
+    groups: dict[str, list[int]] = {}
+    for rank, record in records.items():
+        values = ", ".join(f"{key} {record[key]}" for key in differ if key in record)
+        site = called[rank].get("site", "")
+        call = f"{record.get('operation')}({values}){f' at {site}' if site else ''}"
+        groups.setdefault(call, []).append(rank)
+    told = [f"{ranks_named(ranks)}: {call}" for call, ranks in groups.items()]
+    if len(told) > MOST_NAMED:
+        told = [*told[:MOST_NAMED], f"and {len(told) - MOST_NAMED} more"]
+    return "; ".join(told)

@@ -262,15 +262,15 @@ class MpiSideChannel:
         answers.update((rank, self._known(rank, Answer(SILENT))) for rank in far)
         while True:
             left = deadline - time.monotonic()
-            if messages is not None and asked is not None and asked.missing:
-                all_near = asking.turn(max(0.0, min(left, PAUSE_SECONDS)))
-                messages.turn()
-                if left <= 0:
-                    break
-                if all_near:
-                    time.sleep(PAUSE_SECONDS)
-            elif asking.turn(max(0.0, left)) or left <= 0:
+            all_near = asking.turn(max(0.0, min(left, PAUSE_SECONDS) if _all else left))
+            for each in tuple(
+                _all
+            ):  # the watchdog may be the one who asks here: nobody else does it
+                each.turn()
+            if left <= 0 or (all_near and (asked is None or not asked.missing)):
                 break
+            if all_near:
+                time.sleep(PAUSE_SECONDS)
         answers |= asking.end()
         if messages is not None and asked is not None:
             answers |= {

@@ -1,0 +1,131 @@
+"""Who is blamed for a call that waits, and in what words."""
+
+import re
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer
+from hpccomm.runtime.verdict import judge
+
+NUMBER = 7
+TERMS = {"operation": "all_reduce", "count": 10, "op": "SUM"}
+OTHERS = {"operation": "all_reduce", "count": 20, "op": "SUM"}
+
+KINDS = {
+    # What became of the rank: its state, whether it has begun the call, and what else is known.
+    "waits": (ANSWERED, True, {"done": NUMBER - 1}),
+    "has gone on": (ANSWERED, True, {"done": NUMBER, "collective": NUMBER + 3}),
+    "has gone on for long": (ANSWERED, False, {"done": NUMBER, "collective": NUMBER + 9999}),
+    "has done it and ended": (GONE, True, {"done": NUMBER}),
+    "missing": (ANSWERED, False, {"doing": "train.py line 41, in step"}),
+    "unknown": (ANSWERED, False, {"unknown": True}),
+    "closed": (ANSWERED, False, {"closed": "was finalized"}),
+    "gone": (GONE, False, {}),
+    "stopped": (STOPPED, False, {}),
+    "stopped in it": (STOPPED, True, {"done": NUMBER - 1}),
+    "silent": (SILENT, False, {}),
+    "failed in it": (ANSWERED, True, {"failed": "a deadline"}),
+    "gone in it": (GONE, True, {"done": NUMBER - 1}),
+    "silent in it": (SILENT, True, {"done": NUMBER - 1}),
+}
+HEALTHY = frozenset({"waits", "has gone on", "has gone on for long", "has done it and ended"})
+FALLEN = frozenset({"failed in it", "gone in it", "silent in it"})
+FIELDS = {ANSWERED: "missing", GONE: "gone", STOPPED: "stopped", SILENT: "silent"}
+
+
+def facts(rank: int, begun: bool, more: dict[str, Any], record: Any = TERMS) -> dict[str, Any]:
+    known = {"collective": NUMBER if begun else NUMBER - 1, "record": record if begun else None}
+    return {"rank": rank, "host": "n1", "pid": 100 + rank, "now": None, **known, **more}
+
+
+MINE = facts(0, True, {"now": {"operation": "all_reduce", "collective": NUMBER, "site": "a"}})
+
+
+def answered(kinds: dict[int, str], records: dict[int, Any] | None = None) -> dict[int, Answer]:
+    answers = {}
+    for rank, kind in kinds.items():
+        state, begun, more = KINDS[kind]
+        answers[rank] = Answer(state, facts(rank, begun, more, (records or {}).get(rank, TERMS)))
+    return answers
+
+
+def mentioned(text: str) -> set[int]:
+    """Return the ranks that a text names."""
+    found = set()
+    for listed in re.findall(r"ranks? ([\d, and-]+)", text):
+        for first, last in re.findall(r"(\d+)(?:-(\d+))?", listed):
+            found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+@given(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=9))
+def test_those_are_blamed_who_keep_the_call_waiting_and_no_others(kinds: list[str]) -> None:
+    of_rank = dict(enumerate(kinds, 1))
+    verdict = judge(MINE, answered(of_rank))
+    guilty = {rank for rank, kind in of_rank.items() if kind not in HEALTHY | FALLEN}
+    guilty = guilty or {rank for rank, kind in of_rank.items() if kind in FALLEN}
+    assert verdict.absent == tuple(sorted(guilty))
+    assert verdict.differing == ()
+    for rank in guilty:
+        assert rank in getattr(verdict, FIELDS[KINDS[of_rank[rank]][0]])
+    blaming = "; ".join(part for part in verdict.text.split("; ") if "wait in it" not in part)
+    assert mentioned(blaming) == guilty
+    if guilty and len(guilty) < len(kinds):
+        waiting = {0} | {r for r, kind in of_rank.items() if kind in HEALTHY}
+        assert waiting <= mentioned(verdict.text)
+
+
+@given(
+    st.lists(st.sampled_from(["waits", "has gone on", "missing", "gone"]), min_size=1, max_size=9),
+    st.data(),
+)
+def test_calls_that_differ_are_shown_side_by_side_and_the_minority_is_blamed(
+    kinds: list[str], data: st.DataObject
+) -> None:
+    of_rank = dict(enumerate(kinds, 1))
+    odd = {rank for rank in of_rank if data.draw(st.booleans(), label=f"rank {rank} differs")}
+    verdict = judge(MINE, answered(of_rank, dict.fromkeys(odd, OTHERS)))
+    called = {0} | {rank for rank, kind in of_rank.items() if KINDS[kind][1]}
+    fewer, more = sorted([called & odd, called - odd], key=len)
+    blamed = called if len(fewer) == len(more) else fewer
+    assert verdict.differing == tuple(sorted(blamed))
+    if fewer:
+        assert mentioned(verdict.text) == called
+        assert "count 10" in verdict.text
+        assert "count 20" in verdict.text
+        assert "op" not in re.findall(r"\((.*?)\)", verdict.text)[0]  # all have the same
+
+
+def test_the_sentence_says_who_is_where() -> None:
+    mine = MINE | {"site": "train.py line 38, in step"}
+    answers = answered({1: "waits", 2: "missing", 3: "missing", 4: "missing", 5: "gone"})
+    for rank in (1, 3):
+        more = {"site": mine["site"]} if rank == 1 else {"doing": "load.py line 2, in read"}
+        answers[rank] = Answer(ANSWERED, {**answers[rank].facts, **more})
+    assert judge(mine, answers).text == (
+        "ranks 2 and 4 (host n1) have not called all_reduce #7: they are at train.py line 41, in step; "
+        "rank 3 (host n1, pid 103) has not called all_reduce #7: it is at load.py line 2, in read; "
+        "the process of rank 5 (host n1, pid 105) has ended; the last call heard of was #6; "
+        "ranks 0 and 1 wait in it at train.py line 38, in step"
+    )
+
+
+def test_a_message_waits_for_its_other_end() -> None:
+    now = {"operation": "recv", "collective": 0, "site": "a.py line 1"}
+    mine = MINE | {"now": now, "record": None, "collective": 3}
+    busy = {"operation": "broadcast", "collective": 4, "site": "b.py line 9"}
+    verdict = judge(mine, {1: Answer(ANSWERED, facts(1, True, {"now": busy}))})
+    assert verdict.missing == (1,)
+    assert verdict.text == (
+        "rank 1 (host n1, pid 101) has not taken part in the recv: "
+        "it is in broadcast #4 at b.py line 9"
+    )
+
+
+def test_many_ranks_are_shortened() -> None:
+    kinds = {rank: "missing" if rank % 2 else "stopped" for rank in range(1, 4001)}
+    text = judge(MINE, answered(kinds)).text
+    assert len(text) < 500
+    assert "ranks 1, 3, 5, 7, 9, 11, 13, 15 and 1992 more" in text
