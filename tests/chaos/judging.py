@@ -23,17 +23,34 @@ UNNAMED = "not named"
 LEFT = "left behind"
 INTERNAL = "failure of hpccomm's own"
 BROKEN = "failed without the fault"
+LAUNCHER = "crash of the launcher"
+"""Not of the library's making: the shell tells of its child, and the launcher of no rank."""
 SHORTFALLS = (
-    *(HANG, CRASH, WRONG, UNTOLD, EARLIER, CLASS, STATUS, SLOW, UNNAMED, LEFT, INTERNAL, BROKEN),
+    *(
+        HANG,
+        CRASH,
+        WRONG,
+        UNTOLD,
+        EARLIER,
+        CLASS,
+        STATUS,
+        SLOW,
+        UNNAMED,
+        LEFT,
+        INTERNAL,
+        BROKEN,
+        LAUNCHER,
+    ),
 )
 """From the worst on."""
 
 _SIGNALS = (4, 6, 7, 8, 11)  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
 _CRASHES = re.compile(
     r"signal (?:4|6|7|8|11)\b|EXIT CODE: (?:4|6|7|8|11|132|134|135|136|139)\b"
-    r"|Segmentation fault|Bus error|double free|free\(\): invalid|malloc\(\): |corrupted "
+    r"|Segmentation fault \(|Bus error|double free|free\(\): invalid|malloc\(\): |corrupted "
     r"|Fatal Python error|stack smashing|Signal: (?:Aborted|Segmentation|Bus)"
 )
+_LAUNCHER_CRASHED = re.compile(r"^ ?(?:Segmentation fault|Aborted)$", re.MULTILINE)
 _INTERNAL = re.compile(
     r"the watchdog failed|could not be ended cleanly|an abort hook of|a step of the exit failed"
     r"|Exception in thread|Exception ignored|Timeout \(\d+:\d\d:\d\d\)!"
@@ -95,9 +112,12 @@ def judge(case: Case, seen: Seen) -> Verdict:
 
 def _anywhere(case: Case, seen: Seen, wanted: Expected) -> Iterator[tuple[str, str]]:
     """Yield what must never be, however the job ends."""
-    killed = -(seen.status or 0) if (seen.status or 0) < 0 else (seen.status or 0) - 128
+    status = seen.status or 0
+    killed = -status if status < 0 else status - 128
     crash = _CRASHES.search(seen.stderr)
-    if killed in _SIGNALS or crash:
+    if not crash and _LAUNCHER_CRASHED.search(seen.stderr):
+        yield LAUNCHER, f"status {status}: a crash that no rank is said to have had"
+    elif killed in _SIGNALS or crash:
         yield CRASH, f"status {seen.status}, {crash[0] if crash else f'signal {killed}'!r}"
     own = _INTERNAL.search(seen.stderr)
     if own:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from . import victim
 from .cases import Case
 
 CHECKOUT = Path(__file__).parents[2]
-LAUNCH = 45.0
+LAUNCH = 75.0
 """Seconds, at most, until the ranks of a job are where the fault comes; a slow machine's."""
 GRACE = 5.0
 """Seconds after its deadline in which a job must have ended."""
@@ -50,7 +50,8 @@ class Seen:
     events : dict
         What each rank noted.
     seconds : float
-        From the fault to the end of the job; from the start where no fault was noted.
+        From the fault to the end of the job. It counts from when the last rank was ready to begin,
+        if the fault came before that, and from the start if there was none.
     processes, files : tuple of str
         What it left behind.
     """
@@ -66,8 +67,11 @@ class Seen:
     @property
     def fault_at(self) -> float | None:
         """When the fault happened (``time.time``); None if it did not."""
-        times = [e["at"] for each in self.events.values() for e in each if e["event"] == "fault"]
-        return min(times, default=None)
+        return min(self.times("fault"), default=None)
+
+    def times(self, event: str) -> list[float]:
+        """Return when ranks noted an event."""
+        return [e["at"] for each in self.events.values() for e in each if e["event"] == event]
 
 
 @dataclass(frozen=True)
@@ -151,10 +155,9 @@ def _run_in(folder: Path, case: Case, mpi: Mpi) -> Seen:
     if status == UNAVAILABLE and case.on_hosts:
         raise Unavailable(" ".join(text.split()))
     seen = Seen(status, events, out.read_text(errors="replace"), text, end - start, left)
-    since = seen.fault_at
-    return Seen(
-        status, events, seen.stdout, text, end - (since or start), left, tuple(_files_left(folder))
-    )
+    if seen.fault_at is not None:
+        seen = replace(seen, seconds=end - max(seen.fault_at, *seen.times("ready"), 0.0))
+    return replace(seen, files=tuple(_files_left(folder)))
 
 
 def _command(folder: Path, case: Case, mpi: Mpi, environment: dict[str, str]) -> list[str]:

@@ -153,6 +153,8 @@ WRONG = event("wrong", iteration=3)
         (judging.LEFT, STOP, job(STOP, error(), files=("/dev/shm/x",))),
         (judging.INTERNAL, STOP, job(STOP, error(), stderr="hpccomm: the watchdog failed\n")),
         (judging.INTERNAL, STOP, job(STOP, error(), stderr="Timeout (0:00:30)!\n")),
+        (judging.CRASH, STOP, job(STOP, None, 139, "Signal: Segmentation fault (11)")),
+        (judging.LAUNCHER, STOP, job(STOP, error(), 7, "prterun ...\nSegmentation fault\n")),
         (judging.BROKEN, STOP, replace(job(STOP), events={rank: [] for rank in range(3)})),
     ],
 )
