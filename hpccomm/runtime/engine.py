@@ -333,9 +333,12 @@ class CallEngine:
             return self.current
         return min(self.pending(), key=itemgetter(BEGIN), default=None)
 
-    def overdue(self, entry: Entry, elapsed: float) -> CommunicationError:
-        """Return the error of a call whose deadline has passed. The other ranks are asked."""
-        return self.inquiry.overdue(self, entry, elapsed)
+    def overdue(self, entry: Entry, elapsed: float, causes: str = "") -> CommunicationError:
+        """Return the error of a call whose deadline has passed. The other ranks are asked.
+
+        `causes` says what else may have kept it from being done.
+        """
+        return self.inquiry.overdue(self, entry, elapsed, causes)
 
     def expired(self, entry: Entry) -> Callable[[float], CommunicationError]:
         """Return what makes the error of a deadline that passed, from the elapsed seconds."""

@@ -52,6 +52,9 @@ ANSWER_SECONDS = 0.5
 LONGEST_SECONDS = 10.0
 """The longest time between two questions."""
 
+UNKNOWN = "A rank did not take part or is late"
+"""What is said where no rank can be asked."""
+
 DUMP_SECONDS = 0.3
 """What other ranks have to write their records before this one ends the job."""
 
@@ -100,15 +103,18 @@ class Inquiry:
             if error is not None and calls.waiting() is entry:
                 self._give_up(calls, entry, error)
 
-    def overdue(self, calls: "CallEngine", entry: Entry, elapsed: float) -> CommunicationError:
+    def overdue(
+        self, calls: "CallEngine", entry: Entry, elapsed: float, causes: str = ""
+    ) -> CommunicationError:
         """Return the error of a call whose deadline has passed. Blocks while the peers are asked."""
         verdict = self._asked(calls, entry)
         found = _found(verdict, calls, entry, elapsed)
         if found is not None:
             return found
         if verdict is None:
-            return calls.reports.overdue(entry, elapsed)
-        return calls.reports.overdue(entry, elapsed, verdict.text, verdict.absent)
+            return calls.reports.overdue(entry, elapsed, causes or UNKNOWN)
+        why = f"{verdict.text}. {causes}" if causes else verdict.text
+        return calls.reports.overdue(entry, elapsed, why, verdict.absent)
 
     def _due(self, entry: Entry, now: float) -> bool:
         if entry is not self._entry:

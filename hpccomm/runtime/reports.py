@@ -84,11 +84,7 @@ class Reports:
         )
 
     def overdue(
-        self,
-        entry: Entry,
-        elapsed: float,
-        causes: str = "A rank did not take part or is late",
-        ranks: Sequence[int] = (),
+        self, entry: Entry, elapsed: float, causes: str, ranks: Sequence[int] = ()
     ) -> CollectiveTimeout:
         """Return the error of a call whose deadline has passed, with its possible causes."""
         error = CollectiveTimeout(

@@ -22,7 +22,7 @@ from hpccomm.runtime.stderr import STDERR, write_stderr
 
 logger = logging.getLogger("hpccomm")
 
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.1
 
 
 class Watched(Protocol):

@@ -112,7 +112,7 @@ class DeviceEnd:
         def expired(elapsed: float) -> CommunicationError:
             calls = self._calls
             entry = calls.begun(Label("finalize", 0), DEVICE, timeout, ordered=False)
-            error = calls.reports.overdue(entry, elapsed)
+            error = calls.overdue(entry, elapsed)
             calls.fail(error)
             return error
 

@@ -310,7 +310,7 @@ class StreamIssuer:
         causes = CAUSES
         if call.entry[LABEL].name in ("send", "recv", "send_recv", "batch"):
             causes = f"{CAUSES}; or both ends send before they receive: {TOGETHER}"
-        return self.calls.reports.overdue(call.entry, elapsed, causes)
+        return self.calls.overdue(call.entry, elapsed, causes)
 
     def _lost(self, call: PendingCall | None, error: CommunicationError | None) -> BaseException:
         """Take note of a failure that the watchdog found."""
