@@ -187,26 +187,31 @@ for name, call in calls.items():
     passes(mpiexec(2, "-c", program, timeout=60))
 
 
-def test_finalisation_after_a_failure_has_a_deadline(mpiexec: Mpiexec) -> None:
+def test_after_a_caught_timeout_the_process_leaves_at_once_with_its_own_status(
+    mpiexec: Mpiexec,
+) -> None:
     program = """
+import sys
 import time
 import numpy as np
 import hpccomm
-from hpccomm.backends.bootstrap import mpi
 
-mpi.FINALIZE_SECONDS = 0.5
 comm = hpccomm.new_comm()
 if comm.rank == 1:
     time.sleep(60)
 try:
     comm.barrier(timeout=0.1)
 except hpccomm.CollectiveTimeout:
-    comm.finalize()
+    comm.abort()
+    print(f"caught at {time.time()}", flush=True)
+    raise SystemExit(7)
 """
     job = mpiexec(2, "-c", program, timeout=30)
-    assert job.returncode != 0
-    assert "Timeout (0:00:00.500000)!" in job.stderr
-    assert "in _finalize" in job.stderr
+    caught = re.search(r"caught at ([\d.]+)", job.stdout)
+    assert caught, job.stderr
+    assert time.time() - float(caught[1]) < SOON
+    assert job.returncode == 7, job.stderr
+    assert "Timeout" not in job.stderr
 
 
 def test_what_is_under_way_at_exit_holds_nobody_up_and_keeps_its_memory(mpiexec: Mpiexec) -> None:

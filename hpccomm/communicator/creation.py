@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+from contextlib import nullcontext, suppress
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,7 @@ import hpccomm
 from hpccomm import backends, settings
 from hpccomm.backends.bootstrap import device as devices
 from hpccomm.backends.bootstrap import machine, mpi
+from hpccomm.backends.bootstrap.arrival import Arrival
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.backends.control import Control
 from hpccomm.backends.loopback import seat
@@ -26,7 +28,6 @@ from hpccomm.errors import BackendUnavailable, ConfigurationError
 from hpccomm.runtime.dump import DIRECTORY, process
 from hpccomm.runtime.dump_signal import install
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.watchdog import Station, beside, watch
 from hpccomm.schedules.cost.network_files import dump, load, parse, typical
 from hpccomm.settings import CommOptions, Settings
 
@@ -98,10 +99,13 @@ def new_comm(
     if device is not None:
         device = devices.choose(device, 0, devices.visible_devices())
     called = name or "world"
-    station = Station(lambda: f"new_comm ({called!r})", mpi.end_started_job)
-    if seat.world is None and merged.backend != "loopback":  # threads poll, and raise by themselves
-        watch(station)
-    with beside(station, merged.timeout):
+    arrival = Arrival(called, merged.timeout)
+    # Threads as ranks poll, and raise by themselves.
+    alone = seat.world is not None or merged.backend == "loopback"
+    with nullcontext() if alone else arrival.awaited():
+        with arrival.apart(), suppress(BackendUnavailable):  # which is raised, if it matters, below
+            if not alone:
+                mpi.load()
         _agree_backend(merged.backend, mpi_comm)
         opened, why = _open(merged, mpi_comm)
         settings.start_logging(opened.rank)
@@ -112,6 +116,8 @@ def new_comm(
         place = opened.topology.local_rank(opened.rank)
         device = devices.choose(device, place, devices.visible_devices())
         tables = _tables(opened, control, merged)
+    if not alone and opened.mpi_comm is not None:
+        mpi.note_present(merged.timeout)
     # What follows polls, or sees to its own deadlines: what passes them there can be raised.
     return make(opened, called, merged, device, tables=tables)
 

@@ -1,13 +1,15 @@
 """What outlives a call, and what the process does at its end and after a fork.
 
-Three things have one home here: memory that must stay although nobody in Python refers to it, the
-steps of the process's exit in their order, and the steps that make a forked child safe.
+Four things have one home here: memory that must stay although nobody in Python refers to it, the
+steps of the process's exit in their order, what is still written where hpccomm ends the process, and the
+steps that make a forked child safe.
 """
 
 import atexit
 import ctypes
 import logging
 import os
+import threading
 from collections.abc import Callable
 from enum import IntEnum
 from operator import itemgetter
@@ -19,6 +21,10 @@ Step = Callable[[], None]
 _kept: dict[int, object] = {}  # by identity
 _exit_steps: "dict[tuple[ExitStep, Step], None]" = {}  # in the order of registration
 _child_steps: list[Step] = []
+_last_steps: list[Step] = []
+
+LAST_SECONDS = 2.0
+"""How long what is still written may take, where hpccomm ends the process."""
 
 
 def keep(*objects: object) -> None:
@@ -42,8 +48,7 @@ def let_go(kept: object) -> None:
 class ExitStep(IntEnum):
     """The steps of the process's exit, in the order in which they run.
 
-    Registered at any time and in any order. After these, when Python's objects are gone, mpi4py
-    finalises MPI, unless `MPI` has done so.
+    Registered at any time and in any order.
     """
 
     DEVICES = 1
@@ -52,7 +57,7 @@ class ExitStep(IntEnum):
     THREADS = 2
     """End the threads that move operations on, and keep others from MPI, which is to be finalised."""
     MPI = 3
-    """Finalise MPI under a deadline, if a communicator has failed."""
+    """Finalise MPI under a deadline, or leave it where a communicator has failed."""
 
 
 def at_exit(which: ExitStep, step: Step) -> None:
@@ -72,6 +77,37 @@ def _leave() -> None:
             step()
         except Exception:  # the steps that follow must still run
             logger.exception("a step of the exit failed: %s", which.name)
+
+
+def before_end(step: Step) -> Step:
+    """Run `step` where hpccomm ends the process at once, which runs no exit function; a decorator.
+
+    Such as at a deadline, or at SIGTERM. It runs in a thread of its own, while the main thread may be
+    anywhere, and should write down at once what would be lost.
+    """
+    _last_steps.append(step)
+    return step
+
+
+def write_last() -> None:
+    """Run what was registered by `before_end`; takes at most `LAST_SECONDS`. From any thread."""
+
+    def run() -> None:
+        for step in _last_steps:
+            try:
+                step()
+            except Exception:  # the others must still run
+                logger.exception("something could not be written before the end")
+
+    if _last_steps:
+        # The main thread may hold any lock, so none may be waited for here.
+        thread = threading.Thread(target=run, name="hpccomm-last", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # too late for threads
+            run()
+        else:
+            thread.join(LAST_SECONDS)
 
 
 def after_fork(step: Step) -> Step:

@@ -7,13 +7,12 @@ there, the crash is explained.
 """
 
 import ctypes
-import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpccomm.backends.bootstrap.libmpi import loaded
 from hpccomm.backends.bootstrap.mpi import vendor
 from hpccomm.runtime.stderr import write_stderr
 
@@ -22,8 +21,6 @@ VARIABLE = "HPCCOMM_CUDA_AWARE"
 _KINDS = "mpi_memory_alloc_kinds"
 _QUERY = "MPIX_Query_cuda_support"
 _BUILT = b"opal_built_with_cuda_support"
-
-_LIBRARY = re.compile(r"/libmpi[^/]*\.so[^/]*$")
 
 _THREAD_MULTIPLE = 3
 """Of MPI_T_init_thread; the numbers of all libraries agree that more is larger."""
@@ -120,25 +117,12 @@ def _library_answers(mpi: Any) -> LibraryAnswers:
     kinds: str = info.Get(_KINDS) or ""
     info.Free()
     query = built = None
-    for library in _loaded():
+    for library in loaded():
         if query is None and hasattr(library, _QUERY):
             query = bool(library[_QUERY]())
         if built is None and hasattr(library, "MPI_T_cvar_read"):
             built = _control_variable(library, _BUILT)
     return LibraryAnswers(kinds, query, built)
-
-
-def _loaded() -> list[ctypes.CDLL]:
-    """Return the MPI libraries that this process has loaded.
-
-    mpi4py does not export the library's symbols, so the library is found by its path.
-    """
-    try:
-        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
-    except OSError:  # missing or hidden: nothing is known then
-        return []
-    paths = sorted({line.split()[-1] for line in lines if _LIBRARY.search(line)})
-    return [ctypes.CDLL(path) for path in paths]
 
 
 def _control_variable(library: ctypes.CDLL, name: bytes) -> bool | None:

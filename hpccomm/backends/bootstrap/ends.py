@@ -1,0 +1,292 @@
+"""How this process, and the job with it, ends: exceptions, signals, exits, MPI's finalisation.
+
+What is installed when MPI is started, unless ``HPCCOMM_ABORT_ON_EXCEPTION=0`` opts out:
+
+- ``sys.excepthook``: an exception that nobody catches ends the job, with its traceback, once.
+- handlers of SIGTERM, if the program has none, and of SIGINT, if it has Python's own. A thread beside
+  them acts where the main thread is inside the MPI library and runs no handler.
+- ``os._exit``: says which rank leaves so, since others may wait for it.
+
+Finalising MPI has a deadline in any case.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+from hpccomm.backends.bootstrap import libmpi, status
+from hpccomm.runtime import lifetime
+from hpccomm.runtime.statuses import Status
+from hpccomm.runtime.stderr import write_stderr
+
+ABORT_SECONDS = 2.0
+"""How long MPI may take to end the job, before this process ends by itself."""
+ALONE_SECONDS = 2.0
+"""How long a rank that exits with a status other than 0 waits in ``MPI_Finalize`` for the others."""
+SETTLE_SECONDS = 0.05
+"""What a process that leaves without ``MPI_Finalize`` gives to messages that are on their way."""
+LOOK_SECONDS = 0.25
+LOST_SECONDS = 1.0
+"""A rank that has been gone for so long will not come to ``MPI_Finalize`` any more."""
+HANDLED_SECONDS = 1.0
+"""A signal that the main thread has not handled by then finds it inside a library."""
+
+_HERE = str(Path(__file__).parents[2])
+_exit_now = os._exit
+_ending = threading.Lock()
+_handled = threading.Event()
+_installed = False
+
+
+def installed() -> bool:
+    """Whether an uncaught exception ends the job in hpccomm's way."""
+    return _installed
+
+
+def install(mpi: Any) -> None:
+    """Install what ends the job when this process fails. Once a process, of several ranks."""
+    global _installed
+    _installed = True
+    owner, rank = os.getpid(), mpi.COMM_WORLD.rank
+    _hook_exceptions(mpi, owner)
+    _hook_exit(mpi, owner, rank)
+    if threading.current_thread() is threading.main_thread():
+        _hook_signals(owner, rank)
+
+
+# The ends.
+
+
+def end_job(mpi: Any, reason: str, with_status: int) -> NoReturn:
+    """End all processes of the job with an exit status. From any thread."""
+    _one_at_a_time()
+    lifetime.write_last()
+    write_stderr(f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job: {reason}")
+    with contextlib.suppress(RuntimeError):  # too late for threads
+        patience = threading.Timer(ABORT_SECONDS, _exit_now, (with_status,))
+        patience.daemon = True
+        patience.start()
+    libmpi.abort(mpi, with_status)
+    _exit_now(with_status)
+
+
+def end_process(last_words: str, with_status: int) -> NoReturn:
+    """End this process at once; the launcher ends the job where it should. From any thread."""
+    _one_at_a_time()
+    lifetime.write_last()
+    write_stderr(last_words)
+    _exit_now(with_status)
+
+
+def _one_at_a_time() -> None:
+    # The first end is the one that counts; another thread, or a handler within, waits for it to come.
+    if not _ending.acquire(blocking=False):
+        time.sleep(60)
+
+
+@lifetime.after_fork
+def _after_fork() -> None:
+    global _ending
+    _ending = threading.Lock()
+
+
+# Finalisation.
+
+
+def finalize(
+    mpi: Any, *, ours: bool, failed: bool, seconds: float, gone: Callable[[], set[int]]
+) -> None:
+    """Finalise MPI, at exit.
+
+    Parameters
+    ----------
+    mpi : module
+        ``mpi4py.MPI``.
+    ours : bool
+        Whether hpccomm has started MPI; else mpi4py finalises it when Python's objects are gone, unless
+        this has done so.
+    failed : bool
+        Whether a communicator has failed. Then ``MPI_Finalize`` might wait for ever, or meet what is left
+        under way: the process leaves without, and with the status of the program.
+    seconds : float
+        How long it may take otherwise.
+    gone : callable
+        Returns the ranks of this node that have ended.
+    """
+    if failed:
+        _settle(mpi)
+        libmpi.sign_off()
+        if not ours:  # nothing else keeps mpi4py from finalising
+            leave_now(status.known() or 0)
+        libmpi.exit_at_once()
+        return
+    library = libmpi.library()
+    if library is None:
+        mpi.Finalize()  # cannot be watched
+        return
+    leaving = status.known() or 0
+    limit = min(seconds, ALONE_SECONDS) if leaving else seconds
+    done = threading.Event()
+    rank = mpi.COMM_WORLD.rank
+
+    def watch() -> None:
+        until, lost = time.monotonic() + limit, 0
+        while time.monotonic() < until:
+            if done.wait(LOOK_SECONDS):
+                return
+            # Those that were faster may be gone too; then this process follows at once.
+            lost = lost + 1 if gone() else 0
+            if lost * LOOK_SECONDS > LOST_SECONDS:
+                libmpi.sign_off()
+                leave_now(leaving)
+        if leaving:
+            end_process(
+                f"hpccomm: rank {rank} exits with status {leaving}, and other ranks have not come to their "
+                f"end within {limit:g} s: the job ends with that status",
+                leaving,
+            )
+        end_process(
+            f"hpccomm: rank {rank} has waited for {limit:g} s in MPI_Finalize: other ranks have not come "
+            "to their end; the job ends now",
+            Status.ENDED,
+        )
+
+    with contextlib.suppress(RuntimeError):  # too late for threads: it goes on unwatched
+        threading.Thread(target=watch, name="hpccomm-finalize", daemon=True).start()
+    library.MPI_Finalize()
+    done.set()
+
+
+def leave_now(with_status: int) -> NoReturn:
+    """End this process without a word, with what it has printed."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    _exit_now(with_status)
+
+
+def _settle(mpi: Any) -> None:
+    """Let the library move on what this process has sent."""
+    until = time.perf_counter() + SETTLE_SECONDS
+    with contextlib.suppress(mpi.Exception):
+        while time.perf_counter() < until:
+            mpi.COMM_WORLD.Iprobe(mpi.ANY_SOURCE, mpi.ANY_TAG)
+            time.sleep(0.001)
+
+
+# Exceptions and exits.
+
+
+def _hook_exceptions(mpi: Any, owner: int) -> None:
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+        if mpi.Is_finalized() or owner != os.getpid():
+            previous(kind, error, where)
+            return
+        rank = mpi.COMM_WORLD.rank
+        if issubclass(kind, KeyboardInterrupt):
+            last = None
+            for frame, line in traceback.walk_tb(where):
+                if not frame.f_code.co_filename.startswith(_HERE):
+                    last = f" at {frame.f_code.co_filename}, line {line}"
+            end_process(f"hpccomm: rank {rank} was interrupted{last or ''}", Status.INTERRUPTED)
+        lines = "".join(traceback.format_exception(kind, error, where))
+        write_stderr(f"hpccomm: rank {rank} raised:\n{lines}".rstrip())
+        end_job(mpi, f"{kind.__name__} was not caught", Status.RAISED)
+
+    sys.excepthook = hook
+
+
+def _hook_exit(mpi: Any, owner: int, rank: int) -> None:
+    def leave(status: int) -> NoReturn:
+        """Exit to the system with specified status, without normal exit processing."""
+        if os.getpid() == owner and not mpi.Is_finalized():
+            write_stderr(
+                f"hpccomm: rank {rank} leaves by os._exit({status}), without finalising MPI"
+            )
+            if status == 0:
+                libmpi.sign_off()  # else launchers end the others, one of them without a word
+        _exit_now(status)
+
+    os._exit = leave
+
+
+# Signals.
+
+Handler = Callable[[int, FrameType | None], Any]
+
+
+def _hook_signals(owner: int, rank: int) -> None:
+    """Install the handlers that the program has not, and the thread beside them. In the main thread."""
+    terminates = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    python_s = signal.default_int_handler
+    interrupts = signal.getsignal(signal.SIGINT) == python_s
+    if not terminates and not interrupts:
+        return
+
+    def terminated(_number: int, _frame: FrameType | None) -> None:
+        if os.getpid() == owner:
+            end_process(f"hpccomm: rank {rank} ends: it was sent SIGTERM", Status.TERMINATED)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork's child
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        _handled.set()
+        python_s(number, frame)
+
+    def act(number: int) -> None:
+        if number == signal.SIGTERM and signal.getsignal(number) is terminated:
+            terminated(number, None)
+        if number == signal.SIGINT and signal.getsignal(number) is interrupted:
+            if not _handled.wait(HANDLED_SECONDS):
+                end_process(
+                    f"hpccomm: rank {rank} was interrupted{_whereabouts()}", Status.INTERRUPTED
+                )
+            _handled.clear()
+
+    _listen(act)
+    if terminates:
+        signal.signal(signal.SIGTERM, terminated)
+    if interrupts:
+        signal.signal(signal.SIGINT, interrupted)
+
+
+def _listen(act: Callable[[int], None]) -> None:
+    """Have a thread act on each signal that this process handles, unless the program has one so."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    if previous != -1:  # the program's own
+        signal.set_wakeup_fd(previous)
+        os.close(reader)
+        os.close(writer)
+        return
+
+    def run() -> None:
+        while numbers := os.read(reader, 64):
+            for number in numbers:
+                act(number)
+
+    def hear_nothing() -> None:
+        signal.set_wakeup_fd(-1)  # a fork's child has its own signals, and no such thread
+
+    lifetime.after_fork(hear_nothing)
+    threading.Thread(target=run, name="hpccomm-signals", daemon=True).start()
+
+
+def _whereabouts() -> str:
+    """Return where in the program the main thread is."""
+    frames = sys._current_frames()  # noqa: SLF001 (documented so)
+    frame = frames.get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return "" if frame is None else f" at {frame.f_code.co_filename}, line {frame.f_lineno}"

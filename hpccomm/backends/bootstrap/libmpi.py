@@ -1,0 +1,110 @@
+"""The MPI library itself, without mpi4py in between.
+
+mpi4py holds the interpreter's lock in ``MPI_Init_thread``, ``MPI_Finalize`` and ``MPI_Abort``, so that no
+thread of Python can watch them. Called by ctypes they let go of it.
+"""
+
+import contextlib
+import ctypes
+import os
+import re
+import select
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_LIBRARY = re.compile(r"/libmpi[^/]*\.so[^/]*$")
+
+ACKNOWLEDGED_SECONDS = 0.5
+"""How long the launcher may take to acknowledge that a process leaves."""
+
+
+def loaded() -> list[ctypes.CDLL]:
+    """Return the MPI libraries that this process has loaded.
+
+    mpi4py does not export the library's symbols, so the library is found by its path.
+    """
+    try:
+        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    except OSError:  # missing or hidden: nothing is known then
+        return []
+    paths = sorted({line.split()[-1] for line in lines if _LIBRARY.search(line)})
+    return [ctypes.CDLL(path) for path in paths]
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """Return the MPI library that mpi4py has loaded; None where it is not found. Import mpi4py.MPI first."""
+    for each in loaded():
+        if hasattr(each, "MPI_Init_thread") and hasattr(each, "MPI_Finalize"):
+            return each
+    return None
+
+
+def init_thread(mpi_library: ctypes.CDLL, level: int) -> bool:
+    """Start MPI with a thread level; return whether it came up. Blocks, without the interpreter's lock."""
+    given = ctypes.c_int()
+    failed: int = mpi_library.MPI_Init_thread(None, None, ctypes.c_int(level), ctypes.byref(given))
+    return not failed
+
+
+def abort(mpi: Any, status: int) -> None:
+    """End all processes of the job. Blocks, without the interpreter's lock where the library is found."""
+    mpi_library = library()
+    if mpi_library is None:
+        mpi.COMM_WORLD.Abort(status)
+        return
+    handle: int = mpi._handleof(mpi.COMM_WORLD)  # noqa: SLF001 (documented so)
+    size: int = mpi._sizeof(mpi.COMM_WORLD)  # noqa: SLF001 (documented so)
+    wide = size > ctypes.sizeof(ctypes.c_int)  # a pointer
+    world = ctypes.c_void_p(handle) if wide else ctypes.c_int(handle)
+    mpi_library.MPI_Abort(world, ctypes.c_int(status))
+
+
+def sign_off() -> bool:
+    """Tell the launcher that this process leaves in order, without ``MPI_Finalize``; return whether it knows.
+
+    ``MPI_Finalize`` waits for all ranks. The launcher alone takes leave of each process by itself: without
+    it, Open MPI's would end the job with status 1 and thirty lines, and MPICH's would end the other ranks
+    without a word, with status 0.
+    """
+    mpi_library = library()
+    if mpi_library is not None and hasattr(mpi_library, "PMIx_Finalize"):
+        for _ in range(8):  # it counts its users
+            if not mpi_library.PMIx_Initialized() or mpi_library.PMIx_Finalize(None, 0):
+                break
+        return not mpi_library.PMIx_Initialized()
+    descriptor = os.environ.get("PMI_FD", "")
+    # Slurm's PMI-2 has such a variable too, and speaks otherwise.
+    if descriptor.isdigit() and "SLURM_PMI2_SRUN_PORT" not in os.environ and _hydra():
+        with contextlib.suppress(OSError, ValueError):
+            os.write(int(descriptor), b"cmd=finalize\n")
+            ready, _, _ = select.select([int(descriptor)], [], [], ACKNOWLEDGED_SECONDS)
+            return bool(ready) and b"finalize_ack" in os.read(int(descriptor), 4096)
+    return False
+
+
+def abort_unstarted(status: int) -> None:
+    """Have Hydra end the job with a status, while MPI is not up. Other launchers take this process's."""
+    descriptor = os.environ.get("PMI_FD", "")
+    if descriptor.isdigit() and _hydra():
+        with contextlib.suppress(OSError):
+            os.write(int(descriptor), b"cmd=abort exitcode=%d\n" % status)
+            time.sleep(ACKNOWLEDGED_SECONDS)
+
+
+def _hydra() -> bool:
+    """Whether Hydra, the launcher of MPICH and its descendants, started this process."""
+    return "MPI_LOCALNRANKS" in os.environ
+
+
+def exit_at_once() -> None:
+    """Have the process end, when Python is done, with Python's status and without the library's own exit.
+
+    What MPI registered with the C library would wait for peers, or meet what was left under way.
+    """
+    libc = ctypes.CDLL(None)
+    libc.fflush(None)
+    if hasattr(libc, "on_exit"):
+        libc.on_exit(libc["_exit"], None)
