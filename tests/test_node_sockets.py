@@ -19,11 +19,17 @@ SERVES = f"""
 import ctypes, os, sys
 from hpccomm.backends.bootstrap.node_sockets import serve
 from hpccomm.runtime.answering import register
+from hpccomm.runtime.lifetime import keep
 
 class Rank:
     def answer(self, question):
         return {{"rank": question["rank"], "asked": question["what"], "large": "x" * {LARGE}}}
 
+class Late:
+    def __del__(self, pause=ctypes.PyDLL(None).pause):
+        pause()  # as MPI does that is finalised when Python is gone
+
+keep(Late())
 rank = Rank()
 register("a communicator", 3, rank.answer)
 assert serve() == serve()
@@ -31,6 +37,8 @@ print(serve().name, flush=True)
 for line in sys.stdin:
     if line == "hold\\n":
         ctypes.PyDLL(None).sleep(60)  # holds the interpreter's lock
+    if line == "exit\\n":
+        sys.exit()
     if line == "fork\\n":
         child = os.fork()
         if not child:
@@ -115,6 +123,15 @@ def test_one_that_holds_the_interpreter_is_silent_and_keeps_no_other_from_answer
         1: SILENT,
         3: ANSWERED,
     }
+
+
+def test_one_that_has_come_to_its_end_is_known_as_such(start: Start) -> None:
+    process, address = start()
+    tell(process, "exit")
+    while ask(address, QUESTION, LONG)[3].state == ANSWERED:
+        pass
+    ending = ask(address, QUESTION, LONG)[3]
+    assert (ending.state, ending.facts["ending"]) == (SILENT, True)
 
 
 def test_a_forked_child_does_not_answer_for_its_parent(

@@ -192,7 +192,7 @@ def _predicate(answer: Answer, number: int, what: str) -> str:
     if answer.state == STOPPED:
         return f"{{who}}{begun} {{is}} stopped, by SIGSTOP or a debugger{_last(facts)}"
     if facts.get("ending"):
-        return f"{{who}}{begun} {{is}} ending: {{it}} {{has}} left Python{_last(facts)}"
+        return f"{{who}}{begun} {{has}} come to the end of the program{_last(facts)}"
     if answer.state != ANSWERED:
         return (
             f"{{who}}{begun} {{does}} not answer: {{it}} {{is}} in native code that holds the "
@@ -221,6 +221,8 @@ def _at(facts: Facts) -> str:
 def _last(facts: Facts) -> str:
     """Return what is known of a rank from its last answer."""
     now, collective = facts.get("now"), facts.get("collective")
+    if facts.get("failed"):
+        return f"; {{it}} had given up: {_quoted(facts['failed'])}"
     if now:
         return f"; when last heard of, {{it}} {{was}} in {_named(now)}"
     return f"; the last call heard of was #{collective}" if collective else ""

@@ -138,7 +138,7 @@ def ask(addresses: Mapping[int, Address], question: Facts, seconds: float) -> di
 def _unanswered(asked: _Asked, *, refused: bool = False) -> Answer:
     """Return what the kernel says of a process that did not answer.
 
-    One that refuses and is still there has left Python: it is in its last steps, or runs another program.
+    One that refuses and is still there is in the last steps of its exit, or runs another program.
     """
     known: dict[str, object] = {"host": asked.address.host, "pid": asked.address.pid}
     state = process_state(asked.pid or asked.address.pid)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from hpccomm.backends.bootstrap.launch import job_key, launched
 from hpccomm.contracts.side import Facts
 from hpccomm.runtime.answering import answer
-from hpccomm.runtime.lifetime import after_fork
+from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit
 
 logger = logging.getLogger("hpccomm")
 
@@ -165,6 +165,10 @@ class NodeServer:
         self.address = Address(name, os.getpid(), platform.node(), network())
         threading.Thread(target=self._run, name="hpccomm-side", daemon=True).start()
 
+    def close(self) -> None:
+        """Refuse questions from now on: soon no thread of Python's can answer."""
+        self._socket.close()
+
     def forget(self) -> None:
         """Close what a forked child has of its parent's server; the parent's continues."""
         # Nothing is unregistered: the child shares the kernel's list of what to look for.
@@ -191,7 +195,10 @@ class NodeServer:
                     self._close(each)
 
     def _accept(self) -> None:
-        connected, _ = self._socket.accept()
+        try:
+            connected, _ = self._socket.accept()
+        except OSError:  # who asked is gone, or this process ends
+            return
         connected.setblocking(False)
         if credentials(connected)[1] != os.geteuid():
             connected.close()
@@ -241,7 +248,14 @@ def serve() -> Address:
             except OSError as error:
                 logger.debug("no side channel on this node: %s", error)
                 return Address("", os.getpid(), platform.node(), "")
+            # Finalising MPI may take long. Who asks then is refused, which tells that this process ends.
+            at_exit(ExitStep.THREADS, _refuse)
         return _server.address
+
+
+def _refuse() -> None:
+    if _server is not None:
+        _server.close()
 
 
 @after_fork
