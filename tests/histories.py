@@ -129,7 +129,12 @@ class PlayedJob:
                 "host": self.hosts[rank],
                 "pid": 1000 + rank,
                 "pg_config": {
-                    uid: {"name": uid, "desc": uid, "ranks": str(list(ranks)), "rank": 0}
+                    uid: {
+                        "name": uid,
+                        "desc": uid,
+                        "ranks": str(list(ranks)),
+                        "rank": list(ranks).index(rank),
+                    }
                     for uid, ranks in mine.items()
                 },
                 "pg_status": {},
@@ -137,13 +142,13 @@ class PlayedJob:
                 "now": now,
                 "answers": {
                     uid: {
-                        str(other): {"state": self.silent[other], "facts": {}}
-                        for other in ranks
+                        str(at): {"state": self.silent[other], "host": self.hosts[other]}
+                        for at, other in enumerate(ranks)
                         if self.silent.get(other, "none") != "none"
                     }
                     for uid, ranks in mine.items()
                 },
-                "stacks": "",
+                "stacks": [],
             }
         return {rank: each for rank, each in found.items() if rank not in self.silent}
 
@@ -163,7 +168,7 @@ class PlayedJob:
             "collective": own[-1]["number"] if own else 0,
             "done": max((each["number"] for each in own if "ended" in each), default=0),
             "now": None,
-            "doing": "train.py line 41, in step" if stopped[rank] else "train.py line 39, in step",
+            "doing": "step(), train.py line 41" if stopped[rank] else "step(), train.py line 39",
             "failed": None,
             "closed": "",
         }
@@ -194,6 +199,6 @@ class PlayedJob:
             "retired": ended is not None,
             "timeout_ms": DEADLINE * 1e3,
             "frames": [{"name": "step", "filename": "/home/me/train.py", "line": made.line}],
-            "terms": dict(made.terms),
+            "terms": {**made.terms, "mode": "polled"},
             "error": None,
         }

@@ -142,7 +142,9 @@ def _told(read: "Folder", job: "Job", found: list["Fault"], args: argparse.Names
             told += [*words.table(job, fault), ""]
     told += [*timeline.lines(job, found, args.last), ""]
     without = [rank for rank in range(job.size) if rank not in job.dumps]
-    told.append(f"{len(read.dumps)} dumps of {job.size} ranks, the last of {words.clock(job)}")
+    told += words.wrapped(
+        f"{read.path}: {len(read.dumps)} dumps of {job.size} ranks, the last of {words.clock(job)}"
+    )
     if without:
         told += words.wrapped(f"no dump of {words.named(tuple(without))}")
     if job.hosts > 1 and not any(fault.sort == "late" for fault in found):

@@ -158,7 +158,7 @@ class Dump:
     now : mapping of str to LastSeen
         Where it was in each communicator, by uid.
     answers : mapping of str to mapping of int to LastSeen
-        What other ranks answered when it waited for them, by uid and rank of the job.
+        What other ranks answered when it waited for them, by uid and rank in the communicator.
     entries : sequence of mapping
         The calls as they stand in the file.
     version : str
@@ -186,12 +186,15 @@ class Folder:
 
     Attributes
     ----------
+    path : Path
+        Where they lie.
     dumps : tuple of Dump
         In the order of ranks.
     passed_over : tuple of str
         A line for each file that was not taken, with the reason.
     """
 
+    path: Path
     dumps: tuple[Dump, ...]
     passed_over: tuple[str, ...]
 
@@ -203,24 +206,30 @@ class _Damaged(Exception):
 def read(folder: Path) -> Folder:
     """Read the dumps of a folder.
 
+    Parameters
+    ----------
+    folder : Path
+        With a file a rank, or with a folder a job: then the job that wrote last is read.
+
     Raises
     ------
     UsageError
         If it cannot be listed, or holds no dump that can be read.
     """
-    try:
-        names = sorted((each.name for each in folder.iterdir()), key=_in_order)
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {folder}: {error.strerror or error}; give the directory of the dumps "
-            "(HPCCOMM_DUMP_DIR of the job)"
-        ) from error
-    dumps: list[Dump] = []
+    names = _listed(folder)
     passed_over = []
+    if not any(NAME.fullmatch(name) for name in names):
+        jobs = sorted(folder / name for name in names if (folder / name).is_dir())
+        jobs = [each for each in jobs if any(NAME.fullmatch(name) for name in _listed(each))]
+        if jobs:
+            folder = max(jobs, key=_written)
+            names = _listed(folder)
+            passed_over += [f"{each} is of another job" for each in jobs if each != folder]
+    dumps: list[Dump] = []
     for name in names:
         found = NAME.fullmatch(name)
         if found is None:
-            if name.startswith("rank_"):
+            if name.startswith((".rank_", "rank_")):
                 passed_over.append(f"{name} is half-written: its process ended meanwhile")
             else:
                 passed_over.append(f"{name} is no dump (those are named rank_0.json, ...)")
@@ -244,7 +253,22 @@ def read(folder: Path) -> Folder:
             f"{folder} holds no dump that can be read{seen}. Give the directory that a failed job "
             "wrote (HPCCOMM_DUMP_DIR)"
         )
-    return Folder(tuple(dumps), tuple(passed_over))
+    return Folder(folder, tuple(dumps), tuple(passed_over))
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return sorted((each.name for each in folder.iterdir()), key=_in_order)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {folder}: {error.strerror or error}; give the directory of the dumps "
+            "(HPCCOMM_DUMP_DIR of the job)"
+        ) from error
+
+
+def _written(folder: Path) -> float:
+    """Return when the last file of a folder was written."""
+    return max((each.lstat().st_mtime for each in folder.iterdir()), default=0.0)
 
 
 def _in_order(name: str) -> tuple[int, str]:
@@ -293,7 +317,7 @@ def _dump(document: Mapping[str, Any], path: Path) -> Dump:
     groups = {
         uid: Membership(
             uid,
-            _text(each, "name") or _text(each, "desc") or uid,
+            _text(each, "desc") or _text(each, "name") or uid,
             _ranks(each.get("ranks"), uid),
         )
         for uid, each in _mappings(document, "pg_config")
@@ -345,7 +369,7 @@ def _call(entry: object, number: int) -> RecordedCall:
         number=0 if each.get("is_p2p") else _whole(each, "collective_seq_id") or 0,
         operation=operation or "a call",
         backend=backend or "mpi",
-        terms=_mapping(each.get("terms") or {}, f"the terms of entry {number}"),
+        terms=_asked(_mapping(each.get("terms") or {}, f"the terms of entry {number}")),
         began=(_number(each, "time_created_ns") or 0.0) / 1e9,
         seconds=None if duration is None else duration / 1e3,
         state=_text(each, "state") or "started",
@@ -355,6 +379,14 @@ def _call(entry: object, number: int) -> RecordedCall:
         nbytes=_whole(each, "nbytes") or 0,
         timeout=None if timeout is None else timeout / 1e3,
     )
+
+
+def _asked(terms: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what ranks must ask for alike; how a rank waits for it is its own affair."""
+    asked = {name: value for name, value in terms.items() if name != "mode"}
+    if terms.get("mode") == "asynchronous":
+        asked["async_op"] = True
+    return asked
 
 
 def site(frame: Mapping[str, Any]) -> str:

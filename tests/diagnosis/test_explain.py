@@ -57,14 +57,15 @@ def test_who_has_not_come_is_named(tmp_path_factory, seed: int, left: str) -> No
     assert (fault.number, fault.operation) == (drawn.at + 1, operation)
     said = words.sentence(job, fault)
     what = f"has not called {operation} #{drawn.at + 1} of communicator 'world'"
+    host = drawn.job.hosts[drawn.rank]
     does = {
-        "dump": f"on node {drawn.job.hosts[drawn.rank]} is in step(), train.py line 41, and ",
+        "dump": "on node HOST is in step(), train.py line 41, and ",
         "none": "left no dump",
-        "gone": "is gone",
-        "stopped": "is stopped",
-        "silent": "does not answer",
+        "gone": "on node HOST is gone",
+        "stopped": "on node HOST is stopped",
+        "silent": "on node HOST does not answer",
     }
-    assert said.startswith(f"Rank {drawn.rank} {does[left]}")
+    assert said.startswith(f"Rank {drawn.rank} {does[left]}".replace("HOST", host))
     assert what in said
 
 
