@@ -19,7 +19,7 @@ KINDS = {
     "has gone on": (ANSWERED, True, {"done": NUMBER, "collective": NUMBER + 3}),
     "has gone on for long": (ANSWERED, False, {"done": NUMBER, "collective": NUMBER + 9999}),
     "has done it and ended": (GONE, True, {"done": NUMBER}),
-    "missing": (ANSWERED, False, {"doing": "train.py line 41, in step"}),
+    "missing": (ANSWERED, False, {"doing": "step(), train.py line 41"}),
     "unknown": (ANSWERED, False, {"unknown": True}),
     "closed": (ANSWERED, False, {"closed": "was finalized"}),
     "gone": (GONE, False, {}),
@@ -99,16 +99,16 @@ def test_calls_that_differ_are_shown_side_by_side_and_the_minority_is_blamed(
 
 
 def test_the_sentence_says_who_is_where() -> None:
-    mine = MINE | {"site": "train.py line 38, in step"}
+    mine = MINE | {"site": "step(), train.py line 38"}
     answers = answered({1: "waits", 2: "missing", 3: "missing", 4: "missing", 5: "gone"})
     for rank in (1, 3):
-        more = {"site": mine["site"]} if rank == 1 else {"doing": "load.py line 2, in read"}
+        more = {"site": mine["site"]} if rank == 1 else {"doing": "read(), load.py line 2"}
         answers[rank] = Answer(ANSWERED, {**answers[rank].facts, **more})
     assert judge(mine, answers).text == (
-        "ranks 2 and 4 (host n1) have not called all_reduce #7: they are at train.py line 41, in step; "
-        "rank 3 (host n1, pid 103) has not called all_reduce #7: it is at load.py line 2, in read; "
-        "the process of rank 5 (host n1, pid 105) has ended; the last call heard of was #6; "
-        "ranks 0 and 1 wait in it at train.py line 38, in step"
+        "ranks 2 and 4 on node n1 are in step(), train.py line 41, and have not called all_reduce #7; "
+        "rank 3 on node n1 (pid 103) is in read(), load.py line 2, and has not called all_reduce #7; "
+        "the process of rank 5 on node n1 (pid 105) has ended; the last call heard of was #6; "
+        "ranks 0 and 1 wait in it at step(), train.py line 38"
     )
 
 
@@ -119,8 +119,8 @@ def test_a_message_waits_for_its_other_end() -> None:
     verdict = judge(mine, {1: Answer(ANSWERED, facts(1, True, {"now": busy}))})
     assert verdict.missing == (1,)
     assert verdict.text == (
-        "rank 1 (host n1, pid 101) has not taken part in the recv: "
-        "it is in broadcast #4 at b.py line 9"
+        "rank 1 on node n1 (pid 101) is in broadcast #4 at b.py line 9, "
+        "and has not taken part in the recv"
     )
 
 

@@ -306,13 +306,13 @@ class LoopbackBackend:
     def __init__(self, world: World, context: Context, members: Sequence[int], rank: int) -> None:
         self.world = world
         self._context = context
-        self._members = tuple(members)
+        self.members = tuple(members)
         self._windows = 0  # made so far, by all ranks
         self.rank = rank
-        self.size = len(self._members)
-        self.topology: Topology = world.topology.restrict(self._members)
+        self.size = len(self.members)
+        self.topology: Topology = world.topology.restrict(self.members)
         self._transports = tuple(
-            LoopbackTransport(world, (*context, use), self._members, rank)
+            LoopbackTransport(world, (*context, use), self.members, rank)
             for use in ("collectives", "messages")
         )
         self.collectives: Transport = self._transports[0]
@@ -326,7 +326,7 @@ class LoopbackBackend:
 
     def group(self, ranks: Sequence[int], label: int) -> "LoopbackBackend":
         """Return the backend of the group of `ranks`. Does not block."""
-        members = [self._members[rank] for rank in ranks]
+        members = [self.members[rank] for rank in ranks]
         # Every member makes the same context from common knowledge, so nothing is exchanged.
         context = (*self._context, label, tuple(members))
         return LoopbackBackend(self.world, context, members, list(ranks).index(self.rank))
@@ -335,7 +335,7 @@ class LoopbackBackend:
         """Return one-sided communication. Does not block."""
         self._windows += 1
         context = (*self._context, "window", self._windows)
-        signals = LoopbackTransport(self.world, context, self._members, self.rank)
+        signals = LoopbackTransport(self.world, context, self.members, self.rank)
         with self.world.lock:
             shared = self.world.windows[context]
             shared.locks[self.rank] = threading.Lock()

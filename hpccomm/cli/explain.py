@@ -133,6 +133,7 @@ def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
 def _told(read: "Folder", job: "Job", found: list["Fault"], args: argparse.Namespace) -> list[str]:
     """Return the lines that are printed: verdict, values side by side, timeline, files left out."""
     from hpccomm.diagnosis import timeline, words
+    from hpccomm.runtime import verdict
 
     told = []
     for sentence in words.verdict(job, found):
@@ -146,7 +147,7 @@ def _told(read: "Folder", job: "Job", found: list["Fault"], args: argparse.Names
         f"{read.path}: {len(read.dumps)} dumps of {job.size} ranks, the last of {words.clock(job)}"
     )
     if without:
-        told += words.wrapped(f"no dump of {words.named(tuple(without))}")
+        told += words.wrapped(f"no dump of {verdict.ranks_named(tuple(without))}")
     if job.hosts > 1 and not any(fault.sort == "late" for fault in found):
         told += words.wrapped(words.clock_caveat(job))
     return told + list(read.passed_over)

@@ -62,6 +62,8 @@ class Backend(Protocol):
         The mpi4py communicator that it was made from, or None.
     uid : str
         Names this communicator: equal on all its ranks, and no other one has it.
+    members : sequence of int
+        Its ranks, as ranks of the job.
     side : SideChannel or None
         How its ranks ask each other what they do while calls wait; None where they cannot.
     """
@@ -76,6 +78,7 @@ class Backend(Protocol):
     crowded: bool
     mpi_comm: object
     uid: str
+    members: Sequence[int]
     side: SideChannel | None
 
     def native(self, signature: Signature) -> Native | None:

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from hpccomm.diagnosis.faults import Fault
 from hpccomm.diagnosis.history import History, Job
-from hpccomm.diagnosis.words import named, where
+from hpccomm.diagnosis.words import short
+from hpccomm.runtime.verdict import ranks_named
 
 MARKS = {
     "=": "completed",
@@ -71,7 +72,7 @@ def _part(job: Job, history: History, faults: Sequence[Fault], last: int) -> Ite
     }
     yield (
         f"communicator {history.group.name!r}, collectives #{numbers[0]} to #{numbers[-1]}"
-        f" of {named(tuple(ranks))}"
+        f" of {ranks_named(tuple(ranks))}"
     )[:WIDTH]
     if len(ranks) <= ROWS:
         shared = [[rank] for rank in ranks]
@@ -82,7 +83,7 @@ def _part(job: Job, history: History, faults: Sequence[Fault], last: int) -> Ite
                 shared[-1].append(rank)
             else:
                 shared.append([rank])
-        heads |= {each[0]: named(tuple(each))[:40] for each in shared if len(each) > 1}
+        heads |= {each[0]: ranks_named(tuple(each))[:40] for each in shared if len(each) > 1}
         left = max(len(heads[each[0]]) for each in shared)
     for each in shared:
         line = f"  {heads[each[0]].ljust(left)}  {rows[each[0]]}  {_beside(job, history, each[0])}"
@@ -96,7 +97,7 @@ def _beside(job: Job, history: History, rank: int) -> str:
     if number in calls:
         call = calls[number]
         return f"{call.operation}, {call.waited(job.dumps[rank].time):.1f} s" if call.open else ""
-    return where(job, rank, history.group.uid) if rank in history.absent(number) else ""
+    return short(job, rank, history.group.uid) if rank in history.absent(number) else ""
 
 
 def mark(history: History, rank: int, number: int) -> str:

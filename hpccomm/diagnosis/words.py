@@ -5,9 +5,11 @@ import textwrap
 import time
 from collections.abc import Iterator
 
+from hpccomm.contracts.side import ANSWERED, Answer
+from hpccomm.diagnosis.dumps import RecordedCall
 from hpccomm.diagnosis.faults import Fault, sides
 from hpccomm.diagnosis.history import Job, Waiting
-from hpccomm.schedules.draw.text import spans
+from hpccomm.runtime.verdict import ranks_named, whereabouts
 
 _PLACE = re.compile(r"(?P<file>.+?)(?: line |:)(?P<line>\d+)(?:,? in (?P<name>\S+))?$")
 
@@ -36,11 +38,6 @@ def sentence(job: Job, fault: Fault) -> str:
     return say[fault.sort](job, fault)
 
 
-def named(ranks: tuple[int, ...]) -> str:
-    """Return ranks in words: ``rank 3``, ``ranks 0-2,5``."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {spans(ranks)}"
-
-
 def call_name(job: Job, uid: str, number: int, operation: str) -> str:
     """Return a call in words: ``all_reduce #7 of communicator 'world'``."""
     which = f"{operation} #{number}" if number else operation
@@ -56,63 +53,73 @@ def place(text: str) -> str:
     return where if found["name"] in (None, "<module>") else f"{found['name']}(), {where}"
 
 
-def rank_name(job: Job, rank: int) -> str:
-    """Return a rank and its host: ``rank 3 on node n2``."""
-    host = job.dumps[rank].host if rank in job.dumps else _host(job, rank)
+def rank_on_node(job: Job, rank: int) -> str:
+    """Return a rank and its node: ``rank 3 on node n2``."""
+    host = _host(job, rank)
     return f"rank {rank} on node {host}" if host else f"rank {rank}"
 
 
 def _host(job: Job, rank: int) -> str:
-    for uid in job.histories:
-        seen = job.seen(rank, uid)
-        if seen is not None and seen.host:
-            return seen.host
-    return ""
+    if rank in job.dumps:
+        return job.dumps[rank].host
+    seen = (job.seen(rank, uid) for uid in job.histories)
+    return next((each.host for each in seen if each is not None), "")
 
 
-def where(job: Job, rank: int, uid: str) -> str:
-    """Return what a rank does that has not come to a call, as the rest of ``rank 3 ...``."""
+def heard(job: Job, rank: int, uid: str) -> Answer | None:
+    """Return what is known of a rank that has not come to a call, as it would have answered itself.
+
+    None where nothing is known: it left no dump, and gave no answer.
+    """
     seen = job.seen(rank, uid)
+    host = _host(job, rank)
+    facts: dict[str, object] = {"host": host} if host else {}
     if rank not in job.dumps:
         if seen is None:
-            return "left no dump and gave no answer (look whether its process was killed)"
-        if seen.state != "answered":
-            ways = {
-                "gone": "is gone (its process has ended)",
-                "stopped": "is stopped (SIGSTOP, or a debugger)",
-                "silent": "does not answer (its process or its host hangs, or the network is cut)",
-            }
-            return ways.get(seen.state, seen.state)
-        return _doing(seen.doing, seen.failed)
-    dump = job.dumps[rank]
+            return None
+        facts |= {"doing": place(seen.doing), "failed": seen.failed, "collective": seen.begun or 0}
+        if seen.operation:
+            facts["now"] = {"operation": seen.operation, "collective": 0, "site": place(seen.site)}
+        return Answer(seen.state, facts)
+    call, waiting = _under_way(job, rank)
+    if call is not None:
+        name = call_name(job, call.uid, call.number, call.operation)
+        site = place(call.site) + (f" ({waiting})" if waiting else "")
+        facts["now"] = {"operation": name, "collective": 0, "site": site}
+        return Answer(ANSWERED, facts)
+    failed = [each for each in job.dumps[rank].calls if each.state == "failed" and each.uid == uid]
+    ended = _ending(job.dumps[rank].reason)
+    facts["failed"] = ended or (failed[-1].error if failed else "") or (seen and seen.failed)
+    facts["doing"] = "" if seen is None else place(seen.doing)
+    return Answer(ANSWERED, facts)
+
+
+def _under_way(job: Job, rank: int) -> tuple[RecordedCall | None, str]:
+    """Return the call that a rank is in, and for whom it waits there, in words."""
     waits = list(job.waiting(rank))
     if waits:
-        return _waits(job, waits[-1])
-    under_way = [call for call in dump.calls if call.state == "started"]
-    if under_way:
-        call = under_way[-1]
-        return f"is in {call_name(job, call.uid, call.number, call.operation)}{_at(call.site)}"
-    failed = [call for call in dump.calls if call.state == "failed"]
-    if failed and failed[-1].uid == uid:
-        return f"has given up: {_first_line(failed[-1].error)}"
-    return _doing(
-        "" if seen is None else seen.doing,
-        "" if seen is None else seen.failed,
-        _ending(dump.reason),
-    )
+        last = waits[-1]
+        return last.call, f"waiting for {ranks_named(last.awaited)} for {last.seconds:.1f} s"
+    under_way = [call for call in job.dumps[rank].calls if call.state == "started"]
+    return (under_way[-1], "") if under_way else (None, "")
+
+
+def short(job: Job, rank: int, uid: str) -> str:
+    """Return what a rank does that has not come to a call, in a few words."""
+    answer = heard(job, rank, uid)
+    if answer is None:
+        return "no dump"
+    if answer.state != ANSWERED:
+        return answer.state
+    now = answer.facts.get("now")
+    text = now["operation"] if now else answer.facts.get("doing")
+    return f"in {text}" if text else ""
 
 
 def _ending(reason: str) -> str:
     """Return why a rank ended, if that is why it has written its dump."""
-    ended = any(word in reason.lower() for word in ("exception", "exit", "signal", "sigterm"))
-    return _first_line(reason) if ended and "sigusr1" not in reason.lower() else ""
-
-
-def _doing(doing: str, failed: str, ending: str = "") -> str:
-    text = f"is in {place(doing)}" if doing else "is in no call"
-    if ending:
-        return f"ended ({ending})" if not doing else f"ended in {place(doing)} ({ending})"
-    return f"{text} and takes part no more ({_first_line(failed)})" if failed else text
+    ended = any(word in reason.lower() for word in ("exception", "exit", "sigterm"))
+    return _first_line(reason) if ended else ""
 
 
 def _first_line(text: str) -> str:
@@ -128,35 +135,39 @@ def _waits(job: Job, wait: Waiting) -> str:
     return (
         f"has waited for {wait.seconds:.1f} s in "
         f"{call_name(job, call.uid, call.number, call.operation)}{_at(call.site)} "
-        f"for {named(wait.awaited)}"
+        f"for {ranks_named(wait.awaited)}"
     )
 
 
 def _missing(job: Job, fault: Fault) -> str:
     what = call_name(job, fault.uid, fault.number, fault.operation)
-    them = {rank: where(job, rank, fault.uid) for rank in fault.ranks[:4]}
-    told = "; ".join(f"{rank_name(job, rank)} {text}" for rank, text in them.items())
-    more = len(fault.ranks) - len(them)
-    told += f"; {more} others" if more else ""
-    if not fault.number:
-        text = f"{told}. {named(fault.waiting)} has waited for {named(fault.ranks)} in {what}"
-        return _sentence(f"{text} for {fault.seconds:.1f} s")
-    has = "has" if len(fault.ranks) == 1 else "have"
-    joint = ", and" if len(fault.ranks) == 1 else "; they"
-    text = f"{told}{joint} {has} not called {what}. {_waited(job, fault)}"
+    answers = {rank: heard(job, rank, fault.uid) for rank in fault.ranks}
+    known = {rank: answer for rank, answer in answers.items() if answer is not None}
+    unheard = tuple(rank for rank in answers if rank not in known)
+    done = f"called {what}" if fault.number else f"taken part in {what}"
+    told = whereabouts(known, fault.number, done)
+    if unheard:
+        told.append(
+            f"{ranks_named(unheard)} left no dump and gave no answer: see why it was killed"
+        )
+    text = "; ".join(told)
+    text += f". {_waited(job, fault, 'it' if what in text else what)}"
     if fault.unknown:
-        text += f". Of {named(fault.unknown)} nothing is known"
+        text += f". Of {ranks_named(fault.unknown)} nothing is known"
     return _sentence(text)
 
 
-def _waited(job: Job, fault: Fault) -> str:
+def _waited(job: Job, fault: Fault, what: str) -> str:
     """Return ``Ranks 0-2 have waited in it (step(), train.py line 39) for 5.0 s, since ...``."""
-    calls = job.histories[fault.uid].at(fault.number)
-    began = min(job.moment(rank, calls[rank].began) for rank in fault.waiting)
-    site = _at(calls[fault.waiting[0]].site)
+    who = ranks_named(fault.waiting).capitalize()
     have = "has" if len(fault.waiting) == 1 else "have"
+    calls = job.histories[fault.uid].at(fault.number) if fault.number else {}
+    text = f"{who} {have} waited in {what}"
+    if not calls:
+        return f"{text} for {fault.seconds:.1f} s"
+    began = min(job.moment(rank, calls[rank].began) for rank in fault.waiting)
     return (
-        f"{named(fault.waiting).capitalize()} {have} waited in it{site} for {fault.seconds:.1f} s, "
+        f"{text}{_at(calls[fault.waiting[0]].site)} for {fault.seconds:.1f} s, "
         f"since {time.strftime('%H:%M:%S', time.gmtime(began))} UTC"
     )
 
@@ -170,7 +181,7 @@ def _differing(job: Job, fault: Fault) -> str:
         values = {name: each[ranks[0]] for name, each in fault.differences.items()}
         operation = values.pop("operation", fault.operation)
         listed = ", ".join(f"{name} {value}" for name, value in values.items())
-        who = rank_name(job, ranks[0]) if len(ranks) == 1 else named(ranks)
+        who = rank_on_node(job, ranks[0]) if len(ranks) == 1 else ranks_named(ranks)
         told.append(
             f"{who} called {operation}"
             + (f" with {listed}" if listed else "")
@@ -178,7 +189,7 @@ def _differing(job: Job, fault: Fault) -> str:
         )
     text = f"The ranks called different things as collective {what}: {'; '.join(told)}"
     if fault.shift:
-        odd, usual = named(fault.ranks), named(parts[0])
+        odd, usual = ranks_named(fault.ranks), ranks_named(parts[0])
         history = job.histories[fault.uid]
         kept = history.calls[parts[0][0] if fault.shift == 1 else fault.ranks[0]][fault.number]
         call = f"{kept.operation} #{fault.number}{_at(kept.site)}"
@@ -192,9 +203,9 @@ def _differing(job: Job, fault: Fault) -> str:
 
 
 def _cycle(job: Job, fault: Fault) -> str:
-    told = [f"{rank_name(job, wait.rank)} {_waits(job, wait)}" for wait in fault.waits]
+    told = [f"{rank_on_node(job, wait.rank)} {_waits(job, wait)}" for wait in fault.waits]
     return _sentence(
-        f"{named(fault.ranks)} wait for each other: {'; '.join(told)}. Let all ranks make the calls "
+        f"{ranks_named(fault.ranks)} wait for each other: {'; '.join(told)}. Let all ranks make the calls "
         "of several communicators in one order"
     )
 
@@ -205,7 +216,7 @@ def _late(job: Job, fault: Fault) -> str:
     call = job.histories[fault.uid].at(fault.number)[rank]
     often, of = fault.times
     text = (
-        f"{rank_name(job, rank)} came {fault.seconds:.2f} s after the others to {what}"
+        f"{rank_on_node(job, rank)} came {fault.seconds:.2f} s after the others to {what}"
         f"{_at(call.site)}; it was the last by so much in {often} of {of} collectives"
     )
     return _sentence(f"{text}. {clock_caveat(job)}" if job.hosts > 1 else text)
@@ -225,7 +236,7 @@ def clock_caveat(job: Job) -> str:
 def _stuck(job: Job, fault: Fault) -> str:
     what = call_name(job, fault.uid, fault.number, fault.operation)
     return _sentence(
-        f"All ranks have called {what}, and alike as far as is recorded, but {named(fault.waiting)} "
+        f"All ranks have called {what}, and alike as far as is recorded, but {ranks_named(fault.waiting)} "
         f"did not complete it within {fault.seconds:.1f} s: no rank is missing. Look at the network "
         "and at the stacks of the threads in the dumps"
     )
@@ -249,7 +260,7 @@ def table(job: Job, fault: Fault) -> list[str]:
     """Return the values of ranks that differ, side by side, as lines of at most 100 characters."""
     parts = sides(fault.differences)[:5]
     calls = job.histories[fault.uid].at(fault.number)
-    rows = [["", *(named(ranks) for ranks in parts)]]
+    rows = [["", *(ranks_named(ranks) for ranks in parts)]]
     rows += [
         [name, *(values[ranks[0]] for ranks in parts)] for name, values in fault.differences.items()
     ]

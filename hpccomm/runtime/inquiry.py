@@ -272,7 +272,7 @@ def flight_facts(calls: "CallEngine") -> Facts:
         "uid": origin.uid,
         "name": origin.name,
         "rank": origin.rank,
-        "ranks": list(range(origin.size)),
+        "ranks": list(calls.backend.members),
         "now": facts(calls, calls.number, None),
         "answers": {
             str(rank): {"state": each.state, **each.facts}

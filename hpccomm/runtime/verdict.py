@@ -3,7 +3,7 @@
 Pure functions of plain data, by which dumps of several ranks can be judged as well.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
@@ -147,13 +147,7 @@ def _told(mine: Facts, number: int, absent: Mapping[int, Answer], came: Mapping[
     """Return who is absent, where those ranks are, and who waits for them."""
     operation = (mine["record"] or mine["now"] or {}).get("operation", "the call")
     what = f"called {operation} #{number}" if number else f"taken part in the {operation}"
-    groups: dict[str, list[int]] = {}
-    for rank, answer in absent.items():
-        groups.setdefault(_predicate(answer, number, what), []).append(rank)
-    sentences = [_sentence(ranks, predicate, absent) for predicate, ranks in groups.items()]
-    if len(sentences) > MOST_NAMED:
-        rest = sorted(rank for ranks in list(groups.values())[MOST_NAMED:] for rank in ranks)
-        sentences = [*sentences[:MOST_NAMED], f"{ranks_named(rest)} neither"]
+    sentences = whereabouts(absent, number, what)
     if len(came) > 1:
         sites = {str(each.get("site", "")) for each in came.values()}
         at = f" at {sites.pop()}" if len(sites) == 1 and "" not in sites else ""
@@ -161,15 +155,37 @@ def _told(mine: Facts, number: int, absent: Mapping[int, Answer], came: Mapping[
     return "; ".join(sentences)
 
 
+def whereabouts(absent: Mapping[int, Answer], number: int, what: str) -> list[str]:
+    """Return where ranks are that have not come to a call; of those that are alike, in one sentence.
+
+    Parameters
+    ----------
+    absent : mapping of int to Answer
+        What is known of each.
+    number : int
+        The call's; 0 of a message.
+    what : str
+        What they have not done, such as ``"called all_reduce #7"``.
+    """
+    groups: dict[str, list[int]] = {}
+    for rank, answer in absent.items():
+        groups.setdefault(_predicate(answer, number, what), []).append(rank)
+    sentences = [_sentence(ranks, predicate, absent) for predicate, ranks in groups.items()]
+    if len(sentences) > MOST_NAMED:
+        rest = sorted(rank for ranks in list(groups.values())[MOST_NAMED:] for rank in ranks)
+        sentences = [*sentences[:MOST_NAMED], f"{ranks_named(rest)} neither"]
+    return sentences
+
+
 def _sentence(ranks: Sequence[int], predicate: str, absent: Mapping[int, Answer]) -> str:
     """Return a sentence of ranks; ``{is}`` in a predicate is "is" or "are", and so on."""
     facts, one = absent[ranks[0]].facts, len(ranks) == 1
     who = ranks_named(ranks)
     hosts = sorted({str(absent[rank].facts.get("host", "")) for rank in ranks})
-    if one and hosts[0]:
-        who += f" (host {hosts[0]}, pid {facts.get('pid')})"
-    elif hosts[0] and len(hosts) <= MOST_NAMED:
-        who += f" (host{'s' if len(hosts) > 1 else ''} {', '.join(hosts)})"
+    if hosts[0] and len(hosts) <= MOST_NAMED:
+        who += f" on node{'s' if len(hosts) > 1 else ''} {', '.join(hosts)}"
+    if one and facts.get("pid"):
+        who += f" (pid {facts['pid']})"
     words = (
         ("{has}", "has", "have"),
         ("{is}", "is", "are"),
@@ -203,19 +219,20 @@ def _predicate(answer: Answer, number: int, what: str) -> str:
     if facts.get("closed"):
         return f"{{who}} {{has}} no use of the communicator any more: it {_quoted(facts['closed'])}"
     if facts.get("unknown"):
-        return f"{{who}} {{has}} no such communicator{_at(facts)}"
+        at = _at(facts)
+        return f"{{who}} {{has}} no such communicator{f': {{it}} {at}' if at else ''}"
     if facts.get("error"):
         return f"{{who}} cannot tell what {{it}} {{does}}: {_quoted(facts['error'])}"
-    return f"{{who}} {{has}} not {what}{_at(facts) or ', and no call since'}"
+    at = _at(facts)
+    return f"{{who}} {at}, and {{has}} not {what}" if at else f"{{who}} {{has}} not {what}"
 
 
 def _at(facts: Facts) -> str:
-    """Return where a rank is."""
+    """Return where a rank is: ``{is} in step(), train.py line 41``."""
     now = facts.get("now")
-    where: Iterable[str] = [f"in {_named(now)}"] if now else []
     place = (now and now.get("site")) or facts.get("doing")
-    where = [*where, f"at {place}"] if place else where
-    return f": {{it}} {{is}} {' '.join(where)}" if where else ""
+    where = " at ".join(filter(None, (_named(now) if now else "", place)))
+    return f"{{is}} in {where}" if where else ""
 
 
 def _last(facts: Facts) -> str:

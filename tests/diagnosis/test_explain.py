@@ -56,16 +56,16 @@ def test_who_has_not_come_is_named(tmp_path_factory, seed: int, left: str) -> No
     assert (fault.sort, fault.ranks, fault.waiting) == ("missing", (drawn.rank,), drawn.others)
     assert (fault.number, fault.operation) == (drawn.at + 1, operation)
     said = words.sentence(job, fault)
-    what = f"has not called {operation} #{drawn.at + 1} of communicator 'world'"
+    what = f"{operation} #{drawn.at + 1} of communicator 'world'"
     host = drawn.job.hosts[drawn.rank]
     does = {
-        "dump": "on node HOST is in step(), train.py line 41, and ",
-        "none": "left no dump",
-        "gone": "on node HOST is gone",
-        "stopped": "on node HOST is stopped",
-        "silent": "on node HOST does not answer",
+        "dump": f"Rank RANK on node HOST is in step(), train.py line 41, and has not called {what}",
+        "none": "Rank RANK left no dump",
+        "gone": "The process of rank RANK on node HOST has ended",
+        "stopped": "Rank RANK on node HOST is stopped",
+        "silent": "Rank RANK on node HOST does not answer",
     }
-    assert said.startswith(f"Rank {drawn.rank} {does[left]}".replace("HOST", host))
+    assert said.startswith(does[left].replace("RANK", str(drawn.rank)).replace("HOST", host))
     assert what in said
 
 
@@ -151,8 +151,9 @@ def test_a_cause_comes_before_what_follows_from_it(tmp_path_factory) -> None:
         PlayedJob({"left": [0, 1], "right": [1, 2]}, [[left], [right, left], []]), tmp_path_factory
     )
     assert (cause.uid, cause.ranks, effect.uid, effect.ranks) == ("right", (2,), "left", (1,))
-    assert "Rank 1 on node n0 has waited for 5.0 s in all_reduce #1 of communicator 'right'" in (
-        words.sentence(job, effect)
+    assert words.sentence(job, effect).startswith(
+        "Rank 1 on node n0 is in all_reduce #1 of communicator 'right' at step(), train.py line 1 "
+        "(waiting for rank 2 for 5.0 s), and has not called all_reduce #1 of communicator 'left'."
     )
 
 
@@ -211,7 +212,7 @@ def test_files_that_cannot_be_read_are_one_line_each(stuck: Path, tmp_path: Path
     assert main(["explain", str(stuck)]) == 1
     told = capsys.readouterr().out
     assert told.startswith("Rank 3 on node n2 is in step(), train.py line 41, and has not called")
-    assert "Of ranks 0-1 nothing is known." in " ".join(told.split())
+    assert "Of ranks 0 and 1 nothing is known." in " ".join(told.split())
     for line in (
         "rank_0.json cannot be used: it is cut off",
         "rank_1.json cannot be used: it is no regular file",

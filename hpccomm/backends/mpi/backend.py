@@ -66,6 +66,7 @@ class MpiBackend:
         self.threaded = threaded
         self.mpi_comm = mpi_comm
         self.uid = uid
+        self.members = _ranks_of_job(comm)
         self._side, self._root = side, root
         self.side: SideChannel | None = side
         self._groups: Counter[tuple[object, ...]] = Counter()  # made so far, by label and ranks
@@ -128,6 +129,16 @@ class MpiBackend:
             self._side.close(root=self._root)
             self._user.Free()
             self._comm.Free()
+
+
+def _ranks_of_job(comm: Any) -> Sequence[int]:
+    """Return a communicator's ranks as ranks of the job. Local."""
+    members, everyone = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    ranks = members.Translate_ranks(None, everyone)
+    members.Free()
+    everyone.Free()
+    # Processes that were started later have no rank in this world.
+    return range(comm.size) if MPI.UNDEFINED in ranks else tuple(ranks)
 
 
 def make(mpi_comm: object) -> MpiBackend:
