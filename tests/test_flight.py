@@ -1,0 +1,176 @@
+"""What is recorded of calls, what ranks conclude when one waits, and what is written down."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm.errors import CollectiveTimeout, CommunicationError, RankMismatch
+from hpccomm.runtime import recorder
+from hpccomm.runtime.recorder import CAPACITY, ENDED, ERROR, LABEL, NUMBER, ORIGIN, SEQUENCE, SITE
+from hpccomm.testing import run_ranks
+
+Mpiexec = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def of(comm: hpccomm.Communicator) -> list[recorder.Entry]:
+    """Return what is recorded of a rank's calls on a communicator."""
+    origin = comm._core.calls.origin
+    return [entry for entry in recorder.calls() if entry[ORIGIN] == origin]
+
+
+def test_collectives_have_the_same_number_on_all_ranks_and_every_call_its_place() -> None:
+    def main(comm: hpccomm.Communicator) -> list[tuple[str, int, int, str]]:
+        before = comm._core.calls.number
+        x = np.ones(4)
+        comm.all_reduce(x)
+        if comm.rank == 0:  # messages do not count, so ranks that send none keep step
+            comm.send(x, 1)
+        elif comm.rank == 1:
+            comm.recv(x, 0)
+        comm.gather_v(x[: comm.rank])
+        work = comm.broadcast(x, async_op=True)
+        comm.plan("all_gather", x)()
+        work.wait()
+        comm.all_gather_object(comm.rank)
+        return [
+            (
+                entry[LABEL].name,
+                entry[NUMBER] - before,
+                entry[SEQUENCE],
+                recorder.described(entry[SITE]),
+            )
+            for entry in of(comm)
+            if entry[NUMBER] > before or not entry[NUMBER]
+        ]
+
+    recorded = run_ranks(3, main)
+    numbered = [[(name, n) for name, n, _, _ in each if n > 0] for each in recorded]
+    assert numbered[0] == numbered[1] == numbered[2]
+    assert [n for _, n in numbered[0]] == list(range(1, len(numbered[0]) + 1))
+    assert [name for name, _ in numbered[0] if name in ("all_reduce", "broadcast", "gather_v")]
+    assert "send" in [name for name, *_ in recorded[0]]
+    for each in recorded:
+        sequences = [sequence for _, _, sequence, _ in each]
+        assert sequences == sorted(set(sequences))
+        assert all("test_flight.py line" in site for name, n, _, site in each if n > 0), each
+
+
+def test_the_last_calls_are_kept_and_no_more() -> None:
+    def main(comm: hpccomm.Communicator) -> None:
+        x = np.ones(1)
+        for _ in range(CAPACITY + 10):
+            comm.all_reduce(x)
+        entries = of(comm)
+        assert len(entries) == len(recorder.calls()) == CAPACITY
+        numbers = [entry[NUMBER] for entry in entries]
+        assert numbers == list(range(numbers[0], numbers[0] + CAPACITY))
+        assert all(entry[ENDED] >= 0 and entry[ERROR] is None for entry in entries)
+
+    run_ranks(1, main)
+
+
+def caught(function: Callable[[], object]) -> CommunicationError:
+    """Return the error of a call that must fail between the ranks."""
+    with pytest.raises(CommunicationError) as raised:
+        function()
+    return raised.value
+
+
+def test_a_timeout_names_who_has_not_come_and_where_that_rank_is() -> None:
+    def main(comm: hpccomm.Communicator) -> CommunicationError | None:
+        x = np.ones(4)
+        comm.all_reduce(x)
+        if comm.rank == 2:
+            time.sleep(2.5)  # the others give up meanwhile
+            return None
+        return caught(lambda: comm.all_reduce(x, timeout=1))
+
+    errors = run_ranks(3, main)
+    for error in errors[:2]:
+        assert type(error) is CollectiveTimeout
+        assert error.ranks == (2,)
+        assert "rank 2" in str(error)
+        assert "has not called all_reduce" in str(error)
+
+
+def test_a_call_that_waits_for_another_one_fails_on_both_sides_long_before_its_deadline() -> None:
+    def main(comm: hpccomm.Communicator) -> tuple[CommunicationError, float]:
+        x = np.ones(4)
+        comm.all_reduce(x)
+        comm.all_gather_object(x)
+        begin = time.perf_counter()
+        call = comm.all_gather_object if comm.rank == 1 else comm.all_reduce
+        return caught(lambda: call(x)), time.perf_counter() - begin
+
+    for error, seconds in run_ranks(3, main):
+        assert seconds < 30  # of a deadline of 60
+        assert type(error) is RankMismatch
+        assert error.ranks == (1,)
+        assert "all_gather_object" in str(error)
+        assert "all_reduce" in str(error)
+        assert "test_flight.py line" in str(error)
+
+
+STUCK = """
+import os, signal, sys, time
+import numpy as np
+import hpccomm
+
+def step(comm, x):
+    if comm.rank == comm.size - 1:
+        {instead}
+    comm.all_reduce(x)
+
+comm = hpccomm.new_comm(timeout=60)
+x = np.ones(4)
+comm.all_reduce(x)
+{before}
+step(comm, x)
+"""
+
+
+def test_sigusr1_writes_the_calls_of_a_rank_that_is_blocked_in_the_library(
+    tmp_path: Path, mpiexec: Mpiexec
+) -> None:
+    program = STUCK.format(
+        instead="time.sleep(2); os.kill(other, signal.SIGUSR1); time.sleep(2)",
+        before="other = comm.all_gather_object(os.getpid())[0]",
+    )
+    done = mpiexec(2, "-c", program, env={"HPCCOMM_DUMP_DIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.glob("*/rank_0.json")
+    dump = json.loads(file.read_text())
+    assert dump["reason"] == "SIGUSR1"
+    last = dump["entries"][-1]
+    assert (last["profiling_name"], last["state"]) == ("mpi:all_reduce", "started")
+    assert last["frames"][0]["name"] == "step"
+    assert any("all_reduce" in stack for stack in dump["stacks"])
+
+
+def test_a_stopped_rank_is_named_and_the_others_leave_their_calls(
+    tmp_path: Path, mpiexec: Mpiexec
+) -> None:
+    program = STUCK.format(
+        instead="os.kill(os.getpid(), signal.SIGSTOP)",
+        before="hpccomm.dump(sys.argv[1]); comm.set_timeout(2)",
+    )
+    done = mpiexec(3, "-c", program, str(tmp_path), env={"HPCCOMM_DUMP_DIR": str(tmp_path)})
+    assert done.returncode
+    assert "rank 2" in done.stderr
+    assert "stopped" in done.stderr
+    assert len(list(tmp_path.glob("rank_*.json"))) == 3  # on demand
+    assert len(list(tmp_path.glob("*/rank_*.json"))) == 2  # of the two that could
+
+
+def test_nothing_is_written_without_a_directory(tmp_path: Path) -> None:
+    def main(comm: hpccomm.Communicator) -> None:
+        comm.abort()
+
+    run_ranks(2, main)
+    assert not Path("hpccomm-dumps").exists()
