@@ -15,7 +15,7 @@ left unless the backend releases it: then the job ends, with the same words.
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
@@ -54,9 +54,6 @@ LONGEST_SECONDS = 10.0
 
 UNKNOWN = "A rank did not take part or is late"
 """What is said where no rank can be asked."""
-
-DUMP_SECONDS = 0.3
-"""What other ranks have to write their records before this one ends the job."""
 
 
 class Inquiry:
@@ -108,13 +105,15 @@ class Inquiry:
     ) -> CommunicationError:
         """Return the error of a call whose deadline has passed. Blocks while the peers are asked."""
         verdict = self._asked(calls, entry)
-        found = _found(verdict, calls, entry, elapsed)
-        if found is not None:
-            return found
-        if verdict is None:
-            return calls.reports.overdue(entry, elapsed, causes or UNKNOWN)
-        why = f"{verdict.text}. {causes}" if causes else verdict.text
-        return calls.reports.overdue(entry, elapsed, why, verdict.absent)
+        error = _found(verdict, calls, entry, elapsed)
+        if error is None:
+            why = UNKNOWN if verdict is None and not causes else causes
+            ranks: Sequence[int] = ()
+            if verdict is not None:
+                why, ranks = f"{verdict.text}. {causes}".rstrip(". "), verdict.absent
+            error = calls.reports.overdue(entry, elapsed, why, ranks)
+        self._have_dumped(calls, error)
+        return error
 
     def _due(self, entry: Entry, now: float) -> bool:
         if entry is not self._entry:
@@ -148,6 +147,13 @@ class Inquiry:
         self.tell(calls, entry, error)
         self.end(calls, entry, error)
 
+    def _have_dumped(self, calls: "CallEngine", error: CommunicationError) -> None:
+        """Have the ranks that answer write their last calls down: this one may end the job."""
+        side = calls.backend.side
+        there = [rank for rank, answer in self.answers.items() if answer.state == ANSWERED]
+        if side is not None and there:
+            side.ask(there, {"comm": calls.origin.uid, "dump": str(error)}, ANSWER_SECONDS)
+
     def tell(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
         """Tell the other ranks of a mismatch or a loss, so that they need not find out."""
         side, origin = calls.backend.side, calls.origin
@@ -172,7 +178,7 @@ class Inquiry:
             "job ends now"
         )
         dump.write(str(error))
-        sleep(DUMP_SECONDS)
+        self._have_dumped(calls, error)
         calls.backend.end_job(f"{type(error).__name__} in {entry[LABEL].name}")
 
     def _accused(self, calls: "CallEngine", entry: Entry | None, accusation: Facts) -> None:
@@ -191,6 +197,9 @@ def answer(calls: "CallEngine", question: Facts) -> Facts:
     """Return what a communicator answers to a question. In a thread that serves the channel."""
     if "accuse" in question:
         calls.inquiry.accusation = question["accuse"]
+        return {}
+    if "dump" in question:
+        dump.write(f"another rank: {question['dump']}")
         return {}
     return facts(calls, int(question.get("collective", 0)), None)
 
