@@ -205,6 +205,8 @@ def _may_wait_behind(case: Case, ranks: frozenset[int]) -> bool:
 
 _SPEAKERS = re.compile(r"\brank \d+ (?:of \d+|ends the job|raised)|\b(?:process|on) rank \d+")
 
+_WAITING = re.compile(r"\branks? \d[\d, and-]* waits? in it")
+
 
 def _accusing(text: str, own: bool) -> str:
     """Return what a job wrote without the ranks that speak; with them if `own`, and the launcher's words."""
@@ -213,7 +215,12 @@ def _accusing(text: str, own: bool) -> str:
 
 
 def _mentions(text: str, rank: int) -> bool:
-    return re.search(rf"\branks? (?:\d+, |\d+ and )*{rank}\b", text) is not None
+    """Return whether a text accuses a rank, which may stand in a list such as ``ranks 0-2 and 5``."""
+    for found in re.finditer(r"\branks? (\d[\d, and-]*)", _WAITING.sub("", text)):
+        for first, last in re.findall(r"(\d+)(?:-(\d+))?", found[1]):
+            if int(first) <= rank <= int(last or first):
+                return True
+    return False
 
 
 def _outcomes(seen: Seen) -> dict[int, dict[str, Any]]:

@@ -164,6 +164,19 @@ def test_bad_ends_are_found(worst: str, case: Case, seen: Seen):
     assert verdict.named is not True or worst != judging.UNNAMED
 
 
+@pytest.mark.parametrize(
+    ("text", "accused"),
+    [
+        ("rank 1 (host n, pid 7) has not called all_reduce #4; ranks 0 and 2 wait in it", {1}),
+        ("ranks 0-2 and 5 are stopped", {0, 1, 2, 5}),
+        ("ranks 1, 3 have ended; 4 s", {1, 3}),
+        ("all ranks have called it", set()),
+    ],
+)
+def test_whom_a_text_accuses(text: str, accused: set[int]):
+    assert {rank for rank in range(6) if judging._mentions(text, rank)} == accused
+
+
 def test_two_ranks_that_differ_name_either():
     pair = replace(SHAPE, ranks=2)
     assert judge(pair, job(pair, error("RankMismatch", (0,)), 7)).named is False  # itself alone
