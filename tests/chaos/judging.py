@@ -180,13 +180,18 @@ def _named(case: Case, seen: Seen, wanted: Expected) -> bool | None:
 
 def _names(case: Case, outcome: dict[str, Any]) -> bool:
     """Return whether one rank's error names whom it should."""
-    ranks = frozenset(outcome["ranks"] or ())
-    if not ranks or not ranks - {outcome["rank"]}:
+    if outcome["ranks"] is None:  # an error of one message, which leaves the communicator as it is
+        return any(_mentions(_accusing(outcome["text"], own=False), r) for r in case.faulty_ranks)
+    ranks = frozenset(outcome["ranks"])
+    if not ranks - {outcome["rank"]}:
         return False
+    culprits = case.faulty_ranks
+    if case.on_hosts and outcome["rank"] in culprits:  # it is cut off from all others
+        culprits = frozenset(range(case.ranks)) - culprits
     if case.ranks == 2 and case.kind not in ("stop", "overdue", "lost"):
         return True  # of two that differ, either does
-    if ranks & case.faulty_ranks:
-        return ranks == case.faulty_ranks or _may_wait_behind(case, ranks)
+    if ranks & culprits:
+        return ranks == culprits or _may_wait_behind(case, ranks)
     # A message may be missing since the sender waits for the faulty rank itself.
     return case.operation == "message" and ranks == {(outcome["rank"] - 1) % case.ranks}
 
