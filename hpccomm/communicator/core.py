@@ -13,6 +13,7 @@ from hpccomm.communicator.pairing import unpaired
 from hpccomm.communicator.recipes import Recipes
 from hpccomm.communicator.resolving import NO_LISTS, Lists
 from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.majority import odd_ones
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import HpccommError, RankMismatch, UsageError
 from hpccomm.runtime.engine import CallEngine
@@ -196,10 +197,11 @@ class Core:
                 raise error
             if differing:
                 theirs = "; ".join(f"rank {r}: {text.decode()}" for r, text in differing.items())
+                brought = {r: differing.get(r, differing[0]) for r in range(self.backend.size)}
                 raise RankMismatch(
                     f"{what}: the ranks of communicator {self.calls.name!r} ask for different "
                     f"things ({theirs}); give the same on all ranks",
-                    ranks=tuple(differing),
+                    ranks=odd_ones(brought),
                 )
 
     def agree_on_pairs(self, what: str, call: Signature) -> None:

@@ -6,6 +6,7 @@ Pure functions of plain data, by which dumps of several ranks can be judged as w
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hpccomm.contracts.majority import odd_ones
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
 
 MOST_NAMED = 8
@@ -67,7 +68,7 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
             (absent if answer.state == STOPPED else fallen)[rank] = answer
     came = {mine["rank"]: mine} | {r: a.facts for r, a in answers.items() if r not in absent}
     called = {rank: each for rank, each in sorted(came.items()) if each.get("record")}
-    differing = _odd_ones(called) if number else ()
+    differing = _differing(called) if number else ()
     if not absent and not differing:
         absent, came = fallen, {r: each for r, each in came.items() if r not in fallen}
 
@@ -96,16 +97,11 @@ def _has_done(facts: Facts, number: int) -> bool:
     return done >= number
 
 
-def _odd_ones(called: Mapping[int, Facts]) -> tuple[int, ...]:
+def _differing(called: Mapping[int, Facts]) -> tuple[int, ...]:
     """Return the ranks whose calls differ from what most have; all, if no call is that of most."""
-    groups: dict[str, list[int]] = {}
-    for rank, facts in called.items():
-        groups.setdefault(repr(sorted(facts["record"].items(), key=str)), []).append(rank)
-    sizes = sorted(map(len, groups.values()))
-    if len(groups) < 2:
-        return ()
-    most = sizes[-1] if sizes[-1] > sizes[-2] else 0
-    return tuple(sorted(rank for ranks in groups.values() if len(ranks) != most for rank in ranks))
+    return odd_ones(
+        {rank: repr(sorted(facts["record"].items(), key=str)) for rank, facts in called.items()}
+    )
 
 
 # Words.

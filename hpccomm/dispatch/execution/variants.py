@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpccomm.contracts.majority import odd_ones
 from hpccomm.contracts.transport import RECORD, Exposure, Reach, Record
 from hpccomm.dispatch.execution.program import LocalRound, Message, Program, Slice
 from hpccomm.dispatch.execution.reached import Peers
 from hpccomm.dtypes import DType
-from hpccomm.errors import BufferMismatch
+from hpccomm.errors import RankMismatch
+from hpccomm.runtime.verdict import ranks_named
 
 
 class Found(NamedTuple):
@@ -84,7 +86,7 @@ class Variants:
 
         Raises
         ------
-        BufferMismatch
+        RankMismatch
             On all members alike, if they do not make the same call.
         """
         published = self.table.tobytes()
@@ -101,18 +103,13 @@ class Variants:
         theirs = self.table[:, 0]
         if (theirs == self.fingerprint).all():
             return
-        # Named against one of them that all take for the reference.
-        of = {
-            rank: int(each)
-            for rank, each in sorted(zip(self.members, theirs.tolist(), strict=True))
-        }
-        first = min(of)
-        others = [rank for rank, each in of.items() if each != of[first]]
-        who = "rank" if len(others) == 1 else "ranks"
-        make = "makes" if len(others) == 1 else "make"
-        raise BufferMismatch(
-            f"{who} {', '.join(map(str, others))} {make} another call than rank {first}; "
-            "give arrays of the same size and dtype, and the same op, root and algorithm, on all ranks"
+        odd = odd_ones(dict(zip(self.members, theirs.tolist(), strict=True)))
+        everyone = len(odd) == len(self.members)
+        made = "all make different calls" if everyone else "made another call than the others"
+        raise RankMismatch(
+            f"{ranks_named(odd)} {made}; "
+            "give arrays of the same size and dtype, and the same op, root and algorithm, on all ranks",
+            ranks=odd,
         )
 
 
