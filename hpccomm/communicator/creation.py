@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 from contextlib import nullcontext, suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import ml_dtypes
@@ -25,9 +25,10 @@ from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import Machine, Tables, stored, text
 from hpccomm.dispatch.sharing import memory_way, sharing
 from hpccomm.errors import BackendUnavailable, ConfigurationError
-from hpccomm.runtime.dump import DIRECTORY, process
+from hpccomm.runtime.dump import DIRECTORY, process, write
 from hpccomm.runtime.dump_signal import install
 from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.lifetime import before_end
 from hpccomm.schedules.cost.network_files import dump, load, parse, typical
 from hpccomm.settings import CommOptions, Settings
 
@@ -157,6 +158,7 @@ def _describe_process(backend: Backend) -> None:
     process.job, process.directory = backend.uid, str(directory)
     if not backend.crowded:
         install()
+        before_end(partial(write, "the process was ended"))
 
 
 def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:

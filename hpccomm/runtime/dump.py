@@ -86,22 +86,21 @@ def add(communicator: Recorded) -> None:
     _communicators.add(communicator)
 
 
-def write(reason: str) -> Path | None:
-    """Write the dump of a failure where it is asked for, and return the file. From any thread.
+def write(reason: str) -> None:
+    """Write the dump of a failure, where one is asked for. From any thread.
 
     Whatever keeps it from being written is logged: it must not hide the failure.
     """
     process.reason = process.reason or reason
     if not process.directory:
-        return None
+        return
     directory = Path(process.directory) / process.job
     try:
-        file = write_to(directory, process.reason)
+        write_to(directory, process.reason)
     except OSError as error:
         logger.warning("the record of the last calls could not be written: %s", error)
-        return None
+        return
     _tell(directory)
-    return file
 
 
 @cache

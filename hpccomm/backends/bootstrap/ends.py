@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from hpccomm.backends.bootstrap import libmpi, status
 from hpccomm.runtime import lifetime
+from hpccomm.runtime.dump import process
 from hpccomm.runtime.statuses import Status
 from hpccomm.runtime.stderr import write_stderr
 
@@ -200,6 +201,7 @@ def _hook_exceptions(mpi: Any, owner: int) -> None:
                     last = f" at {frame.f_code.co_filename}, line {line}"
             end_process(f"hpccomm: rank {rank} was interrupted{last or ''}", Status.INTERRUPTED)
         lines = "".join(traceback.format_exception(kind, error, where))
+        process.reason = process.reason or f"{kind.__name__}: {error}"  # of what is written last
         write_stderr(f"hpccomm: rank {rank} raised:\n{lines}".rstrip())
         end_job(mpi, f"{kind.__name__} was not caught", Status.RAISED)
 
