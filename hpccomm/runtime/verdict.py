@@ -24,7 +24,7 @@ class Verdict:
     ----------
     missing, differing, gone, stopped, silent : tuple of int
         Ranks that have not begun the call, or have given it up; whose call of that number asks for
-        something else than most; whose process has ended; is stopped; did not answer.
+        something else than most; whose process or program has ended, or that has closed the communicator; is stopped; did not answer.
     text : str
         The same in words.
     """
@@ -79,12 +79,18 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
     else:
         text = "All ranks have called it, and it is not done"
     of_state = {
-        state: tuple(rank for rank, answer in absent.items() if answer.state == state)
+        state: tuple(rank for rank, answer in absent.items() if _state(answer) == state)
         for state in (ANSWERED, GONE, STOPPED, SILENT)
     }
     return Verdict(
         of_state[ANSWERED], differing, of_state[GONE], of_state[STOPPED], of_state[SILENT], text
     )
+
+
+def _state(answer: Answer) -> str:
+    """Return what became of a rank. One whose program has ended is as good as gone: it calls nothing more."""
+    left = answer.facts.get("leaving") or answer.facts.get("closed")
+    return GONE if answer.state == ANSWERED and left else answer.state
 
 
 def _has_begun(facts: Facts, number: int) -> bool:
@@ -212,6 +218,8 @@ def _predicate(answer: Answer, number: int, what: str) -> str:
         )
     if facts.get("failed"):
         return f"{{who}} {{has}} given up: {_quoted(facts['failed'])}"
+    if facts.get("leaving"):
+        return "{who} {has} come to the end of the program without this call"
     if facts.get("closed"):
         return f"{{who}} {{has}} no use of the communicator any more: it {_quoted(facts['closed'])}"
     if facts.get("unknown"):

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from hpccomm.backends.bootstrap.launch import job_key, launched
 from hpccomm.contracts.side import Facts
 from hpccomm.runtime.answering import answer
-from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit
+from hpccomm.runtime.lifetime import after_fork
 
 logger = logging.getLogger("hpccomm")
 
@@ -248,12 +248,11 @@ def serve() -> Address:
             except OSError as error:
                 logger.debug("no side channel on this node: %s", error)
                 return Address("", os.getpid(), platform.node(), "")
-            # Finalising MPI may take long. Who asks then is refused, which tells that this process ends.
-            at_exit(ExitStep.THREADS, _refuse)
         return _server.address
 
 
-def _refuse() -> None:
+def refuse() -> None:
+    """Refuse questions from now on, which tells that this process ends: no thread can answer any more."""
     if _server is not None:
         _server.close()
 
