@@ -52,7 +52,8 @@ class Address:
     host : str
         Its host's name.
     network : str
-        Names the kernel's network namespace: only processes of the same one reach the socket.
+        Names the kernel's namespaces: only processes of the same ones reach the socket, and know the
+        process id.
     """
 
     name: str
@@ -67,8 +68,9 @@ class Address:
 
 @cache
 def network() -> str:
-    """Return what names this process's network namespace, of this boot of this host."""
-    return f"{_text('/proc/sys/kernel/random/boot_id')} {Path('/proc/self/ns/net').stat().st_ino}"
+    """Return what names this process's namespaces of sockets and of process ids, on this host."""
+    spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("net", "pid")]
+    return f"{_text('/proc/sys/kernel/random/boot_id')} {spaces}"
 
 
 def _text(path: str) -> str:
