@@ -169,9 +169,12 @@ def _named(case: Case, seen: Seen, wanted: Expected) -> bool | None:
     """
     if wanted.success is True or case.kind == "disk":
         return None
-    outcomes = [o for rank, o in _outcomes(seen).items() if rank in _healthy(case)]
+    told = _outcomes(seen)
+    outcomes = [outcome for rank, outcome in told.items() if rank in _healthy(case)]
     if outcomes:
         return all(_names(case, outcome) for outcome in outcomes)
+    if case.faulty in wanted.told_by and case.faulty in told:
+        return any(rank != case.faulty for rank in told[case.faulty]["ranks"] or ())
     if case.kind == "exception" or not wanted.launcher or seen.status == ENDED:
         told = _accusing(seen.stderr, own=case.kind == "exception")
         return any(_mentions(told, rank) for rank in case.faulty_ranks)
