@@ -184,7 +184,7 @@ def _named(case: Case, seen: Seen, wanted: Expected) -> bool | None:
 def _names(case: Case, outcome: dict[str, Any]) -> bool:
     """Return whether one rank's error names whom it should."""
     if outcome["ranks"] is None:  # an error of one message, which leaves the communicator as it is
-        return any(_mentions(_accusing(outcome["text"], own=False), r) for r in case.faulty_ranks)
+        return any(_mentions(outcome["text"], rank) for rank in case.faulty_ranks)
     ranks = frozenset(outcome["ranks"])
     if not ranks - {outcome["rank"]}:
         return False
