@@ -17,7 +17,7 @@ from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED
 LARGE = 2_000_000
 SERVES = f"""
 import ctypes, os, sys
-from hpccomm.backends.bootstrap.node_sockets import serve
+from hpccomm.backends.bootstrap.node_sockets import refuse, serve
 from hpccomm.runtime.answering import register
 
 class Rank:
@@ -37,7 +37,8 @@ for line in sys.stdin:
     if line == "hold\\n":
         ctypes.PyDLL(None).sleep(60)  # holds the interpreter's lock
     if line == "exit\\n":
-        sys.exit()
+        refuse()
+        break
     if line == "fork\\n":
         child = os.fork()
         if not child:
