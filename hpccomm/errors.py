@@ -117,6 +117,12 @@ class PeerLost(CommunicationError):
     """A rank is gone."""
 
 
+def peers_lost(ranks: Sequence[int]) -> PeerLost:
+    """Return the error for ranks of a communicator whose processes have ended."""
+    whom = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
+    return PeerLost(f"{whom} lost: the process has ended", ranks=ranks)
+
+
 class CommunicatorAborted(CommunicationError):
     """The communicator has failed, was aborted, or belongs to another process."""
 

@@ -19,6 +19,7 @@ from hpccomm.backends import refuse_hints
 from hpccomm.contracts.backend import Native
 from hpccomm.contracts.side import ANSWERED, Answer, Facts, SideChannel, group_uid
 from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.survival import Survival
 from hpccomm.contracts.transport import (
     RECORD,
     Reach,
@@ -302,6 +303,8 @@ class LoopbackBackend:
     threaded = ""
     crowded = True
     mpi_comm: object = None
+    survival: Survival | None = None
+    recovery = ""
 
     def __init__(self, world: World, context: Context, members: Sequence[int], rank: int) -> None:
         self.world = world

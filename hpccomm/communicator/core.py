@@ -61,7 +61,7 @@ class Core:
     groups : int
         How many groups were made of it, by all its ranks.
     shrunk : Counter
-        How many by all but some of them, by those that were left out.
+        How many by all but some of them, by those that were left out; by nobody, of those that are left.
     recipes : Recipes
         What was decided.
     intake : Intake

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from hpccomm.communicator.face import Face
+from hpccomm.communicator.shrinking import apart, grouped, shrunk
 from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError
 from hpccomm.settings import check_int, check_name
 from hpccomm.topology import check_rank
@@ -70,6 +71,7 @@ class Groups(Face):
                     raise RankMismatch(f"split: {whom}", ranks=tuple(refused))
             if color is None:
                 core.groups += 1
+                apart(core)
                 return None
             members = sorted(
                 (rank for rank, each in enumerate(arguments) if each["color"] == mine["color"]),
@@ -113,6 +115,7 @@ class Groups(Face):
             core.agree("split_ranks", {"ranks": members}, error)
             if core.backend.rank not in members:
                 core.groups += 1
+                apart(core)
                 return None
             return self._group(members, name, "ranks{}")
 
@@ -133,19 +136,29 @@ class Groups(Face):
         with self._core.calls.one_call():
             return self._group(list(range(self._core.backend.size)), name, "dup{}")
 
-    def shrink(self, exclude: Iterable[int], name: str | None = None) -> "Communicator":
+    def shrink(
+        self, exclude: Iterable[int] | None = None, name: str | None = None
+    ) -> "Communicator":
         """Make a communicator without some of the ranks. Called by the ranks that stay; blocks.
 
-        The excluded ranks take no part, and may be dead. The ranks of the new communicator are in the same
-        order. Over NCCL 2.27 and later, NCCL's own shrink makes the device side, which is faster than
-        making a new communicator.
+        Without `exclude`, the ranks that are lost are left out. That works in a job of Open MPI 5 that was
+        started with ``mpiexec --with-ft ulfm``, also on a communicator that has failed, again and again:
+        see :doc:`losing_ranks`. All ranks that are left must call it. They agree on who is lost, which
+        the communicator then is without, and it may be nobody.
+
+        With `exclude`, the excluded ranks take no part, and may be dead. Over NCCL 2.27 and later, NCCL's
+        own shrink makes the device side, which is faster than making a new communicator.
+
+        The ranks of the new communicator are in the same order.
 
         Parameters
         ----------
-        exclude : sequence of int
-            Ranks to leave out, at least one; the same on all ranks that stay.
+        exclude : sequence of int, optional
+            Ranks to leave out, at least one; the same on all ranks that stay. None leaves out those that
+            are lost.
         name : str, optional
-            Of the new communicator.
+            Of the new communicator. Without `exclude`, it is by default the name of the one that lost ranks
+            first with the number of the epoch, such as ``"world.e1"``.
 
         Returns
         -------
@@ -155,8 +168,14 @@ class Groups(Face):
         Raises
         ------
         UsageError
-            If an argument does not fit, or this rank is excluded.
+            If an argument does not fit, or this rank is excluded; or if `exclude` is None and the job was
+            not started so that it survives lost ranks.
+        CommunicatorAborted
+            In that case too, if the communicator has failed.
         """
+        if exclude is None:
+            check_name(name)
+            return shrunk(self._core, name)
         calls, size, rank = self._core.calls, self._core.backend.size, self._core.backend.rank
         try:
             left_out = tuple(sorted({check_rank("exclude", each, size) for each in exclude}))
@@ -248,6 +267,9 @@ class Groups(Face):
     ) -> "Communicator":
         core = self._core
         with core.calls.beside_watchdog("making a group"):
-            backend = core.backend.group(members, label)
+            if left_out:
+                backend = core.backend.group(members, label)
+            else:
+                backend = grouped(core.backend, members, label)
         settings = replace(core.settings, timeout=core.calls.timeout)
         return core.make(backend, name, settings, core.device, core.lanes.device, left_out)

@@ -9,6 +9,7 @@ from hpccomm.communicator.communicator import Communicator
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import DeviceLane, HostLane, Lanes, RefusingLane
 from hpccomm.communicator.opening import open_device_lane
+from hpccomm.communicator.shrinking import grouped
 from hpccomm.contracts.backend import Backend
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import Tables
@@ -58,7 +59,7 @@ def make(
     node_comm: Communicator | None = None
     if backend.size > 1 and not of_node:
         with calls.beside_watchdog("making the node's communicator"):
-            group = backend.group(backend.topology.neighbours(backend.rank), 0)
+            group = grouped(backend, backend.topology.neighbours(backend.rank), 0)
         node_comm = make(group, f"{name}.node", settings, device, tables=tables, of_node=True)
     try:
         if settings.shared_memory == "off":  # calls, messages and `empty` find none to use

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.side import SideChannel
 from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.survival import Survival
 from hpccomm.contracts.transport import Request, Steps, Transport
 from hpccomm.contracts.window import OneSided
 from hpccomm.errors import HpccommError
@@ -66,6 +67,10 @@ class Backend(Protocol):
         Its ranks, as ranks of the job.
     side : SideChannel or None
         How its ranks ask each other what they do while calls wait; None where they cannot.
+    survival : Survival or None
+        How the ranks that are left go on when others are lost; None where they cannot.
+    recovery : str
+        What a program can do when a rank is lost, for messages. Empty where none ever is.
     """
 
     name: str
@@ -80,6 +85,8 @@ class Backend(Protocol):
     uid: str
     members: Sequence[int]
     side: SideChannel | None
+    survival: Survival | None
+    recovery: str
 
     def native(self, signature: Signature) -> Native | None:
         """Return the backend's own way, or None where it has none or it means something else.

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from hpccomm.contracts.backend import Backend, Buffer, Run, Start
 from hpccomm.contracts.side import Facts
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.errors import CommunicationError, UsageError, peers_lost
 from hpccomm.runtime import dump
 from hpccomm.runtime.answering import register, withdraw
 from hpccomm.runtime.failure import Failure
@@ -148,8 +148,8 @@ class CallEngine:
 
     # Who may call.
 
-    def enter(self) -> None:
-        """Begin a call. The release of `busy` must follow.
+    def enter(self, *, also_failed: bool = False) -> None:
+        """Begin a call, which a failed communicator may take as well. The release of `busy` must follow.
 
         Raises
         ------
@@ -163,9 +163,10 @@ class CallEngine:
                 f"communicator {self.name!r} is in use by another thread; one thread at a time may "
                 "call it (dup() gives a communicator of its own to each)"
             )
-        if self.closed or self.gate.error is not None:
+        failed = self.gate.error is not None and not (also_failed and self.failure.recoverable)
+        if self.closed or failed:
             self.busy.release()
-            if self.gate.error is not None:
+            if failed:
                 self.failure.refuse()
             raise UsageError(f"communicator {self.name!r} {self.closed}; make a new one")
 
@@ -319,7 +320,12 @@ class CallEngine:
     # Deadlines.
 
     def look(self, now: float) -> None:
-        """Look after the call that has waited longest: for the watchdog."""
+        """Look after lost ranks, and after the call that has waited longest: for the watchdog."""
+        survival = self.backend.survival
+        if survival is not None and not (self.closed or self.gate.error or self.backend.threaded):
+            lost = survival.lost()
+            if lost:
+                self.fail(peers_lost(lost))
         self.inquiry.look(self, now)
 
     def pending(self) -> list[Entry]:

@@ -11,6 +11,7 @@ from hpccomm.errors import (
     CommunicationError,
     CommunicatorAborted,
     HpccommError,
+    PeerLost,
     RankMismatch,
 )
 from hpccomm.runtime import dump, lifetime
@@ -56,7 +57,16 @@ class Failure:
         self.hooks: Hooks[AbortHook] = Hooks()
         self.unraised: BaseException | None = None
         self._reports = reports
+        self._backend = backend
+        self._disowned = False
         self._lock = threading.Lock()
+        # The last error that was translated, and what it was.
+        self._known: tuple[Exception, HpccommError | None] | None = None
+
+    @property
+    def recoverable(self) -> bool:
+        """Whether ranks of the failed communicator can still agree on who is left of it."""
+        return not self._disowned
 
     def refuse(self) -> NoReturn:
         """Raise what a call on the failed communicator raises."""
@@ -72,12 +82,17 @@ class Failure:
 
     def fail(self, error: BaseException) -> None:
         """Mark the communicator as failed: its waits end, later calls are refused. Local."""
+        if self.gate.error is not None:
+            return
+        error = self._translated(error) or error
         with self._lock:  # the watchdog may call this at the same time
             if self.gate.error is not None:
                 return
             aborted = self._aborted(error)
             aborted.__cause__ = error
             self.gate.shut(aborted)
+        if isinstance(error, PeerLost) and self._backend.survival is not None:
+            self._backend.survival.release()  # no other rank may wait for this one
         for release in self.releases:
             try:
                 release()
@@ -98,6 +113,7 @@ class Failure:
         cause = RuntimeError("it belongs to the process that this one was forked from")
         aborted = self._aborted(cause)
         aborted.__cause__ = cause
+        self._disowned = True
         self.gate.error = aborted  # also where it had failed before: this is the reason now
         return aborted
 
@@ -107,8 +123,9 @@ class Failure:
         """Return an error of a call as its caller gets it: of the tree, with the call's facts."""
         raised: BaseException | None
         if error is self.gate.error:  # another thread, or another call, ended this one
-            cause = error.__cause__
-            raised = cause if self._concerns(cause, entry) else self._aborted(cause or error)
+            raised = self._ended_by(error.__cause__ or error, entry)
+        elif (found := self._found(entry)) is not None:
+            raised = found
         elif isinstance(error, BufferMismatch) and not harmless:
             raised = RankMismatch(
                 f"{self._reports.described(entry)}: {error}. "
@@ -118,25 +135,67 @@ class Failure:
         elif isinstance(error, CommunicationError) and error.operation is None:
             error.args = (f"{self._reports.described(entry)}: {error}",)
             raised = error
-        elif isinstance(error, Exception):
-            translated = (translate(error) for translate in self.translators)
-            raised = next((each for each in translated if each is not None), None)
         else:
-            raised = None
+            raised = self._translated(error)
         if raised is None:
             return error
+        if isinstance(raised, PeerLost):
+            self._tell_of_loss(raised, entry)
         if isinstance(raised, CommunicationError):
             self._reports.attribute(raised, entry, elapsed)
         return raised
+
+    def _translated(self, error: BaseException) -> HpccommError | None:
+        """Return a library's error as one of hpccomm's: for the same error the same one."""
+        if not isinstance(error, Exception) or isinstance(error, HpccommError):
+            return None
+        known = self._known
+        if known is None or known[0] is not error:
+            translated = (translate(error) for translate in self.translators)
+            known = error, next((each for each in translated if each is not None), None)
+            self._known = known
+        return known[1]
+
+    def _found(self, entry: Entry) -> BaseException | None:
+        """Return what another thread found of this very call, as which the library then ended it."""
+        failure = self.gate.error
+        cause = None if failure is None else failure.__cause__
+        return cause if self._concerns(cause, entry) else None
+
+    def _ended_by(self, cause: BaseException, entry: Entry) -> BaseException:
+        """Return the error of a call that ended since the communicator has failed, by that cause."""
+        if self._concerns(cause, entry):
+            return cause
+        if isinstance(cause, PeerLost):  # which this call waited for as well
+            whom = ", ".join(map(str, cause.ranks)) or "that is unknown"
+            return PeerLost(
+                f"ended, since the communicator has lost rank {whom}", ranks=cause.ranks
+            )
+        return self._aborted(cause)
 
     def _concerns(self, error: BaseException | None, entry: Entry) -> bool:
         """Whether an error that another thread found is that of this very call."""
         return isinstance(error, CommunicationError) and error.sequence == entry[SEQUENCE]
 
+    def _tell_of_loss(self, error: PeerLost, entry: Entry) -> None:
+        """Say in which call a rank was found to be lost, and how to go on; the communicator fails."""
+        survival = self._backend.survival
+        if not error.ranks and survival is not None:
+            error.ranks = survival.lost()
+        what, text = self._reports.described(entry), str(error)
+        if error.sequence is None and not text.startswith(what):
+            text = f"{what}: {text}"
+        if self._backend.recovery not in text:
+            text = f"{text}. {self._backend.recovery}"
+        error.args = (text,)
+        self.fail(error)
+
     def _aborted(self, error: BaseException) -> CommunicatorAborted:
+        recovery = self._backend.recovery if isinstance(error, PeerLost) else "make a new one"
+        remedy = "" if recovery in str(error) else f"; {recovery}"
         return CommunicatorAborted(
             f"communicator {self._reports.name!r} has failed and takes no more calls "
-            f"({type(error).__name__}: {error}); make a new one",
+            f"({type(error).__name__}: {error}){remedy}",
             communicator=self._reports.name,
             rank=self._reports.rank,
         )

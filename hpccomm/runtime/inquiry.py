@@ -55,6 +55,9 @@ LONGEST_SECONDS = 10.0
 UNKNOWN = "A rank did not take part or is late"
 """What is said where no rank can be asked."""
 
+RELEASE_SECONDS, RELEASE_PAUSE = 2.0, 0.01
+"""How long a call that the backend has released may take to return, and how often that is looked at."""
+
 
 class Inquiry:
     """What one communicator learns of its other ranks.
@@ -173,6 +176,15 @@ class Inquiry:
         if entry[MODE] is not BLOCKING:
             calls.fail(error)
             return
+        survival = calls.backend.survival
+        if survival is not None and calls.gate.error is None:
+            calls.fail(error)  # first, so that the call ends with this error
+            survival.release()
+            until = perf_counter() + RELEASE_SECONDS
+            while calls.waiting() is entry and perf_counter() < until:
+                sleep(RELEASE_PAUSE)
+            if calls.waiting() is not entry:
+                return
         write_stderr(
             f"hpccomm: {error}\nhpccomm: the call is blocked in the library and cannot be left, so the "
             "job ends now"
@@ -269,7 +281,8 @@ def _found(
     if verdict.differing:
         error = RankMismatch(f"{what}: {verdict.text}", ranks=verdict.differing)
     else:
-        error = PeerLost(f"{what}: {verdict.text}", ranks=verdict.gone)
+        recovery = f". {calls.backend.recovery}" if calls.backend.recovery else ""
+        error = PeerLost(f"{what}: {verdict.text}{recovery}", ranks=verdict.gone)
     calls.reports.attribute(error, entry, elapsed)
     return error
 

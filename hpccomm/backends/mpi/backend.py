@@ -11,6 +11,7 @@ from mpi4py import MPI
 from hpccomm.backends.bootstrap import mpi as bootstrap
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.backends.bootstrap.node_sockets import serve
+from hpccomm.backends.mpi import ulfm
 from hpccomm.backends.mpi.collectives import native
 from hpccomm.backends.mpi.intranode import NearbyTransport
 from hpccomm.backends.mpi.side import MpiSideChannel, SideMessages, apart
@@ -26,6 +27,7 @@ from hpccomm.memory.shared import NodeMemory
 from hpccomm.topology import Topology, arrange
 
 if TYPE_CHECKING:
+    from hpccomm.contracts.survival import Survival
     from hpccomm.contracts.transport import Transport
 
 logger = logging.getLogger("hpccomm")
@@ -69,6 +71,12 @@ class MpiBackend:
         self.members = _ranks_of_job(comm)
         self._side, self._root = side, root
         self.side: SideChannel | None = side
+        self._ulfm: ulfm.Ulfm | None = None
+        if ulfm.enabled():
+            self._ulfm = ulfm.Ulfm(comm, self._over)
+            self._ulfm.add(self._user)
+        self.survival: Survival | None = self._ulfm
+        self.recovery = ulfm.GO_ON if self._ulfm is not None else ulfm.REMEDY
         self._groups: Counter[tuple[object, ...]] = Counter()  # made so far, by label and ranks
 
     def native(self, signature: Signature) -> Native | None:
@@ -88,6 +96,10 @@ class MpiBackend:
         comm = self._comm.Create_group(members, tag=label % 32768)
         members.Free()
         everyone.Free()
+        return self._over(comm, ranks, label)
+
+    def _over(self, comm: Any, ranks: Sequence[int], label: object) -> "MpiBackend":
+        """Return the backend over the new communicator of some of the ranks. Collective over them."""
         topology = self.topology.restrict(ranks)
         memory = self._memory
         if memory is not None:
@@ -104,12 +116,17 @@ class MpiBackend:
         memory = self._memory
         if memory is not None:
             memory = memory.group(range(self.size), self.rank)
-        return MpiOneSided(self._comm, memory)
+        onesided = MpiOneSided(self._comm, memory)
+        if self._ulfm is not None:
+            self._ulfm.add(onesided.comm)
+        return onesided
 
     def translate(self, error: Exception) -> HpccommError | None:
         """Return MPI's error as one of hpccomm's."""
         if not isinstance(error, MPI.Exception):
             return None
+        if ulfm.of_loss(error):
+            return ulfm.loss(self._comm)
         return CommunicationError(
             f"{bootstrap.library_name(MPI)} failed in rank {self.rank}: {error.Get_error_string()}",
             rank=self.rank,

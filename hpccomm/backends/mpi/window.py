@@ -34,23 +34,28 @@ class MpiOneSided:
         Is duplicated.
     shared : SharedMemory or None
         Where ranks reach each other's memory, the window's own way to it.
+
+    Attributes
+    ----------
+    comm : MPI communicator
+        Its own.
     """
 
     def __init__(self, comm: Any, shared: SharedMemory | None) -> None:
-        self._comm = comm.Dup()
-        self.signals: Transport = CheckedTransport(self._comm)
+        self.comm = comm.Dup()
+        self.signals: Transport = CheckedTransport(self.comm)
         self.signals.shared = shared
         # Memory that MPI allocates: there its atomic operations need no help from the target on a node.
-        self._locks = MPI.Win.Allocate(2 * 8, 1, comm=self._comm)
+        self._locks = MPI.Win.Allocate(2 * 8, 1, comm=self.comm)
         np.asarray(self._locks.tomemory()).view(np.int64)[:] = 0
         self._locks.Lock_all(MPI.MODE_NOCHECK)
         self._locks.Sync()
-        self._comm.Barrier()  # all locks are as they are to begin
+        self.comm.Barrier()  # all locks are as they are to begin
         self._data: Any = None
 
     def attach(self, memory: NDArray[np.uint8]) -> None:
         """Make the memory a window of MPI's."""
-        self._data = MPI.Win.Create(memory if memory.size else None, 1, comm=self._comm)
+        self._data = MPI.Win.Create(memory if memory.size else None, 1, comm=self.comm)
         self._data.Lock_all(MPI.MODE_NOCHECK)
 
     def put(self, data: NDArray[Any], dst: int, start: int) -> Request:
@@ -85,7 +90,7 @@ class MpiOneSided:
                 else:
                     # Reading memory of this node completes at once, and MPI makes no progress by it.
                     # The owner of the lock may wait for exactly that progress.
-                    self._comm.Iprobe()
+                    self.comm.Iprobe()
                     request = self._fetch(number, dst, SERVED, MPI.NO_OP)
                     return False
                 request = self._fetch(number, dst, SERVED, MPI.NO_OP)
@@ -115,7 +120,7 @@ class MpiOneSided:
             if window is not None:
                 window.Unlock_all()
                 window.Free()
-        self._comm.Free()
+        self.comm.Free()
 
 
 def _begun(begin: Any, data: NDArray[Any], rank: int, start: int) -> Request:

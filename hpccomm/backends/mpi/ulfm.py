@@ -1,0 +1,164 @@
+"""Going on after lost ranks, by User-Level Failure Mitigation: MPI's revoke, shrink and agreement.
+
+W. Bland, A. Bouteiller, T. Herault, G. Bosilca, J. Dongarra, "Post-failure recovery of MPI communication
+capability: design and rationale", 2013. Open MPI has it since version 5, in jobs that were started with
+``mpiexec --with-ft ulfm``. In others it must not be called: there revoking blocks for ever.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from hpccomm.contracts.backend import Backend
+from hpccomm.errors import CommunicationError, CommunicatorAborted, peers_lost
+
+LEARNING_SECONDS = 1.0
+"""How long a rank that was told of a loss waits until it knows whom: at most some milliseconds."""
+
+_LAUNCHED_WITH = "OMPI_MCA_mpi_ft_enable"
+
+GO_ON = "comm.shrink() makes a communicator of the ranks that are left"
+REMEDY = (
+    "to go on without lost ranks, start the job with mpiexec --with-ft ulfm (Open MPI 5 and later; MPICH and "
+    "Intel MPI have no such thing), and call comm.shrink()"
+)
+
+Over = Callable[[Any, Sequence[int], object], Backend]
+"""``over(comm, ranks, label)`` makes the backend over an MPI communicator of those ranks."""
+
+
+def enabled() -> bool:
+    """Whether this job was started so that it survives lost ranks."""
+    asked = os.environ.get(_LAUNCHED_WITH, "").lower()
+    return asked not in ("", "0", "false", "no") and MPI.get_vendor()[0] == "Open MPI"
+
+
+class Ulfm:
+    """Survival of one communicator: `Survival` of the contracts.
+
+    Parameters
+    ----------
+    comm : MPI communicator
+        Of all its ranks. Backends of groups are made of it.
+    over : callable
+        Makes those.
+    """
+
+    def __init__(self, comm: Any, over: Over) -> None:
+        self._comm = comm
+        self._over = over
+        self.epoch = 0  # `shrunk` makes others
+        self._others: list[Any] = []
+        self._released = False
+
+    def add(self, comm: Any) -> None:
+        """Have another communicator of the same ranks revoked with this one."""
+        self._others = [each for each in self._others if each != MPI.COMM_NULL]  # not those freed
+        self._others.append(comm)
+        if self._released:
+            comm.Revoke()
+
+    def lost(self) -> tuple[int, ...]:
+        """Return the ranks that this process knows to be lost."""
+        return lost(self._comm)
+
+    def release(self) -> None:
+        """Revoke the communicators."""
+        if MPI.Is_finalized():
+            return
+        self._released = True
+        for comm in (self._comm, *self._others):
+            if comm != MPI.COMM_NULL and not comm.Is_revoked():
+                comm.Revoke()
+
+    def split(self, ranks: Sequence[int], label: int) -> Backend | None:
+        """Make the communicator of a group by ``MPI_Comm_split``.
+
+        ``MPI_Comm_create_group``, which needs the group alone, cannot be left if one of it is lost.
+        """
+        if not ranks:
+            self._comm.Split(MPI.UNDEFINED)
+            return None
+        comm = self._comm.Split(ranks[0], ranks.index(self._comm.rank))
+        return self._over(comm, ranks, label)
+
+    def shrunk(self, epoch: int, attempt: int) -> tuple[Backend, tuple[int, ...]]:
+        """Make the communicator of the ranks that are left."""
+        comm = self._comm.Shrink()
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        left = _ranks_of(comm, self._comm)
+        gone = tuple(sorted(set(range(self._comm.size)) - set(left)))
+        made = self._over(comm, left, ("epoch", epoch, attempt))
+        assert made.survival is not None
+        made.survival.epoch = epoch
+        return made, gone
+
+    def agreed(self, flags: int) -> int:
+        """Agree with the ranks that are left."""
+        while True:
+            self._comm.Ack_failed()
+            try:
+                agreed: int = self._comm.Agree(flags)
+            except MPI.Exception as error:
+                if not of_loss(error):  # of a loss that not all have acknowledged, it tells all
+                    raise
+            else:
+                return agreed
+
+
+def of_loss(error: MPI.Exception) -> bool:
+    """Whether an error says that a rank is lost, or that another rank has revoked the communicator."""
+    return error.Get_error_class() in (
+        MPI.ERR_PROC_FAILED,
+        MPI.ERR_PROC_FAILED_PENDING,
+        MPI.ERR_REVOKED,
+    )
+
+
+def lost(comm: Any) -> tuple[int, ...]:
+    """Return the ranks of a communicator that this process knows to be lost."""
+    if MPI.Is_finalized() or comm == MPI.COMM_NULL:
+        return ()
+    failed = comm.Get_failed()
+    try:
+        if not failed.size:
+            return ()
+        everyone = comm.Get_group()
+        try:
+            ranks: list[int] = failed.Translate_ranks(None, everyone)
+        finally:
+            everyone.Free()
+        return tuple(sorted(rank for rank in ranks if rank >= 0))
+    finally:
+        if failed != MPI.GROUP_EMPTY:
+            failed.Free()
+
+
+def loss(comm: Any) -> CommunicationError:
+    """Return the error of a call of `comm` that has failed since a rank was lost.
+
+    A rank may learn from another one that there is a loss before it knows whom.
+    """
+    until = time.monotonic() + LEARNING_SECONDS
+    while not (ranks := lost(comm)) and time.monotonic() < until:
+        MPI.COMM_SELF.Iprobe()  # lets the library take notice
+        time.sleep(0.0005)
+    if ranks:
+        return peers_lost(ranks)
+    return CommunicatorAborted(
+        "another rank has given this communicator up: look at its own report"
+    )
+
+
+def _ranks_of(comm: Any, parent: Any) -> list[int]:
+    """Return the parent's ranks of the ranks of a communicator."""
+    mine, everyone = comm.Get_group(), parent.Get_group()
+    try:
+        ranks: list[int] = mine.Translate_ranks(None, everyone)
+        return ranks
+    finally:
+        mine.Free()
+        everyone.Free()

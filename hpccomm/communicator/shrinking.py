@@ -1,0 +1,125 @@
+"""Communicators of some of the ranks, and of those that are left after others are lost."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.survival import Survival
+from hpccomm.errors import CommunicatorAborted, PeerLost, UsageError, peers_lost
+
+if TYPE_CHECKING:
+    from hpccomm.communicator.communicator import Communicator
+    from hpccomm.communicator.core import Core
+
+logger = logging.getLogger("hpccomm")
+
+MADE, UNHURT = 1, 2
+"""What a rank tells the others: it has the new communicator; nothing but a loss has kept it from that."""
+
+
+def grouped(backend: Backend, ranks: Sequence[int], label: int) -> Backend:
+    """Return the backend of this rank's group. Collective over all ranks; blocks.
+
+    Every rank is in one group, or calls `apart`.
+    """
+    if backend.survival is None:
+        return backend.group(ranks, label)
+    made = backend.survival.split(ranks, label)
+    assert made is not None
+    return made
+
+
+def apart(core: "Core") -> None:
+    """Take part, as a rank that joins none, while the others make groups."""
+    survival = core.backend.survival
+    if survival is not None:
+        with core.calls.beside_watchdog("making a group"):
+            survival.split((), core.groups)
+
+
+def shrunk(core: "Core", name: str | None) -> "Communicator":
+    """Return the communicator of the ranks that are left. Collective over them; blocks.
+
+    Raises
+    ------
+    UsageError
+        If the backend cannot go on after lost ranks, or the communicator is in use or finalized.
+    CommunicatorAborted
+        If it has failed, and the backend cannot.
+    """
+    calls = core.calls
+    survival = core.backend.survival
+    if survival is None:
+        if calls.gate.error is not None:
+            calls.failure.refuse()
+        recovery = core.backend.recovery or f"backend {core.backend.name!r} loses no ranks"
+        raise UsageError(
+            f"shrink without ranks to exclude cannot tell who is lost here: {recovery}"
+        )
+    calls.enter(also_failed=True)
+    try:
+        return _shrunk(core, survival, name)
+    finally:
+        calls.busy.release()
+
+
+def _shrunk(core: "Core", survival: Survival, name: str | None) -> "Communicator":
+    calls = core.calls
+    if calls.gate.error is None:
+        calls.finish()
+    core.shrunk[()] += 1
+    before = survival.epoch
+    family = calls.name.removesuffix(f".e{before}") if before else calls.name
+    epoch = before + core.shrunk[()]
+    named = name or f"{family}.e{epoch}"
+    for attempt in count():
+        # If another rank is lost meanwhile, some ranks may have the new communicator and others not. So
+        # they agree, by what survives that, and begin anew if one has not.
+        backend: Backend | None = None
+        made: Communicator | None = None
+        lost: tuple[int, ...] = ()
+        error: Exception | None = None
+        try:
+            with calls.beside_watchdog("shrink"):
+                backend, lost = survival.shrunk(epoch, attempt)
+            settings = replace(core.settings, timeout=calls.timeout)
+            made = core.make(backend, named, settings, core.device, core.lanes.device, ())
+        except Exception as failure:  # noqa: BLE001 (raised when the others know of it)
+            error = failure
+            _release(backend)  # the others may wait for this rank
+        mine = MADE | UNHURT if error is None else UNHURT if _of_loss(error) else 0
+        with calls.beside_watchdog("shrink"):
+            agreed = survival.agreed(mine)
+        if made is not None and agreed & MADE:
+            if lost:
+                calls.fail(peers_lost(lost))  # also where no call has shown it
+                left = f"{made.name!r} has the {made.size} ranks that are left"
+                level = logging.WARNING if made.rank == 0 else logging.INFO
+                logger.log(level, "%s: ranks %s are lost; %s", calls.name, list(lost), left)
+            return made
+        if made is not None:
+            made.abort()
+        _release(backend)
+        if error is not None and not mine & UNHURT:
+            raise error
+        if not agreed & UNHURT:
+            raise CommunicatorAborted(
+                f"communicator {calls.name!r} cannot be shrunk: another rank could not take part; look at "
+                "its own report",
+                communicator=calls.name,
+                rank=core.backend.rank,
+            )
+    raise AssertionError("unreachable")
+
+
+def _release(backend: Backend | None) -> None:
+    if backend is not None and backend.survival is not None:
+        backend.survival.release()
+
+
+def _of_loss(error: Exception) -> bool:
+    """Whether a rank was kept from the new communicator by a loss alone, of which another may have told."""
+    return isinstance(error, PeerLost | CommunicatorAborted)

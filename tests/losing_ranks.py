@@ -1,0 +1,170 @@
+"""A job in which the last rank is killed at a random moment, and the others go on: rank program.
+
+``mpiexec --with-ft ulfm -n 4 python tests/losing_ranks.py KIND SEED`` prints one line of JSON for each
+rank that is left: what it caught, how long after the kill, and when it had reduced rightly again.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+import hpccomm
+
+LARGE = 1 << 18
+
+
+def main(kind: str, seed: int) -> None:
+    comm = hpccomm.new_comm("mpi", timeout=20.0, name="world")
+    victim = comm.size - 1
+    call = KINDS[kind](comm)
+    call()  # what the first call sets up is there
+    moment = comm.broadcast_object(time.time() + random.Random(seed).uniform(0.1, 0.4), root=0)
+    if comm.rank == victim:
+
+        def killed() -> None:
+            time.sleep(max(0.0, moment - time.time()))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        threading.Thread(target=killed, daemon=True).start()
+    caught: Exception | None = None
+    while caught is None:
+        try:
+            call()
+        except hpccomm.HpccommError as error:
+            caught = error
+    noticed = time.time() - moment
+    later = ""
+    try:
+        comm.all_reduce(np.ones(4))
+    except hpccomm.HpccommError as error:
+        later = f"{type(error).__name__}: {error}"
+    shrunk = comm.shrink()
+    summed = shrunk.all_reduce(np.full(1000, shrunk.rank + 1.0))
+    again = time.time() - moment
+    right = bool((summed == shrunk.size * (shrunk.size + 1) / 2).all())
+    told = {
+        "rank": comm.rank,
+        "error": type(caught).__name__,
+        "ranks": list(getattr(caught, "ranks", ())),
+        "message": str(caught),
+        "later": later,
+        "noticed": round(noticed, 4),
+        "again": round(again, 4),
+        "right": right,
+        "name": shrunk.name,
+        "size": shrunk.size,
+    }
+    os.write(1, (json.dumps(told) + "\n").encode())  # at once, so that lines stay whole
+    shrunk.finalize()
+
+
+Kind = Callable[[hpccomm.Communicator], Callable[[], object]]
+
+
+def _reducing(size: int, **how: object) -> Kind:
+    def of(comm: hpccomm.Communicator) -> Callable[[], object]:
+        x = np.ones(size)
+        return lambda: comm.all_reduce(x, **how)  # type: ignore[arg-type]
+
+    return of
+
+
+def _asynchronous(comm: hpccomm.Communicator) -> Callable[[], object]:
+    x = np.ones(LARGE)
+
+    def call() -> None:
+        works = [comm.all_reduce(x, async_op=True) for _ in range(3)]
+        for work in works:
+            work.wait()
+
+    return call
+
+
+def _batch(comm: hpccomm.Communicator) -> Callable[[], object]:
+    x = np.ones(1000)
+
+    def call() -> None:
+        with comm.batch():
+            comm.all_reduce(x)
+            comm.broadcast(x, root=0)
+
+    return call
+
+
+def _plan(comm: hpccomm.Communicator) -> Callable[[], object]:
+    return comm.plan("all_reduce", np.ones(1000), algorithm="ring")
+
+
+def _ring_of_messages(comm: hpccomm.Communicator) -> Callable[[], object]:
+    x, y = np.ones(100), np.ones(100)
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+
+    def call() -> None:
+        sent = comm.send(x, after, async_op=True)
+        comm.recv(y, before)
+        sent.wait()
+
+    return call
+
+
+def _split(comm: hpccomm.Communicator) -> Callable[[], object]:
+    def call() -> None:
+        group = comm.split(None if comm.rank == 0 else 1)
+        if group is not None:
+            group.finalize()
+
+    return call
+
+
+def _dup(comm: hpccomm.Communicator) -> Callable[[], object]:
+    return lambda: comm.dup().finalize()
+
+
+def _window(comm: hpccomm.Communicator) -> Callable[[], object]:
+    memory, x = np.zeros(1000), np.ones(10)
+    window = comm.window(memory)
+
+    def call() -> None:
+        window.put(x, (comm.rank + 1) % comm.size, offset=10)
+        window.fence()
+
+    return call
+
+
+def _windows(comm: hpccomm.Communicator) -> Callable[[], object]:
+    return lambda: comm.window(np.zeros(1000)).close()
+
+
+def _accumulating(comm: hpccomm.Communicator) -> Callable[[], object]:
+    window = comm.window(np.zeros(1000))
+
+    return lambda: window.accumulate(np.ones(10), 0)
+
+
+KINDS: dict[str, Kind] = {
+    "native": _reducing(1000),
+    "native_large": _reducing(LARGE, algorithm="native"),
+    "ring": _reducing(LARGE, algorithm="ring"),
+    "shm": _reducing(LARGE, algorithm="shm"),
+    "asynchronous": _asynchronous,
+    "batch": _batch,
+    "plan": _plan,
+    "barrier": lambda comm: comm.barrier,
+    "objects": lambda comm: lambda: comm.all_gather_object({"rank": comm.rank}),
+    "messages": _ring_of_messages,
+    "split": _split,
+    "dup": _dup,
+    "window": _window,
+    "windows": _windows,
+    "accumulating": _accumulating,
+}
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
