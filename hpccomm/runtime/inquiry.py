@@ -15,7 +15,7 @@ left unless the backend releases it: then the job ends, with the same words.
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
 from hpccomm.contracts.side import ANSWERED, Answer, Facts

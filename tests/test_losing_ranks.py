@@ -1,0 +1,131 @@
+"""Jobs that lose a rank and go on: Open MPI with ULFM."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import launch_environment
+from losing_ranks import KINDS
+
+HERE = Path(__file__).parent
+EXAMPLE = HERE.parent / "docs/examples/losing_ranks.py"
+
+
+@pytest.fixture(scope="module")
+def surviving(launcher: str):
+    """Start a program on n ranks in a job that survives the loss of some."""
+    version = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False)
+    if "Open MPI" not in version.stdout:
+        pytest.skip("only Open MPI survives lost ranks")
+
+    def run(ranks: int, *arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [launcher, "--with-ft", "ulfm", "-n", str(ranks), sys.executable, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            env=launch_environment() | {"HPCCOMM_DUMP_DIR": ""},
+        )
+
+    return run
+
+
+def test_the_example_loses_a_rank_and_finishes_right(surviving) -> None:
+    done = surviving(3, EXAMPLE)
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    assert "PeerLost: all_reduce" in done.stdout, told
+    assert "rank 2 is lost" in done.stdout
+    assert "world.e1 goes on with 2 ranks" in done.stdout
+    assert "pi is 3.1415876" in done.stdout
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_call_names_the_lost_rank(surviving, kind: str, seed: int) -> None:
+    done = surviving(4, HERE / "losing_ranks.py", kind, seed)
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [row["rank"] for row in sorted(rows, key=lambda row: row["rank"])] == [0, 1, 2], told
+    for row in rows:
+        assert row["error"] == "PeerLost", told
+        assert row["ranks"] == [3], told
+        assert "CommunicatorAborted" in row["later"]
+        assert (row["name"], row["size"], row["right"]) == ("world.e1", 3, True), told
+
+
+TWICE = """
+import os, signal, numpy as np, hpccomm
+comm = hpccomm.new_comm("mpi", timeout=20)
+for epoch in range(3):
+    if comm.rank == comm.size - 1 and epoch < 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while epoch < 2:
+            comm.all_reduce(np.ones(10))
+    except hpccomm.PeerLost as lost:
+        assert lost.ranks == (comm.size - 1,), lost.ranks
+        comm = comm.shrink()
+same = comm.shrink()
+assert same.name == "world.e3" and same.size == comm.size
+node = same.node_comm.all_reduce(np.ones(3))
+group = same.split(0)
+print(comm.name, comm.size, node[0], group.all_reduce(np.ones(3))[0], flush=True)
+"""
+
+
+@pytest.mark.thorough
+def test_a_job_loses_one_rank_after_another(surviving, tmp_path: Path) -> None:
+    program = tmp_path / "twice.py"
+    program.write_text(TWICE)
+    done = surviving(4, program)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split("\n")[:2] == ["world.e2 2 2.0 2.0"] * 2, done.stdout + done.stderr
+
+
+LATE = """
+import time, numpy as np, hpccomm
+comm = hpccomm.new_comm("mpi", timeout=20)
+comm.all_reduce(np.ones(8), algorithm="native")
+comm.barrier()
+if comm.rank == 1:
+    time.sleep(4)
+try:
+    for _ in range(2):  # the first may find what the other rank had sent
+        comm.all_reduce(np.ones(8), algorithm="native", timeout=1)
+except hpccomm.CommunicationError as error:
+    print(comm.rank, type(error).__name__, flush=True)
+"""
+
+
+@pytest.mark.thorough
+def test_a_blocked_call_past_its_deadline_raises(surviving, tmp_path: Path) -> None:
+    program = tmp_path / "late.py"
+    program.write_text(LATE)
+    done = surviving(2, program)
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    assert "0 CollectiveTimeout" in done.stdout, told
+    assert "\n1 " in "\n" + done.stdout, told
+
+
+def test_without_ulfm_shrink_says_how_to_launch(launcher: str) -> None:
+    program = (
+        "import hpccomm\n"
+        "comm = hpccomm.new_comm('mpi')\n"
+        "try: comm.shrink()\n"
+        "except hpccomm.UsageError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={k: v for k, v in launch_environment().items() if k != "OMPI_MCA_mpi_ft_enable"},
+        cwd=Path.cwd(),
+    )
+    assert "start the job with mpiexec --with-ft ulfm" in done.stdout, done.stdout + done.stderr
