@@ -5,13 +5,16 @@ import json
 from typing import TYPE_CHECKING
 
 from hpccomm.cli import output
-from hpccomm.cli.show import add_run, path
+from hpccomm.cli.show import add_run, path, told
 from hpccomm.errors import ResultsError
 
 if TYPE_CHECKING:
-    from hpccomm.results.reader import Run
+    from hpccomm.results.reader import Run, WholeSamples
 
-DESCRIPTION = "Write a stored run in another format: nccl-tests' JSON (version 3), or CSV."
+DESCRIPTION = """\
+Write a stored run in another format: nccl-tests' JSON (version 3), or CSV. What is damaged is left out and
+named on standard error, and the exit status is 2.
+"""
 
 EXAMPLES = """\
 examples:
@@ -20,15 +23,19 @@ examples:
 """
 
 
-def _json(run: "Run") -> str:
+def _json(run: "Run", samples: "WholeSamples") -> str:
     from hpccomm.results import nccl_json
 
-    errors = () if run.status == "completed" else (run.status,)
-    document = nccl_json.document(run.info, run.rows, run.samples, ended=run.ended, errors=errors)
+    errors = [] if run.status == "completed" else [run.status]
+    errors += run.damage
+    document = nccl_json.document(
+        run.info, run.rows, samples, ended=run.ended, errors=errors, whole=not run.damage
+    )
+    document["errors"] += samples.damage()
     return json.dumps(document, indent=1) + "\n"
 
 
-def _csv(run: "Run") -> str:
+def _csv(run: "Run", _: "WholeSamples") -> str:
     from hpccomm.results import csv_text
 
     lines = [csv_text.line(run.name, run.info, row) for row in run.rows]
@@ -55,11 +62,14 @@ def run(args: argparse.Namespace) -> int:
     """Write the run; return the exit status."""
     from hpccomm.results import reader
 
-    runs = reader.read(args.file)
-    text = _FORMATS[args.format](reader.choose(runs, args.run))
+    examined = reader.examine(args.file)
+    chosen = reader.choose(examined.runs, args.run)
+    samples = reader.WholeSamples(chosen)
+    text = _FORMATS[args.format](chosen, samples)
+    status = told(args.file, [*examined.damage, *samples.damage()])
     if args.output is None:
         output.write(text)
-        return 0
+        return status
     try:
         with args.output.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -71,4 +81,4 @@ def run(args: argparse.Namespace) -> int:
         raise ResultsError(
             f"cannot write {args.output}: {error.strerror}; choose another path"
         ) from error
-    return 0
+    return status

@@ -6,10 +6,10 @@ from hpccomm.bench.fit.report import fitted
 from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
-from hpccomm.cli.show import add_run, path
+from hpccomm.cli.show import add_run, path, told
 from hpccomm.errors import UsageError
 from hpccomm.files.regular import check_output
-from hpccomm.results import storage
+from hpccomm.results.refusals import reported
 from hpccomm.schedules.cost.network_files import ready
 
 DESCRIPTION = """\
@@ -65,17 +65,17 @@ def run(args: argparse.Namespace) -> int:
     """Fit, report and write; return the exit status."""
     to = args.output
     if to is not None:
-        with storage.reported(to, "write"):
+        with reported(to, "write"):
             check_output(to)
     if to is not None and to.exists() and to.samefile(args.file):
         raise UsageError(f"--output {to} is the results file itself; give another name")
-    report, description = fitted(
+    report, description, damage = fitted(
         args.file, args.run, args.cluster, segment=args.segment, channels=args.channels
     )
     if to is None:
         output.write(report + description)
-        return 0
-    with storage.reported(to, "write"):
+        return told(args.file, damage)
+    with reported(to, "write"):
         to.write_text(description, encoding="utf-8")
     output.write(f"{report}# Written to {to}\n")
-    return 0
+    return told(args.file, damage)

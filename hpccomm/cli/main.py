@@ -5,14 +5,14 @@ status    meaning
 ========= ===========================================================================
 0         done
 1         done, and a result was wrong
-2         not done: misuse, configuration, results file, communication, full output
+2         not done: misuse, configuration, results file, communication, full output; or done
+          but for what is damaged in a results file
 130       interrupted from the keyboard
 141       not done: what reads standard output has ended (``hpccomm show FILE | head``)
 ========= ===========================================================================
 """
 
 import argparse
-import contextlib
 import os
 import sys
 import time
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = launched()
         if place is not None and place.size > 1:
             raise  # an exception that nobody catches ends the other ranks too
-        _say("hpccomm: interrupted\n")
+        output.warn("hpccomm: interrupted\n")
         status = 130
     except HpccommError as error:
         status = _fail(error)
@@ -113,19 +113,12 @@ def _fail(error: HpccommError) -> int:
     if own or _speaks():
         place = launched()
         rank = f" [rank {place.rank}]" if own and place is not None and place.size > 1 else ""
-        _say(f"hpccomm: error{rank}: {_one_line(error)}\n")
+        output.warn(f"hpccomm: error{rank}: {_one_line(error)}\n")
     elif "mpi4py.MPI" not in sys.modules:
         # A launcher kills the job at the first process that fails, and MPI, which would hold
         # the ranks together until its end, was not started. Let rank 0 speak first.
         time.sleep(SILENCE)
     return 2
-
-
-def _say(text: str) -> None:
-    # If standard error cannot be written either, only the exit status reports it.
-    with contextlib.suppress(OSError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
 
 def _open_closed_streams() -> None:

@@ -1,5 +1,6 @@
 """What a verb prints."""
 
+import contextlib
 import sys
 
 from hpccomm.errors import ResultsError
@@ -20,3 +21,10 @@ def write(text: str) -> None:
         raise ResultsError(
             f"standard output cannot be written: {error.strerror or error}; send it elsewhere"
         ) from error
+
+
+def warn(text: str) -> None:
+    """Write to standard error. If that fails too, only the exit status tells."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()

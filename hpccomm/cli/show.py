@@ -1,17 +1,22 @@
 """``hpccomm show``: a stored run as the table that it printed."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpccomm.cli import output
 
-DESCRIPTION = "Print a stored run: where it was made, and its table as `hpccomm perf` printed it."
+DESCRIPTION = """\
+Print a stored run: where it was made, and its table as `hpccomm perf` printed it. What is damaged is left
+out and named on standard error, and the exit status is 2.
+"""
 
 EXAMPLES = """\
 examples:
   hpccomm show run.h5              the last run of the file
   hpccomm show run.h5 --run 1      the first
   hpccomm show run.h5 --run run0003
+  hpccomm show run.h5 --verify     a line a run; status 2 if anything is not as it was stored
 """
 
 
@@ -19,6 +24,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("file", type=path, metavar="FILE", help="a results file")
     add_run(parser)
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="check every run, row and sample of the file against its checksum instead",
+    )
 
 
 def path(text: str) -> Path:
@@ -37,16 +47,30 @@ def add_run(parser: "argparse._ActionsContainer") -> None:
     )
 
 
+def told(file: Path, damage: Sequence[str]) -> int:
+    """Name what of a results file is damaged, and with that left out; return the exit status."""
+    for what in damage:
+        output.warn(f"hpccomm: damaged: {file}: {what}\n")
+    return 2 if damage else 0
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the run; return the exit status."""
     from hpccomm.results import describe, reader, table
+    from hpccomm.results.verify import verify
 
-    runs = reader.read(args.file)
-    chosen = reader.choose(runs, args.run)
+    if args.verify:
+        lines, whole = verify(args.file)
+        output.write("".join(f"{line}\n" for line in lines))
+        return 0 if whole else 2
+    examined = reader.examine(args.file)
+    status = told(args.file, examined.damage)
+    chosen = reader.choose(examined.runs, args.run)
     finished = chosen.status == "completed"
-    output.write(
-        (describe.listing(runs, chosen) if len(runs) > 1 else "")
-        + describe.facts(chosen)
-        + table.run_text(chosen.info, chosen.rows, chosen.samples, finished=finished)
+    samples = reader.WholeSamples(chosen)
+    text = table.run_text(
+        chosen.info, chosen.rows, samples, finished=finished, whole=not chosen.damage
     )
-    return 0
+    listing = describe.listing(examined.runs, chosen) if len(examined.runs) > 1 else ""
+    output.write(listing + describe.facts(chosen) + text)
+    return told(args.file, samples.damage()) or status

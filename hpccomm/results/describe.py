@@ -12,7 +12,9 @@ def listing(runs: Sequence[Run], chosen: Run) -> str:
     lines = [f"# {runs[0].path} holds {len(runs)} runs:"]
     for run in runs:
         mark = "*" if run.name == chosen.name else " "
-        what = ", ".join(dict.fromkeys(row.collective for row in run.rows)) or "no rows"
+        what = ", ".join(dict.fromkeys(row.collective for row in run.rows)) or (
+            "no whole row" if run.damage else "no rows"
+        )
         lines.append(
             f"# {mark} {run.name}  {run.info.started.strftime(TIME_FORMAT)}  "
             f"{_number(len(run.info.ranks), 'rank')}  {what}  {run.status}"

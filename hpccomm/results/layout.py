@@ -2,8 +2,8 @@
 
 A run takes two forms with the same names and types. While it is measured, ``rows`` and ``samples``
 are contiguous and have room to spare, so that a row can be added without touching anything but the
-bytes of that room (see `hpccomm.results.writer`). Once it has ended they are chunked, compressed
-and exactly as long as what was measured.
+bytes of that room (see `hpccomm.results.writer`). Once it has ended they are exactly as long as what was measured, and the
+samples are chunked and compressed. The rows stay as they are, so that damage takes single rows.
 """
 
 import dataclasses
@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import h5py
 import numpy as np
 
-from hpccomm.errors import UsageError
+from hpccomm.results import coding
+from hpccomm.results.coding import SAMPLE, Stored
 from hpccomm.results.schema import (
     LOCATION,
     STATE,
@@ -31,13 +32,11 @@ from hpccomm.results.schema import (
 
 _Line = TypeVar("_Line", RankInfo, DeviceInfo)
 
-SAMPLE = np.dtype("<f8")
-"""Type of the samples: seconds."""
-
 INFO_BYTES = 1 << 11
 """More than the facts of one rank take."""
 
-_CHUNK_BYTES = 1 << 20
+_LEAST_CHUNK, _MOST_CHUNK = 1 << 12, 1 << 20
+_CHUNKS = 256
 _BLOCK_BYTES = 64 << 20
 
 
@@ -70,6 +69,9 @@ DEVICE = _type(columns(DeviceInfo))
 STATE_TYPE = _type(STATE)
 """Type of the scalar dataset ``state``."""
 
+_OLD_ROW = _type((*_ROW_COLUMNS, *LOCATION[:2]))
+_OLD_STATE = _type(column for column in STATE if not column.name.endswith("checksum"))
+
 
 @dataclass(frozen=True, slots=True)
 class ReservedSpace:
@@ -90,43 +92,6 @@ class ReservedSpace:
     state_at: int
 
 
-def encode_text(value: str, size: int, what: str) -> bytes:
-    """Encode a string for a field of `size` bytes; one that does not fit is refused, never cut."""
-    encoded = value.encode()
-    if len(encoded) > size:
-        raise UsageError(f"{what} {value!r} has {len(encoded)} bytes; a results file holds {size}")
-    return encoded
-
-
-def encode_row(row: Row, first_sample: int, repetitions: int) -> bytes:
-    """Return the bytes of one stored row.
-
-    Raises
-    ------
-    UsageError
-        If a string is too long for its column.
-    """
-    values: list[object] = []
-    for name, *_ in _ROW_COLUMNS:
-        value = getattr(row, name)
-        if isinstance(value, str):
-            value = encode_text(value, ROW[name].itemsize, name)
-        values.append(value)
-    return np.array((*values, first_sample, repetitions), dtype=ROW).tobytes()
-
-
-def decode_row(stored: np.void) -> Row:
-    """Return the `Row` of one stored row."""
-    return Row(*(_decoded(stored[name].item(), kind) for name, kind, *_ in _ROW_COLUMNS))
-
-
-def _decoded(value: Any, kind: str) -> Any:
-    """Return a stored number or text as the schema's dataclasses hold it."""
-    if isinstance(value, bytes):
-        return value.decode()
-    return bool(value) if kind == "u1" else value
-
-
 def reserved_bytes(rows: int, repetitions: int, ranks: int) -> int:
     """Return the size of the datasets that `reserve` creates."""
     return rows * ROW.itemsize + repetitions * ranks * SAMPLE.itemsize + STATE_TYPE.itemsize
@@ -135,23 +100,15 @@ def reserved_bytes(rows: int, repetitions: int, ranks: int) -> int:
 def reserve(run: h5py.Group, rows: int, repetitions: int, ranks: int) -> ReservedSpace:
     """Create ``rows``, ``samples`` and ``state`` with reserved space for a run.
 
-    The space is allocated at once and has no index that could grow: that is what makes it safe to
-    fill while nobody has the file open.
+    The space is laid out at once and never moves: that is what makes it safe to fill while nobody has the
+    file open.
     """
-
-    def contiguous(name: str, shape: tuple[int, ...], kind: np.dtype[Any]) -> int:
-        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        creation.set_layout(h5py.h5d.CONTIGUOUS)
-        creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        created = run.create_dataset(name, shape=shape, dtype=kind, dcpl=creation)
-        return int(created.id.get_offset())
-
     rows, repetitions = max(rows, 1), max(repetitions, 1)
-    state = run.create_dataset("state", data=np.zeros((), STATE_TYPE))
-    rows_at = contiguous("rows", (rows,), ROW)
-    samples_at = contiguous("samples", (repetitions, ranks), SAMPLE)
-    return ReservedSpace(rows, repetitions, rows_at, samples_at, int(state.id.get_offset()))
+    name = str(run.name).rpartition("/")[2]
+    state = run.create_dataset("state", data=np.frombuffer(coding.no_rows(name), STATE_TYPE)[0])
+    rows_at = contiguous(run, "rows", (rows,), ROW).id.get_offset()
+    samples_at = contiguous(run, "samples", (repetitions, ranks), SAMPLE).id.get_offset()
+    return ReservedSpace(rows, repetitions, rows_at, samples_at, state.id.get_offset())
 
 
 def group(parent: h5py.Group, name: str) -> h5py.Group:
@@ -177,24 +134,37 @@ def dataset(run: h5py.Group, name: str) -> h5py.Dataset:
         If it is not there, or something else is.
     """
     member = run[name]
-    kind, dimensions = _DATASETS[name]
-    if not isinstance(member, h5py.Dataset) or (member.dtype, member.ndim) != (kind, dimensions):
+    kinds, dimensions = _DATASETS[name]
+    if (
+        not isinstance(member, h5py.Dataset)
+        or member.dtype not in kinds
+        or member.ndim != dimensions
+    ):
         raise ValueError(f"{member.name} is not what hpccomm writes there")
     return member
 
 
 _DATASETS = {
-    "rows": (ROW, 1),
-    "samples": (SAMPLE, 2),
-    "ranks": (RANK, 1),
-    "devices": (DEVICE, 1),
-    "state": (STATE_TYPE, 0),
+    "rows": ((ROW, _OLD_ROW), 1),
+    "samples": ((SAMPLE,), 2),
+    "ranks": ((RANK,), 1),
+    "devices": ((DEVICE,), 1),
+    "state": ((STATE_TYPE, _OLD_STATE), 0),
 }
+
+
+MEASUREMENTS = ("state", "rows", "samples")
+"""Members of a run that are not known before it measures."""
 
 
 def is_open(run: h5py.Group) -> bool:
     """Say whether a run still has the form of one that is being measured."""
-    return dataset(run, "rows").chunks is None
+    return dataset(run, "samples").chunks is None
+
+
+def is_old(run: h5py.Group) -> bool:
+    """Say whether a run was written before there were checksums."""
+    return bool(dataset(run, "rows").dtype == _OLD_ROW)
 
 
 def written(run: h5py.Group) -> tuple[int, int]:
@@ -206,11 +176,7 @@ def written(run: h5py.Group) -> tuple[int, int]:
     return rows, int(last["first_sample"] + last["repetitions"])
 
 
-def copy_measurements(source: h5py.Group, target: h5py.Group) -> None:
-    """Copy state, rows and samples into datasets of `target` that have at least their length."""
-    rows, repetitions = written(source)
-    target["state"][()] = source["state"][()]
-    target["rows"][:rows] = source["rows"][:rows]
+def _copy_samples(source: h5py.Group, target: h5py.Group, repetitions: int) -> None:
     samples = dataset(source, "samples")
     block = max(1, _BLOCK_BYTES // (SAMPLE.itemsize * samples.shape[1]))
     for begin in range(0, repetitions, block):
@@ -218,31 +184,83 @@ def copy_measurements(source: h5py.Group, target: h5py.Group) -> None:
         target["samples"][begin:end] = samples[begin:end]
 
 
-def seal(source: h5py.Group, target: h5py.Group) -> None:
-    """Write into `target` the measurements of `source` in the form of a run that has ended."""
+def copy_measurements(source: h5py.Group, target: h5py.Group) -> None:
+    """Copy state, rows and samples into datasets of `target` that have at least their length."""
+    rows, repetitions = written(source)
+    target["state"][()] = source["state"][()]
+    target["rows"][:rows] = source["rows"][:rows]
+    _copy_samples(source, target, repetitions)
+
+
+def compress(source: h5py.Group, target: h5py.Group, name: str) -> None:
+    """Write into `target` the measurements of run `name` in the form of one that has ended.
+
+    Those of before there were checksums get them.
+    """
     rows, repetitions = written(source)
     ranks = dataset(source, "samples").shape[1]
-    compressed = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
-    target.create_dataset("state", shape=(), dtype=STATE_TYPE)
-    target.create_dataset(
-        "rows",
-        shape=(rows,),
-        maxshape=(None,),
-        dtype=ROW,
-        chunks=(max(1, min(rows, _CHUNK_BYTES // ROW.itemsize)),),
-        **compressed,
-    )
-    # A reader wants a row's samples of all ranks: a chunk is as wide as the ranks, about 1 MiB.
-    tall = math.ceil(_CHUNK_BYTES / (SAMPLE.itemsize * ranks))
+    old = is_old(source)
+    # Its status may be changed in place, as that of a run that is measured.
+    state = _checked_state(source, name) if old else source["state"][()]
+    target.create_dataset("state", data=np.array(state, STATE_TYPE))
+    contiguous(target, "rows", (rows,), ROW)
+    target["rows"][:] = _checked_rows(source, name) if old else source["rows"][:rows]
+    # A reader wants a row's samples of all ranks, and damage takes a chunk: it is as wide as the ranks, and
+    # one of some hundred.
+    total = repetitions * ranks * SAMPLE.itemsize
+    size = min(max(total // _CHUNKS, _LEAST_CHUNK), _MOST_CHUNK)
+    tall = max(1, min(math.ceil(size / (SAMPLE.itemsize * ranks)), repetitions))
     target.create_dataset(
         "samples",
         shape=(repetitions, ranks),
         maxshape=(None, ranks),
         dtype=SAMPLE,
-        chunks=(max(1, min(tall, repetitions)), ranks),
-        **compressed,
+        chunks=(tall, ranks),
+        compression="gzip",
+        compression_opts=1,
+        shuffle=True,
     )
-    copy_measurements(source, target)
+    _copy_samples(source, target, repetitions)
+
+
+def _checked_state(run: h5py.Group, name: str) -> np.ndarray:
+    state = dataset(run, "state")[()]
+    rows, ended, status = int(state["rows"]), float(state["ended"]), bytes(state["status"])
+    encoded = coding.encode_count(name, rows) + coding.encode_end(name, ended, status)
+    checked: np.ndarray = np.frombuffer(
+        encoded + status.ljust(coding.STATUS_BYTES, b"\0"), STATE_TYPE
+    )[0]
+    return checked
+
+
+def _checked_rows(run: h5py.Group, name: str) -> np.ndarray:
+    samples = dataset(run, "samples")
+    encoded = []
+    for number, row in enumerate(stored_rows(run)):
+        times = samples[row.first_sample : row.first_sample + row.repetitions]
+        sums = coding.samples_checksum(name, number, times)
+        encoded.append(coding.encode_row(name, number, row._replace(samples_checksum=sums)))
+    return np.frombuffer(b"".join(encoded), ROW)
+
+
+def stored_rows(run: h5py.Group) -> list[Stored]:
+    """Return the rows of a run that has no checksums."""
+    rows, _ = written(run)
+    return [
+        Stored(coding.decode_values(values[:-2]), values[-2], values[-1], 0)
+        for values in dataset(run, "rows")[:rows].tolist()
+    ]
+
+
+def contiguous(
+    run: h5py.Group, name: str, shape: tuple[int, ...], kind: np.dtype[Any]
+) -> h5py.Dataset:
+    """Create a dataset whose space is allocated at once and has no index that could grow."""
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    creation.set_layout(h5py.h5d.CONTIGUOUS)
+    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    return run.create_dataset(name, shape=shape, dtype=kind, dcpl=creation)
 
 
 def write_info(run: h5py.Group, info: RunInfo) -> None:
@@ -266,7 +284,7 @@ def write_info(run: h5py.Group, info: RunInfo) -> None:
                         attributes[key] = entry
             case "table":
                 table = [dataclasses.astuple(line) for line in value]
-                run.create_dataset(name, data=np.array(table, dtype=_DATASETS[name][0]))
+                run.create_dataset(name, data=np.array(table, dtype=_DATASETS[name][0][0]))
 
 
 def copy_info(source: h5py.Group, target: h5py.Group) -> None:
@@ -274,7 +292,7 @@ def copy_info(source: h5py.Group, target: h5py.Group) -> None:
     for name, value in source.attrs.items():
         target.attrs[name] = value
     for name in source:
-        if name not in ("state", "rows", "samples"):
+        if name not in MEASUREMENTS:
             source.copy(source[name], target, name)
 
 
@@ -284,12 +302,12 @@ def read_info(run: h5py.Group) -> RunInfo:
     optional = {
         each.name for each in dataclasses.fields(Config) if each.default is not dataclasses.MISSING
     }
-    settings = {
-        name: _decoded(config[name].item(), kind)
-        for name, kind, *_ in columns(Config)
-        # A run of before there was a setting lacks it, and had its default.
-        if name in config or name not in optional
-    }
+    settings = {}
+    for name, kind, *_ in columns(Config):
+        if name in config:
+            settings[name] = coding.decoded(config[name].item(), kind)
+        elif name not in optional:  # of before there was such a setting, which had its default
+            raise KeyError(f"{run.name}/config has no attribute {name}")
     return RunInfo(
         started=datetime.fromisoformat(run.attrs["started"]),
         user=str(run.attrs["user"]),
@@ -312,7 +330,7 @@ def _lines(run: h5py.Group, name: str, kind: type[_Line]) -> tuple[_Line, ...]:
     """Return the lines of a table of facts."""
     kinds = [column.kind for column in columns(kind)]
     lines = dataset(run, name)[()].tolist()
-    return tuple(kind(*map(_decoded, line, kinds)) for line in lines)
+    return tuple(kind(*map(coding.decoded, line, kinds)) for line in lines)
 
 
 def _texts(run: h5py.Group, name: str) -> Mapping[str, str]:

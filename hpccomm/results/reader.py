@@ -1,21 +1,34 @@
-"""Reading a results file: its runs, their facts, rows and samples."""
+"""Reading a results file: its runs, their facts, rows and samples, and what of it is damaged.
+
+A sealed file is read without HDF5, by plain reads of the places that its seal names. What the seal does not
+cover, rows and samples, have checksums of their own. HDF5 reads the others: files without checksums, and
+those that another program has changed; in a process of its own, as it may crash on a damaged file.
+"""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import h5py
 import numpy as np
 
-from hpccomm.errors import ResultsError
-from hpccomm.results import layout, storage
-from hpccomm.results.schema import Row, RunInfo
+from hpccomm import __version__
+from hpccomm.errors import ResultsError, SchemaMismatch
+from hpccomm.files import apart, seal
+from hpccomm.results import coding, contents, sealed, unsealed
+from hpccomm.results.refusals import reported
+from hpccomm.results.schema import SCHEMA_VERSION, UNSEALED, Row, RunInfo
 
 INTERRUPTED = "interrupted"
 """Status of a run that has no end: it was killed, or is still running."""
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+
+UNKNOWN = "unknown: the end of the run is damaged"
+"""Status of a run whose end is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +49,10 @@ class Run:
         ``"completed"``, ``"failed: "`` and why, or ``"interrupted"`` for a run without an end.
     ended : datetime or None
         When it ended, in the time zone in which it started.
+    numbers : tuple of int
+        The number of each row in the file, from 0: 0, 1, 2, ... unless some are damaged.
+    damage : tuple of str
+        What of its rows and its end is damaged, and left out here.
     """
 
     path: Path
@@ -44,6 +61,10 @@ class Run:
     rows: tuple[Row, ...]
     status: str
     ended: datetime | None
+    numbers: tuple[int, ...]
+    damage: tuple[str, ...]
+    _samples: Callable[[int], np.ndarray] = field(repr=False, compare=False)
+    _spare: Callable[[], bool] = field(repr=False, compare=False, default=lambda: True)
 
     def samples(self, index: int) -> np.ndarray:
         """Read the samples of row `index` from the file.
@@ -57,14 +78,40 @@ class Run:
         Raises
         ------
         ResultsError
-            If the file cannot be read any more.
+            If they are damaged, or the file cannot be read any more.
         """
-        with _intact(self.path) as file:
-            run = storage.runs(file)[self.name]
-            row = layout.dataset(run, "rows")[range(len(self.rows))[index]]
-            begin, length = int(row["first_sample"]), int(row["repetitions"])
-            samples: np.ndarray = layout.dataset(run, "samples")[begin : begin + length]
-            return samples
+        try:
+            with reported(self.path, "read"):
+                return self._samples(self.numbers[index])
+        except ResultsError as error:
+            raise ResultsError(f"{self.path}: {self.name}: {error}") from error
+
+    def room_is_empty(self) -> bool:
+        """Say whether nothing stands in the space for more rows and samples, and for an end."""
+        with reported(self.path, "read"):
+            return self._spare()
+
+
+class Examined(NamedTuple):
+    """What a results file holds, and what of it is damaged.
+
+    Attributes
+    ----------
+    runs : list of Run
+        Oldest first, without what is damaged.
+    damage : list of str
+        What is damaged, with the name of the run.
+    checked : bool
+        Whether the file has checksums; those of before schema version 2 have none.
+    changed : bool
+        Whether another program has changed it, or what nobody reads is damaged: all that is in `runs` is
+        as it was stored.
+    """
+
+    runs: list[Run]
+    damage: list[str]
+    checked: bool
+    changed: bool
 
 
 def read(path: str | os.PathLike[str]) -> list[Run]:
@@ -85,12 +132,215 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
     Raises
     ------
     ResultsError
-        If the file cannot be read, is not HDF5 or is damaged.
+        If the file cannot be read, is not HDF5 or is damaged. `examine` gives what is whole.
     SchemaMismatch
         If it is another program's HDF5 file or of another schema version.
     """
-    with _intact(Path(path)) as file:
-        return [_read_run(Path(path), name, run) for name, run in storage.runs(file).items()]
+    examined = examine(path)
+    if examined.damage:
+        raise damaged(Path(path), examined.damage)
+    return examined.runs
+
+
+class WholeSamples:
+    """The samples of a run's rows that are whole.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+
+    Attributes
+    ----------
+    lost : list of int
+        Numbers of rows whose samples were asked for and are damaged.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.lost: list[int] = []
+
+    def __call__(self, index: int) -> np.ndarray | None:
+        """Return the samples of row `index`; None if they are damaged."""
+        try:
+            return self._run.samples(index)
+        except ResultsError:
+            self.lost.append(self._run.numbers[index])
+            return None
+
+    def damage(self) -> list[str]:
+        """Return what was found damaged, with the name of the run."""
+        lost = sealed.spans("row", sorted(set(self.lost)))
+        return [f"{self._run.name}: samples of {rows}: {sealed.DIFFERS}" for rows in lost]
+
+
+def damaged(path: Path, damage: list[str]) -> ResultsError:
+    """Return the error for a file of which something is damaged."""
+    more = f", and {len(damage) - 1} more (hpccomm show --verify)" if len(damage) > 1 else ""
+    return ResultsError(
+        f"{path} is damaged or incomplete: {damage[0]}{more}; hpccomm show prints the rest; "
+        "choose another path to write to"
+    )
+
+
+def examine(path: str | os.PathLike[str]) -> Examined:
+    """Read what is whole of a results file, and say what is not.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+
+    Raises
+    ------
+    ResultsError, SchemaMismatch
+        As `read`, if nothing of it can be trusted.
+    """
+    file = Path(path)
+    with reported(file, "read"):
+        source = sealed.Source(file)
+        source.read(0, 1)
+        found = seal.find(source.descriptor)
+        if found is None:
+            return _unsealed(file, source)
+        if found.content["schema_version"] > SCHEMA_VERSION:
+            raise _of_version(file, found.content["schema_version"])
+        whole = seal.unchanged(source.descriptor, found)
+        runs = [_sealed(file, source, *each) for each in found.content["runs"].items()]
+    damage = [f"{run.name}: {what}" for run in runs for what in run.damage]
+    if not whole:
+        infos, differences = _differences(file, source, found.content["runs"])
+        runs = [_with(run, infos.get(run.name)) for run in runs]
+        damage = differences + damage
+    return Examined(runs, damage, checked=True, changed=not whole or found.copies < 2)
+
+
+def _of_version(path: Path, version: object) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"{path} has schema version {version}; hpccomm {__version__} reads up to {SCHEMA_VERSION}: "
+        "use the hpccomm that wrote it, or choose another path"
+    )
+
+
+def _sealed(path: Path, source: sealed.Source, name: str, content: Mapping[str, Any]) -> Run:
+    measured = sealed.measured(source, name, content)
+    info = coding.run_info(content["facts"])
+    status, ended = _end(info, measured.ended, measured.status)
+    if any(what.startswith("end") for what in measured.damage):
+        status = UNKNOWN
+    return Run(
+        path=path,
+        name=name,
+        info=info,
+        rows=tuple(stored.row for stored in measured.rows.values()),
+        status=status,
+        ended=ended,
+        numbers=tuple(measured.rows),
+        damage=tuple(measured.damage),
+        _samples=sealed.Samples(source, name, content, measured.rows),
+        _spare=partial(sealed.spare, source, content, measured),
+    )
+
+
+def _end(info: RunInfo, ended: float, status: str) -> tuple[str, datetime | None]:
+    if not ended:
+        return INTERRUPTED, None
+    return status, datetime.fromtimestamp(ended, UTC).astimezone(info.started.tzinfo)
+
+
+def _through_hdf5(path: Path, source: sealed.Source) -> dict[str, Any]:
+    """Return what `hpccomm.results.unsealed.read` does, or that HDF5 cannot read the file."""
+    if not any(source.read(at, 8) == _HDF5 for at in (0, *(512 << n for n in range(12)))):
+        why = f"{path} is not an HDF5 file; name a results file of hpccomm"
+        return {"refused": why, "foreign": False}
+    try:
+        size = os.fstat(source.descriptor).st_size
+        found: dict[str, Any] = apart.call(unsealed.PLACE, str(path), size=size)
+    except apart.Failed as error:
+        return {"refused": f"{path} is damaged or incomplete: {error}", "foreign": False}
+    return found
+
+
+def _differences(
+    path: Path, source: sealed.Source, runs: Mapping[str, Any]
+) -> tuple[dict[str, RunInfo], list[str]]:
+    """Return what HDF5 finds in a sealed file that was changed: the facts of runs, and how they differ.
+
+    Raises
+    ------
+    SchemaMismatch
+        If it says that it is of another version.
+    """
+    found = _through_hdf5(path, source)
+    if "refused" in found:
+        why = found["refused"]
+        if found["foreign"] and "schema version" in why:
+            raise SchemaMismatch(why)
+        why = why.removeprefix(f"{path} is damaged or incomplete: ").partition("; choose")[0]
+        return {}, [f"structure: {why}"]
+    infos, differences = {}, []
+    for name, stated in runs.items():
+        there = found["runs"].get(name)
+        if there is None:
+            differences.append(f"{name}: HDF5 does not find it any more")
+            continue
+        lacking = [key for key in coding.OPTIONAL if not there["facts"][key]]
+        infos[name] = coding.run_info(there["facts"])
+        for key, value in stated["facts"].items():
+            if there["facts"][key] != value and key not in lacking:
+                differences.append(f"{name}: {key}: HDF5 finds something else than was stored")
+        if there.get(contents.GROUP) != stated.get(contents.GROUP):
+            differences.append(
+                f"{name}: {contents.GROUP}: HDF5 finds something else than was stored"
+            )
+    new = [name for name in found["runs"] if name not in runs]
+    differences += [f"{name}: was not there when the file was written" for name in new]
+    return {} if differences else infos, differences
+
+
+def _with(run: Run, info: RunInfo | None) -> Run:
+    return run if info is None else replace(run, info=info)
+
+
+def _unsealed(path: Path, source: sealed.Source) -> Examined:
+    """Read a file that has no seal, as those of before there were checksums."""
+    found = _through_hdf5(path, source)
+    if "refused" in found:
+        raise (SchemaMismatch if found["foreign"] else ResultsError)(found["refused"])
+    if found["version"] != UNSEALED:
+        raise ResultsError(
+            f"{path} is damaged: both copies of its seal are, so that nothing in it can be told to be as it "
+            "was stored; restore it from a copy"
+        )
+    runs = []
+    for name, stated in found["runs"].items():
+        info = coding.run_info(stated["facts"])
+        status, ended = _end(info, stated["ended"], stated["status"])
+        rows = stated["rows"]
+        runs.append(
+            Run(
+                path=path,
+                name=name,
+                info=info,
+                rows=tuple(stored.row for stored in rows),
+                status=status,
+                ended=ended,
+                numbers=tuple(range(len(rows))),
+                damage=(),
+                _samples=_kept(rows, stated["samples"]),
+            )
+        )
+    return Examined(runs, [], checked=False, changed=False)
+
+
+def _kept(rows: list[coding.Stored], samples: np.ndarray) -> Callable[[int], np.ndarray]:
+    """Return what gives the samples of a row, from those that were read with the file."""
+
+    def of_row(number: int) -> np.ndarray:
+        row = rows[number]
+        return samples[row.first_sample : row.first_sample + row.repetitions]
+
+    return of_row
 
 
 def choose(runs: list[Run], wanted: str | None) -> Run:
@@ -129,30 +379,4 @@ def choose(runs: list[Run], wanted: str | None) -> Run:
     raise ResultsError(
         f"{runs[0].path} has no run {wanted!r}; it has {', '.join(run.name for run in runs)}, "
         f"or by number 1 to {len(runs)}"
-    )
-
-
-@contextmanager
-def _intact(path: Path) -> Iterator[h5py.File]:
-    """Open a results file; what the schema promises and the file lacks is a `ResultsError`."""
-    with storage.opened(path) as file, storage.reported(path, "read"), storage.intact(path):
-        yield file
-
-
-def _read_run(path: Path, name: str, run: h5py.Group) -> Run:
-    info = layout.read_info(run)
-    state = layout.dataset(run, "state")[()]
-    ended = None
-    status = INTERRUPTED
-    if state["ended"]:
-        ended = datetime.fromtimestamp(float(state["ended"]), UTC).astimezone(info.started.tzinfo)
-        status = state["status"].decode()
-    rows = layout.dataset(run, "rows")[: int(state["rows"])]
-    return Run(
-        path=path,
-        name=name,
-        info=info,
-        rows=tuple(layout.decode_row(row) for row in rows),
-        status=status,
-        ended=ended,
     )

@@ -18,11 +18,17 @@ from hpccomm.errors import UsageError
 FORMAT = "hpccomm results"
 """Value of the root attribute ``format``, which identifies a results file among HDF5 files."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Value of the root attribute ``schema_version``. It grows when an older reader would be wrong."""
+
+UNSEALED = 1
+"""The version before there were checksums, which is still read."""
 
 RUNS = "runs"
 """The group that holds one group a run."""
+
+SEAL = "seal"
+"""The dataset that holds the seal: what there is, where, and the checksum of all that never changes."""
 
 UNCHECKED = -1
 """Value of `Row.wrong` where the result was not verified."""
@@ -207,6 +213,8 @@ class RunInfo:
 LOCATION: tuple[Column, ...] = (
     Column("first_sample", "<i8", "first row of samples that belongs to this row"),
     Column("repetitions", "<i8", "rows of samples that belong to this row; 0 if none were kept"),
+    Column("samples_checksum", "<u8", "checksum of these samples"),
+    Column("checksum", "<u8", "checksum of all columns before it"),
 )
 """Columns of the stored table of rows beside those of `Row`."""
 
@@ -214,7 +222,9 @@ STATE: tuple[Column, ...] = (
     Column(
         "rows", "<i8", "rows written; rows and samples may have space for more, which is not data"
     ),
+    Column("rows_checksum", "<u8", "checksum of rows"),
     Column("ended", "<f8", "end of the run in seconds since 1970-01-01 UTC; 0 while it has none"),
+    Column("ended_checksum", "<u8", "checksum of ended, and of status if the run has an end"),
     Column("status", "S1000", "completed, or failed: and why; empty while the run has no end"),
 )
 """Fields of the scalar dataset ``state``."""

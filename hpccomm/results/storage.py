@@ -19,62 +19,29 @@ import stat
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
 
 from hpccomm import __version__
 from hpccomm.errors import ResultsError, SchemaMismatch
+from hpccomm.files import seal
 from hpccomm.files.regular import open_regular
-from hpccomm.results import layout
-from hpccomm.results.schema import FORMAT, RUNS, SCHEMA_VERSION
+from hpccomm.results import contents, layout
+from hpccomm.results.refusals import mentioned, reported
+from hpccomm.results.schema import FORMAT, RUNS, SCHEMA_VERSION, SEAL, UNSEALED
 
 _Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
 
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+_ROOM = 1 << 13
+"""Bytes for the seal at first; a file of many ranks or runs is built again with as many as it takes."""
+
 _NO_RESERVATION = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-_FORMAT = ("earliest", "v110")
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-_REMEDIES = {
-    errno.EACCES: "make it writable, or choose another path",
-    errno.EPERM: "make it writable, or choose another path",
-    errno.EROFS: "the file system is read-only: choose another path",
-    errno.ENOENT: "check the path",
-    errno.ENOTDIR: "check the path",
-    errno.EAGAIN: "another program has it open for writing: try again later",
-    errno.EISDIR: "name a file in it",
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ELOOP: "choose another path",
-    errno.ENOSPC: "free space, or choose another file system",
-    errno.EDQUOT: "free space within the quota, or choose another file system",
-    errno.EFBIG: "raise the limit on the size of files (ulimit -f), or choose another file system",
-}
-
-
-@contextlib.contextmanager
-def reported(path: Path, doing: str) -> Iterator[None]:
-    """Turn what the operating system or HDF5 refuses into a `ResultsError` with path and remedy."""
-    try:
-        yield
-    except OSError as error:
-        number = error.errno or _mentioned(str(error))
-        reason = os.strerror(number) if number else error.strerror or str(error)
-        remedy = _REMEDIES.get(number or 0)
-        raise ResultsError(
-            f"cannot {doing} {path}: {reason}" + (f"; {remedy}" if remedy else "")
-        ) from error
-
-
-def _mentioned(message: str) -> int | None:
-    """Find the error number in a message of HDF5, which h5py does not always carry over."""
-    for number in (*_FULL, *_REMEDIES):
-        if f"errno = {number}," in message:
-            return number
-    return None
+_FORMAT = ("v110", "v110")  # all metadata has checksums
 
 
 @contextlib.contextmanager
@@ -151,10 +118,10 @@ def _check_schema(path: Path, file: h5py.File) -> None:
             f"format = {FORMAT!r}); choose another path"
         )
     version = file.attrs.get("schema_version")
-    if np.ndim(version) or version != SCHEMA_VERSION:
+    if np.ndim(version) or version not in (UNSEALED, SCHEMA_VERSION):
         raise SchemaMismatch(
-            f"{path} has schema version {version}; hpccomm {__version__} reads and writes "
-            f"{SCHEMA_VERSION}: use the hpccomm that wrote it, or choose another path"
+            f"{path} has schema version {version}; hpccomm {__version__} reads up to {SCHEMA_VERSION} "
+            f"and writes that: use the hpccomm that wrote it, or choose another path"
         )
 
 
@@ -255,9 +222,16 @@ def replace(
         old = stack.enter_context(opened(path, locking=False)) if size else None
         file = _claim_partial(partial)
         try:
-            # An eighth and half a megabyte: chunk indices and heaps never take as much.
-            _start(file, size + size // 8 + extra + (1 << 19))
-            result = _build(old, partial, build)
+            room = _ROOM if old is None or SEAL not in old else len(old[SEAL])
+            while True:
+                # An eighth and half a megabyte: chunk indices and heaps never take as much.
+                _start(file, size + size // 8 + extra + 2 * room + (1 << 19))
+                result, content, holes, at = _build(old, partial, build, room)
+                needed = seal.needed(content, [*holes, (at, at + room)])
+                if needed <= room:
+                    break
+                room = 2 * needed
+            seal.write(file.fileno(), content, holes, (at, at + room))
             _adopt(path, file.fileno())
             os.fsync(file.fileno())
             partial.replace(path)
@@ -301,34 +275,43 @@ def _build(
     old: h5py.File | None,
     partial: Path,
     build: Callable[[h5py.File | None, h5py.File], _Result],
-) -> _Result:
+    room: int,
+) -> tuple[_Result, dict[str, Any], list[seal.Hole], int]:
+    """Build the new file, with room for its seal; return what the seal says as well, and where it goes."""
     try:
-        # Alignment: the count of rows in `state` must not straddle two pages.
+        # Alignment: the count of rows in `state` and its checksum must not straddle two pages.
         with h5py.File(
             partial,
             "r+",
             libver=_FORMAT,
             locking=False,
             alignment_threshold=1,
-            alignment_interval=8,
+            alignment_interval=16,
         ) as new:
             new.attrs["format"] = FORMAT
             new.attrs["schema_version"] = SCHEMA_VERSION
+            place = layout.contiguous(new, SEAL, (room,), np.dtype("u1"))
+            place[:] = 0
             new.create_group(RUNS)
             if old is not None:
                 _copy_foreign(old, new)
-            return build(old, new)
+            result = build(old, new)
+            new.flush()
+            content, holes = contents.described(runs(new))
+            content["schema_version"] = SCHEMA_VERSION
+            return result, content, holes, place.id.get_offset()
     except RuntimeError as error:
         # h5py reports a failed write as RuntimeError when it only shows as the file is closed.
-        raise OSError(_mentioned(str(error)), str(error)) from error
+        raise OSError(mentioned(str(error)), str(error)) from error
 
 
 def _copy_foreign(old: h5py.File, new: h5py.File) -> None:
     """Keep what people have added to the root of their file."""
     for name, value in old.attrs.items():
-        new.attrs[name] = value
+        if name != "schema_version":
+            new.attrs[name] = value
     for name in old:
-        if name != RUNS:
+        if name not in (RUNS, SEAL):
             old.copy(old[name], new, name)
 
 
@@ -340,10 +323,10 @@ def copy_runs(old: h5py.File | None, new: h5py.File, *, without: str | None = No
         for name, run in runs(old).items():
             if name == without:
                 continue
-            if layout.is_open(run):
+            if layout.is_open(run) or layout.is_old(run):
                 target = new[RUNS].create_group(name)
                 layout.copy_info(run, target)
-                layout.seal(run, target)
+                layout.compress(run, target, name)
             else:
                 old.copy(run, new[RUNS], name)
 

@@ -286,9 +286,10 @@ def lines(
 def run_text(
     info: RunInfo,
     rows: Sequence[Row],
-    samples: Callable[[int], np.ndarray],
+    samples: Callable[[int], np.ndarray | None],
     *,
     finished: bool,
+    whole: bool = True,
 ) -> str:
     """Return everything that a run printed: each block of one collective, header to footer.
 
@@ -299,9 +300,11 @@ def run_text(
     rows : sequence of Row
         Its rows.
     samples : callable
-        Gives the samples of the row at an index; called only if the table has statistics.
+        Gives the samples of the row at an index, or None; called only if the table has statistics.
     finished : bool
         Whether the last block came to its end; else it has no footer.
+    whole : bool
+        Whether these are all rows; else no block has a footer, which would sum up others.
     """
     text: list[str] = []
 
@@ -316,7 +319,7 @@ def run_text(
         end = begin + len(part)
         text += [run_header(info, *block), heading(info.config)]
         text += [line(info, half(out), half(inside)) for out, inside in lines(rows, begin, end)]
-        if finished or end < len(rows):
+        if whole and (finished or end < len(rows)):
             text.append(footer(part, block[0], bounding_link(info)))
         begin = end
     return "".join(text)

@@ -4,7 +4,7 @@ HDF5 changes several places of a file to add one row, and a process killed betwe
 leave a file that no longer opens. So HDF5 never changes the file while the run is measured. It lays
 out datasets with room for the run, in a file that is complete and closed; a row is then added by
 plain writes into that room: first its samples, then the row, and last, in one aligned write of
-eight bytes, the number of rows. Before that write the row does not exist; after it, it is whole.
+sixteen bytes, the number of rows with its checksum. Before that write the row does not exist; after it, it is whole.
 
 What is written is in the kernel's page cache: it outlives the process, not a power cut. The file is
 flushed to the disk when it is made and when the run ends, not after each row, which would cost more
@@ -14,7 +14,6 @@ than many a measurement.
 import fcntl
 import logging
 import os
-import struct
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -27,7 +26,9 @@ import h5py
 import numpy as np
 
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results import layout, storage
+from hpccomm.results import coding, layout, reader, storage
+from hpccomm.results.coding import Stored
+from hpccomm.results.refusals import reported
 from hpccomm.results.schema import RUNS, Row, RunInfo
 
 _Result = TypeVar("_Result")
@@ -91,8 +92,8 @@ class Writer:
         self._rows = 0
         self._repetitions = 0
         self._open: FileIO | None = None
-        expected_rows = min(expected_rows, MOST_RESERVED // layout.ROW.itemsize)
-        width = self._ranks * layout.SAMPLE.itemsize
+        expected_rows = min(expected_rows, MOST_RESERVED // coding.ROW_BYTES)
+        width = self._ranks * coding.SAMPLE.itemsize
         expected_repetitions = min(expected_repetitions, MOST_RESERVED // width)
 
         def build(old: h5py.File | None, new: h5py.File) -> tuple[str, layout.ReservedSpace]:
@@ -105,9 +106,12 @@ class Writer:
 
         extra = layout.reserved_bytes(expected_rows, expected_repetitions, self._ranks)
         extra += layout.INFO_BYTES * self._ranks
-        with storage.reported(self.path, "write"):
+        with reported(self.path, "write"):
             before = storage.claim(self._file)
             try:
+                # What is damaged must not get a new seal.
+                if before is not None and self._file.stat().st_size:
+                    reader.read(self._file)
                 file, (self.name, self._space) = storage.replace(self._file, build, extra=extra)
             finally:
                 if before is not None:
@@ -134,7 +138,9 @@ class Writer:
         if self._open is None:
             raise UsageError(f"run {self.name} of {self.path} has ended: no row can be added")
         times = self._checked(samples)
-        encoded = layout.encode_row(row, self._repetitions, len(times))
+        sums = coding.samples_checksum(self.name, self._rows, times)
+        stored = Stored(row, self._repetitions, len(times), sums)
+        encoded = coding.encode_row(self.name, self._rows, stored)
         rows, repetitions = self._rows + 1, self._repetitions + len(times)
         if rows > self._space.rows or repetitions > self._space.repetitions:
             space = self._space
@@ -142,10 +148,11 @@ class Writer:
                 space.rows if rows <= space.rows else 2 * rows,
                 space.repetitions if repetitions <= space.repetitions else 2 * repetitions,
             )
-        width = self._ranks * layout.SAMPLE.itemsize
+        width = self._ranks * coding.SAMPLE.itemsize
         self._write(times.tobytes(), self._space.samples_at + self._repetitions * width)
-        self._write(encoded, self._space.rows_at + self._rows * layout.ROW.itemsize)
-        self._write(struct.pack("<q", rows), self._space.state_at + _state_offset("rows"))
+        self._write(encoded, self._space.rows_at + self._rows * coding.ROW_BYTES)
+        count = coding.encode_count(self.name, rows)
+        self._write(count, self._space.state_at + coding.COUNT_AT)
         self._rows, self._repetitions = rows, repetitions
 
     def add_group(self, name: str, write: Callable[[h5py.Group], None]) -> None:
@@ -185,15 +192,15 @@ class Writer:
             raise UsageError(f"run {self.name} of {self.path} has ended already")
         if status != "completed" and not status.startswith("failed: "):
             raise UsageError(f"status {status!r} is neither 'completed' nor 'failed: ...'")
-        size = layout.STATE_TYPE["status"].itemsize
-        text = status.encode()[:size].decode(errors="ignore").encode()
-        self._write(text, self._space.state_at + _state_offset("status"))
-        self._write(struct.pack("<d", time.time()), self._space.state_at + _state_offset("ended"))
+        text = status.encode()[: coding.STATUS_BYTES].decode(errors="ignore").encode()
+        self._write(text, self._space.state_at + coding.STATUS_AT)
+        end = coding.encode_end(self.name, time.time(), text)
+        self._write(end, self._space.state_at + coding.END_AT)
         with self._reported():
             os.fsync(self._open.fileno())
         self._check_there()
         try:
-            self._take(self._replaced(layout.seal, 0)[0])
+            self._take(self._replaced(self._compressed, 0)[0])
         except ResultsError as error:
             # Nothing is lost: the run is whole in the form that it was measured in.
             _log.warning("run %s stays uncompressed: %s", self.name, error)
@@ -223,13 +230,13 @@ class Writer:
 
     def _checked(self, samples: np.ndarray | None) -> np.ndarray:
         if samples is None:
-            return np.empty((0, self._ranks), layout.SAMPLE)
+            return np.empty((0, self._ranks), coding.SAMPLE)
         if samples.ndim != 2 or samples.shape[1] != self._ranks:
             raise UsageError(
                 f"samples of shape {samples.shape}; a run of {self._ranks} ranks wants "
                 f"(repetitions, {self._ranks})"
             )
-        return samples.astype(layout.SAMPLE, copy=False)
+        return samples.astype(coding.SAMPLE, copy=False)
 
     def _write(self, data: bytes, address: int) -> None:
         if self._open is None:
@@ -256,6 +263,9 @@ class Writer:
         file, self._space = self._replaced(enlarge, extra)
         self._take(file)
 
+    def _compressed(self, source: h5py.Group, target: h5py.Group) -> None:
+        layout.compress(source, target, self.name)
+
     def _replaced(
         self, transform: Callable[[h5py.Group, h5py.Group], _Result], extra: int
     ) -> tuple[FileIO, _Result]:
@@ -276,7 +286,7 @@ class Writer:
 
     def _reported(self) -> AbstractContextManager[None]:
         doing = f"write to {self.name} (its {self._rows} rows so far are kept) of"
-        return storage.reported(self.path, doing)
+        return reported(self.path, doing)
 
     def _check_there(self) -> None:
         """Refuse to go on when the path names another file, or none, by now."""
@@ -300,12 +310,6 @@ class Writer:
             self._open.close()
         self._open = file
         storage.lock(file, self.path, fcntl.LOCK_SH)
-
-
-def _state_offset(field: str) -> int:
-    fields = layout.STATE_TYPE.fields
-    assert fields is not None
-    return int(fields[field][1])
 
 
 def _next_name(runs: h5py.Group) -> str:

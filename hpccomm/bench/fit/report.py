@@ -19,7 +19,7 @@ UNSURE = 0.25
 
 def fitted(
     file: Path, run: str | None, cluster: str | None, *, segment: int | None, channels: int | None
-) -> tuple[str, str]:
+) -> tuple[str, str, list[str]]:
     """Fit a description to a run. Local.
 
     Parameters
@@ -37,12 +37,15 @@ def fitted(
         The report, whose lines are comments in TOML.
     str
         The description, as TOML.
+    list of str
+        What of the file is damaged, and was left out.
     """
-    chosen = reader.choose(reader.read(file), run)
+    examined = reader.examine(file)
+    chosen = reader.choose(examined.runs, run)
     network = stored_runs.described(chosen, cluster)
     rows = stored_runs.usable(chosen, network, segment=segment, channels=channels)
     found = fit(network, rows.measurements)
-    return text(chosen, rows, found), dump(found.network)
+    return text(chosen, rows, found), dump(found.network), [*examined.damage, *rows.damage]
 
 
 def text(run: Run, usable: Usable, found: Fit) -> str:

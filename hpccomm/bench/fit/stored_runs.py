@@ -12,7 +12,7 @@ from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.reductions import ReduceOp
-from hpccomm.results.reader import Run
+from hpccomm.results.reader import Run, WholeSamples
 from hpccomm.results.schema import Row
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network import Level, Network
@@ -40,11 +40,14 @@ class Usable:
         One for each.
     others : Counter of str
         How many rows cannot be used, by why.
+    damage : list of str
+        Rows of which only the samples are damaged.
     """
 
     rows: tuple[Row, ...]
     measurements: tuple[Measurement, ...]
     others: Counter[str]
+    damage: list[str]
 
 
 def usable(run: Run, network: Network, *, segment: int | None, channels: int | None) -> Usable:
@@ -69,9 +72,12 @@ def usable(run: Run, network: Network, *, segment: int | None, channels: int | N
         channels = int(facts.get("channels", CHANNELS))
     rows, measurements = [], []
     others: Counter[str] = Counter()
+    samples = WholeSamples(run)
     for index, row in enumerate(run.rows):
-        seconds = _seconds(run, index)
+        seconds = _seconds(row, samples(index))
         why = _unusable(row, network)
+        if not why and math.isnan(seconds):
+            why = "its samples are damaged"
         if not why and not seconds > 0:
             why = "took no time"
         if why:
@@ -82,7 +88,7 @@ def usable(run: Run, network: Network, *, segment: int | None, channels: int | N
         tuning = Tuning(elements, channels, network.topology())
         rows.append(row)
         measurements.append(Measurement(call, row.algorithm, tuning, seconds))
-    return Usable(tuple(rows), tuple(measurements), others)
+    return Usable(tuple(rows), tuple(measurements), others, samples.damage())
 
 
 def _unusable(row: Row, network: Network) -> str:
@@ -116,11 +122,15 @@ def _call(row: Row, ranks: int) -> Signature:
     return made[max(row.root, 0)]
 
 
-def _seconds(run: Run, index: int) -> float:
-    """Return the slowest rank's time, the median of repetitions; the printed one if none was kept."""
-    samples = run.samples(index)
+def _seconds(row: Row, samples: np.ndarray | None) -> float:
+    """Return the slowest rank's time, the median of repetitions; the printed one if none was kept.
+
+    It is nan where the samples are damaged.
+    """
+    if samples is None:
+        return math.nan
     if not len(samples):
-        return run.rows[index].time * 1e-6
+        return row.time * 1e-6
     return float(np.median(samples.max(axis=1)))
 
 

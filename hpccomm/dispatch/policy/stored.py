@@ -14,7 +14,8 @@ Its dataset ``table`` has a line for each row: ``collective``, ``case``, ``start
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 from hpccomm.dispatch.policy.choosing import NATIVE
 from hpccomm.dispatch.policy.table import Pick, Shape, Table, TableRow
 from hpccomm.errors import ConfigurationError, UsageError
+from hpccomm.files import apart, groups, seal
 from hpccomm.files.regular import open_regular
 from hpccomm.schedules.algorithms import ALGORITHMS
 
@@ -32,6 +34,7 @@ GROUP = "policy"
 VERSION = 1
 
 _RUNS = "runs"
+_HDF5 = b"\x89HDF\r\n\x1a\n"
 _TEXT = 64
 _COLUMNS = ("collective", "case", "start", "algorithm", "segment", "channels")
 
@@ -57,36 +60,40 @@ def write(group: Any, table: Table) -> None:
 def read(path: str) -> tuple[Table, ...]:
     """Return the tables of a results file, oldest first. For one rank; blocks for the file alone.
 
+    The seal of the file holds them. HDF5 is asked, in a process of its own, where there is no seal, or the
+    file was changed since: what it finds has to be the same.
+
     Raises
     ------
     ConfigurationError
         If it cannot be read, is no results file, has no table, or one that cannot be understood.
     """
-    import h5py
-
     try:
         with open_regular(path) as file:
-            file.read(8)
+            start = file.read(len(_HDF5))
+            sealed = seal.find(file.fileno())
+            whole = sealed is not None and seal.unchanged(file.fileno(), sealed)
+            size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise _refused(path, f"cannot be read: {error.strerror}") from None
-    if not h5py.is_hdf5(path):
+    kept = None
+    if sealed is not None:
+        runs = sealed.content[_RUNS]
+        kept = [run[GROUP] for run in runs.values() if GROUP in run]
+    elif start != _HDF5:
         raise _refused(path, "is not an HDF5 file")
+    if not whole:
+        try:
+            there = apart.call("hpccomm.files.groups:of_runs", path, size=size)
+        except apart.Failed as error:
+            raise _refused(path, f"is damaged: {error}") from None
+        if kept is not None and there != kept:
+            raise _refused(path, "was changed since it was written, or is damaged")
+        kept = there
     try:
-        # A run that is being measured has the file locked; what it has written is whole.
-        with h5py.File(path, "r", locking=False) as results:
-            runs = results.get(_RUNS, {})
-            names = sorted(runs, key=lambda name: (len(name), name))
-            found = tuple(load(runs[name][GROUP]) for name in names if GROUP in runs[name])
-    # Whatever may stand in an HDF5 file, h5py and NumPy answer to it with these.
-    except (
-        AttributeError,
-        LookupError,
-        OSError,
-        OverflowError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
+        found = tuple(_loaded(group) for group in kept or ())
+    # Whatever may stand there.
+    except (LookupError, TypeError, ValueError) as error:
         raise _refused(path, f"is damaged: {error}") from error
     if not found:
         raise _refused(path, "holds no table")
@@ -108,20 +115,25 @@ def load(group: Any) -> Table:
     ValueError
         If it is none. `UsageError` is one.
     """
-    version = group.attrs["version"]
+    return _loaded(groups.dumped(group))
+
+
+def _loaded(group: Mapping[str, Any]) -> Table:
+    attributes = group["attributes"]
+    version = attributes["version"]
     if version != VERSION:
         raise ValueError(f"its table has version {version}, and this hpccomm reads {VERSION}")
     shape = Shape(
         **{
-            field.name: _plain(group.attrs[field.name], field.type)
+            field.name: _plain(attributes[field.name], field.type)
             for field in dataclasses.fields(Shape)
         }
     )
     rows = {
         key: tuple(row for _, row in lines)
-        for key, lines in groupby(_lines(group["table"][()]), key=lambda line: line[0])
+        for key, lines in groupby(_lines(group["tables"]["table"]), key=lambda line: line[0])
     }
-    return Table(shape, str(group.attrs["measured"]), rows)
+    return Table(shape, str(attributes["measured"]), rows)
 
 
 def _plain(value: Any, kind: object) -> Any:
@@ -134,9 +146,7 @@ def _plain(value: Any, kind: object) -> Any:
 
 def _lines(table: Iterable[Any]) -> Iterator[tuple[tuple[str, str], TableRow]]:
     for line in table:
-        collective, case, algorithm = (
-            bytes(line[name]).decode() for name in ("collective", "case", "algorithm")
-        )
+        collective, case, algorithm = (line[name] for name in ("collective", "case", "algorithm"))
         if collective not in ALGORITHMS:
             raise UsageError(f"{collective!r} is no collective")
         if algorithm != NATIVE and algorithm not in ALGORITHMS[collective]:

@@ -1,0 +1,325 @@
+"""Damaged results files by seed, and what `hpccomm show`, `export` and the tuning file's reader make of them.
+
+Run as a program it damages files of real runs::
+
+    python tests/damage.py FILES 2000 RUN.h5 TUNE.h5
+
+It prints how many damaged files were found damaged, shown in part, refused, and which were not right, and
+ends with status 1 if there were any of those. Every file is read in a child that a crash or a loop ends.
+"""
+
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import pickle
+import random
+import re
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from hpccomm.cli.main import main
+from hpccomm.dispatch.policy import stored
+from hpccomm.errors import ConfigurationError
+from hpccomm.files import apart
+from hpccomm.results.reader import UNKNOWN
+
+SECONDS = 60.0
+"""No reading takes as long."""
+
+PAGE = 4096
+
+
+def flip(data: bytearray, chance: random.Random, times: int) -> None:
+    for at in chance.sample(range(len(data)), times):
+        data[at] ^= chance.randrange(1, 256)
+
+
+def truncate(data: bytearray, chance: random.Random) -> None:
+    del data[chance.randrange(len(data)) :]
+
+
+def blank(data: bytearray, chance: random.Random) -> None:
+    at = chance.randrange(0, len(data), PAGE)
+    data[at : at + PAGE] = bytes(len(data[at : at + PAGE]))
+
+
+def swap(data: bytearray, chance: random.Random) -> None:
+    one, other = chance.sample(range(len(data) // PAGE), 2)
+    page = data[one * PAGE : (one + 1) * PAGE]
+    data[one * PAGE : (one + 1) * PAGE] = data[other * PAGE : (other + 1) * PAGE]
+    data[other * PAGE : (other + 1) * PAGE] = page
+
+
+KINDS: dict[str, Callable[[bytearray, random.Random], None]] = {
+    "one byte": lambda data, chance: flip(data, chance, 1),
+    "8 bytes": lambda data, chance: flip(data, chance, 8),
+    "truncated": truncate,
+    "a blank page": blank,
+    "pages swapped": swap,
+}
+
+
+def damaged(original: bytes, seed: int) -> tuple[str, bytes]:
+    """Return the kind of damage of a seed, and the damaged file, which differs from the original."""
+    chance = random.Random(seed)
+    kind = list(KINDS)[seed % len(KINDS)]
+    data = bytearray(original)
+    while data == original:
+        KINDS[kind](data, chance)
+    return kind, bytes(data)
+
+
+def called(*words: str) -> tuple[int, str, str]:
+    """Return status, output and errors of a command."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(words)
+    return status, out.getvalue(), err.getvalue()
+
+
+def shown(path: Path) -> Iterator[tuple[str, int, str, str]]:
+    """Give what each reader of a results file shows of all its runs: its name, status, output and errors."""
+    for run in ("1", "2"):
+        yield (f"show {run}", *called("show", str(path), "--run", run))
+        yield (f"csv {run}", *called("export", str(path), "--format", "csv", "--run", run))
+        yield (f"json {run}", *called("export", str(path), "--format", "json", "--run", run))
+    yield ("verify", *called("show", "--verify", str(path)))
+    try:
+        yield "table", 0, repr(stored.read(str(path))), ""
+    except ConfigurationError as error:
+        yield "table", 2, "", f"hpccomm: error: {error}\n"
+
+
+def leaves(value: object, place: tuple[object, ...] = ()) -> set[tuple[object, ...]]:
+    """Return all values of a JSON document with their keys; those of a list without their number."""
+    if isinstance(value, dict):
+        return {leaf for key, each in value.items() for leaf in leaves(each, (*place, key))}
+    if isinstance(value, list):
+        return {leaf for each in value for leaf in leaves(each, place)}
+    return {(*place, value)}
+
+
+def results(document: dict[str, object]) -> set[str]:
+    """Return the measurements of a JSON document, each with what identifies its line."""
+    found = set()
+    for line in document["results"]:
+        line = dict(line)
+        places = ("out_of_place", "in_place", "out_of_place_per_iter", "in_place_per_iter")
+        measured = {place: line.pop(place, None) for place in places}
+        found |= {json.dumps([line, place, each]) for place, each in measured.items() if each}
+    return found
+
+
+def invented(reader: str, text: str, original: str) -> set[object]:
+    """Return what a reader shows of a damaged file and does not show of the original."""
+    if not text or reader == "verify":
+        return set()
+    if reader.startswith("json"):
+        one, other = json.loads(text), json.loads(original)
+        new = results(one) - results(other)
+        del one["results"], other["results"], one["errors"], other["errors"]
+        left_out = {("out_of_bounds", "count", None), ("out_of_bounds", "okay", "unchecked")}
+        left_out.add(("average_bus_bandwidth", "bandwidth", "nan"))
+        return new | (leaves(one) - leaves(other) - left_out)
+    if reader.startswith("show"):
+        return invented_lines(text, original)
+    return set(text.splitlines()) - set(original.splitlines())
+
+
+def without_end(line: str) -> str:
+    """Return a line of the facts without what damage of rows and of the end takes from it."""
+    if re.match("# [* ] run", line):
+        return re.sub(r"(?<=ranks)  .*", "", line)
+    ends = f"completed|{re.escape(UNKNOWN)}|interrupted: .*"
+    return re.sub(f"(?<=: )({ends})$", "", re.sub(" to [0-9: -]+ by ", " by ", line))
+
+
+def invented_lines(text: str, original: str) -> set[object]:
+    """As `invented`, of tables: of a line each half counts by itself, and may be N/A."""
+
+    def figures(line: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        words = line.split()
+        half = (len(words) - 5) // 2
+        return tuple(words[:5]), [tuple(words[5 : 5 + half]), tuple(words[5 + half :])]
+
+    known = set(original.splitlines())
+    known |= {without_end(line) for line in known}
+    halves = {
+        (lead, place, each)
+        for line in known
+        if line[:1] == " "
+        for lead, pair in [figures(line)]
+        for place, each in enumerate(pair)
+    }
+    new: set[object] = set()
+    for line in set(text.splitlines()) - known:
+        if line[:1] != " ":
+            if line not in known and without_end(line) not in known:
+                new.add(line)
+            continue
+        lead, pair = figures(line)
+        for place, each in enumerate(pair):
+            blanked = any(
+                known_lead == lead
+                and known_place == place
+                and all(a in (b, "N/A") for a, b in zip(each, known_each, strict=True))
+                for known_lead, known_place, known_each in halves
+            )
+            if not blanked and set(each) != {"N/A"}:
+                new.add((lead, place, each))
+    return new
+
+
+def verdict(path: Path, originals: dict[str, str]) -> tuple[str, list[str]]:
+    """Say what was made of a damaged file, and what of that is wrong."""
+    wrong, gave = [], Counter()
+    for reader, status, out, err in shown(path):
+        new = invented(reader, out, originals[reader])
+        if new:
+            wrong.append(f"{reader} shows what was not stored: {sorted(map(str, new))[:3]}")
+        if status not in (0, 2) or (status == 2 and reader != "verify" and not err):
+            wrong.append(f"{reader} ends with status {status} and says {err!r}")
+        started = ("hpccomm: error: ", "hpccomm: damaged: ")
+        wrong += [
+            f"{reader} says {line}" for line in err.splitlines() if not line.startswith(started)
+        ]
+        if err.count("hpccomm: error: ") > 1:
+            wrong.append(f"{reader} refuses in several lines")
+        if reader == "verify" and not status:
+            wrong.append("verify does not find it")
+        if reader not in ("verify", "table") and originals[reader]:
+            lost = out != originals[reader]
+            if lost and not status:
+                wrong.append(f"{reader} leaves something out with status 0")
+            gave["whole" if not lost else "in part" if out else "refused"] += 1
+    what = (
+        "whole"
+        if gave["whole"] == gave.total()
+        else "refused"
+        if gave["refused"] == gave.total()
+        else "in part"
+    )
+    return what, wrong
+
+
+def forked(place: str, argument: str, *, size: int) -> object:
+    """As `hpccomm.files.apart.call`, but in a copy of this process, which starts a hundred times faster."""
+    status, data = answered(place, argument, size)
+    if status:
+        raise apart.Failed(f"HDF5 crashes on it, or loops (status {status})")
+    said, result = pickle.loads(data)
+    if said is not None:
+        raise apart.Failed(said)
+    return result
+
+
+@cache
+def answered(place: str, argument: str, size: int) -> tuple[int, bytes]:
+    """Return the exit status of a copy of this process that calls a function, and what it wrote."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.dup2(writing, 1)
+            sys.stdout = os.fdopen(1, "w")
+            apart.serve(
+                {"place": place, "argument": argument, "seconds": 2, "bytes": (4 << 30) + 8 * size}
+            )
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        data = file.read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), data
+
+
+def serve(connection: Connection, folder: Path, files: list[Path]) -> None:
+    """Answer each seed with a verdict, until there are no more."""
+    apart.call = forked
+    originals = {}
+    for file in files:
+        path = folder / "results.h5"
+        path.write_bytes(file.read_bytes())
+        answered.cache_clear()
+        originals[file] = file.read_bytes(), {reader: out for reader, _, out, _ in shown(path)}
+    connection.send("ready")
+    while (seed := connection.recv()) is not None:
+        data, said = originals[files[seed // len(KINDS) % len(files)]]
+        kind, spoilt = damaged(data, seed)
+        path.write_bytes(spoilt)
+        answered.cache_clear()  # of the file before
+        try:
+            connection.send((kind, *verdict(path, said)))
+        except Exception:  # noqa: BLE001
+            connection.send((kind, "failed", [traceback.format_exc()]))
+
+
+class Reader:
+    """A process that reads damaged files; a new one where it crashes or loops."""
+
+    def __init__(self, folder: Path, files: list[Path]) -> None:
+        self._task = folder, files
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, other = context.Pipe()
+        self._process = context.Process(target=serve, args=(other, *self._task))
+        self._process.start()
+        other.close()
+        self._connection.recv()
+
+    def verdict(self, seed: int) -> tuple[str, str, list[str]]:
+        self._connection.send(seed)
+        try:
+            if self._connection.poll(SECONDS):
+                return self._connection.recv()
+            why = f"does not end within {SECONDS} s"
+        except EOFError:
+            why = "crashes"
+        self._process.kill()
+        self._start()
+        return list(KINDS)[seed % len(KINDS)], "failed", [why]
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.send(None)
+        self._process.join(SECONDS)
+        self._process.kill()
+
+
+def judged(
+    folder: Path, files: list[Path], seeds: range
+) -> tuple[Counter[tuple[str, str]], list[str]]:
+    """Damage files by seeds; return how many of each kind ended how, and what is wrong."""
+    counted: Counter[tuple[str, str]] = Counter()
+    wrong = []
+    with contextlib.closing(Reader(folder, files)) as reader:
+        for seed in seeds:
+            kind, what, faults = reader.verdict(seed)
+            counted[kind, what] += 1
+            wrong += [f"seed {seed} ({kind}): {fault}" for fault in faults]
+    return counted, wrong
+
+
+def program(folder: str, number: str, *names: str) -> int:
+    begin = time.monotonic()
+    counted, wrong = judged(Path(folder), [Path(name) for name in names], range(int(number)))
+    for (kind, what), count in sorted(counted.items()):
+        print(f"{kind:<15}{what:<10}{count:>6}")
+    print(f"{number} damaged files in {time.monotonic() - begin:.0f} s; not right: {len(wrong)}")
+    print("\n".join(wrong[:50]))
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(program(*sys.argv[1:]))
