@@ -1,0 +1,67 @@
+"""`hpccomm explain` on what real ranks leave."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm.cli.main import main
+from hpccomm.diagnosis import dumps
+
+PROGRAM = """
+import time
+import numpy as np
+import hpccomm
+
+def load():
+    time.sleep(60)
+
+with hpccomm.new_comm(name="all") as comm:
+    pair = comm.split_ranks([1, 2], name="pair")
+    x = np.ones(100)
+    comm.all_reduce(x)
+    if comm.rank == 2:
+        load()
+    if pair:
+        pair.barrier(timeout=1.0)
+    comm.all_reduce(x, timeout=2.0)
+"""
+
+
+def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+    with hpccomm.new_comm(backend="loopback", name="alone") as comm:
+        comm.all_reduce(np.ones(3))
+        comm.barrier()
+        hpccomm.dump(tmp_path, reason="to look at it")
+    folder = dumps.read(tmp_path)
+    assert folder.passed_over == ()
+    (dump,) = folder.dumps
+    assert (dump.reason, dump.version) == ("to look at it", "2.10")
+    group = next(each for each in dump.groups.values() if each.name == "alone")
+    assert group.members == (0,)
+    reduced, met = [call for call in dump.calls if call.uid == group.uid][-2:]
+    assert (reduced.operation, met.operation) == ("all_reduce", "barrier")
+    assert met.number == reduced.number + 1 == dump.now[group.uid].begun
+    assert reduced.state == met.state == "completed"
+    assert reduced.site == "test_what_is_written_is_what_is_read(), test_real_job.py line 36"
+    assert 0 <= dump.time - reduced.began < 600
+    assert reduced.seconds is not None
+
+
+@pytest.mark.thorough
+def test_a_job_that_gets_stuck(mpiexec, tmp_path: Path, capsys) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    dumps = tmp_path / "dumps"
+    done = mpiexec(3, "train.py", cwd=tmp_path, env={"HPCCOMM_DUMP_DIR": str(dumps)})
+    assert done.returncode != 0, done.stderr
+    assert main(["explain", str(dumps), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    cause = document["faults"][0]
+    assert (cause["sort"], cause["communicator"]) == ("missing", "pair")
+    # Ranks of the job, not of the group.
+    assert (cause["ranks"], cause["waiting"]) == ([2], [1])
+    assert "is in load(), train.py line 7, and has not called barrier #" in cause["sentence"]
+    assert main(["explain", str(dumps), "--pytorch", str(tmp_path / "pytorch")]) == 1
+    assert "written for PyTorch's analyser" in capsys.readouterr().out
