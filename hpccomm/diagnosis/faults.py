@@ -98,12 +98,13 @@ def find(job: Job) -> list[Fault]:
     return sorted(faults, key=lambda fault: _importance(fault, held))
 
 
-def _importance(fault: Fault, held: set[int]) -> tuple[int, float]:
+def _importance(fault: Fault, held: set[int]) -> tuple[int, int, float]:
     """Return what sorts faults: a rank that is held up itself is not the cause."""
     order = ["differing", "cycle", "missing", "late", "stuck"].index(fault.sort)
-    if fault.sort == "missing" and held.issuperset(fault.ranks):
+    follows = len(held.intersection(fault.ranks)) if fault.sort == "missing" else 0
+    if follows == len(fault.ranks):
         order = 5
-    return order, -fault.seconds
+    return order, follows, -fault.seconds
 
 
 def _of_collectives(job: Job, history: History) -> Iterator[Fault]:

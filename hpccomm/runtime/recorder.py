@@ -36,6 +36,7 @@ Site = tuple[CodeType, int]
 """Where in the program: the code, and the offset of its instruction. No frame: that would keep arrays."""
 
 PACKAGE = f"{Path(__file__).resolve().parent.parent}{os.sep}"
+STANDARD = f"{Path(os.__file__).parent}{os.sep}"
 
 
 class Origin(NamedTuple):
@@ -118,9 +119,24 @@ def line_of(site: Site) -> int:
 
 
 def doing() -> str:
-    """Return where the main thread is now outside hpccomm, in words; empty if it is not known."""
+    """Return where the main thread is now in the program, in words; empty if it is not known.
+
+    A program that waits is often in the standard library, and so is one whose signal is handled: the
+    line of its own that led there says more.
+    """
     frame = _frames().get(threading.main_thread().ident or 0)
-    return described(site_of(_outside(frame)))
+    return described(site_of(_own(frame) or _outside(frame)))
+
+
+def _own(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame that is neither hpccomm's nor the standard library's."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        standard = file.startswith((STANDARD, "<frozen ")) and "-packages" not in file
+        if not standard and not file.startswith(PACKAGE):
+            break
+        frame = frame.f_back
+    return frame
 
 
 def _outside(frame: FrameType | None) -> FrameType | None:

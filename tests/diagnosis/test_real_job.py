@@ -1,6 +1,8 @@
 """`hpccomm explain` on what real ranks leave."""
 
+import inspect
 import json
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 import hpccomm
 from hpccomm.cli.main import main
 from hpccomm.diagnosis import dumps
+from hpccomm.runtime import recorder
+from hpccomm.testing import run_ranks
 
 PROGRAM = """
 import time
@@ -31,6 +35,7 @@ with hpccomm.new_comm(name="all") as comm:
 
 
 def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+    line = inspect.getsourcelines(test_what_is_written_is_what_is_read)[1] + 2
     with hpccomm.new_comm(backend="loopback", name="alone") as comm:
         comm.all_reduce(np.ones(3))
         comm.barrier()
@@ -45,9 +50,28 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     assert (reduced.operation, met.operation) == ("all_reduce", "barrier")
     assert met.number == reduced.number + 1 == dump.now[group.uid].begun
     assert reduced.state == met.state == "completed"
-    assert reduced.site == "test_what_is_written_is_what_is_read(), test_real_job.py line 36"
+    assert (
+        reduced.site == f"test_what_is_written_is_what_is_read(), test_real_job.py line {line + 1}"
+    )
     assert 0 <= dump.time - reduced.began < 600
     assert reduced.seconds is not None
+
+
+def test_a_rank_is_in_its_program_even_where_that_waits_in_the_standard_library() -> None:
+    # finalize() is a function of weakref.py, from which `doing` is called.
+    where = weakref.finalize(main, recorder.doing)()
+    assert where.startswith("test_a_rank_is_in_its_program_even_where_that_waits_in_the")
+    assert "(), test_real_job.py line " in where
+
+
+def test_groups_leave_the_numbers_of_collectives_equal() -> None:
+    def main(comm: hpccomm.Communicator) -> int:
+        comm.split_ranks([1, 2])
+        comm.split(None if comm.rank == 1 else 0)
+        return comm._core.calls.number
+
+    first, *others = run_ranks(3, main)
+    assert others == [first, first]
 
 
 @pytest.mark.thorough
