@@ -30,6 +30,9 @@ DEFAULT_SEGMENT = 512 * 1024
 DEFAULT_ROOM = 32 << 20
 """Bytes per node. Containers often have 64 MiB of shared memory in all."""
 
+ON_TIMEOUT = ("raise", "abort", "report")
+"""What a call does whose deadline has passed."""
+
 SHARED_MEMORY = ("auto", "pages", "staging", "off")
 """How the ranks of a node reach each other's plain arrays."""
 
@@ -45,6 +48,10 @@ class CommOptions:
     slow_call : float or None
         Calls that take at least so many seconds are logged. None takes ``HPCCOMM_SLOW_CALL`` or 60,
         ``math.inf`` logs none.
+    on_timeout : str or None
+        What a call does whose deadline has passed: ``"raise"`` raises `CollectiveTimeout` (one that cannot
+        be left ends the job), ``"abort"`` ends the job with the same words, ``"report"`` prints them once
+        and waits on. None takes ``HPCCOMM_ON_TIMEOUT`` or ``"raise"``.
     algorithm : str or None
         The meaning of ``algorithm=None`` in calls that have such an algorithm. None takes
         ``HPCCOMM_ALGORITHM`` or ``"auto"``.
@@ -76,6 +83,7 @@ class CommOptions:
 
     self_check: bool = True
     slow_call: float | None = None
+    on_timeout: str | None = None
     algorithm: str | None = None
     segment: int | None = None
     tuning_file: str | None = None
@@ -167,6 +175,13 @@ def _check_shared_memory(name: str, value: object) -> str:
     return str(value)
 
 
+def _check_on_timeout(name: str, value: object) -> str:
+    if value not in ON_TIMEOUT:
+        known = ", ".join(map(repr, ON_TIMEOUT))
+        raise UsageError(f"{name} is {value!r}; give one of {known}, or None")
+    return str(value)
+
+
 def _check_hints(name: str, value: object) -> Mapping[str, str]:
     if not isinstance(value, Mapping):
         raise UsageError(f"{name} is {value!r}; give a mapping of str to str")
@@ -219,6 +234,8 @@ _SHARING = Kind(
     _check_shared_memory, str, f"{', '.join(SHARED_MEMORY[:-1])} or {SHARED_MEMORY[-1]}"
 )
 
+_AT_DEADLINE = Kind(_check_on_timeout, str, "raise, abort or report")
+
 
 @dataclass(frozen=True, slots=True)
 class Variable:
@@ -239,6 +256,9 @@ VARIABLES: tuple[Variable, ...] = (
         "algorithm where a call names none",
     ),
     Variable("HPCCOMM_TIMEOUT", _SECONDS, DEFAULT_TIMEOUT, "deadline of calls"),
+    Variable(
+        "HPCCOMM_ON_TIMEOUT", _AT_DEADLINE, "raise", "what a call does whose deadline has passed"
+    ),
     Variable(
         "HPCCOMM_SLOW_CALL", _SECONDS, DEFAULT_SLOW_CALL, "a call that took as long is logged"
     ),
@@ -340,6 +360,7 @@ class Settings:
     backend: str
     timeout: float
     slow_call: float
+    on_timeout: str
     algorithm: str
     segment: int | None
     tuning_file: str

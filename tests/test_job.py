@@ -187,6 +187,51 @@ for name, call in calls.items():
     passes(mpiexec(2, "-c", program, timeout=60))
 
 
+ON_TIMEOUT = {
+    # What is printed, and the status.
+    "raise": ("the call is blocked in the library and cannot be left, so the job ends now", 3),
+    "abort": ("HPCCOMM_ON_TIMEOUT or on_timeout is 'abort', so the job ends now", 3),
+    "report": ("the call waits on", 0),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("call", ["native", "pairwise", "async"])
+@pytest.mark.parametrize("setting", ON_TIMEOUT)
+def test_a_deadline_does_what_the_setting_says(mpiexec: Mpiexec, setting: str, call: str) -> None:
+    program = f"""
+import time
+import numpy as np
+import hpccomm
+
+comm = hpccomm.new_comm(timeout=20)
+x = np.ones(10)
+how = {{"async_op": True}} if {call!r} == "async" else {{"algorithm": {call!r}}}
+if comm.rank == 0:
+    comm.set_timeout(0.5)
+    told = comm.explain("all_reduce", x, **how).at_deadline
+    assert told == {{"report": "waits on", "abort": "ends the job"}}.get({setting!r}, told), told
+else:
+    time.sleep(2)
+try:
+    work = comm.all_reduce(x, **how)
+    x = work.wait() if {call!r} == "async" else x
+except hpccomm.CollectiveTimeout:
+    assert {setting!r} == "raise" and {call!r} != "native"
+    raise SystemExit(9)
+assert (x == 2).all()
+comm.finalize()
+"""
+    job = mpiexec(2, "-c", program, env={"HPCCOMM_ON_TIMEOUT": setting}, timeout=40)
+    words, status = ON_TIMEOUT[setting]
+    if setting == "raise" and call != "native":
+        assert job.returncode == 9, job.stderr
+    else:
+        assert job.returncode == status, job.stderr
+        assert job.stderr.count(words) == 1, job.stderr
+        assert job.stderr.count("has not called all_reduce") == 1, job.stderr
+
+
 def test_after_a_caught_timeout_the_process_leaves_at_once_with_its_own_status(
     mpiexec: Mpiexec,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call
-from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.choice import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import HpccommError, UsageError
 from hpccomm.reductions import name_of
@@ -118,7 +118,14 @@ def explain(
     call = _captured(core, face, collective, args, keywords)
     recipe = call.recipe
     choice: Choice = recipe.route.choice
-    return replace(choice, registered=recipe.lane.registered(call))
+    # Under ULFM a call that is blocked in the library can be released.
+    blocks = getattr(recipe.route, "run", None) is not None and core.backend.survival is None
+    ends = {"abort": ENDS_JOB, "report": WAITS_ON}.get(core.calls.on_timeout)
+    return replace(
+        choice,
+        registered=recipe.lane.registered(call),
+        at_deadline=ends or (ENDS_JOB if blocks else RAISES),
+    )
 
 
 def plan(

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+RAISES, ENDS_JOB, WAITS_ON = "raises", "ends the job", "waits on"
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -23,6 +25,10 @@ class Choice:
         Whether this rank's arrays lie in memory of ``comm.empty``, which the peers, or the library, know.
     reason : str
         Why.
+    at_deadline : str
+        What the call does when its deadline passes: ``"raises"`` `CollectiveTimeout`; ``"ends the job"``,
+        since it is blocked in a library and cannot be left, or since `CommOptions.on_timeout` says so; or
+        ``"waits on"``.
     """
 
     collective: str
@@ -32,6 +38,7 @@ class Choice:
     segment: int | None
     registered: bool
     reason: str
+    at_deadline: str = RAISES
 
     def __str__(self) -> str:
         cut = f" in segments of {self.segment} bytes" if self.segment is not None else ""
@@ -39,4 +46,4 @@ class Choice:
         return (
             f"{self.collective} takes the {self.path} path over {self.backend} "
             f"by algorithm {self.algorithm}{cut}{known}: {self.reason}"
-        )
+        ) + (f"; at its deadline it {self.at_deadline}" if self.at_deadline != RAISES else "")

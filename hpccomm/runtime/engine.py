@@ -8,7 +8,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from operator import itemgetter
 from time import perf_counter
@@ -45,7 +45,7 @@ from hpccomm.runtime.recorder import (
 from hpccomm.runtime.reports import Reports
 from hpccomm.runtime.starting import start
 from hpccomm.runtime.stats import Tally
-from hpccomm.runtime.waiting import drive, wait
+from hpccomm.runtime.waiting import Expired, drive, wait
 from hpccomm.runtime.watchdog import watch
 from hpccomm.runtime.work import Work
 from hpccomm.settings import Settings
@@ -89,6 +89,8 @@ class CallEngine:
     ----------
     timeout : float
         Deadline of calls that have none of their own, in seconds.
+    on_timeout : str
+        What a call does whose deadline has passed: ``"raise"``, ``"abort"`` or ``"report"``.
     sequence : int
         Number of the last call.
     number : int
@@ -123,6 +125,7 @@ class CallEngine:
         self.name = name
         self.backend = backend
         self.timeout = settings.timeout
+        self.on_timeout = settings.on_timeout
         self.sequence = 0
         self.number = 0
         self.origin = Origin(backend.uid, name, backend.rank, backend.size)
@@ -350,9 +353,19 @@ class CallEngine:
         """
         return self.inquiry.overdue(self, entry, elapsed, causes)
 
-    def expired(self, entry: Entry) -> Callable[[float], CommunicationError]:
-        """Return what makes the error of a deadline that passed, from the elapsed seconds."""
-        return lambda elapsed: self.overdue(entry, elapsed)
+    def at_deadline(
+        self, entry: Entry, elapsed: float, causes: str = ""
+    ) -> CommunicationError | None:
+        """Do what the setting says where a deadline has passed; return what is to be raised.
+
+        None where the call waits on, without a deadline.
+        """
+        error = self.overdue(entry, elapsed, causes)
+        return self.inquiry.settled(self, entry, error)
+
+    def expired(self, entry: Entry) -> Expired:
+        """Return what `at_deadline` makes of the elapsed seconds."""
+        return lambda elapsed: self.at_deadline(entry, elapsed)
 
     def answer(self, question: Facts) -> Facts:
         """Return what this rank answers to another one's question."""

@@ -15,11 +15,12 @@ left unless the backend releases it: then the job ends, with the same words.
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from math import inf
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
-from hpccomm.errors import CommunicationError, PeerLost, RankMismatch
+from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch
 from hpccomm.runtime import dump
 from hpccomm.runtime.recorder import (
     ASYNC,
@@ -81,6 +82,7 @@ class Inquiry:
         self._entry: Entry | None = None
         self._next = 0.0
         self._given_up: Entry | None = None
+        self._reported: Entry | None = None
         self._lock = threading.Lock()
 
     # For the watchdog.
@@ -97,7 +99,9 @@ class Inquiry:
         waited = now - entry[BEGIN]
         if waited > entry[TIMEOUT]:
             if entry[MODE] is BLOCKING:
-                self._give_up(calls, entry, self.overdue(calls, entry, waited))
+                error = calls.at_deadline(entry, waited)
+                if error is not None:
+                    self._give_up(calls, entry, error)
         elif waited > ASK_SECONDS and self._due(entry, now):
             error = _found(self._asked(calls, entry), calls, entry, waited)
             if error is not None and calls.waiting() is entry:
@@ -185,10 +189,31 @@ class Inquiry:
                 sleep(RELEASE_PAUSE)
             if calls.waiting() is not entry:
                 return
+        why = "the call is blocked in the library and cannot be left"
+        self._end_job(calls, entry, error, why)
+
+    def settled(
+        self, calls: "CallEngine", entry: Entry, error: CommunicationError
+    ) -> CommunicationError | None:
+        """Do what the setting says about a deadline that has passed; None if the call waits on."""
+        if calls.on_timeout == "raise" or not isinstance(error, CollectiveTimeout):
+            return error
+        if calls.on_timeout == "abort":
+            self._end_job(calls, entry, error, "HPCCOMM_ON_TIMEOUT or on_timeout is 'abort'")
+        entry[TIMEOUT] = inf
+        if entry is self._reported:
+            return None
+        self._reported = entry
         write_stderr(
-            f"hpccomm: {error}\nhpccomm: the call is blocked in the library and cannot be left, so the "
-            "job ends now"
+            f"hpccomm: {error}\nhpccomm: the call waits on: HPCCOMM_ON_TIMEOUT or on_timeout is 'report'"
         )
+        dump.write(str(error))
+        return None
+
+    def _end_job(
+        self, calls: "CallEngine", entry: Entry, error: CommunicationError, why: str
+    ) -> None:
+        write_stderr(f"hpccomm: {error}\nhpccomm: {why}, so the job ends now")
         dump.write(str(error))
         self._have_dumped(calls, error)
         calls.backend.end_job(f"{type(error).__name__} in {entry[LABEL].name}")

@@ -102,7 +102,7 @@ class PendingCalls:
         self,
         device: int,
         check: Callable[[], None],
-        lost: Callable[[PendingCall | None, CommunicationError | None], BaseException],
+        lost: Callable[[PendingCall | None, CommunicationError | None], BaseException | None],
     ) -> None:
         self._device = device
         self._check = check
@@ -281,6 +281,9 @@ class PendingCalls:
     def _give_up(self, call: PendingCall | None, error: CommunicationError | None) -> None:
         self._ended = True
         raised = self._lost(call, error)
+        if raised is None:
+            self._ended = False
+            return
         for each in self._all():
             each.error = each.error or raised
 

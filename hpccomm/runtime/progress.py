@@ -14,11 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import CommunicationError
 from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, keep
-from hpccomm.runtime.waiting import Gate, Patience, wait
-
-Expired = Callable[[float], CommunicationError]
+from hpccomm.runtime.waiting import Expired, Gate, Patience, wait
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +61,10 @@ class Task:
             if self.timeout != math.inf:
                 elapsed = time.perf_counter() - self.started
                 if elapsed > self.timeout:
-                    raise self.expired(elapsed)
+                    error = self.expired(elapsed)
+                    if error is not None:
+                        raise error
+                    self.timeout = math.inf
             return moved
         except Exception as error:  # noqa: BLE001 (whoever waits for the task gets it)
             self._end(error)

@@ -56,11 +56,12 @@ def start(calls: "CallEngine", operation: Operation, entry: Entry, result: Any) 
     if not task.over:
         calls.progress.submit(calls.queue if operation.ordered else deque(), task)
 
-    def gave_up(limit: float) -> CommunicationError:
+    def gave_up(limit: float) -> CommunicationError | None:
         nonlocal given_up
         entry[TIMEOUT] = limit
-        given_up = calls.overdue(entry, perf_counter() - task.started)
-        failure.note(given_up, (operation, task))
+        given_up = calls.at_deadline(entry, perf_counter() - task.started)
+        if given_up is not None:
+            failure.note(given_up, (operation, task))
         return given_up
 
     return Work(

@@ -22,6 +22,10 @@ CROWDED_YIELD_SECONDS = 0.001
 NAP_SECONDS = 0.0002
 
 
+Expired = Callable[[float], CommunicationError | None]
+"""Makes the error of a deadline that has passed, from the elapsed seconds; None goes on waiting, without one."""
+
+
 @dataclass(slots=True)
 class Gate:
     """What lets another thread tell waits to give up.
@@ -79,7 +83,7 @@ def wait(
     *,
     timeout: float,
     gate: Gate,
-    expired: Callable[[float], CommunicationError],
+    expired: Expired,
 ) -> None:
     """Poll until `poll` gives True.
 
@@ -92,7 +96,7 @@ def wait(
     gate : Gate
         Lets other threads end the wait.
     expired : callable
-        Makes the error of a deadline that passed, from the elapsed seconds.
+        Makes the error of a deadline that passed, from the elapsed seconds; None waits on.
 
     Raises
     ------
@@ -110,7 +114,10 @@ def wait(
         if timeout != math.inf and time.perf_counter() - began > timeout:
             if poll():  # it came while the deadline passed
                 return
-            raise expired(time.perf_counter() - began)
+            error = expired(time.perf_counter() - began)
+            if error is not None:
+                raise error
+            timeout = math.inf
 
 
 def spun(steps: Steps) -> bool:
@@ -132,7 +139,7 @@ def drive(
     *,
     timeout: float,
     gate: Gate,
-    expired: Callable[[float], CommunicationError],
+    expired: Expired,
 ) -> None:
     """Move a polled operation on until it is done.
 
@@ -152,7 +159,10 @@ def drive(
         else:
             patience.pause()
         if timeout != math.inf and time.perf_counter() - began > timeout:
-            raise expired(time.perf_counter() - began)
+            error = expired(time.perf_counter() - began)
+            if error is not None:
+                raise error
+            timeout = math.inf
 
 
 def completed(requests: list[Request]) -> Steps:

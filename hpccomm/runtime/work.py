@@ -9,7 +9,7 @@ from hpccomm.memory.cuda.streams import Queue
 from hpccomm.runtime.pending import PendingCall, PendingCalls
 from hpccomm.runtime.progress import ProgressEngine, Task
 from hpccomm.runtime.recorder import TIMEOUT
-from hpccomm.runtime.waiting import Gate, wait
+from hpccomm.runtime.waiting import Expired, Gate, wait
 from hpccomm.settings import check_seconds
 
 
@@ -30,7 +30,7 @@ class Work:
         result: Any,
         keep: tuple[object, ...],
         timeout: float,
-        gave_up: Callable[[float], CommunicationError],
+        gave_up: Expired,
     ) -> None:
         self._engine = engine
         self._task = task
@@ -101,7 +101,7 @@ class DeviceWork(Work):
         result: Any,
         gate: Gate,
         current: Callable[[], Queue],
-        expired: Callable[[PendingCall, float], CommunicationError],
+        expired: Callable[[PendingCall, float], CommunicationError | None],
         raised: Callable[[], None],
     ) -> None:
         self._pending = calls

@@ -3,6 +3,7 @@
 Calls in which the host takes part are polled, between the streams of their arrays.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -299,24 +300,32 @@ class StreamIssuer:
         """Note that a call has raised the failure that the watchdog found."""
         self.calls.failure.unraised = None
 
-    def _expired(self, call: PendingCall, elapsed: float) -> CommunicationError:
+    def _expired(self, call: PendingCall, elapsed: float) -> CommunicationError | None:
         """Fail the communicator, whose deadline passed while somebody waited."""
         error = self._overdue(call, elapsed)
+        if error is None:
+            call.expires = math.inf
+            return None
         call.error = error
         self.calls.fail(error)
         return error
 
-    def _overdue(self, call: PendingCall, elapsed: float) -> CommunicationError:
+    def _overdue(self, call: PendingCall, elapsed: float) -> CommunicationError | None:
         causes = CAUSES
         if call.entry[LABEL].name in ("send", "recv", "send_recv", "batch"):
             causes = f"{CAUSES}; or both ends send before they receive: {TOGETHER}"
-        return self.calls.overdue(call.entry, elapsed, causes)
+        return self.calls.at_deadline(call.entry, elapsed, causes)
 
-    def _lost(self, call: PendingCall | None, error: CommunicationError | None) -> BaseException:
-        """Take note of a failure that the watchdog found."""
+    def _lost(
+        self, call: PendingCall | None, error: CommunicationError | None
+    ) -> BaseException | None:
+        """Take note of a failure that the watchdog found; None if the call may wait on."""
         if error is None:
             assert call is not None
             error = self._overdue(call, perf_counter() - call.entry[BEGIN])
+            if error is None:
+                call.expires = math.inf
+                return None
         # Before anybody can see it: whoever raises it clears this.
         self.calls.failure.unraised = error
         if call is not None:
