@@ -54,6 +54,7 @@ LOOPS = 6
 DEADLINE = 3.0
 CREATION_DEADLINE = 8.0
 """Of creation, in which MPI itself starts: on a busy machine that alone takes seconds."""
+LONG = 60.0
 AT_ONCE = 1.5
 """Seconds, at most, by which a fault in the midst of something comes after the moment."""
 
@@ -108,6 +109,14 @@ class Case:
     def on_hosts(self) -> bool:
         """Whether its ranks are spread over two virtual hosts."""
         return self.kind in LINKS
+
+    @property
+    def creation_deadline(self) -> float:
+        """Seconds that the creation of the first communicator may take, and MPI's finalisation.
+
+        Much, unless that is what the case is about.
+        """
+        return CREATION_DEADLINE if self.operation in ("creation", "finalisation") else LONG
 
     @property
     def faulty_ranks(self) -> frozenset[int]:

@@ -57,6 +57,8 @@ def expected(case: Case) -> Expected:
     """Return what is promised for a case."""
     statuses = frozenset({CAUGHT if case.caught else RAISED, ENDED})
     soon = case.deadline + 5.0
+    if case.operation == "finalisation" and case.amid > 0:
+        soon = case.creation_deadline + 5.0
     right = frozenset({(case.faulty + 1) % case.ranks})
     anyone = frozenset(range(case.ranks))
     # Who comes late to the end, or leaves instead, holds up no result; nor is a loss after it one.

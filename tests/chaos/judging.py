@@ -224,7 +224,7 @@ def _accusing(text: str, own: bool) -> str:
 
 def _mentions(text: str, rank: int) -> bool:
     """Return whether a text accuses a rank, which may stand in a list such as ``ranks 0-2 and 5``."""
-    for found in re.finditer(r"\branks? (\d[\d, and-]*)", _WAITING.sub("", text)):
+    for found in re.finditer(r"\branks? (\d[\d, and-]*)", _WAITING.sub("", text), re.IGNORECASE):
         for first, last in re.findall(r"(\d+)(?:-(\d+))?", found[1]):
             if int(first) <= rank <= int(last or first):
                 return True

@@ -19,8 +19,6 @@ CAUGHT = 7
 PATIENCE = 2.0
 """Seconds that a rank stays after its error, for the others to tell theirs."""
 SPOKEN = ("outcome", "done")
-LONG = 60.0
-"""Seconds that creation may take where it is not what the case is about."""
 ENDLESS = 1_000_000
 """Iterations where the fault comes by a timer: it ends them."""
 
@@ -91,7 +89,7 @@ def run(case: Case, rank: int, record: Record) -> None:
     record.note("ready")
     comm = None
     if case.operation != "creation":
-        comm = hpccomm.new_comm(timeout=LONG, name="chaos")
+        comm = hpccomm.new_comm(timeout=case.creation_deadline, name="chaos")
         comm.set_timeout(case.deadline)
         record.note("made")
     loop = LOOPS_OF[case.operation](case, comm, rank)

@@ -35,6 +35,9 @@ ALONE_SECONDS = 2.0
 """How long a rank that exits with a status other than 0 waits in ``MPI_Finalize`` for the others."""
 SETTLE_SECONDS = 0.05
 """What a process that leaves without ``MPI_Finalize`` gives to messages that are on their way."""
+LAST_WORDS_SECONDS = 0.5
+"""What one that leaves so with a status other than 0, upon which launchers end the others, gives to these
+to raise what they have found at the same deadline."""
 LOOK_SECONDS = 0.25
 LOST_SECONDS = 1.0
 """A rank that has been gone for so long will not come to ``MPI_Finalize`` any more."""
@@ -120,10 +123,12 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
         How long it may take otherwise.
     """
     if failed:
-        _settle(mpi)
-        libmpi.sign_off()
+        leaving = status.known() or 0
+        _settle(mpi, SETTLE_SECONDS if leaving == 0 else LAST_WORDS_SECONDS)
+        if leaving == 0:
+            libmpi.sign_off()  # else the launcher ends those that are stopped, or never come
         if not ours:  # nothing else keeps mpi4py from finalising
-            leave_now(status.known() or 0)
+            leave_now(leaving)
         libmpi.exit_at_once()
         return
     library = libmpi.library()
@@ -172,9 +177,9 @@ def leave_now(with_status: int) -> NoReturn:
     _exit_now(with_status)
 
 
-def _settle(mpi: Any) -> None:
+def _settle(mpi: Any, seconds: float) -> None:
     """Let the library move on what this process has sent."""
-    until = time.perf_counter() + SETTLE_SECONDS
+    until = time.perf_counter() + seconds
     with contextlib.suppress(mpi.Exception):
         while time.perf_counter() < until:
             mpi.COMM_WORLD.Iprobe(mpi.ANY_SOURCE, mpi.ANY_TAG)
