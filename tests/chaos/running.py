@@ -54,6 +54,8 @@ class Seen:
         if the fault came before that, and from the start if there was none.
     processes, files : tuple of str
         What it left behind.
+    vendor : str
+        The MPI library's, as `Mpi.vendor`.
     """
 
     status: int | None
@@ -63,6 +65,7 @@ class Seen:
     seconds: float
     processes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    vendor: str = ""
 
     @property
     def fault_at(self) -> float | None:
@@ -157,7 +160,7 @@ def _run_in(folder: Path, case: Case, mpi: Mpi) -> Seen:
     seen = Seen(status, events, out.read_text(errors="replace"), text, end - start, left)
     if seen.fault_at is not None:
         seen = replace(seen, seconds=end - max(seen.fault_at, *seen.times("ready"), 0.0))
-    return replace(seen, files=tuple(_files_left(folder)))
+    return replace(seen, files=tuple(_files_left(folder)), vendor=mpi.vendor)
 
 
 def _command(folder: Path, case: Case, mpi: Mpi, environment: dict[str, str]) -> list[str]:
