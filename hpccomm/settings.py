@@ -33,6 +33,10 @@ DEFAULT_ROOM = 32 << 20
 ON_TIMEOUT = ("raise", "abort", "report")
 """What a call does whose deadline has passed."""
 
+CHECK_FIRST, CHECK_ALL, CHECK_OFF = "first", "all", "off"
+CHECKS = (CHECK_FIRST, CHECK_ALL, CHECK_OFF)
+"""Which calls are agreed before data moves."""
+
 SHARED_MEMORY = ("auto", "pages", "staging", "off")
 """How the ranks of a node reach each other's plain arrays."""
 
@@ -65,6 +69,9 @@ class CommOptions:
         The description of the cluster on which `auto` compares hpccomm's algorithms where no table
         fits: a ready one or a TOML file, as for ``hpccomm simulate``; rank 0 reads it. None takes
         ``HPCCOMM_NETWORK``; an empty name, or none, takes what is typical.
+    check : str or None
+        Which collective calls the ranks agree on before data moves: ``"first"`` (the first of each
+        kind, and each large one), ``"all"`` or ``"off"``. None takes ``HPCCOMM_CHECK`` or ``"first"``.
     shared_memory : str or None
         How the ranks of a node reach each other's plain arrays: ``"pages"`` (the kernel copies from
         and to the peer's memory), ``"staging"`` (through a shared buffer), ``"auto"`` (the first that
@@ -88,6 +95,7 @@ class CommOptions:
     segment: int | None = None
     tuning_file: str | None = None
     network: str | None = None
+    check: str | None = None
     shared_memory: str | None = None
     shared_memory_room: int | None = None
     high_priority_stream: bool = False
@@ -168,18 +176,14 @@ def check_name(value: object) -> None:
         raise UsageError(f"name is {value!r}; give a string or None")
 
 
-def _check_shared_memory(name: str, value: object) -> str:
-    if value not in SHARED_MEMORY:
-        known = ", ".join(map(repr, SHARED_MEMORY))
-        raise UsageError(f"{name} is {value!r}; give one of {known}, or None")
-    return str(value)
+def _one_of(known: tuple[str, ...]) -> "Kind":
+    def check(name: str, value: object) -> str:
+        if value not in known:
+            listed = ", ".join(map(repr, known))
+            raise UsageError(f"{name} is {value!r}; give one of {listed}, or None")
+        return str(value)
 
-
-def _check_on_timeout(name: str, value: object) -> str:
-    if value not in ON_TIMEOUT:
-        known = ", ".join(map(repr, ON_TIMEOUT))
-        raise UsageError(f"{name} is {value!r}; give one of {known}, or None")
-    return str(value)
+    return Kind(check, str, f"{', '.join(known[:-1])} or {known[-1]}")
 
 
 def _check_hints(name: str, value: object) -> Mapping[str, str]:
@@ -230,11 +234,6 @@ _PATH = _text("a path")
 _SECONDS = Kind(check_seconds, float, "seconds above 0, or inf")
 _BYTES = Kind(check_bytes, int, "bytes, at least 1")
 _SWITCH = Kind(check_bool, _switch, "0 or 1")
-_SHARING = Kind(
-    _check_shared_memory, str, f"{', '.join(SHARED_MEMORY[:-1])} or {SHARED_MEMORY[-1]}"
-)
-
-_AT_DEADLINE = Kind(_check_on_timeout, str, "raise, abort or report")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +256,10 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("HPCCOMM_TIMEOUT", _SECONDS, DEFAULT_TIMEOUT, "deadline of calls"),
     Variable(
-        "HPCCOMM_ON_TIMEOUT", _AT_DEADLINE, "raise", "what a call does whose deadline has passed"
+        "HPCCOMM_ON_TIMEOUT",
+        _one_of(ON_TIMEOUT),
+        "raise",
+        "what a call does whose deadline has passed",
     ),
     Variable(
         "HPCCOMM_SLOW_CALL", _SECONDS, DEFAULT_SLOW_CALL, "a call that took as long is logged"
@@ -281,8 +283,14 @@ VARIABLES: tuple[Variable, ...] = (
         "what auto compares algorithms on where no table fits",
     ),
     Variable(
+        "HPCCOMM_CHECK",
+        _one_of(CHECKS),
+        CHECK_FIRST,
+        "collective calls that the ranks agree on before data moves",
+    ),
+    Variable(
         "HPCCOMM_SHARED_MEMORY",
-        _SHARING,
+        _one_of(SHARED_MEMORY),
         "auto",
         "how the ranks of a node reach each other's plain arrays",
     ),
@@ -365,6 +373,7 @@ class Settings:
     segment: int | None
     tuning_file: str
     network: str
+    check: str
     shared_memory: str
     shared_memory_room: int
     high_priority_stream: bool

@@ -6,7 +6,7 @@ collective and blocks, under the communicator's deadline.
 """
 
 import struct
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from hpccomm.runtime.waiting import completed
 from hpccomm.schedules.algorithms.binomial import binomial
 
 CONTROL_TAG = 1
+AGREEMENT_TAG = 0
 
 T = TypeVar("T")
 
@@ -91,6 +92,30 @@ class Control:
         gathered = yield from self.gather_steps(payload, 0)
         packed = yield from self.bcast_steps(_pack(gathered or []), 0)
         return _unpack(packed)
+
+    def alike_steps(self, numbers: Sequence[int]) -> Result[bool]:
+        """Return, on every rank, whether all ranks bring the same integers; polled.
+
+        In the rounds of a dissemination barrier: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for
+        barrier synchronization", 1988. After round k a rank knows of the 2^(k+1) ranks up to itself.
+        """
+        transport = self._transport
+        rank, size = transport.rank, transport.size
+        alike = True
+        theirs = np.empty(len(numbers) + 1, np.int64)
+        distance = 1
+        while distance < size:
+            mine = np.array([*numbers, alike], np.int64)
+            peer = (rank - distance) % size
+            receive = transport.irecv(theirs, peer, AGREEMENT_TAG)
+            send = transport.isend(mine, (rank + distance) % size, AGREEMENT_TAG)
+            while not receive():
+                yield False
+            while not send():
+                yield False
+            alike = mine[-1] == 1 and mine.tobytes() == theirs.tobytes()
+            distance *= 2
+        return alike
 
     def send_steps(self, payload: bytes, dst: int) -> Steps:
         """Send bytes to one rank, polled."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.intake import Intake
-from hpccomm.communicator.lanes import Call, DeviceLane, Lanes, RefusingLane
+from hpccomm.communicator.lanes import Call, Check, DeviceLane, Lanes, RefusingLane
 from hpccomm.communicator.pairing import unpaired
 from hpccomm.communicator.recipes import Recipes
 from hpccomm.communicator.resolving import NO_LISTS, Lists
 from hpccomm.contracts.backend import Backend
-from hpccomm.contracts.majority import odd_ones
 from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.terms import terms
 from hpccomm.errors import HpccommError, RankMismatch, UsageError
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.recorder import Site
@@ -43,6 +43,8 @@ class Core:
         What every call goes through.
     control : Control
         Its control plane.
+    check : Check
+        What its ranks have agreed on.
     settings : Settings
         What it goes by.
     lanes : Lanes
@@ -73,6 +75,7 @@ class Core:
         backend: Backend,
         calls: CallEngine,
         control: Control,
+        check: Check,
         settings: Settings,
         lanes: Lanes,
         device: int | None,
@@ -82,6 +85,7 @@ class Core:
         self.backend = backend
         self.calls = calls
         self.control = control
+        self.check = check
         self.settings = settings
         self.lanes = lanes
         self.device = device
@@ -185,24 +189,8 @@ class Core:
             yield
 
     def agree(self, what: str, mine: dict[str, object], error: HpccommError | None) -> None:
-        """Raise on every rank unless all bring the same; a rank with an error raises that.
-
-        Such a rank sends its error in place of `mine`.
-        """
-        if error is not None:
-            mine = {"error": str(error)}
-        with self.calls.part_of(what):
-            differing = self.control.differing(json.dumps(mine, sort_keys=True).encode())
-            if error is not None:
-                raise error
-            if differing:
-                theirs = "; ".join(f"rank {r}: {text.decode()}" for r, text in differing.items())
-                brought = {r: differing.get(r, differing[0]) for r in range(self.backend.size)}
-                raise RankMismatch(
-                    f"{what}: the ranks of communicator {self.calls.name!r} ask for different "
-                    f"things ({theirs}); give the same on all ranks",
-                    ranks=odd_ones(brought),
-                )
+        """Raise on every rank unless all bring the same; a rank with an error raises that."""
+        self.check.agree(what, terms({"operation": what, **mine}), error)
 
     def agree_on_pairs(self, what: str, call: Signature) -> None:
         """Raise on every rank unless what each rank sends is what its peer expects."""

@@ -59,6 +59,7 @@ class Groups(Face):
             mine, error = {"error": str(wrong)}, wrong
         core = self._core
         with core.calls.one_call():
+            core.agree("split", {}, None)
             with core.calls.part_of("split"):
                 arguments = [
                     json.loads(each) for each in core.control.all_gather(json.dumps(mine).encode())
@@ -134,6 +135,7 @@ class Groups(Face):
         """
         check_name(name)
         with self._core.calls.one_call():
+            self._core.agree("dup", {}, None)
             return self._group(list(range(self._core.backend.size)), name, "dup{}")
 
     def shrink(
@@ -214,27 +216,36 @@ class Groups(Face):
         CommunicationError
             If calls on device arrays have failed and no call has raised that failure yet. The contents of
             their arrays are undefined.
+        RankMismatch
+            If the ranks have made different collective calls, and no other call has found that out. The
+            communicator is finalized then, too.
         """
         core, calls = self._core, self._core.calls
         if calls.closed:
             return
+        differing = None
+        if calls.gate.error is None:
+            with calls.one_call():
+                calls.finish()
+                differing = core.check.end()
         if calls.gate.error is not None:
             self.abort()  # its node's too: nothing may need a peer
             calls.close("is finalized")
             unraised, calls.failure.unraised = calls.failure.unraised, None
+            unraised = differing or unraised
             if unraised is not None:
                 raise unraised
             return
-        with calls.one_call():
-            calls.finish()
         for window in tuple(core.windows):
             window.close()
         if core.node_comm is not None:
             core.node_comm.finalize()
         core.lanes.device.close()
         calls.close("is finalized")
-        with calls.beside_watchdog("finalize"):
+        with calls.beside_watchdog("finalize", ordered=True):
             core.backend.close()
+        if differing is not None:
+            raise differing
 
     def abort(self) -> None:
         """End the waits of this process and mark the communicator as failed.

@@ -7,7 +7,7 @@ import numpy as np
 from hpccomm.backends.control import Control
 from hpccomm.communicator.communicator import Communicator
 from hpccomm.communicator.core import Core
-from hpccomm.communicator.lanes import DeviceLane, HostLane, Lanes, RefusingLane
+from hpccomm.communicator.lanes import Check, DeviceLane, HostLane, Lanes, RefusingLane
 from hpccomm.communicator.opening import open_device_lane
 from hpccomm.communicator.shrinking import grouped
 from hpccomm.contracts.backend import Backend
@@ -58,18 +58,20 @@ def make(
     calls = CallEngine(name, backend, settings)
     node_comm: Communicator | None = None
     if backend.size > 1 and not of_node:
-        with calls.beside_watchdog("making the node's communicator"):
+        with calls.beside_watchdog("making the node's communicator", ordered=True):
             group = grouped(backend, backend.topology.neighbours(backend.rank), 0)
         node_comm = make(group, f"{name}.node", settings, device, tables=tables, of_node=True)
     try:
         if settings.shared_memory == "off":  # calls, messages and `empty` find none to use
             backend.collectives.shared = backend.messages.shared = None
         control = Control(backend.collectives, calls.drive)
-        host = HostLane(calls, HostDispatch(backend, settings, tables), backend)
+        check = Check(calls, control, settings.check)
+        host = HostLane(calls, check, HostDispatch(backend, settings, tables), backend)
         on_device = open_device_lane(
             backend,
             calls,
             control,
+            check,
             settings,
             host.dispatch,
             device,
@@ -78,7 +80,7 @@ def make(
             tell=not of_node,
         )
         lanes, again = Lanes(host, on_device), partial(make, tables=tables)
-        core = Core(backend, calls, control, settings, lanes, device, node_comm, again)
+        core = Core(backend, calls, control, check, settings, lanes, device, node_comm, again)
         if settings.self_check:
             _check(core)
         return Communicator(core)

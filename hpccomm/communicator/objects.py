@@ -5,6 +5,7 @@ Only unpickle what ranks of your own job send. These calls block.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from hpccomm.communicator import object_transfer as transfer
@@ -12,6 +13,7 @@ from hpccomm.communicator.core import Core
 from hpccomm.communicator.face import Face
 from hpccomm.communicator.lanes.lane import OBJECTS, wire_tag
 from hpccomm.communicator.object_transfer import Frame
+from hpccomm.contracts.terms import Terms, of_message, terms
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.runtime.operation import Label, Operation
@@ -49,7 +51,8 @@ class Objects(Face):
             origin, at_root = _root(self._core, root)
             frame, error = _dumped(value) if at_root else (Frame(), None)
             steps = transfer.broadcast(self._core, frame, origin)
-            arrived = _run(self._core, "broadcast_object", frame, steps, timeout, error)
+            label = _label("broadcast_object", frame, origin)
+            arrived = _run(self._core, label, frame, steps, timeout, error)
             return value if at_root else arrived[0]
 
     def all_gather_object(self, value: Any, *, timeout: float | None = None) -> list[Any]:
@@ -77,7 +80,8 @@ class Objects(Face):
         with self._core.calls.one_call():
             frame, error = _dumped(value)
             steps = transfer.all_gather(self._core, frame)
-            return _run(self._core, "all_gather_object", frame, steps, timeout, error)
+            label = _label("all_gather_object", frame)
+            return _run(self._core, label, frame, steps, timeout, error)
 
     def gather_object(
         self, value: Any, root: int = 0, *, timeout: float | None = None
@@ -109,7 +113,8 @@ class Objects(Face):
             target, at_root = _root(self._core, root)
             frame, error = _dumped(value)
             steps = transfer.gather(self._core, frame, target)
-            arrived = _run(self._core, "gather_object", frame, steps, timeout, error)
+            label = _label("gather_object", frame, target)
+            arrived = _run(self._core, label, frame, steps, timeout, error)
             return arrived if at_root else None
 
     def scatter_object(
@@ -149,7 +154,8 @@ class Objects(Face):
             if at_root:
                 frames, error = _dumped_each(values, self._core.backend.size)
             steps = transfer.scatter(self._core, frames, origin)
-            return _run(self._core, "scatter_object", Frame(), steps, timeout, error)[0]
+            label = _label("scatter_object", Frame(), origin)
+            return _run(self._core, label, Frame(), steps, timeout, error)[0]
 
     def send_object(
         self, value: Any, dst: int, tag: int = 0, *, timeout: float | None = None
@@ -179,7 +185,8 @@ class Objects(Face):
             wire = wire_tag(self._core.tag(tag), OBJECTS)
             frame = transfer.dump(value)
             steps = transfer.send(self._core.backend.messages, frame, peer, wire)
-            _run(self._core, "send_object", frame, steps, timeout, ordered=False)
+            label = Label("send_object", frame.nbytes, of_message(peer, None, tag))
+            _run(self._core, label, frame, steps, timeout, ordered=False)
 
     def recv_object(self, src: int, tag: int = 0, *, timeout: float | None = None) -> Any:
         """Return an object that rank `src` sends. Blocks until it has arrived.
@@ -207,7 +214,8 @@ class Objects(Face):
             peer = check_rank("src", src, self._core.backend.size)
             wire = wire_tag(self._core.tag(tag), OBJECTS)
             steps = transfer.receive(self._core.backend.messages, peer, wire)
-            return _run(self._core, "recv_object", Frame(), steps, timeout, ordered=False)[0]
+            label = Label("recv_object", 0, of_message(None, peer, tag))
+            return _run(self._core, label, Frame(), steps, timeout, ordered=False)[0]
 
 
 def _root(core: Core, root: object) -> tuple[int, bool]:
@@ -216,9 +224,19 @@ def _root(core: Core, root: object) -> tuple[int, bool]:
     return checked, checked == core.backend.rank
 
 
+def _label(name: str, frame: Frame, root: int | None = None) -> Label:
+    """Return the label of a collective call."""
+    return Label(name, frame.nbytes, _terms(name, root))
+
+
+@cache
+def _terms(name: str, root: int | None) -> Terms:
+    return terms({"operation": name} | ({} if root is None else {"root": root}))
+
+
 def _run(
     core: Core,
-    name: str,
+    label: Label,
     frame: Frame,
     steps: transfer.Arriving,
     timeout: float | None,
@@ -231,13 +249,14 @@ def _run(
     What this rank's own object is refused for is raised after the call, as all ranks know of it.
     """
     limit = core.limit(timeout)
-    core.intake.refuse_batch(name, ", which takes arrays only")
+    core.intake.refuse_batch(label.name, ", which takes arrays only")
     arrived: dict[int, Frame] = {}
 
     def whole() -> Steps:
         arrived.update((yield from steps))
 
-    core.calls.operate(Operation(Label(name, frame.nbytes), whole, (frame,), ordered), limit)
+    operation = Operation(label, whole, (frame,), ordered)
+    core.calls.operate(core.check.operation(operation), limit)
     if error is not None:
         raise error
     objects = []
@@ -245,7 +264,7 @@ def _run(
         try:
             objects.append(each.load(rank))
         except CommunicationError:
-            with core.calls.part_of(name, each.nbytes, ordered=False):
+            with core.calls.part_of(label.name, each.nbytes, ordered=False):
                 raise  # with the facts of a call
     return objects
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from hpccomm.backends.control import Control
 from hpccomm.backends.nccl import open_nccl
-from hpccomm.communicator.lanes import DeviceLane, RefusingLane
+from hpccomm.communicator.lanes import Check, DeviceLane, RefusingLane
 from hpccomm.communicator.lanes.lane import ARRAYS, wire_tag
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch
@@ -37,6 +37,7 @@ def open_device_lane(
     backend: Backend,
     calls: CallEngine,
     control: Control,
+    check: Check,
     settings: Settings,
     host: HostDispatch,
     device: int | None,
@@ -49,7 +50,7 @@ def open_device_lane(
 
     Parameters
     ----------
-    backend, calls, control, settings, host
+    backend, calls, control, check, settings, host
         Of the communicator that is being made.
     device : int or None
         CUDA device of this rank.
@@ -113,7 +114,7 @@ def open_device_lane(
             level = logging.WARNING if tell and way == STAGED and reasons else logging.INFO
             _log(backend, calls, f"device arrays go over {dispatch.name}: {because}", level)
             high = settings.high_priority_stream
-            return DeviceLane(calls, dispatch, over, device, high_priority=high)
+            return DeviceLane(calls, check, dispatch, over, device, high_priority=high)
         reasons.append(f"{way} cannot: {why}")
     if settings.backend == NCCL:
         raise BackendUnavailable(f"backend 'nccl' cannot run: {why}")

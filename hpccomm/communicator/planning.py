@@ -11,7 +11,6 @@ from hpccomm.communicator.lanes import Call
 from hpccomm.contracts.choice import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import HpccommError, UsageError
-from hpccomm.reductions import name_of
 
 if TYPE_CHECKING:
     from hpccomm.runtime.work import Work
@@ -138,13 +137,16 @@ def plan(
     try:
         timeout = core.limit(keywords.get("timeout"))
         call = _captured(core, face, collective, args, keywords)
-        mine = _terms(call, bool(keywords.get("deterministic", False)), async_op)
+        label = call.recipe.apart if async_op else call.recipe.label
+        assert label.terms is not None  # it is a collective
+        mine = {**label.terms.values, "operation": f"plan of {label.name}"}
     except HpccommError as refused:
         error = refused
     with core.calls.one_call():
         core.agree("plan", mine, error)
         assert call is not None
         assert call.recipe.resolved is not None
+        call.recipe.lane.agreed(call, async_op)
         signature = call.recipe.resolved.call
         if signature.individual:
             core.agree_on_pairs("plan", signature)
@@ -182,26 +184,3 @@ def _captured(
         method(*args, **keywords)
     assert capture.call is not None
     return capture.call
-
-
-def _terms(call: Call, deterministic: bool, async_op: bool) -> dict[str, object]:
-    """Return what must be equal on all ranks in a call, as plain data."""
-    resolved, choice = call.recipe.resolved, call.recipe.route.choice
-    assert resolved is not None
-    signature = resolved.call
-    counts: tuple[int, ...] = () if signature.individual else signature.counts
-    if signature.uniform and counts:
-        counts = (counts[0],)
-    return {
-        "collective": signature.collective,
-        "dtype": str(signature.dtype),
-        "count" if signature.uniform else "counts": list(counts),
-        "op": None if signature.op is None else name_of(signature.op),
-        "factor": repr(getattr(signature.op, "factor", None)),
-        "root": signature.root,
-        "exclusive": signature.exclusive,
-        "path": choice.path,
-        "algorithm": choice.algorithm,
-        "deterministic": deterministic,
-        "async_op": async_op,
-    }

@@ -1,9 +1,13 @@
 """What ranks must ask for alike in one call."""
 
 import json
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.reductions import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +20,65 @@ class Terms:
         Such as count, dtype, reduction, root and algorithm, for people and for JSON.
     fingerprint : int
         32 bits, which differ where the values do, but for one pair in four thousand million.
+    nbytes : int
+        Bytes of the call where all ranks know the same number; else 0.
     """
 
     values: Mapping[str, object]
     fingerprint: int
+    nbytes: int = 0
 
 
-def terms(values: Mapping[str, object]) -> Terms:
+def terms(values: Mapping[str, object], nbytes: int = 0) -> Terms:
     """Return terms of these values, which JSON can hold."""
-    return Terms(values, crc32(json.dumps(values, sort_keys=True).encode()))
+    return Terms(values, crc32(json.dumps(values, sort_keys=True).encode()), nbytes)
+
+
+def of_call(call: Signature, algorithm: str, deterministic: bool, **more: object) -> Terms:
+    """Return the terms of a collective call.
+
+    Parameters
+    ----------
+    call : Signature
+        What it asks for. Counts that only this rank knows are no terms.
+    algorithm : str
+        What carries it out.
+    deterministic : bool
+        Whether contributions are folded in rank order.
+    **more
+        Further terms, such as the path and whether the call is asynchronous.
+    """
+    what = call.description
+    values: dict[str, object] = {"operation": call.name}
+    if what.sends != "nothing":
+        values["dtype"] = str(call.dtype)
+        if not call.individual:
+            values["count"] = call.counts[0] if call.uniform and call.counts else call.counts
+    if call.op is not None:
+        values["op"] = name_of(call.op)
+        factor = getattr(call.op, "factor", None)
+        if factor is not None:
+            values["factor"] = repr(factor)
+    if what.rooted:
+        values["root"] = call.root
+    if what.prefix:
+        values["exclusive"] = call.exclusive
+    values |= {"algorithm": algorithm, "deterministic": deterministic, **more}
+    return terms(values, 0 if call.individual else call.nbytes)
+
+
+def of_message(dst: int | None, src: int | None, tag: int) -> Terms:
+    """Return whom a message is for and from. No other rank has the same."""
+    values = {"dst": dst, "src": src, "tag": tag}
+    return Terms(values, hash((dst, src, tag)) & 0xFFFFFFFF)
+
+
+def joined(each: Sequence[Terms], async_op: int) -> Terms:
+    """Return the terms of calls that are carried out together, in that order. Cheap."""
+    prints = array("q", [len(each), async_op, *(one.fingerprint for one in each)])
+    values = {
+        "operation": "batch",
+        "calls": [one.values for one in each],
+        "async_op": bool(async_op),
+    }
+    return Terms(values, crc32(prints.tobytes()), sum(one.nbytes for one in each))

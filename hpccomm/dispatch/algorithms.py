@@ -4,13 +4,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
-from zlib import crc32
 
 import numpy as np
 
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.terms import of_call
 from hpccomm.contracts.transport import Reach
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.execution.program import Program, compiled
@@ -21,7 +21,7 @@ from hpccomm.dispatch.route import Route
 from hpccomm.dispatch.sharing import Sharing
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder
-from hpccomm.reductions import Op, ReduceOp, name_of
+from hpccomm.reductions import Op, ReduceOp
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.schedule import Build, Schedule, Tuning, world
@@ -103,7 +103,7 @@ class AlgorithmRunner:
         here = neighbours.index(rank)
         forms = Variants(
             (*neighbours[here:], *neighbours[:here]),
-            _fingerprint(asked, pick.algorithm, deterministic),
+            of_call(asked, pick.algorithm, deterministic).fingerprint,
             {
                 reach: cache(partial(self._built, build, call, pick))
                 for reach, build in builds.items()
@@ -173,12 +173,3 @@ class AlgorithmRunner:
             return Folder(op, dtype)
         averaged = self._backend.size if op is ReduceOp.AVG else 0
         return self._folders.setdefault((op, dtype), Folder(op, dtype, averaged))
-
-
-def _fingerprint(call: Signature, algorithm: str, deterministic: bool) -> int:
-    """Return a number that differs where calls do that must be equal on all ranks."""
-    counts = () if call.individual else call.counts
-    op = None if call.op is None else (name_of(call.op), repr(getattr(call.op, "factor", None)))
-    asked = (call.collective, str(call.dtype), counts, op, call.root, call.exclusive)
-    terms = (*asked, algorithm, deterministic)
-    return crc32(repr(terms).encode())

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from hpccomm.contracts.backend import Backend, Buffer, Run, Start
 from hpccomm.contracts.side import Facts
+from hpccomm.contracts.terms import Terms
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError, peers_lost
 from hpccomm.runtime import dump
@@ -24,7 +25,7 @@ from hpccomm.runtime.failure import Failure
 from hpccomm.runtime.inquiry import Inquiry, answer, facts, flight_facts
 from hpccomm.runtime.issue import Issue, blocking, polling
 from hpccomm.runtime.lifetime import after_fork
-from hpccomm.runtime.operation import Label, Operation
+from hpccomm.runtime.operation import Label, Operation, digested
 from hpccomm.runtime.progress import Task, TaskQueue, progress_engine
 from hpccomm.runtime.recorder import (
     ASYNC,
@@ -95,6 +96,8 @@ class CallEngine:
         Number of the last call.
     number : int
         Number of the last call that all ranks make in one order: equal on all ranks for the same call.
+    digest : int
+        26 bits of all those calls: equal on all ranks as well.
     origin : Origin
         The communicator, as records name it.
     site : tuple or None
@@ -128,6 +131,7 @@ class CallEngine:
         self.on_timeout = settings.on_timeout
         self.sequence = 0
         self.number = 0
+        self.digest = 0
         self.origin = Origin(backend.uid, name, backend.rank, backend.size)
         self.site: Site | None = None
         self.current: Entry | None = None
@@ -202,8 +206,7 @@ class CallEngine:
     def operate(self, operation: Operation, timeout: float) -> None:
         """Run an operation and wait for it."""
         label = operation.label
-        fingerprint = 0 if label.terms is None else label.terms.fingerprint
-        key = (label.name, label.nbytes, fingerprint, operation.ordered)
+        key = (label.name, label.nbytes, label.fingerprint, operation.ordered)
         issue = self._operating.get(key)
         if issue is None:
             if len(self._operating) >= OPERATIONS:
@@ -261,6 +264,7 @@ class CallEngine:
         self.sequence += 1
         if ordered:
             self.number += 1
+            self.digest = digested(self.digest, label.fingerprint)
         entry = [
             self.origin,
             self.sequence,
@@ -301,9 +305,12 @@ class CallEngine:
             entry[ENDED] = perf_counter() - entry[BEGIN]
 
     @contextmanager
-    def beside_watchdog(self, name: str) -> Iterator[None]:
-        """Have the watchdog look while the backend blocks in something that is no call on arrays."""
-        with self._recorded(Label(name, 0), BLOCKING) as entry:
+    def beside_watchdog(self, name: str, *, ordered: bool = False) -> Iterator[None]:
+        """Have the watchdog look while the backend blocks in something that is no call on arrays.
+
+        `ordered` says that all ranks of the communicator do it, in one order with their collectives.
+        """
+        with self._recorded(Label(name, 0), BLOCKING, ordered=ordered) as entry:
             try:
                 yield
             except Exception as error:  # noqa: BLE001 (raised again)
@@ -315,9 +322,11 @@ class CallEngine:
         self.number += 1
 
     @contextmanager
-    def part_of(self, name: str, nbytes: int = 0, *, ordered: bool = True) -> Iterator[None]:
+    def part_of(
+        self, name: str, nbytes: int = 0, *, ordered: bool = True, terms: Terms | None = None
+    ) -> Iterator[None]:
         """Record the block as a call of that name; give a `CommunicationError` the facts of it."""
-        with self._recorded(Label(name, nbytes), POLLED, ordered=ordered) as entry:
+        with self._recorded(Label(name, nbytes, terms), POLLED, ordered=ordered) as entry:
             try:
                 yield
             except CommunicationError as error:

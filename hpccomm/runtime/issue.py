@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.contracts.backend import Buffer, Run, Start
-from hpccomm.runtime.operation import Label
+from hpccomm.runtime.operation import DIGEST, Label
 from hpccomm.runtime.recorder import BLOCKING, ENDED, POLLED, record
 from hpccomm.runtime.starting import harmless_error
 from hpccomm.runtime.stats import Tally
@@ -31,12 +31,14 @@ def blocking(calls: "CallEngine", label: Label, tally: Tally, run: Run) -> Issue
     nbytes, reports, origin = label.nbytes, calls.reports, calls.origin
     pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
     queue = calls.queue
+    fingerprint = label.fingerprint & DIGEST
 
     def issue(send: Buffer, recv: Buffer, keep: object, timeout: float) -> None:
         if queue:
             calls.drain(timeout, queue)
         calls.sequence = sequence = calls.sequence + 1
         calls.number = number = calls.number + 1
+        calls.digest = (calls.digest * 9 ^ fingerprint) & 0x3FFFFFF
         begin = perf_counter()
         calls.current = entry = [
             origin, sequence, number, label, BLOCKING, calls.site, begin, timeout, None, None,
@@ -69,6 +71,7 @@ def polling(
     nbytes, reports, origin = label.nbytes, calls.reports, calls.origin
     pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
     queue, gate = calls.queue, calls.gate
+    fingerprint = label.fingerprint & DIGEST
     begin_steps = (
         start if calls.progress.threaded else lambda send, recv: calls.together(start(send, recv))
     )
@@ -79,6 +82,7 @@ def polling(
             if queue:
                 calls.drain(timeout, queue)
             calls.number = number = calls.number + 1
+            calls.digest = (calls.digest * 9 ^ fingerprint) & 0x3FFFFFF
         calls.sequence = sequence = calls.sequence + 1
         begin = perf_counter()
         calls.current = entry = [

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hpccomm.contracts.terms import Terms
+from hpccomm.contracts.terms import Terms, joined
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import BufferMismatch
 
@@ -25,6 +25,23 @@ class Label(NamedTuple):
     name: str
     nbytes: int
     terms: Terms | None = None
+
+    @property
+    def fingerprint(self) -> int:
+        """That of its terms; 0 without."""
+        return 0 if self.terms is None else self.terms.fingerprint
+
+
+DIGEST = 0x3FFFFFF
+"""26 bits. Nine digests are still a small integer, which is the fastest."""
+
+
+def digested(digest: int, fingerprint: int) -> int:
+    """Return the digest of a communicator's calls after one more.
+
+    Different ones stay different, whatever follows. What issues calls has this expression in itself.
+    """
+    return (digest * 9 ^ fingerprint & DIGEST) & DIGEST
 
 
 @dataclass(slots=True)
@@ -50,10 +67,12 @@ class Operation:
     ordered: bool = True
 
 
-def as_one(operations: tuple[Operation, ...]) -> Operation:
+def as_one(operations: tuple[Operation, ...], async_op: bool = False) -> Operation:
     """Return operations as one, which carries them out together."""
+    ordered = [each.label.terms for each in operations if each.ordered and each.label.terms]
+    terms = joined(ordered, async_op) if ordered else None
     return Operation(
-        Label("batch", sum(each.label.nbytes for each in operations)),
+        Label("batch", sum(each.label.nbytes for each in operations), terms),
         lambda: together(operations),
         tuple(each.keep for each in operations),
         ordered=any(each.ordered for each in operations),

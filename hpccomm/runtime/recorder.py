@@ -76,7 +76,7 @@ def calls() -> list[Entry]:
 def find(origin: Origin, number: int) -> Entry | None:
     """Return the ordered call of that number on a communicator, or None if it is not kept."""
     for entry in reversed(calls()):
-        if entry[NUMBER] == number and entry[ORIGIN] == origin:
+        if entry[NUMBER] == number and entry[ORIGIN] is origin:
             return entry
     return None
 

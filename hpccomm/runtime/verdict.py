@@ -24,8 +24,7 @@ class Verdict:
     ----------
     missing, differing, gone, stopped, silent : tuple of int
         Ranks that have not begun the call, or have given it up; whose call of that number asks for
-        something else than most; whose process or program has ended, or that have closed the
-        communicator; that are stopped; that did not answer.
+        something else than most; whose process or program has ended, or that has closed the communicator; is stopped; did not answer.
     text : str
         The same in words.
     """
@@ -74,7 +73,7 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
         absent, came = fallen, {r: each for r, each in came.items() if r not in fallen}
 
     if differing:
-        text = f"the ranks call different things as number {number}: {_side_by_side(called)}"
+        text = f"the ranks call different things as number {number}: {side_by_side(called)}"
     elif absent:
         text = _told(mine, number, absent, came)
     else:
@@ -89,7 +88,7 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
 
 
 def _state(answer: Answer) -> str:
-    """Return what became of a rank; one that calls nothing more is as good as gone."""
+    """Return what became of a rank. One whose program has ended is as good as gone: it calls nothing more."""
     left = answer.facts.get("leaving") or answer.facts.get("closed")
     return GONE if answer.state == ANSWERED and left else answer.state
 
@@ -260,7 +259,7 @@ def _quoted(text: object) -> str:
     return quoted if len(quoted) <= LONGEST_QUOTED else f"{quoted[:LONGEST_QUOTED]}..."
 
 
-def _side_by_side(called: Mapping[int, Facts]) -> str:
+def side_by_side(called: Mapping[int, Facts]) -> str:
     """Return what ranks call, only what differs, like ranks together."""
     records = {rank: facts["record"] for rank, facts in called.items()}
     keys = {key for record in records.values() for key in record}

@@ -253,7 +253,7 @@ def test_trap_abort_from_the_watchdog_releases_the_stream_and_wait_raises():
     def main(comm):
         with cupy.cuda.Device(comm.device):
             x = cupy.ones(4, np.float32)
-            comm.all_reduce(x)
+            comm.all_reduce(x, async_op=True).wait()  # the first call is agreed, by the hosts
             cupy.cuda.get_current_stream().synchronize()
             if comm.rank == 1:
                 assert released.wait(20)  # misses the next call

@@ -6,6 +6,7 @@ recipe holds its lane.
 - `lane`: what both have in common.
 - `call`: a decision (`Recipe`), and a call with its memory (`Call`).
 - `host`, `device`, `refusing`: the lanes. `refusing` stands for device memory where none can be used.
+- `check`: whether all ranks make the same call.
 - `issuing`: puts calls on streams. `device_batch`: calls on one stream together. `ending`: the end.
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
+from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.device import DeviceLane
 from hpccomm.communicator.lanes.host import HostLane
 from hpccomm.communicator.lanes.lane import Lane
@@ -24,6 +26,7 @@ from hpccomm.memory.views import View, view
 
 __all__ = [
     "Call",
+    "Check",
     "DeviceLane",
     "HostLane",
     "Lane",

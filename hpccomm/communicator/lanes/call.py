@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", Route, DeviceRoute)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Recipe(Generic[R]):
     """What was decided for calls with the same arguments but for the memory.
 
@@ -33,7 +33,10 @@ class Recipe(Generic[R]):
     tally : Tally
         Where they are counted.
     issue : callable
-        Carries one out: the lane calls it, with what only the single call has.
+        Carries one out: the lane calls it, with what only the single call has. The first call replaces
+        it, once it is agreed.
+    apart : Label
+        The same of asynchronous calls, which do not fit others.
     resolved : Resolved or None
         What the arguments mean; None for messages.
     ordered : bool
@@ -45,6 +48,7 @@ class Recipe(Generic[R]):
     label: Label
     tally: Tally
     issue: Callable[..., None]
+    apart: Label
     resolved: Resolved | None = None
     ordered: bool = True
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, PointToPoint, pointers
+from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.device_batch import check_batch, check_own, grouped
 from hpccomm.communicator.lanes.ending import DeviceEnd
 from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
@@ -21,6 +22,7 @@ from hpccomm.contracts.device import (
     Piece,
     Span,
 )
+from hpccomm.contracts.terms import joined, of_message, terms
 from hpccomm.contracts.transport import Steps
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.dtypes import DType
@@ -46,6 +48,8 @@ class DeviceLane(Lane):
     ----------
     calls : CallEngine
         The communicator's.
+    check : Check
+        The communicator's.
     dispatch : DeviceDispatch
         Decides how.
     backend : DeviceBackend or None
@@ -64,13 +68,14 @@ class DeviceLane(Lane):
     def __init__(
         self,
         calls: CallEngine,
+        check: Check,
         dispatch: DeviceDispatch,
         backend: DeviceBackend | None,
         device: int,
         *,
         high_priority: bool,
     ) -> None:
-        super().__init__(calls)
+        super().__init__(calls, check)
         self.name = dispatch.name
         self.dispatch = dispatch
         self.backend = backend
@@ -122,6 +127,24 @@ class DeviceLane(Lane):
         assert route.start is not None
         return self.issuer.issuing_by_host(label, route.start, ordered)
 
+    def _agreeing(self, route: DeviceRoute, label: Label) -> DeviceRoute:
+        check, pending = self._check, self.issuer.pending
+        launch, start = route.launch, route.start
+
+        def agreed_launch(send: int, recv: int, stream: int) -> None:
+            assert launch is not None
+            assert pending.entered is not None  # the record of this very call
+            check.wait(label, pending.entered)
+            launch(send, recv, stream)
+
+        def agreed_start(send: int, recv: int, stream: int) -> Steps:
+            assert start is not None
+            return check.steps(label, lambda: start(send, recv, stream))
+
+        if launch is None:
+            return replace(route, start=agreed_start)
+        return replace(route, launch=agreed_launch)
+
     def message(self, message: PointToPoint) -> Call:
         """Return a point-to-point call."""
         source: Any = None if message.to is None else message.source
@@ -130,8 +153,9 @@ class DeviceLane(Lane):
         receives = () if target is None else (Piece(message.origin or 0, _span(target)),)
         route = self.dispatch.message(receives, sends, message.tag)
         nbytes = max((piece.data.nbytes for piece in (*sends, *receives)), default=0)
+        label = Label(message.name, nbytes, of_message(message.to, message.origin, message.tag))
         return Call(
-            self._recipe(message.name, nbytes, route),
+            self._recipe(label, label, route, ordered=False),
             source,
             target,
             message.result,
@@ -209,17 +233,21 @@ class DeviceLane(Lane):
         """Issue a call that goes on by itself, on the communicator's own stream."""
         recipe = call.recipe
         if recipe.route.launch is None:
-            return self._calls.start(self._operation(call, True), limit, call.result)
+            operation = self._check.operation(self._operation(call, recipe.apart, True))
+            return self._calls.start(operation, limit, call.result)
         self._make_ready(call)
         check_own((call,))
         current = streams.finder(_array(call), self.device)
-        return self.issuer.start(call, recipe.route.launch, self._queue(call), current, limit)
+        route = recipe.route
+        if recipe.ordered and self._check.due(recipe.apart):
+            route = self._agreeing(route, recipe.apart)
+        return self.issuer.start(call, route.launch, self._queue(call), current, limit)
 
-    def _operation(self, call: Call, async_op: bool) -> Operation:
+    def _operation(self, call: Call, label: Label, async_op: bool) -> Operation:
         """Return a call in which the host takes part as something polled."""
         recipe, start, addresses = call.recipe, call.recipe.route.start, pointers(call)
         return self.issuer.operation(
-            recipe.label,
+            label,
             start,
             addresses,
             self._queue(call),
@@ -264,7 +292,9 @@ class DeviceLane(Lane):
                 f"algorithm {route.choice.algorithm!r} has no communicator yet, and none can be made "
                 "while a CUDA graph is captured; call or plan it once before"
             )
-        with self._calls.part_of("making a communicator"):
+        what = "making a communicator"
+        self._check.agree(what, terms({"for": route.choice.algorithm}), None)
+        with self._calls.part_of(what):
             route.needs.make()
 
     def plan(
@@ -310,15 +340,19 @@ class DeviceLane(Lane):
         """
         first = calls[0]
         if self.backend is None:
-            operations = (self._operation(call, async_op) for call in calls)
+            operations = (self._operation(call, call.recipe.label, async_op) for call in calls)
             return self._together(operations, async_op, limit)
         check_batch(calls)
         for call in calls:
             self._make_ready(call)
         route = DeviceRoute(first.recipe.route.choice, grouped(calls, self.backend))
         nbytes = sum(call.recipe.label.nbytes for call in calls)
+        terms_of = (call.recipe.label.terms for call in calls if call.recipe.ordered)
+        each = [one for one in terms_of if one is not None]
+        whole, apart = (Label("batch", nbytes, joined(each, a) if each else None) for a in (0, 1))
+        recipe = self._recipe(whole, apart, route, ordered=bool(each))
         keep = (_array(first), *(call.keep for call in calls))
-        one = Call(self._recipe("batch", nbytes, route), None, None, None, keep, queue=first.queue)
+        one = Call(recipe, None, None, None, keep, queue=first.queue)
         if async_op:
             return self.start(one, limit)
         self.run(one, limit)

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
+from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Diversion, Lane, wire_tag
 from hpccomm.contracts.backend import Backend, Buffer
 from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.terms import of_message
 from hpccomm.contracts.transport import Steps
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import AUTO, NATIVE
@@ -39,6 +41,8 @@ class HostLane(Lane):
     ----------
     calls : CallEngine
         The communicator's.
+    check : Check
+        The communicator's.
     dispatch : HostDispatch
         Decides how.
     backend : Backend
@@ -48,8 +52,10 @@ class HostLane(Lane):
     memory = "host"
     dispatch: HostDispatch
 
-    def __init__(self, calls: CallEngine, dispatch: HostDispatch, backend: Backend) -> None:
-        super().__init__(calls)
+    def __init__(
+        self, calls: CallEngine, check: Check, dispatch: HostDispatch, backend: Backend
+    ) -> None:
+        super().__init__(calls, check)
         self.name = backend.name
         self.dispatch = dispatch
         self._backend = backend
@@ -59,6 +65,23 @@ class HostLane(Lane):
         if route.run is not None:
             return self._calls.blocking(label, tally, route.run)
         return self._calls.polling(label, tally, route.start, ordered=ordered)
+
+    def _agreeing(self, route: Route, label: Label) -> Route:
+        calls, check, start, run = self._calls, self._check, route.start, route.run
+
+        def agreed_start(send: Buffer, recv: Buffer) -> Steps:
+            return check.steps(label, lambda: start(send, recv))
+
+        if run is None:
+            return Route(route.choice, agreed_start)
+
+        def agreed_run(send: Buffer, recv: Buffer) -> None:
+            entry = calls.current
+            assert entry is not None  # of this very call
+            check.wait(label, entry)
+            run(send, recv)
+
+        return Route(route.choice, agreed_start, agreed_run)
 
     def message(self, message: PointToPoint) -> Call:
         """Return a point-to-point call."""
@@ -72,7 +95,8 @@ class HostLane(Lane):
             if len(self._messages) >= MESSAGES:
                 self._messages.clear()
             route = self._message_route(name, to, origin, wire_tag(tag, ARRAYS), replaced)
-            recipe = self._messages[key] = self._recipe(name, nbytes, route)
+            label = Label(name, nbytes, of_message(to, origin, tag))
+            recipe = self._messages[key] = self._recipe(label, label, route, ordered=False)
         return Call(recipe, send, recv, result, keep)
 
     def _message_route(
@@ -119,7 +143,8 @@ class HostLane(Lane):
 
     def start(self, call: Call, limit: float) -> Work:
         """Start a call that goes on by itself."""
-        return self._calls.start(_operation(call), limit, call.result)
+        operation = _operation(call, call.recipe.apart)
+        return self._calls.start(self._check.operation(operation), limit, call.result)
 
     def plan(
         self, call: Call, limit: float, intake: Diversion, otherwise: Callable[[], Any]
@@ -150,7 +175,8 @@ class HostLane(Lane):
 
     def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:
         """Carry calls out together: messages at the same time, collectives in their order."""
-        return self._together(map(_operation, calls), async_op, limit)
+        operations = (_operation(call, call.recipe.label) for call in calls)
+        return self._together(operations, async_op, limit)
 
     def registered(self, call: Call) -> bool:
         """Tell whether a call's arrays on this rank are in memory that its peers map. Local."""
@@ -176,13 +202,13 @@ class HostLane(Lane):
             if route.run is None:
                 self._calls.drive("self-check", route.start(x, x))
             else:
-                with self._calls.beside_watchdog("self-check"):
+                with self._calls.beside_watchdog("self-check", ordered=True):
                     route.run(x, x)
             yield route.choice, x
 
 
-def _operation(call: Call) -> Operation:
+def _operation(call: Call, label: Label) -> Operation:
     """Return a call as something polled."""
     recipe, send, recv = call.recipe, call.send, call.recv
     start = recipe.route.start
-    return Operation(recipe.label, lambda: start(send, recv), call.keep, recipe.ordered)
+    return Operation(label, lambda: start(send, recv), call.keep, recipe.ordered)

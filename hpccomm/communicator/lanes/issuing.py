@@ -17,7 +17,7 @@ from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import Label, Operation
+from hpccomm.runtime.operation import DIGEST, Label, Operation
 from hpccomm.runtime.pending import PendingCall, PendingCalls, pending_call
 from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, Entry, record
 from hpccomm.runtime.stats import Tally
@@ -94,6 +94,7 @@ class StreamIssuer:
         (`noted` is False). A call costs a microsecond: nothing is looked up that can be known before.
         """
         calls, pending, note, nbytes = self.calls, self.pending, self.pending.note, label.nbytes
+        fingerprint = label.fingerprint & DIGEST
         reports, origin = calls.reports, calls.origin
         pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
 
@@ -102,6 +103,7 @@ class StreamIssuer:
             number = 0
             if ordered:
                 calls.number = number = calls.number + 1
+                calls.digest = (calls.digest * 9 ^ fingerprint) & 0x3FFFFFF
             stream, holder = queue
             begin = perf_counter()
             pending.entered = entry = [
@@ -182,7 +184,7 @@ class StreamIssuer:
                 if not under_way.captured:
                     pending.give(event)
 
-        issue = self.issuing(recipe.label, recipe.tally, apart, ordered=recipe.ordered, noted=False)
+        issue = self.issuing(recipe.apart, recipe.tally, apart, ordered=recipe.ordered, noted=False)
         issue(*pointers(call), queue, call.keep, limit)
         assert under_way is not None
         return DeviceWork(

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
+from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceDispatch
 from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.terms import of_call
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dtypes import DType
 from hpccomm.memory.cuda.streams import Queue
@@ -67,8 +69,9 @@ class Lane(ABC):
     memory: str
     dispatch: HostDispatch | DeviceDispatch
 
-    def __init__(self, calls: CallEngine) -> None:
+    def __init__(self, calls: CallEngine, check: Check) -> None:
         self._calls = calls
+        self._check = check
         self._logged_ordinary = False
 
     # What a call is made of.
@@ -83,22 +86,60 @@ class Lane(ABC):
         UsageError
             If `algorithm` does not apply.
         """
-        route = self.dispatch.decide(resolved.call, algorithm, deterministic)
-        return self._recipe(name, resolved.call.nbytes, route, resolved)
+        call, route = resolved.call, self.dispatch.decide(resolved.call, algorithm, deterministic)
+        choice = route.choice
+
+        def label(async_op: bool) -> Label:
+            more = {"path": choice.path, "async_op": async_op}
+            return Label(name, call.nbytes, of_call(call, choice.algorithm, deterministic, **more))
+
+        return self._recipe(label(False), label(True), route, resolved)
 
     def _recipe(
-        self, name: str, nbytes: int, route: Any, resolved: Resolved | None = None
+        self,
+        label: Label,
+        apart: Label,
+        route: Any,
+        resolved: Resolved | None = None,
+        *,
+        ordered: bool = True,
     ) -> Recipe[Any]:
-        label, ordered = Label(name, nbytes), resolved is not None
-        tally = self._calls.reports.stats.tally(name, nbytes)
-        issue = self._carrying(label, tally, route, ordered)
-        return Recipe(self, route, label, tally, issue, resolved, ordered)
+        tally = self._calls.reports.stats.tally(label.name, label.nbytes)
+        bare = self._carrying(label, tally, route, ordered)
+        recipe = Recipe(self, route, label, tally, bare, apart, resolved, ordered)
+        if not ordered:
+            return recipe
+        check = self._check
+
+        def agreeing() -> Callable[..., None]:
+            return self._carrying(label, tally, self._agreeing(route, label), ordered)
+
+        def first(*arguments: Any) -> None:
+            recipe.issue = bare
+            (agreeing() if check.due(label) else bare)(*arguments)
+
+        if check.always(label):
+            recipe.issue = agreeing()
+        elif check.new(label):
+            recipe.issue = first
+        return recipe
 
     @abstractmethod
     def _carrying(
         self, label: Label, tally: Tally, route: Any, ordered: bool
     ) -> Callable[..., None]:
         """Return what carries out the calls of a route."""
+
+    @abstractmethod
+    def _agreeing(self, route: Any, label: Label) -> Any:
+        """Return the route on which the ranks agree on the call before anything moves."""
+
+    def agreed(self, call: Call, async_op: bool) -> None:
+        """Note that the ranks have agreed on calls like this one, as those of a plan have."""
+        recipe = call.recipe
+        self._check.learn(recipe.apart if async_op else recipe.label)
+        if not (async_op or self._check.always(recipe.label)):
+            recipe.issue = self._carrying(recipe.label, recipe.tally, recipe.route, recipe.ordered)
 
     def bind(
         self,
@@ -245,7 +286,7 @@ class Lane(ABC):
         self, operations: Iterable[Operation], async_op: bool, limit: float
     ) -> Work | None:
         """Carry out what is polled, at the same time."""
-        whole = as_one(tuple(operations))
+        whole = self._check.operation(as_one(tuple(operations), async_op))
         if async_op:
             return self._calls.start(whole, limit, None)
         self._calls.operate(whole, limit)

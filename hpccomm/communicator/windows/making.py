@@ -1,6 +1,7 @@
 """Making a window: who reaches whose memory, agreed by all ranks."""
 
 import struct
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def _made(core: Core, array: Array) -> Window:
     UsageError
         If the backend has no one-sided communication.
     """
-    backend, watched = core.backend, core.calls.beside_watchdog
+    backend, watched = core.backend, partial(core.calls.beside_watchdog, ordered=True)
     with watched("making a window"):
         onesided = backend.window()
     if onesided is None:
@@ -71,7 +72,7 @@ def _made(core: Core, array: Array) -> Window:
     if backend.topology.num_nodes > 1 or not direct:
         with watched("making a window"):
             onesided.attach(as_bytes(array))
-    access = Access(reached, onesided, array.dtype, watched)
+    access = Access(reached, onesided, array.dtype, core.calls.beside_watchdog)
     window = Window(core, array, sizes, access, onesided, exposure)
     core.control.all_gather(b"")  # all have it
     return window

@@ -1,0 +1,284 @@
+"""Whether all ranks make the same call: agreed before data moves, where it is due.
+
+The first call of given terms is agreed, and each that is so large that this takes no time to speak of.
+What carries out the later ones knows nothing of it. Every agreement compares the digests of all calls so
+far as well, so that calls that are known one by one, but made in another order, are found at the next.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from hpccomm.backends.control import Control, Result
+from hpccomm.contracts.majority import odd_ones
+from hpccomm.contracts.terms import Terms, terms
+from hpccomm.contracts.transport import Steps
+from hpccomm.errors import CommunicationError, HpccommError, RankMismatch
+from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.operation import Label, Operation, digested
+from hpccomm.runtime.recorder import (
+    LABEL,
+    MODE,
+    NUMBER,
+    ORIGIN,
+    POLLED,
+    SITE,
+    TIMEOUT,
+    Entry,
+    calls,
+    described,
+)
+from hpccomm.runtime.verdict import side_by_side
+from hpccomm.runtime.waiting import drive, spun
+from hpccomm.settings import CHECK_ALL, CHECK_OFF
+
+logger = logging.getLogger("hpccomm")
+
+LARGE_BYTES = 16 << 20
+"""From this size on every call is agreed."""
+
+KNOWN = 1 << 16
+"""Terms that are remembered. Later ones are agreed each time: nothing is forgotten, since ranks would have
+to forget alike."""
+
+
+class Check:
+    """What the ranks of one communicator have agreed on.
+
+    Parameters
+    ----------
+    engine : CallEngine
+        The communicator's.
+    control : Control
+        Its control plane.
+    setting : str
+        When calls are agreed: one of `hpccomm.settings.CHECKS`.
+    """
+
+    def __init__(self, engine: CallEngine, control: Control, setting: str) -> None:
+        alone = engine.backend.size == 1
+        self._engine = engine
+        self._control = control
+        self._setting = CHECK_OFF if alone else setting
+        self._known: set[int] = set()
+        self._agreed = 0  # number of the last call that was agreed
+
+    def always(self, label: Label) -> bool:
+        """Tell whether each call of that label is agreed. The same on all ranks."""
+        if self._setting == CHECK_ALL:
+            return True
+        terms = label.terms
+        return self._setting != CHECK_OFF and terms is not None and terms.nbytes >= LARGE_BYTES
+
+    def due(self, label: Label) -> bool:
+        """Tell whether a call that is issued now is to be agreed, and remember that it is.
+
+        Asked in the order of calls, so that all ranks get the same answers.
+        """
+        if self._setting == CHECK_OFF or label.terms is None:
+            return False
+        known = label.terms.fingerprint in self._known
+        self.learn(label)
+        return not known or self.always(label)
+
+    def new(self, label: Label) -> bool:
+        """Tell whether calls of that label may have to be agreed once."""
+        return self._setting != CHECK_OFF and label.fingerprint not in self._known
+
+    def learn(self, label: Label) -> None:
+        """Remember that calls of that label are agreed."""
+        if len(self._known) < KNOWN:
+            self._known.add(label.fingerprint)
+
+    # Ways to agree.
+
+    def operation(self, operation: Operation) -> Operation:
+        """Return an operation that agrees first, if that is due. It must be issued next."""
+        label = operation.label
+        if not operation.ordered or not self.due(label):
+            return operation
+        engine, start = self._engine, operation.start
+        number = engine.number + 1
+        digest = digested(engine.digest, label.fingerprint)
+        agreement = self._agreement(label, number, digest)
+
+        def agreed() -> Steps:
+            yield from agreement
+            yield from start()
+
+        return replace(operation, start=agreed)
+
+    def steps(self, label: Label, start: Callable[[], Steps]) -> Steps:
+        """Return steps of the call that has just begun, which agree before those of `start`."""
+        engine = self._engine
+        agreement = self._agreement(label, engine.number, engine.digest)
+
+        def agreed() -> Steps:
+            yield from agreement
+            yield from start()
+
+        return agreed()
+
+    def wait(self, label: Label, entry: Entry) -> None:
+        """Agree on the call that has just begun, under its deadline."""
+        engine = self._engine
+        with _polled(engine, entry):
+            if engine.queue:  # what was started before agrees before
+                engine.drain(entry[TIMEOUT], engine.queue)
+            steps = self._agreement(label, engine.number, engine.digest)
+            if not engine.progress.threaded:
+                steps = engine.together(steps)
+            if not spun(steps):
+                drive(
+                    steps,
+                    timeout=entry[TIMEOUT],
+                    gate=engine.gate,
+                    expired=engine.expired(entry),
+                )
+
+    def agree(self, what: str, wanted: Terms, error: HpccommError | None) -> None:
+        """Raise on every rank unless all bring the same terms; a rank with an error raises that."""
+        engine = self._engine
+        if engine.backend.size == 1:
+            if error is not None:
+                raise error
+            return
+        refused: list[HpccommError] = []
+        with engine.part_of(what, terms=wanted):
+            agreement = self._agreement(Label(what, 0, wanted), engine.number, engine.digest, error)
+
+            def steps() -> Steps:
+                try:
+                    yield from agreement
+                except HpccommError as wrong:  # nothing has failed: all ranks know of it
+                    refused.append(wrong)
+
+            engine.drive(what, steps())
+            if refused:
+                engine.digest = 0  # what differs is told: it is no reason for later calls
+                raise refused[0]
+
+    def end(self) -> RankMismatch | None:
+        """Return what is wrong with the calls of all ranks, at the end of the communicator.
+
+        If a rank has failed, or is gone, the communicator has failed afterwards.
+        """
+        if self._setting == CHECK_OFF:
+            return None
+        try:
+            self.agree("finalize", terms({"operation": "finalize"}), None)
+        except RankMismatch as error:
+            return error
+        except CommunicationError as error:
+            logger.info("the calls of the ranks are not compared at the end: %s", error)
+            self._engine.fail(error)
+        return None
+
+    # The agreement.
+
+    def _agreement(
+        self, label: Label, number: int, digest: int, error: HpccommError | None = None
+    ) -> Steps:
+        """Return steps that raise on every rank unless all of them make this call."""
+        site = self._engine.site
+
+        def agreement() -> Steps:
+            compared = 0 if self._setting == CHECK_OFF else digest
+            mine = (label.fingerprint, compared, error is not None)
+            alike = yield from self._control.alike_steps(mine)
+            if not alike:
+                yield from self._compare(label, number, described(site), error)
+            if error is not None:
+                raise error
+            self._agreed = max(self._agreed, number)
+
+        return agreement()
+
+    def _compare(
+        self, label: Label, number: int, site: str, error: HpccommError | None
+    ) -> Iterator[bool]:
+        """Raise on every rank, with what each of them calls."""
+        values = {} if label.terms is None else label.terms.values
+        mine = {"record": {"operation": label.name, **values}, "site": site}
+        if error is not None:
+            mine["error"] = str(error)
+        came = yield from self._exchanged(mine)
+        wrong = {rank: each["error"] for rank, each in came.items() if "error" in each}
+        if error is not None:
+            return
+        if wrong:
+            text = "; ".join(f"rank {rank}: {why}" for rank, why in wrong.items())
+            raise RankMismatch(
+                f"no call was made, since its arguments do not fit on {text}", ranks=tuple(wrong)
+            )
+        odd = _odd(came)
+        if odd:
+            raise RankMismatch(
+                f"the ranks call different things: {side_by_side(came)}; "
+                "make the same calls in the same order on all ranks",
+                ranks=odd,
+            )
+        yield from self._look_back(number)
+
+    def _look_back(self, number: int) -> Iterator[bool]:
+        """Raise for calls that are alike now, but were not before."""
+        records = {
+            entry[NUMBER]: entry
+            for entry in calls()
+            if entry[ORIGIN] is self._engine.origin and self._agreed < entry[NUMBER] < number
+        }
+        mine = {each: entry[LABEL].fingerprint for each, entry in records.items()}
+        histories = yield from self._exchanged(list(mine.items()))
+        known = [dict(each) for each in histories.values()]
+        first = max((min(each) for each in known if each), default=0)  # that all keep
+        since = (
+            f"since call {self._agreed}, which they agreed on" if self._agreed else "at some time"
+        )
+        text, odd = "", tuple[int, ...]()
+        for each in sorted(set().union(*known)):
+            if each >= first and len({history.get(each) for history in known}) > 1:
+                there = records.get(each)
+                came = yield from self._exchanged(
+                    {
+                        "record": _record(there),
+                        "site": "" if there is None else described(there[SITE]),
+                    }
+                )
+                odd = _odd(came)
+                text = f"; the first was call {each}: {side_by_side(came)}"
+                break
+        raise RankMismatch(
+            f"the ranks make the same call now, but made different ones {since}{text}; "
+            "what came of them is undefined; make the same calls in the same order on all ranks",
+            ranks=odd,
+        )
+
+    def _exchanged(self, mine: object) -> Result[dict[int, Any]]:
+        """Return what every rank brings, by rank."""
+        payloads = yield from self._control.all_gather_steps(json.dumps(mine).encode())
+        return {rank: json.loads(each) for rank, each in enumerate(payloads)}
+
+
+def _odd(came: Mapping[int, Any]) -> tuple[int, ...]:
+    return odd_ones({rank: json.dumps(facts["record"]) for rank, facts in came.items()})
+
+
+def _record(entry: Entry | None) -> dict[str, object]:
+    if entry is None:
+        return {"operation": "no call"}
+    label = entry[LABEL]
+    return {"operation": label.name, **({} if label.terms is None else label.terms.values)}
+
+
+@contextmanager
+def _polled(engine: CallEngine, entry: Entry) -> Iterator[None]:
+    """Have a call wait by polling for a while, as others see it."""
+    current, mode = engine.current, entry[MODE]
+    engine.current, entry[MODE] = entry, POLLED
+    try:
+        yield
+    finally:
+        engine.current, entry[MODE] = current, mode
