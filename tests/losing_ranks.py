@@ -1,7 +1,8 @@
-"""A job in which the last rank is killed at a random moment, and the others go on: rank program.
+"""A job in which ranks are killed at a random moment, and the others go on: rank program.
 
-``mpiexec --with-ft ulfm -n 4 python tests/losing_ranks.py KIND SEED`` prints one line of JSON for each
-rank that is left: what it caught, how long after the kill, and when it had reduced rightly again.
+``mpiexec --with-ft ulfm -n 4 python tests/losing_ranks.py KIND SEED [LOST]`` prints one line of JSON for each
+rank that is left: what it caught, how long after the first kill, and when it had reduced rightly again.
+With LOST of 2, a second rank is killed soon after the first, while the others may be shrinking.
 """
 
 import json
@@ -20,16 +21,20 @@ import hpccomm
 LARGE = 1 << 18
 
 
-def main(kind: str, seed: int) -> None:
+def main(kind: str, seed: int, lost: int = 1) -> None:
     comm = hpccomm.new_comm("mpi", timeout=20.0, name="world")
-    victim = comm.size - 1
+    chance = random.Random(seed)
+    victims = chance.sample(range(comm.size), lost)
+    delays = [chance.uniform(0.1, 0.4)]
+    delays += [delays[0] + chance.uniform(0.0, 0.1) for _ in victims[1:]]
     call = KINDS[kind](comm)
     call()  # what the first call sets up is there
-    moment = comm.broadcast_object(time.time() + random.Random(seed).uniform(0.1, 0.4), root=0)
-    if comm.rank == victim:
+    now = comm.broadcast_object(time.time(), root=0)
+    moment = now + delays[0]
+    if comm.rank in victims:
 
         def killed() -> None:
-            time.sleep(max(0.0, moment - time.time()))
+            time.sleep(max(0.0, now + delays[victims.index(comm.rank)] - time.time()))
             os.kill(os.getpid(), signal.SIGKILL)
 
         threading.Thread(target=killed, daemon=True).start()
@@ -45,12 +50,18 @@ def main(kind: str, seed: int) -> None:
         comm.all_reduce(np.ones(4))
     except hpccomm.HpccommError as error:
         later = f"{type(error).__name__}: {error}"
-    shrunk = comm.shrink()
-    summed = shrunk.all_reduce(np.full(1000, shrunk.rank + 1.0))
+    shrunk, right = comm, False
+    while not right or shrunk.size > comm.size - lost:
+        try:
+            shrunk = shrunk.shrink()
+            summed = shrunk.all_reduce(np.full(1000, shrunk.rank + 1.0))
+        except (hpccomm.PeerLost, hpccomm.CommunicatorAborted):
+            continue
+        right = bool((summed == shrunk.size * (shrunk.size + 1) / 2).all())
     again = time.time() - moment
-    right = bool((summed == shrunk.size * (shrunk.size + 1) / 2).all())
     told = {
         "rank": comm.rank,
+        "victims": victims,
         "error": type(caught).__name__,
         "ranks": list(getattr(caught, "ranks", ())),
         "message": str(caught),
@@ -167,4 +178,4 @@ KINDS: dict[str, Kind] = {
 }
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

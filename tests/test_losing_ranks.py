@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import launch_environment
@@ -46,16 +47,29 @@ def test_the_example_loses_a_rank_and_finishes_right(surviving) -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_call_names_the_lost_rank(surviving, kind: str, seed: int) -> None:
-    done = surviving(4, HERE / "losing_ranks.py", kind, seed)
+    for row in _survivors(surviving(4, HERE / "losing_ranks.py", kind, seed), 3):
+        assert row["error"] == "PeerLost", row
+        assert row["ranks"] == row["victims"], row
+        assert row["later"].startswith("CommunicatorAborted"), row
+        assert row["name"] == "world.e1"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(5))
+def test_a_rank_is_lost_while_others_shrink(surviving, seed: int) -> None:
+    for row in _survivors(surviving(4, HERE / "losing_ranks.py", "native", seed, 2), 2):
+        assert row["error"] == "PeerLost", row
+        assert set(row["ranks"]) <= set(row["victims"]), row
+
+
+def _survivors(done: subprocess.CompletedProcess[str], left: int) -> list[dict[str, Any]]:
+    """Return what the ranks that are left have told: they have reduced rightly again."""
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert [row["rank"] for row in sorted(rows, key=lambda row: row["rank"])] == [0, 1, 2], told
-    for row in rows:
-        assert row["error"] == "PeerLost", told
-        assert row["ranks"] == [3], told
-        assert "CommunicatorAborted" in row["later"]
-        assert (row["name"], row["size"], row["right"]) == ("world.e1", 3, True), told
+    assert sorted(row["rank"] for row in rows) == sorted(set(range(4)) - set(rows[0]["victims"]))
+    assert [(row["size"], row["right"]) for row in rows] == [(left, True)] * left, told
+    return rows
 
 
 TWICE = """

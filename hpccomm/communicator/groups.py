@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from hpccomm.communicator.face import Face
-from hpccomm.communicator.shrinking import apart, grouped, shrunk
+from hpccomm.communicator.shrinking import apart, grouped, own_ranks, shrunk
 from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError
 from hpccomm.settings import check_int, check_name
 from hpccomm.topology import check_rank
@@ -283,4 +283,5 @@ class Groups(Face):
             else:
                 backend = grouped(core.backend, members, label)
         settings = replace(core.settings, timeout=core.calls.timeout)
-        return core.make(backend, name, settings, core.device, core.lanes.device, left_out)
+        with own_ranks(core.calls):
+            return core.make(backend, name, settings, core.device, core.lanes.device, left_out)

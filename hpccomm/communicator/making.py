@@ -9,7 +9,7 @@ from hpccomm.communicator.communicator import Communicator
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Check, DeviceLane, HostLane, Lanes, RefusingLane
 from hpccomm.communicator.opening import open_device_lane
-from hpccomm.communicator.shrinking import grouped
+from hpccomm.communicator.shrinking import grouped, own_ranks
 from hpccomm.contracts.backend import Backend
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import Tables
@@ -60,7 +60,8 @@ def make(
     if backend.size > 1 and not of_node:
         with calls.beside_watchdog("making the node's communicator", ordered=True):
             group = grouped(backend, backend.topology.neighbours(backend.rank), 0)
-        node_comm = make(group, f"{name}.node", settings, device, tables=tables, of_node=True)
+        with own_ranks(calls):
+            node_comm = make(group, f"{name}.node", settings, device, tables=tables, of_node=True)
     try:
         if settings.shared_memory == "off":  # calls, messages and `empty` find none to use
             backend.collectives.shared = backend.messages.shared = None

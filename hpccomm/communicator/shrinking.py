@@ -1,7 +1,8 @@
 """Communicators of some of the ranks, and of those that are left after others are lost."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
@@ -9,12 +10,16 @@ from typing import TYPE_CHECKING
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.survival import Survival
 from hpccomm.errors import CommunicatorAborted, PeerLost, UsageError, peers_lost
+from hpccomm.runtime.engine import CallEngine
 
 if TYPE_CHECKING:
     from hpccomm.communicator.communicator import Communicator
     from hpccomm.communicator.core import Core
 
 logger = logging.getLogger("hpccomm")
+
+LEARNING_SECONDS = 1.0
+"""How long the library may take to know a loss that was found in another way."""
 
 MADE, UNHURT = 1, 2
 """What a rank tells the others: it has the new communicator; nothing but a loss has kept it from that."""
@@ -40,6 +45,20 @@ def apart(core: "Core") -> None:
     else:
         with core.calls.beside_watchdog("making a group"):
             survival.split((), core.groups)
+
+
+@contextmanager
+def own_ranks(calls: CallEngine) -> Iterator[None]:
+    """Have a loss that is found while parts of a communicator are made name the ranks of the whole."""
+    try:
+        yield
+    except PeerLost as error:
+        survival = calls.backend.survival
+        lost = () if survival is None else survival.lost(LEARNING_SECONDS)
+        if error.communicator == calls.name or not lost:
+            raise
+        with calls.beside_watchdog("making a group"):
+            raise peers_lost(lost) from error
 
 
 def shrunk(core: "Core", name: str | None) -> "Communicator":

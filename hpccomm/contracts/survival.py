@@ -21,8 +21,11 @@ class Survival(Protocol):
 
     epoch: int
 
-    def lost(self) -> tuple[int, ...]:
-        """Return the ranks that this process knows to be lost. Local; from any thread; never blocks."""
+    def lost(self, seconds: float = 0.0) -> tuple[int, ...]:
+        """Return the ranks that this process knows to be lost. Local; from any thread.
+
+        Blocks at most `seconds`, until one is known.
+        """
 
     def release(self) -> None:
         """End every call of the communicator, on all ranks, those blocked in the library too.

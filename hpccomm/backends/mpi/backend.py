@@ -125,8 +125,10 @@ class MpiBackend:
         """Return MPI's error as one of hpccomm's."""
         if not isinstance(error, MPI.Exception):
             return None
-        if ulfm.of_loss(error):
-            return ulfm.loss(self._comm)
+        if self._ulfm is not None:
+            lost = ulfm.loss(self._comm, error)
+            if lost is not None:
+                return lost
         return CommunicationError(
             f"{bootstrap.library_name(MPI)} failed in rank {self.rank}: {error.Get_error_string()}",
             rank=self.rank,

@@ -15,8 +15,9 @@ from mpi4py import MPI
 from hpccomm.contracts.backend import Backend
 from hpccomm.errors import CommunicationError, CommunicatorAborted, peers_lost
 
-LEARNING_SECONDS = 1.0
-"""How long a rank that was told of a loss waits until it knows whom: at most some milliseconds."""
+LEARNING_SECONDS, SUSPICION_SECONDS = 1.0, 0.1
+"""How long a rank waits until it knows who is lost, if it was told of a loss, and after another error. It takes
+some milliseconds."""
 
 _LAUNCHED_WITH = "OMPI_MCA_mpi_ft_enable"
 
@@ -61,9 +62,9 @@ class Ulfm:
         if self._released:
             comm.Revoke()
 
-    def lost(self) -> tuple[int, ...]:
+    def lost(self, seconds: float = 0.0) -> tuple[int, ...]:
         """Return the ranks that this process knows to be lost."""
-        return lost(self._comm)
+        return lost(self._comm, seconds)
 
     def release(self) -> None:
         """Revoke the communicators."""
@@ -118,36 +119,40 @@ def of_loss(error: MPI.Exception) -> bool:
     )
 
 
-def lost(comm: Any) -> tuple[int, ...]:
-    """Return the ranks of a communicator that this process knows to be lost."""
-    if MPI.Is_finalized() or comm == MPI.COMM_NULL:
-        return ()
-    failed = comm.Get_failed()
-    try:
-        if not failed.size:
-            return ()
-        everyone = comm.Get_group()
-        try:
+def lost(comm: Any, seconds: float = 0.0) -> tuple[int, ...]:
+    """Return the ranks of a communicator that this process knows to be lost.
+
+    It waits so many seconds for one to be known: it may learn of a loss before it knows whom.
+    """
+    until = time.monotonic() + seconds
+    while not (MPI.Is_finalized() or comm == MPI.COMM_NULL):
+        failed = comm.Get_failed()
+        if failed.size:
+            everyone = comm.Get_group()
             ranks: list[int] = failed.Translate_ranks(None, everyone)
-        finally:
             everyone.Free()
-        return tuple(sorted(rank for rank in ranks if rank >= 0))
-    finally:
+            failed.Free()
+            return tuple(sorted(rank for rank in ranks if rank >= 0))
         if failed != MPI.GROUP_EMPTY:
             failed.Free()
-
-
-def loss(comm: Any) -> CommunicationError:
-    """Return the error of a call of `comm` that has failed since a rank was lost.
-
-    A rank may learn from another one that there is a loss before it knows whom.
-    """
-    until = time.monotonic() + LEARNING_SECONDS
-    while not (ranks := lost(comm)) and time.monotonic() < until:
+        if time.monotonic() >= until:
+            break
         MPI.COMM_SELF.Iprobe()  # lets the library take notice
         time.sleep(0.0005)
+    return ()
+
+
+def loss(comm: Any, error: MPI.Exception) -> CommunicationError | None:
+    """Return what an error of the library is, if that is the loss of ranks; None if it is not.
+
+    Some calls, such as those on windows, then fail with errors that do not say so.
+    """
+    told = of_loss(error)
+    ranks = lost(comm, LEARNING_SECONDS if told else SUSPICION_SECONDS)
     if ranks:
         return peers_lost(ranks)
+    if not told:
+        return None
     return CommunicatorAborted(
         "another rank has given this communicator up: look at its own report"
     )
