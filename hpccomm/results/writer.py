@@ -149,10 +149,11 @@ class Writer:
                 space.repetitions if repetitions <= space.repetitions else 2 * repetitions,
             )
         width = self._ranks * coding.SAMPLE.itemsize
-        self._write(times.tobytes(), self._space.samples_at + self._repetitions * width)
-        self._write(encoded, self._space.rows_at + self._rows * coding.ROW_BYTES)
-        count = coding.encode_count(self.name, rows)
-        self._write(count, self._space.state_at + coding.COUNT_AT)
+        self._write(
+            (coding.samples_bytes(times), self._space.samples_at + self._repetitions * width),
+            (encoded, self._space.rows_at + self._rows * coding.ROW_BYTES),
+            (coding.encode_count(self.name, rows), self._space.state_at + coding.COUNT_AT),
+        )
         self._rows, self._repetitions = rows, repetitions
 
     def add_group(self, name: str, write: Callable[[h5py.Group], None]) -> None:
@@ -193,9 +194,9 @@ class Writer:
         if status != "completed" and not status.startswith("failed: "):
             raise UsageError(f"status {status!r} is neither 'completed' nor 'failed: ...'")
         text = status.encode()[: coding.STATUS_BYTES].decode(errors="ignore").encode()
-        self._write(text, self._space.state_at + coding.STATUS_AT)
         end = coding.encode_end(self.name, time.time(), text)
-        self._write(end, self._space.state_at + coding.END_AT)
+        at = self._space.state_at
+        self._write((text, at + coding.STATUS_AT), (end, at + coding.END_AT))
         with self._reported():
             os.fsync(self._open.fileno())
         self._check_there()
@@ -236,16 +237,18 @@ class Writer:
                 f"samples of shape {samples.shape}; a run of {self._ranks} ranks wants "
                 f"(repetitions, {self._ranks})"
             )
-        return samples.astype(coding.SAMPLE, copy=False)
+        return np.ascontiguousarray(samples, coding.SAMPLE)
 
-    def _write(self, data: bytes, address: int) -> None:
+    def _write(self, *parts: tuple[bytes | memoryview, int]) -> None:
+        """Write bytes to their addresses, in this order."""
         if self._open is None:
             raise UsageError(f"run {self.name} of {self.path} has ended")
-        view = memoryview(data)
+        descriptor = self._open.fileno()
         with self._reported():
-            while view:
-                done = os.pwrite(self._open.fileno(), view, address)
-                view, address = view[done:], address + done
+            for data, address in parts:
+                done = os.pwrite(descriptor, data, address)
+                while done < len(data):
+                    done += os.pwrite(descriptor, memoryview(data)[done:], address + done)
 
     def _rewrite(
         self, rows: int, repetitions: int, add: Callable[[h5py.Group], None] | None = None
