@@ -338,6 +338,9 @@ def _dump(document: Mapping[str, Any], path: Path) -> Dump:
     rank = _whole(document, "rank")
     if rank is None or rank < 0:
         raise _Damaged("it does not say whose it is")
+    for group in groups.values():
+        if rank not in group.members:
+            raise _Damaged(f"rank {rank} is no rank of its communicator {group.name[:40]!r}")
     return Dump(
         file=path,
         rank=rank,

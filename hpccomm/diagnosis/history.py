@@ -170,11 +170,13 @@ def join(dumps: Sequence[Dump]) -> Job:
     groups: dict[str, Membership] = {}
     for dump in dumps:
         for uid, group in dump.groups.items():
-            groups.setdefault(uid, group)
+            # Dumps of one job agree; where one is damaged, nobody may be left out.
+            if uid not in groups or len(group.members) > len(groups[uid].members):
+                groups[uid] = group
     calls: dict[str, dict[int, dict[int, RecordedCall]]] = {uid: {} for uid in groups}
     for dump in dumps:
         for call in dump.calls:
-            if call.uid in calls and call.number:
+            if call.uid in calls and call.number and dump.rank in groups[call.uid].members:
                 calls[call.uid].setdefault(dump.rank, {})[call.number] = call
     histories = {}
     for uid, group in groups.items():
