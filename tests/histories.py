@@ -60,6 +60,7 @@ class PlayedJob:
         self.groups, self.programs = groups, [list(each) for each in programs]
         self.hosts = hosts or ["n0"] * len(programs)
         self.clocks = clocks or {}
+        self.deadline = DEADLINE  # seconds after the last call until the dumps are written
         self.delays: dict[tuple[int, int], float] = {}
         self.silent: dict[int, str] = {}  # ranks that leave no dump, and what others know of them
 
@@ -106,7 +107,7 @@ class PlayedJob:
                         position[rank] += 1
                         records[rank][-1]["ended"] = end
                     moved = True
-        self.end = max(clock) + DEADLINE
+        self.end = max(clock) + self.deadline
         return records
 
     def documents(self) -> dict[int, dict[str, Any]]:

@@ -151,13 +151,18 @@ def _of_collectives(job: Job, history: History) -> Iterator[Fault]:
 
 
 def _halted(job: Job, history: History) -> dict[int, int]:
-    """Return the first collective in which each rank has waited for long, or has failed."""
+    """Return the first collective in which each rank has waited for long, or has failed.
+
+    Where ranks have died without a dump, and the others were ended soon after, no wait was long.
+    """
     found = {}
+    died = job.broken and any(rank not in job.dumps for rank in history.group.members)
+    patience = 0.0 if died else PATIENCE
     for rank, calls in history.calls.items():
         until = job.dumps[rank].time
         for number in sorted(calls):
             call = calls[number]
-            if call.open and (call.state == "failed" or call.waited(until) >= PATIENCE):
+            if call.open and (call.state == "failed" or call.waited(until) >= patience):
                 found[rank] = number
                 break
     return found

@@ -101,6 +101,12 @@ class Job:
         return len({dump.host for dump in self.dumps.values()})
 
     @property
+    def broken(self) -> bool:
+        """Whether a dump was written because something failed, not because somebody asked for it."""
+        asked = ("on demand", "SIGUSR1")
+        return not all(any(word in dump.reason for word in asked) for dump in self.dumps.values())
+
+    @property
     def size(self) -> int:
         """Number of ranks."""
         return max(dump.world_size for dump in self.dumps.values())

@@ -147,9 +147,8 @@ def _missing(job: Job, fault: Fault) -> str:
     done = f"called {what}" if fault.number else f"taken part in {what}"
     told = whereabouts(known, fault.number, done)
     if unheard:
-        told.append(
-            f"{ranks_named(unheard)} left no dump and gave no answer: see why it was killed"
-        )
+        they = "it was killed or crashed" if len(unheard) == 1 else "they were killed or crashed"
+        told.append(f"{ranks_named(unheard)} left no dump and gave no answer, so probably {they}")
     text = "; ".join(told)
     text += f". {_waited(job, fault, 'it' if what in text else what)}"
     if fault.unknown:

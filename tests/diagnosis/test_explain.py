@@ -144,6 +144,18 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path_factory, seed: int) ->
     assert nothing == []
 
 
+def test_ranks_that_crashed_are_named_though_nobody_waited_for_long(tmp_path_factory) -> None:
+    played = PlayedJob({"world": range(4)}, [loop("world", 5)] * 4)
+    played.programs[2] = played.programs[2][:3]
+    played.silent = {2: "none"}
+    played.deadline = 0.01  # the launcher ends the others at once
+    job, (fault,) = found(played, tmp_path_factory)
+    assert (fault.sort, fault.ranks, fault.number) == ("missing", (2,), 4)
+    assert "Rank 2 left no dump and gave no answer, so probably it was killed or crashed" in (
+        words.sentence(job, fault)
+    )
+
+
 def test_a_cause_comes_before_what_follows_from_it(tmp_path_factory) -> None:
     # Rank 2 is in step(); rank 1 waits for it in 'right', and rank 0 for rank 1 in 'left'.
     left, right = Made("left"), Made("right")
@@ -207,8 +219,8 @@ def test_files_that_cannot_be_read_are_one_line_each(stuck: Path, tmp_path: Path
     (stuck / "rank_6.json").write_text("")
     (stuck / "rank_7.json.1234").write_text("{")
     (stuck / "notes.txt").write_text("")
-    old = PlayedJob({"earlier": range(4)}, [loop("earlier", 3)] * 4).documents()[3]
-    (stuck / "rank_8.json").write_text(json.dumps({**old, "rank": 8, "time": 1.0}))
+    old = PlayedJob({"earlier": range(9)}, [loop("earlier", 3)] * 9).documents()[8]
+    (stuck / "rank_8.json").write_text(json.dumps({**old, "time": 1.0}))
     assert main(["explain", str(stuck)]) == 1
     told = capsys.readouterr().out
     assert told.startswith("Rank 3 on node n2 is in step(), train.py line 41, and has not called")
