@@ -248,7 +248,7 @@ def _frame(site: Any) -> dict[str, object]:
 
 def _arrays(values: Mapping[str, Any]) -> tuple[list[list[int]], list[str]]:
     """Return the sizes and dtypes of a call's array, as far as its terms tell."""
-    counts = values.get("count", values.get("counts"))
-    if not counts or "dtype" not in values:
+    count = values.get("count")
+    if count is None or "dtype" not in values:
         return [], []
-    return [[int(count) for count in counts]], [str(values["dtype"])]
+    return [[count] if isinstance(count, int) else list(count)], [str(values["dtype"])]
