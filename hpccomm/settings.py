@@ -79,6 +79,9 @@ class CommOptions:
         ``HPCCOMM_SHARED_MEMORY`` or ``"auto"``.
     shared_memory_room : int or None
         Bytes for staging on a node, for all of its ranks and communicators together. None takes ``HPCCOMM_SHARED_MEMORY_ROOM`` or 33554432.
+    record : bool or None
+        Whether the last calls are kept in memory, for dumps and for the errors of other ranks. None takes
+        ``HPCCOMM_RECORD`` or True.
     high_priority_stream : bool
         Whether asynchronous calls on device arrays have priority over other work of the device.
     cuda_aware : bool or None
@@ -98,6 +101,7 @@ class CommOptions:
     check: str | None = None
     shared_memory: str | None = None
     shared_memory_room: int | None = None
+    record: bool | None = None
     high_priority_stream: bool = False
     cuda_aware: bool | None = None
     hints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -306,6 +310,7 @@ VARIABLES: tuple[Variable, ...] = (
         None,
         "whether the MPI library takes device arrays as they are, whatever it says itself",
     ),
+    Variable("HPCCOMM_RECORD", _SWITCH, True, "keep the last calls of each rank"),
     Variable(
         "HPCCOMM_DUMP_DIR",
         _text("a directory"),
@@ -376,6 +381,7 @@ class Settings:
     check: str
     shared_memory: str
     shared_memory_room: int
+    record: bool
     high_priority_stream: bool
     cuda_aware: bool | None
     self_check: bool
@@ -384,7 +390,7 @@ class Settings:
     def agreed(self) -> dict[str, object]:
         """Return those that must be equal on all ranks, as plain data."""
         agreed = {each.name: getattr(self, each.name) for each in fields(self)}
-        del agreed["slow_call"], agreed["high_priority_stream"]
+        del agreed["slow_call"], agreed["high_priority_stream"], agreed["record"]
         return agreed | {"hints": dict(sorted(self.hints.items()))}
 
 

@@ -39,6 +39,7 @@ from hpccomm.runtime.recorder import (
     Entry,
     Origin,
     Site,
+    forget,
     record,
     site_of,
     user_frame,
@@ -120,6 +121,8 @@ class CallEngine:
         Asynchronous collectives, which run one after the other.
     inquiry : Inquiry
         What is known of the other ranks while a call waits.
+    record : callable
+        Keeps the record of a call that begins.
     under_way : dict of Task to list
         Asynchronous calls that are not over, and their records.
     """
@@ -145,6 +148,7 @@ class CallEngine:
         self.under_way: dict[Task, Entry] = {}
         self._operating: dict[tuple[str, int, int, bool], Issue] = {}
         self.inquiry = Inquiry()
+        self.record = record if settings.record else forget
         watch(self)
         register(self.origin.uid, self.origin.rank, self.answer)
         dump.add(self)
@@ -277,7 +281,7 @@ class CallEngine:
             None,
             None,
         ]
-        record(entry)
+        self.record(entry)
         return entry
 
     @contextmanager

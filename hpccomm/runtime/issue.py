@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpccomm.contracts.backend import Buffer, Run, Start
 from hpccomm.runtime.operation import DIGEST, Label
-from hpccomm.runtime.recorder import BLOCKING, ENDED, POLLED, record
+from hpccomm.runtime.recorder import BLOCKING, ENDED, POLLED
 from hpccomm.runtime.starting import harmless_error
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.waiting import drive, spun
@@ -30,7 +30,7 @@ def blocking(calls: "CallEngine", label: Label, tally: Tally, run: Run) -> Issue
     """
     nbytes, reports, origin = label.nbytes, calls.reports, calls.origin
     pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
-    queue = calls.queue
+    queue, record = calls.queue, calls.record
     fingerprint = label.fingerprint & DIGEST
 
     def issue(send: Buffer, recv: Buffer, keep: object, timeout: float) -> None:
@@ -70,7 +70,7 @@ def polling(
     """
     nbytes, reports, origin = label.nbytes, calls.reports, calls.origin
     pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
-    queue, gate = calls.queue, calls.gate
+    queue, gate, record = calls.queue, calls.gate, calls.record
     fingerprint = label.fingerprint & DIGEST
     begin_steps = (
         start if calls.progress.threaded else lambda send, recv: calls.together(start(send, recv))

@@ -63,6 +63,9 @@ _calls: deque[Entry] = deque(maxlen=CAPACITY)
 record = _calls.append
 """Keep an entry."""
 
+forget = deque[Entry](maxlen=0).append
+"""Keep nothing: what takes the place of `record` where calls are not recorded."""
+
 
 def calls() -> list[Entry]:
     """Return the calls that are kept, the oldest first. From any thread."""

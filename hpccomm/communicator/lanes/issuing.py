@@ -19,7 +19,7 @@ from hpccomm.memory.cuda.streams import Queue
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import DIGEST, Label, Operation
 from hpccomm.runtime.pending import PendingCall, PendingCalls, pending_call
-from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, Entry, record
+from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, Entry
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.stderr import write_stderr
 from hpccomm.runtime.work import DeviceWork
@@ -94,8 +94,8 @@ class StreamIssuer:
         (`noted` is False). A call costs a microsecond: nothing is looked up that can be known before.
         """
         calls, pending, note, nbytes = self.calls, self.pending, self.pending.note, label.nbytes
+        reports, origin, record = calls.reports, calls.origin, calls.record
         fingerprint = label.fingerprint & DIGEST
-        reports, origin = calls.reports, calls.origin
         pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
 
         def issue(send: int, recv: int, queue: Queue, keep: object, timeout: float) -> None:
