@@ -40,9 +40,7 @@ def grouped(backend: Backend, ranks: Sequence[int], label: int) -> Backend:
 def apart(core: "Core") -> None:
     """Take part, as a rank that joins none, while the others make groups."""
     survival = core.backend.survival
-    if survival is None:
-        core.calls.pass_over()
-    else:
+    if survival is not None:
         with core.calls.beside_watchdog("making a group"):
             survival.split((), core.groups)
 

@@ -321,10 +321,6 @@ class CallEngine:
                 raised = self.failure.raised(error, entry, perf_counter() - entry[BEGIN])
                 raise raised from error if raised is not error else error.__cause__
 
-    def pass_over(self) -> None:
-        """Count a call that other ranks make and this one does not, so that numbers stay the same."""
-        self.number += 1
-
     @contextmanager
     def part_of(
         self, name: str, nbytes: int = 0, *, ordered: bool = True, terms: Terms | None = None
