@@ -44,7 +44,15 @@ class UsageError(HpccommError, ValueError):
 
 
 class BufferMismatch(UsageError):
-    """An array or message does not have the size, shape or dtype that fits."""
+    """An array or message does not have the size, shape or dtype that fits.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        The sender, where it is a message that does not fit.
+    """
+
+    ranks: tuple[int, ...] = ()
 
 
 class UnsupportedDtype(UsageError):

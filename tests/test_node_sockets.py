@@ -17,9 +17,8 @@ from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED
 LARGE = 2_000_000
 SERVES = f"""
 import ctypes, os, sys
-from hpccomm.backends.bootstrap.node_sockets import serve
+from hpccomm.backends.bootstrap.node_sockets import refuse, serve
 from hpccomm.runtime.answering import register
-from hpccomm.runtime.lifetime import keep
 
 class Rank:
     def answer(self, question):
@@ -27,9 +26,9 @@ class Rank:
 
 class Late:
     def __del__(self, pause=ctypes.PyDLL(None).pause):
-        pause()  # as MPI does that is finalised when Python is gone
+        pause()  # as MPI may, which is finalised when Python ends
 
-keep(Late())
+late = Late()
 rank = Rank()
 register("a communicator", 3, rank.answer)
 assert serve() == serve()
@@ -38,7 +37,8 @@ for line in sys.stdin:
     if line == "hold\\n":
         ctypes.PyDLL(None).sleep(60)  # holds the interpreter's lock
     if line == "exit\\n":
-        sys.exit()
+        refuse()
+        break
     if line == "fork\\n":
         child = os.fork()
         if not child:

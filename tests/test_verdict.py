@@ -22,6 +22,7 @@ KINDS = {
     "missing": (ANSWERED, False, {"doing": "step(), train.py line 41"}),
     "unknown": (ANSWERED, False, {"unknown": True}),
     "closed": (ANSWERED, False, {"closed": "was finalized"}),
+    "left": (ANSWERED, False, {"leaving": True}),
     "gone": (GONE, False, {}),
     "stopped": (STOPPED, False, {}),
     "stopped in it": (STOPPED, True, {"done": NUMBER - 1}),
@@ -32,6 +33,8 @@ KINDS = {
 }
 HEALTHY = frozenset({"waits", "has gone on", "has gone on for long", "has done it and ended"})
 FALLEN = frozenset({"failed in it", "gone in it", "silent in it"})
+LEFT = frozenset({"closed", "left"})
+"""They answer, and are as good as gone."""
 FIELDS = {ANSWERED: "missing", GONE: "gone", STOPPED: "stopped", SILENT: "silent"}
 
 
@@ -69,7 +72,8 @@ def test_those_are_blamed_who_keep_the_call_waiting_and_no_others(kinds: list[st
     assert verdict.absent == tuple(sorted(guilty))
     assert verdict.differing == ()
     for rank in guilty:
-        assert rank in getattr(verdict, FIELDS[KINDS[of_rank[rank]][0]])
+        kind = of_rank[rank]
+        assert rank in getattr(verdict, "gone" if kind in LEFT else FIELDS[KINDS[kind][0]])
     blaming = "; ".join(part for part in verdict.text.split("; ") if "wait in it" not in part)
     assert mentioned(blaming) == guilty
     if guilty and len(guilty) < len(kinds):

@@ -223,11 +223,14 @@ class Transport(Protocol):
 def mismatch(src: int, arrived: int, expected: int) -> BufferMismatch:
     """Return the error of a message of another size, or of another call."""
     if arrived == expected:
-        return BufferMismatch(
+        error = BufferMismatch(
             f"rank {src} sent {arrived} bytes of another call; "
             "make the same calls in the same order on all ranks"
         )
-    return BufferMismatch(
-        f"rank {src} sent {arrived} bytes, and the array takes {expected} bytes; "
-        "give an array of the size that is sent"
-    )
+    else:
+        error = BufferMismatch(
+            f"rank {src} sent {arrived} bytes, and the array takes {expected} bytes; "
+            "give an array of the size that is sent"
+        )
+    error.ranks = (src,)
+    return error

@@ -26,6 +26,7 @@ _Key = tuple[str, int]  # uid and rank: ranks may be threads of one process
 _answering: dict[_Key, "weakref.WeakMethod[Answerer]"] = {}
 _closed: MutableMapping[_Key, Facts] = {}
 _lock = threading.Lock()
+_leaving = False
 
 
 def register(uid: str, rank: int, answerer: Answerer) -> None:
@@ -46,13 +47,22 @@ def withdraw(uid: str, rank: int, last: Facts) -> None:
             _closed.pop(next(iter(_closed)))
 
 
+def note_exit() -> None:
+    """Answer from now on that the program of this process has ended."""
+    global _leaving
+    _leaving = True
+
+
 def answer(question: Facts) -> Facts:
     """Return this process's answer. From any thread; never blocks for long, never raises.
 
-    It has at least ``"host"``, ``"pid"``, and as ``"doing"`` where the main thread is. ``"unknown": True`` says that no such communicator has been
-    made here, or that it is gone.
+    It has at least ``"host"``, ``"pid"``, and as ``"doing"`` where the main thread is. ``"leaving": True``
+    says that the program has ended, ``"unknown": True`` that no such communicator has been made here, or
+    that it is gone.
     """
-    process = {"host": platform.node(), "pid": os.getpid(), "doing": doing()}
+    process: dict[str, object] = {"host": platform.node(), "pid": os.getpid(), "doing": doing()}
+    if _leaving:
+        process["leaving"] = True
     key = question.get("comm", ""), question.get("rank", -1)
     with _lock:
         method, closed = _answering.get(key), _closed.get(key)

@@ -129,7 +129,8 @@ class Failure:
         elif isinstance(error, BufferMismatch) and not harmless:
             raised = RankMismatch(
                 f"{self._reports.described(entry)}: {error}. "
-                "The calls of the ranks do not fit each other"
+                "The calls of the ranks do not fit each other",
+                ranks=error.ranks,
             )
         elif isinstance(error, CommunicationError) and error.operation is None:
             error.args = (f"{self._reports.described(entry)}: {error}",)

@@ -24,7 +24,8 @@ class Verdict:
     ----------
     missing, differing, gone, stopped, silent : tuple of int
         Ranks that have not begun the call, or have given it up; whose call of that number asks for
-        something else than most; whose process or program has ended, or that has closed the communicator; is stopped; did not answer.
+        something else than most; whose process or program has ended, or that have closed the
+        communicator; that are stopped; that did not answer.
     text : str
         The same in words.
     """
@@ -88,7 +89,7 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
 
 
 def _state(answer: Answer) -> str:
-    """Return what became of a rank. One whose program has ended is as good as gone: it calls nothing more."""
+    """Return what became of a rank; one that calls nothing more is as good as gone."""
     left = answer.facts.get("leaving") or answer.facts.get("closed")
     return GONE if answer.state == ANSWERED and left else answer.state
 

@@ -60,9 +60,10 @@ def expected(case: Case) -> Expected:
     if case.operation == "finalisation" and case.amid > 0:
         soon = case.creation_deadline + 5.0
     right = frozenset({(case.faulty + 1) % case.ranks})
-    anyone = frozenset(range(case.ranks) if case.operation == "message" else ())
-    after = case.operation == "finalisation" and case.amid > 0
-    late = None if after else False
+    anyone = frozenset(range(case.ranks))
+    # Who comes late to the end, or leaves instead, holds up no result; nor is a loss after it one.
+    at_the_end = case.operation == "finalisation"
+    late = None if at_the_end and case.amid > 0 else False
     match case.kind:
         case "late" | "slow_link":
             return Expected(True, within=case.deadline + 30.0)
@@ -76,13 +77,15 @@ def expected(case: Case) -> Expected:
             # The launcher's status: it may be 0 although a rank ended the job with another.
             return Expected(late, LOST, within=soon)
         case "sys_exit":
-            return Expected(False, GONE, statuses, within=soon)
+            return Expected(None if at_the_end else False, GONE, statuses, within=soon)
         case "os_exit":
             return Expected(late, GONE, launcher=True, within=soon)
         case "absent":
             return Expected(False, GONE, statuses, within=soon)
-        case "stop" | "overdue":
+        case "stop":
             return Expected(False, TIMEOUT, statuses, within=soon)
+        case "overdue":
+            return Expected(None if at_the_end else False, TIMEOUT, statuses, within=soon)
         case "cut_link":
             return Expected(False, GONE, within=soon + 10.0)
         case "disk":

@@ -173,9 +173,12 @@ def _named(case: Case, seen: Seen, wanted: Expected) -> bool | None:
     """
     if wanted.success is True or case.kind == "disk":
         return None
-    outcomes = [o for rank, o in _outcomes(seen).items() if rank in _healthy(case)]
+    told = _outcomes(seen)
+    outcomes = [outcome for rank, outcome in told.items() if rank in _healthy(case)]
     if outcomes:
         return all(_names(case, outcome) for outcome in outcomes)
+    if case.faulty in wanted.told_by and case.faulty in told:
+        return any(rank != case.faulty for rank in told[case.faulty]["ranks"] or ())
     if case.kind == "exception" or not wanted.launcher or seen.status == ENDED:
         told = _accusing(seen.stderr, own=case.kind == "exception")
         return any(_mentions(told, rank) for rank in case.faulty_ranks)
@@ -185,7 +188,7 @@ def _named(case: Case, seen: Seen, wanted: Expected) -> bool | None:
 def _names(case: Case, outcome: dict[str, Any]) -> bool:
     """Return whether one rank's error names whom it should."""
     if outcome["ranks"] is None:  # an error of one message, which leaves the communicator as it is
-        return any(_mentions(_accusing(outcome["text"], own=False), r) for r in case.faulty_ranks)
+        return any(_mentions(outcome["text"], rank) for rank in case.faulty_ranks)
     ranks = frozenset(outcome["ranks"])
     if not ranks - {outcome["rank"]}:
         return False

@@ -152,6 +152,44 @@ if world.rank == 0:
     assert 0.3 < float(output) < 0.8
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("time.sleep(9)", r"rank 3 on node host1 \(pid \d+\) is in stuck\(\), .* line \d+"),
+        ("os.kill(os.getpid(), signal.SIGSTOP)", r"rank 3 on node host1 \(pid \d+\) is stopped"),
+    ],
+)
+def test_a_rank_that_is_stuck_on_another_host_is_named_on_all(
+    start: Start, tmp_path: Path, fault: str, told: str
+) -> None:
+    program = tmp_path / "stuck.py"
+    program.write_text(f"""
+import os, signal, time
+import numpy as np
+os.environ["HPCCOMM_DUMP_DIR"] = ""
+import hpccomm
+comm = hpccomm.new_comm(timeout=3)
+def stuck():
+    {fault}
+comm.barrier()
+if comm.rank == 3:
+    stuck()
+try:
+    comm.all_reduce(np.ones(3), algorithm="ring")
+except hpccomm.CollectiveTimeout as error:
+    os.write(1, f"{{comm.rank}} {{error.ranks}} {{error}}\\n".encode())
+    time.sleep(3)  # all tell it before the launcher ends them
+    os._exit(1)
+""")
+    _, output, errors = ended(start(2, 2, sys.executable, program), timeout=60)
+    lines = {line[0]: line for line in output.splitlines() if line[:2] in ("0 ", "1 ", "2 ")}
+    assert set(lines) == {"0", "1", "2"}, output + errors
+    for line in lines.values():
+        assert line[2:].startswith("(3,)"), line
+        assert re.search(told, line), line
+
+
 def test_the_commands_exit_status_is_passed_on(start: Start) -> None:
     marker = uuid4().hex
     status, _, _ = ended(start(2, 1, "sh", "-c", "exit 3", marker))

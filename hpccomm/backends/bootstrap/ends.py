@@ -22,7 +22,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from hpccomm.backends.bootstrap import libmpi, status
+from hpccomm.backends.bootstrap import libmpi, presence, status
+from hpccomm.backends.bootstrap.node_sockets import refuse
 from hpccomm.runtime import lifetime
 from hpccomm.runtime.dump import process
 from hpccomm.runtime.statuses import Status
@@ -105,9 +106,7 @@ def _after_fork() -> None:
 # Finalisation.
 
 
-def finalize(
-    mpi: Any, *, ours: bool, failed: bool, seconds: float, gone: Callable[[], set[int]]
-) -> None:
+def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
     """Finalise MPI, at exit.
 
     Parameters
@@ -122,8 +121,6 @@ def finalize(
         under way: the process leaves without, and with the status of the program.
     seconds : float
         How long it may take otherwise.
-    gone : callable
-        Returns the ranks of this node that have ended.
     """
     if failed:
         leaving = status.known() or 0
@@ -136,7 +133,8 @@ def finalize(
         return
     library = libmpi.library()
     if library is None:
-        mpi.Finalize()  # cannot be watched
+        refuse()
+        mpi.Finalize()  # holds the interpreter's lock: it cannot be watched
         return
     leaving = status.known() or 0
     limit = min(seconds, ALONE_SECONDS) if leaving else seconds
@@ -149,19 +147,19 @@ def finalize(
             if done.wait(LOOK_SECONDS):
                 return
             # Those that were faster may be gone too; then this process follows at once.
-            lost = lost + 1 if gone() else 0
+            lost = lost + 1 if presence.gone() else 0
             if lost * LOOK_SECONDS > LOST_SECONDS:
                 libmpi.sign_off()
                 leave_now(leaving)
         if leaving:
             end_process(
-                f"hpccomm: rank {rank} exits with status {leaving}, and other ranks have not come to their "
-                f"end within {limit:g} s: the job ends with that status",
+                f"hpccomm: rank {rank} exits with status {leaving}, and has waited for the others for {limit:g} s: "
+                f"{presence.not_at_their_end()}. The job ends with that status",
                 leaving,
             )
         end_process(
-            f"hpccomm: rank {rank} has waited for {limit:g} s in MPI_Finalize: other ranks have not come "
-            "to their end; the job ends now",
+            f"hpccomm: rank {rank} has waited for {limit:g} s in MPI_Finalize: "
+            f"{presence.not_at_their_end()}. The job ends now",
             Status.ENDED,
         )
 

@@ -12,10 +12,10 @@ from types import ModuleType
 from typing import Any
 
 from hpccomm import settings
-from hpccomm.backends.bootstrap import ends, libmpi, status
+from hpccomm.backends.bootstrap import ends, libmpi, presence, status
 from hpccomm.backends.bootstrap.launch import launched
-from hpccomm.backends.bootstrap.node_sockets import present
 from hpccomm.errors import BackendUnavailable, LaunchError
+from hpccomm.runtime import answering
 from hpccomm.runtime.engine import everyone
 from hpccomm.runtime.lifetime import ExitStep, at_exit
 from hpccomm.runtime.statuses import Status
@@ -28,12 +28,6 @@ _owner = 0  # the process that started it
 _ours = False  # whether hpccomm has started MPI, so that mpi4py does not finalise it
 _failed = False
 _patience = 0.0  # seconds that finalisation may take
-_seen: set[int] = set()  # ranks of the job that have been on this node
-
-
-def _gone() -> set[int]:
-    """Return the ranks of this node that have ended."""
-    return _seen.difference(present()) if _seen else set()
 
 
 def start() -> Any:
@@ -176,7 +170,7 @@ def note_present(seconds: float) -> None:
     """Remember that a communicator has been made: who is here, and its deadline, for finalisation."""
     global _patience
     _patience = max(_patience, seconds)
-    _seen.update(present())
+    presence.note()
 
 
 def _finalize(mpi: Any) -> None:
@@ -185,6 +179,7 @@ def _finalize(mpi: Any) -> None:
         return
     if _owner != os.getpid():  # mpi4py would finalise the parent's MPI
         ends.leave_now(status.known() or 0)
+    answering.note_exit()
     for calls in everyone():
         calls.closed = calls.closed or "was left: the program of this rank has ended"
     import mpi4py
@@ -192,9 +187,9 @@ def _finalize(mpi: Any) -> None:
     if mpi4py.rc.finalize is False and not _failed:
         return  # the program does, or nobody
     # A rank that has ended by now will never come to MPI_Finalize.
-    failed = _failed or bool(_gone())
+    failed = _failed or bool(presence.gone())
     seconds = _patience or settings.DEFAULT_TIMEOUT
-    ends.finalize(mpi, ours=_ours, failed=failed, seconds=seconds, gone=_gone)
+    ends.finalize(mpi, ours=_ours, failed=failed, seconds=seconds)
 
 
 def end_started_job(reason: str) -> None:

@@ -24,7 +24,6 @@ class _Asked:
     address: Address
     unsent: memoryview
     wire: socket.socket | None = None
-    pid: int = 0  # as the kernel tells
     received: bytearray = field(default_factory=bytearray)
 
 
@@ -95,8 +94,7 @@ class Asking:
             else:
                 self.answers[asked.rank] = _unanswered(asked, refused=True)
             return
-        asked.pid, uid, _ = credentials(connecting)
-        if uid != os.geteuid():  # somebody else has taken the name
+        if credentials(connecting).uid != os.geteuid():  # somebody else has taken the name
             connecting.close()
             self.answers[asked.rank] = _unanswered(asked)
             return
@@ -140,13 +138,17 @@ def _unanswered(asked: _Asked, *, refused: bool = False) -> Answer:
 
     One that refuses and is still there is in the last steps of its exit, or runs another program.
     """
-    known: dict[str, object] = {"host": asked.address.host, "pid": asked.address.pid}
-    state = process_state(asked.pid or asked.address.pid)
-    if state in ("", "Z", "X"):
-        return Answer(GONE, known)
-    if state in ("T", "t"):
-        return Answer(STOPPED, known)
-    return Answer(SILENT, known | ({"ending": True} if refused else {}))
+    known = {"host": asked.address.host, "pid": asked.address.pid}
+    state = state_of(asked.address)
+    return Answer(state, known | {"ending": True} if refused and state == SILENT else known)
+
+
+def state_of(near: Address) -> str:
+    """Return what the kernel says of a process that does not answer; `SILENT` if nothing is wrong."""
+    letter = process_state(near.pid)
+    if letter in ("", "Z", "X"):
+        return GONE
+    return STOPPED if letter in ("T", "t") else SILENT
 
 
 def process_state(pid: int) -> str:

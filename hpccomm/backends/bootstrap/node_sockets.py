@@ -24,7 +24,7 @@ from typing import NamedTuple
 from hpccomm.backends.bootstrap.launch import job_key, launched
 from hpccomm.contracts.side import Facts
 from hpccomm.runtime.answering import answer
-from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit
+from hpccomm.runtime.lifetime import after_fork
 
 logger = logging.getLogger("hpccomm")
 
@@ -52,7 +52,8 @@ class Address:
     host : str
         Its host's name.
     network : str
-        Names the kernel's network namespace: only processes of the same one reach the socket.
+        Names the kernel's namespaces: only processes of the same ones reach the socket, and know the
+        process id.
     """
 
     name: str
@@ -67,8 +68,9 @@ class Address:
 
 @cache
 def network() -> str:
-    """Return what names this process's network namespace, of this boot of this host."""
-    return f"{_text('/proc/sys/kernel/random/boot_id')} {Path('/proc/self/ns/net').stat().st_ino}"
+    """Return what names this process's namespaces of sockets and of process ids, on this host."""
+    spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("net", "pid")]
+    return f"{_text('/proc/sys/kernel/random/boot_id')} {spaces}"
 
 
 def _text(path: str) -> str:
@@ -248,12 +250,11 @@ def serve() -> Address:
             except OSError as error:
                 logger.debug("no side channel on this node: %s", error)
                 return Address("", os.getpid(), platform.node(), "")
-            # Finalising MPI may take long. Who asks then is refused, which tells that this process ends.
-            at_exit(ExitStep.THREADS, _refuse)
         return _server.address
 
 
-def _refuse() -> None:
+def refuse() -> None:
+    """Refuse questions from now on, which tells that this process ends: no thread can answer any more."""
     if _server is not None:
         _server.close()
 

@@ -183,7 +183,7 @@ def make(mpi_comm: object) -> MpiBackend:
     threaded = limited[0] if limited else ""
     topology = arrange(nodes)
     memory = _shared_memory(own, topology) if _crowded(topology) else None
-    messages = SideMessages(own) if apart(addresses) and not threaded else None
+    messages = SideMessages(own, addresses) if apart(addresses) and not threaded else None
     side = MpiSideChannel(own.rank, addresses, messages, range(own.size))
     uid = uids[0]
     return MpiBackend(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpccomm.backends.bootstrap.node_asking import Asking
+from hpccomm.backends.bootstrap.node_asking import Asking, state_of
 from hpccomm.backends.bootstrap.node_sockets import Address
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, Answer, Facts
 from hpccomm.runtime.answering import answer
@@ -38,6 +38,7 @@ class _Round:
 
     missing: set[int]
     answers: dict[int, Answer] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)  # as those who answered know of others
 
     def take(self, rank: int, answered: Answer) -> None:
         """Take one rank's answer."""
@@ -54,10 +55,14 @@ class SideMessages:
     ----------
     comm : mpi4py.MPI.Intracomm
         Duplicated: making this is collective, and blocks.
+    addresses : sequence of Address
+        Of its ranks. With its answer, a rank tells which of those that are near to it are gone or stopped:
+        no one else can say that of them.
     """
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Any, addresses: Sequence[Address]) -> None:
         self._comm = comm.Dup()
+        self._near = {rank: each for rank, each in enumerate(addresses) if each.near()}
         self._lock = threading.Lock()  # held by whoever calls MPI here
         self._open = True
         self._rounds: dict[int, _Round] = {}
@@ -107,7 +112,7 @@ class SideMessages:
         with self._lock:
             self._rounds = {n: each for n, each in self._rounds.items() if each is not asked}
         for rank in asked.missing:
-            asked.answers[rank] = Answer(SILENT)
+            asked.answers[rank] = Answer(asked.states.get(rank, SILENT))
         return asked.answers
 
     def _move(self) -> None:
@@ -130,8 +135,11 @@ class SideMessages:
             asked = self._rounds.get(number)
             if asked is not None:  # else it came too late
                 asked.take(rank, Answer(ANSWERED, facts))
+                asked.states.update((int(near), state) for near, state in message["near"].items())
         elif self._open:
-            self._send(rank, _ANSWER, {"number": number, "facts": answer(facts)})
+            states = {near: state_of(address) for near, address in self._near.items()}
+            wrong = {near: state for near, state in states.items() if state != SILENT}
+            self._send(rank, _ANSWER, {"number": number, "facts": answer(facts), "near": wrong})
 
     def _send(self, rank: int, tag: int, message: Facts) -> None:
         data = json.dumps(message, default=repr).encode()
