@@ -90,9 +90,14 @@ def find(job: Job) -> list[Fault]:
                 waits=tuple(ring),
             )
         )
-        inside = set(ranks)
+        # Who waits in the same calls for ranks that are held up says nothing more.
+        inside, held = set(ranks), {rank for rank, waits in waiting.items() if waits}
+        round_uids = {each.call.uid for each in ring}
         faults = [
-            each for each in faults if each.sort != "missing" or not inside.issuperset(each.ranks)
+            each
+            for each in faults
+            if each.sort != "missing"
+            or not (held if each.uid in round_uids else inside).issuperset(each.ranks)
         ]
     held = {rank for rank, waits in waiting.items() if waits}
     return sorted(faults, key=lambda fault: _importance(fault, held))

@@ -203,10 +203,12 @@ def _differing(job: Job, fault: Fault) -> str:
 
 def _cycle(job: Job, fault: Fault) -> str:
     told = [f"{rank_on_node(job, wait.rank)} {_waits(job, wait)}" for wait in fault.waits]
-    return _sentence(
-        f"{ranks_named(fault.ranks)} wait for each other: {'; '.join(told)}. Let all ranks make the calls "
-        "of several communicators in one order"
+    remedy = (
+        "Let all ranks make the calls of several communicators in one order"
+        if any(wait.call.number for wait in fault.waits)
+        else "Let one side send while the other receives, or use send_recv"
     )
+    return _sentence(f"{ranks_named(fault.ranks)} wait for each other: {'; '.join(told)}. {remedy}")
 
 
 def _late(job: Job, fault: Fault) -> str:
