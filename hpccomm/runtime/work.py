@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.errors import CommunicationError, CommunicatorAborted, PeerLost, UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.runtime.pending import PendingCall, PendingCalls
@@ -145,12 +145,16 @@ class DeviceWork(Work):
         self._raise()
         if block or (block is None and timeout is not None):
             self._refuse_captured("wait for the graph that was launched instead")
-            wait(
-                lambda: self._pending.done(call),
-                timeout=limit,
-                gate=self._gate,
-                expired=lambda elapsed: self._expired(call, elapsed),
-            )
+            try:
+                wait(
+                    lambda: self._pending.done(call),
+                    timeout=limit,
+                    gate=self._gate,
+                    expired=lambda elapsed: self._expired(call, elapsed),
+                )
+            except CommunicatorAborted:
+                self._raise()
+                raise
             self._raise()
         if not call.over or call.captured:
             streams.order(call.event, self._current()[0])
@@ -171,7 +175,10 @@ class DeviceWork(Work):
 
     def exception(self) -> BaseException | None:
         """Return what ended the operation, or None if nothing did so far. Does not block."""
-        return self._call.error or (None if self._call.over else self._gate.error)
+        failure = self._gate.error
+        if failure is not None and isinstance(failure.__cause__, PeerLost):
+            failure = failure.__cause__  # which this operation waits for as well
+        return self._call.error or (None if self._call.over else failure)
 
     def _raise(self) -> None:
         error = self.exception()
