@@ -341,7 +341,7 @@ class CallEngine:
         if survival is not None and not (self.closed or self.gate.error or self.backend.threaded):
             lost = survival.lost()
             if lost:
-                self.fail(peers_lost(lost))
+                self.fail(peers_lost(lost, self.backend.recovery))
         self.inquiry.look(self, now)
 
     def pending(self) -> list[Entry]:

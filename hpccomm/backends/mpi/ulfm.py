@@ -126,6 +126,7 @@ def lost(comm: Any, seconds: float = 0.0) -> tuple[int, ...]:
     """
     until = time.monotonic() + seconds
     while not (MPI.Is_finalized() or comm == MPI.COMM_NULL):
+        MPI.COMM_SELF.Iprobe()  # lets the library take notice, if no other thread is in it
         failed = comm.Get_failed()
         if failed.size:
             everyone = comm.Get_group()
@@ -137,7 +138,6 @@ def lost(comm: Any, seconds: float = 0.0) -> tuple[int, ...]:
             failed.Free()
         if time.monotonic() >= until:
             break
-        MPI.COMM_SELF.Iprobe()  # lets the library take notice
         time.sleep(0.0005)
     return ()
 
