@@ -46,6 +46,7 @@ def draw(job: Job, faults: Sequence[Fault], last: int) -> "Figure":
         if fault.sort == "differing"
         for rank in fault.ranks
     }
+    held = set()  # ranks that wait, or failed, in a call themselves
     for row, rank in enumerate(ranks):
         dump = job.dumps.get(rank)
         until = end if dump is None else job.moment(rank, dump.time)
@@ -59,10 +60,13 @@ def draw(job: Job, faults: Sequence[Fault], last: int) -> "Figure":
             length = (until - begin) if call.seconds is None else call.seconds
             _bar(axes, row, begin - end, length, kind)
             if kind != "completed":
+                held.add(rank)
+                group = job.histories[call.uid].group.name if call.uid in job.histories else "?"
                 label = f"{call.operation} #{call.number}" if call.number else call.operation
+                label = f"{label} of {group}"
                 axes.text(begin - end, row, f" {label}", va="center", fontsize=7)
         for fault in faults:
-            if fault.sort == "missing" and rank in fault.ranks:
+            if fault.sort == "missing" and rank in fault.ranks and rank not in held:
                 start = -fault.seconds
                 _bar(axes, row, start, fault.seconds, "not called")
                 which = f"{fault.operation} #{fault.number}" if fault.number else fault.operation
