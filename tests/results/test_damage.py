@@ -35,13 +35,23 @@ def files(tmp_path, example):
     then = runs.read_bytes()
     killed.end("completed")
     runs.write_bytes(then)
-    shape = Shape("Open MPI 5", "a processor", 2, "mpi", 2, 1, 2, "host")
+    shape = Shape(
+        library="Open MPI 5",
+        processor="a processor",
+        cores=2,
+        backend="mpi",
+        ranks=2,
+        nodes=1,
+        ranks_per_node=2,
+        memory="host",
+    )
     rows = {("all_reduce", "own"): (TableRow(0, Pick("ring")), TableRow(99, Pick("pairwise", 8)))}
     with Writer(tuned, example.example_info(per_iter_timing=True)) as writer:
         fill(writer, example)
         writer.add_group(
             stored.GROUP, lambda to: stored.write(to, Table(shape, "2026-11-22", rows))
         )
+    assert stored.read(str(tuned))[0].rows == rows
     return [runs, tuned]
 
 
