@@ -29,6 +29,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("--cases", type=int, default=40, help="how many (default 40)")
     parser.add_argument("--seed", type=int, default=0, help="the first case's number (default 0)")
+    parser.add_argument("--seeds", type=int, nargs="+", metavar="SEED", help="these cases alone")
     parser.add_argument("--jobs", type=int, default=1, help="how many at once (default 1)")
     parser.add_argument("--kind", choices=KINDS, help="of these cases, those of one fault")
     parser.add_argument("--operation", choices=OPERATIONS, help="likewise, of one operation")
@@ -43,7 +44,8 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Run the cases; the status is 1 where one fell short, or none can run."""
     asked = arguments()
-    dealt = [deal(seed) for seed in range(asked.seed, asked.seed + asked.cases)]
+    seeds = asked.seeds or range(asked.seed, asked.seed + asked.cases)
+    dealt = [deal(seed) for seed in seeds]
     cases = [
         case
         for case in dealt
@@ -65,8 +67,8 @@ def main() -> int:
     print(report.table(runs))
     print()
     print(report.summary(runs, COMMAND))
-    print(f"seeds {asked.seed} to {asked.seed + asked.cases - 1}, {mpi.vendor}", end="")
-    print(f", {time.monotonic() - began:.0f} s")
+    took = time.monotonic() - began
+    print(f"seeds {min(seeds)} to {max(seeds)}, {mpi.vendor}, {took:.0f} s")
     return int(any(each.verdict is not None and each.verdict.shortfalls for each in runs))
 
 
