@@ -198,4 +198,5 @@ class Failure:
             f"({type(error).__name__}: {error}){remedy}",
             communicator=self._reports.name,
             rank=self._reports.rank,
+            ranks=getattr(error, "ranks", ()),
         )
