@@ -27,7 +27,7 @@ class Choice:
         Why.
     at_deadline : str
         What the call does when its deadline passes: ``"raises"`` `CollectiveTimeout`; ``"ends the job"``,
-        since it is blocked in a library and cannot be left, or since `CommOptions.on_timeout` says so; or
+        since it is blocked in a library and cannot be left, or since ``CommOptions.on_timeout`` says so; or
         ``"waits on"``.
     """
 

@@ -104,7 +104,7 @@ class Examined(NamedTuple):
     checked : bool
         Whether the file has checksums; those of before schema version 2 have none.
     changed : bool
-        Whether another program has changed it, or what nobody reads is damaged: all that is in `runs` is
+        Whether another program has changed it, or what nobody reads is damaged: all that is in ``runs`` is
         as it was stored.
     """
 
@@ -356,7 +356,7 @@ def choose(runs: list[Run], wanted: str | None) -> Run:
     Returns
     -------
     Run
-        One of `runs`.
+        One of ``runs``.
 
     Raises
     ------
