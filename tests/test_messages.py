@@ -39,3 +39,17 @@ def test_a_mismatch_in_send_recv_leaves_what_is_sent() -> None:
         assert x[0] == 5.0
 
     run_ranks(2, on_rank, timeout=10)
+
+
+def test_a_message_of_another_dtype_names_both() -> None:
+    def on_rank(comm) -> None:
+        if comm.rank == 1:
+            comm.send(np.ones(4), 0)
+            comm.send(np.full(4, 2, np.int64), 0)
+            return
+        x = np.zeros(4, np.int64)
+        with pytest.raises(BufferMismatch, match=r"rank 1 sent dtype float64.*has dtype int64"):
+            comm.recv(x, 1)
+        assert comm.recv(x, 1).tolist() == [2] * 4
+
+    run_ranks(2, on_rank, timeout=10)

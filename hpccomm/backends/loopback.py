@@ -21,6 +21,7 @@ from hpccomm.contracts.side import ANSWERED, Answer, Facts, SideChannel, group_u
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.survival import Survival
 from hpccomm.contracts.transport import (
+    DTYPES,
     RECORD,
     Reach,
     Record,
@@ -28,6 +29,7 @@ from hpccomm.contracts.transport import (
     SharedMemory,
     Transport,
     mismatch,
+    other_dtype,
 )
 from hpccomm.dtypes import DType
 from hpccomm.errors import HpccommError, UsageError
@@ -46,7 +48,7 @@ Exposed = dict[int, Buffers]
 class Mailbox:
     """Messages without a receive, or receives without a message; never both."""
 
-    messages: deque[NDArray[Any]] = field(default_factory=deque)
+    messages: deque[tuple[int, NDArray[Any]]] = field(default_factory=deque)
     receives: "deque[_Receive]" = field(default_factory=deque)
 
 
@@ -105,13 +107,16 @@ class _Receive:
 
     data: NDArray[Any]
     src: int
-    message: NDArray[Any] | None = None
+    tag: int
+    message: tuple[int, NDArray[Any]] | None = None
 
     def test(self) -> bool:
         """Return whether the message has arrived."""
-        message = self.message
-        if message is None:
+        if self.message is None:
             return False
+        tag, message = self.message
+        if tag != self.tag:
+            raise other_dtype(self.src, tag, self.tag)
         if message.nbytes != self.data.nbytes:
             raise mismatch(self.src, message.nbytes, self.data.nbytes)
         as_bytes(self.data)[:] = message
@@ -200,7 +205,10 @@ class LoopbackTransport:
 
     largest_tag = 2**31 - 1
 
-    def __init__(self, world: World, context: Context, members: Sequence[int], rank: int) -> None:
+    def __init__(
+        self, world: World, context: Context, members: Sequence[int], rank: int, codes: int = 1
+    ) -> None:
+        self._codes = codes  # the last digit of tags, to this base, is a dtype's
         self._world = world
         self._context = context
         self._members = members
@@ -212,18 +220,18 @@ class LoopbackTransport:
         """Send a copy of `data`."""
         message = as_bytes(data).copy()
         with self._world.lock:
-            box = self._world.mailboxes[(self._context, self.rank, dst, tag)]
+            box = self._world.mailboxes[(self._context, self.rank, dst, tag // self._codes)]
             if box.receives:
-                box.receives.popleft().message = message
+                box.receives.popleft().message = tag, message
             else:
-                box.messages.append(message)
+                box.messages.append((tag, message))
         return _sent
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive into `data`."""
-        receive = _Receive(data, src)
+        receive = _Receive(data, src, tag)
         with self._world.lock:
-            box = self._world.mailboxes[(self._context, src, self.rank, tag)]
+            box = self._world.mailboxes[(self._context, src, self.rank, tag // self._codes)]
             if box.messages:
                 receive.message = box.messages.popleft()
             else:
@@ -315,8 +323,8 @@ class LoopbackBackend:
         self.size = len(self.members)
         self.topology: Topology = world.topology.restrict(self.members)
         self._transports = tuple(
-            LoopbackTransport(world, (*context, use), self.members, rank)
-            for use in ("collectives", "messages")
+            LoopbackTransport(world, (*context, use), self.members, rank, codes)
+            for use, codes in (("collectives", 1), ("messages", DTYPES))
         )
         self.collectives: Transport = self._transports[0]
         self.messages: Transport = self._transports[1]

@@ -11,7 +11,7 @@ from hpccomm.topology import check_rank
 
 
 class Messages(Face):
-    """Between two ranks. Messages with the same sender, receiver and tag arrive in order."""
+    """Between two ranks. Messages with the same sender, receiver, tag and dtype arrive in order."""
 
     def send(
         self,
@@ -93,7 +93,7 @@ class Messages(Face):
         UsageError
             If an argument does not fit. Nothing has been received then.
         BufferMismatch
-            If the message has another size. The message is lost; the communicator can still be used.
+            If the message has another size or dtype. The message is lost; the communicator can still be used.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -143,7 +143,7 @@ class Messages(Face):
         UsageError
             If an argument does not fit. Nothing has been sent then.
         BufferMismatch
-            If the message has another size. The message is lost; the communicator can still be used.
+            If the message has another size or dtype. The message is lost; the communicator can still be used.
         CommunicationError
             If the call fails or its deadline passes.
         """

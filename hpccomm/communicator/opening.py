@@ -1,7 +1,6 @@
 """The device side of a communicator that is being made: which way device arrays go."""
 
 import logging
-from functools import partial
 
 from hpccomm.backends.control import Control
 from hpccomm.backends.nccl import open_nccl
@@ -13,6 +12,7 @@ from hpccomm.dispatch.cuda_aware_probe import open_aware
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.nccl import NcclDispatch
 from hpccomm.dispatch.staged import StagedDispatch
+from hpccomm.dtypes import DType
 from hpccomm.errors import BackendUnavailable
 from hpccomm.memory.cuda import library
 from hpccomm.runtime.engine import CallEngine
@@ -96,14 +96,13 @@ def open_device_lane(
         return dispatch, backend_of_device, ""
 
     def aware() -> Opened:
-        dispatch, why = open_aware(backend, control, calls, device, settings, wire)
+        dispatch, why = open_aware(backend, control, calls, device, settings, _wire)
         return dispatch, None, why
 
     def staged() -> Opened:
         reason = "; ".join(reasons) or "that was asked for"
-        return StagedDispatch(host, backend.messages, device, wire, reason), None, ""
+        return StagedDispatch(host, backend.messages, device, _wire, reason), None, ""
 
-    wire = partial(wire_tag, kind=ARRAYS)
     openers = {NCCL: nccl, AWARE: aware, STAGED: staged}
     for way in _ORDER.get(settings.backend, tuple(openers)):
         dispatch, over, why = openers[way]()
@@ -119,6 +118,11 @@ def open_device_lane(
     if settings.backend == NCCL:
         raise BackendUnavailable(f"backend 'nccl' cannot run: {why}")
     return RefusingLane(calls.name, "; ".join(reasons))
+
+
+def _wire(tag: int, dtype: DType) -> int:
+    """Return the transport's tag of an array's message."""
+    return wire_tag(tag, ARRAYS, dtype)
 
 
 def _log(backend: Backend, calls: CallEngine, text: str, level: int = logging.INFO) -> None:

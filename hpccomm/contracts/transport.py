@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.dtypes import DType
+from hpccomm.dtypes import REDUCIBLE, DType
 from hpccomm.errors import BufferMismatch
 
 CHANNELS = 16
@@ -15,6 +16,13 @@ CHANNELS = 16
 
 CALLS = 8
 """After so many calls their number in a tag begins anew."""
+
+DTYPES = 32
+"""Dtypes that the tag of a user's message tells apart, in its last digit of this base."""
+
+_CODES = {dtype: code for code, dtype in enumerate(REDUCIBLE, 1)}  # 0: no dtype
+_DTYPE_NAMES = {code: f"dtype {dtype}" for dtype, code in _CODES.items()}
+_FIRST_OTHER = len(_CODES) + 1
 
 Request = Callable[[], bool]
 """A transfer under way: tells whether it is complete; moves it on, never blocks.
@@ -181,7 +189,7 @@ class Transport(Protocol):
     rank, size : int
         Of the communicator.
     largest_tag : int
-        Tags go from 0 to this.
+        Tags go from 0 to this; those of the users' messages have a code of `DTYPES` behind them.
     shared : SharedMemory or None
         Where ranks reach each other's memory, the way to it.
     """
@@ -218,6 +226,23 @@ class Transport(Protocol):
         BufferMismatch
             With `take`, if another message came.
         """
+
+
+def dtype_code(dtype: DType) -> int:
+    """Return a number below `DTYPES` for a dtype, the same on all ranks."""
+    known = _CODES.get(dtype)
+    if known is not None:
+        return known
+    # Structured ones, say: most of them differ here too.
+    return _FIRST_OTHER + crc32(repr(dtype).encode()) % (DTYPES - _FIRST_OTHER)
+
+
+def other_dtype(src: int, came: int, tag: int) -> BufferMismatch:
+    """Return the error of a message of another dtype: that came with one tag, and not with `tag`."""
+    sent, taken = (_DTYPE_NAMES.get(each % DTYPES, "another dtype") for each in (came, tag))
+    return BufferMismatch(
+        f"rank {src} sent {sent}, and the array has {taken}; give an array of the dtype that is sent"
+    )
 
 
 def mismatch(src: int, arrived: int, expected: int) -> BufferMismatch:

@@ -21,6 +21,7 @@ from hpccomm.dispatch import policy
 from hpccomm.dispatch.device_schedules import DeviceSchedules, Planned
 from hpccomm.dispatch.execution.alternating import Alternating
 from hpccomm.dispatch.send_order import SendOrder
+from hpccomm.dtypes import DType
 from hpccomm.memory.cuda import users
 from hpccomm.memory.cuda.aliases import aliased, landing
 from hpccomm.memory.cuda.memory import copy
@@ -50,7 +51,7 @@ class CudaAwareDispatch:
     settings : Settings
         Of the communicator.
     wire : callable
-        ``wire(tag)`` gives the transport's tag for a user's, as for host arrays.
+        ``wire(tag, dtype)`` gives the transport's tag for a user's, as for host arrays.
     reason : str
         Why MPI is given device memory, for `Choice`.
     """
@@ -62,7 +63,7 @@ class CudaAwareDispatch:
         backend: Backend,
         device: int,
         settings: Settings,
-        wire: Callable[[int], int],
+        wire: Callable[[int, DType], int],
         reason: str,
     ) -> None:
         self._setting = settings.algorithm
@@ -108,9 +109,8 @@ class CudaAwareDispatch:
         name = message_name(receives, sends)
         reason = f"MPI is given device memory, since {self._reason}"
         choice = Choice(name, "cuda", self.name, policy.NATIVE, None, False, reason)
-        wire = self._wire(tag)
         return DeviceRoute(
-            choice, start=lambda _send, _recv, stream: self._message(receives, sends, wire, stream)
+            choice, start=lambda _send, _recv, stream: self._message(receives, sends, tag, stream)
         )
 
     def close(self) -> None:
@@ -134,7 +134,11 @@ class CudaAwareDispatch:
         transport, device = self._messages, self._device
         # These only take their turn: what comes is taken when they are polled.
         requests = [
-            transport.irecv(landing(piece.data.pointer, piece.data.nbytes), piece.peer, tag)
+            transport.irecv(
+                landing(piece.data.pointer, piece.data.nbytes),
+                piece.peer,
+                self._wire(tag, piece.data.dtype),
+            )
             for piece in receives
         ]
         numbers = [self._order.take(piece.peer, tag) for piece in sends]
@@ -150,7 +154,12 @@ class CudaAwareDispatch:
                     yield False
                 drop_event(event)
                 outgoing = [
-                    (piece.peer, aliased(pointer, piece.data.nbytes), number)
+                    (
+                        piece.peer,
+                        aliased(pointer, piece.data.nbytes),
+                        self._wire(tag, piece.data.dtype),
+                        number,
+                    )
                     for (pointer, piece), number in zip(leaving, numbers, strict=True)
                 ]
                 yield from self._order.sent(transport, outgoing, tag, requests)

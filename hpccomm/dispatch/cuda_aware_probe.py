@@ -12,6 +12,7 @@ from hpccomm.backends.control import Control
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.transport import Request, Steps, Transport
 from hpccomm.dispatch.aware import CudaAwareDispatch
+from hpccomm.dtypes import DType
 from hpccomm.errors import CollectiveTimeout
 from hpccomm.memory.cuda import users
 from hpccomm.memory.cuda.aliases import aliased
@@ -41,7 +42,7 @@ def open_aware(
     calls: CallEngine,
     device: int,
     settings: Settings,
-    wire: Callable[[int], int],
+    wire: Callable[[int, DType], int],
 ) -> tuple[CudaAwareDispatch | None, str]:
     """Return the way over a CUDA-aware MPI, or None, and why. Collective; blocks.
 
@@ -61,7 +62,7 @@ def open_aware(
     settings : Settings
         Of that communicator; ``HPCCOMM_CUDA_AWARE`` is among them.
     wire : callable
-        ``wire(tag)`` gives the transport's tag for a user's, as for host arrays.
+        ``wire(tag, dtype)`` gives the transport's tag for a user's, as for host arrays.
 
     Raises
     ------

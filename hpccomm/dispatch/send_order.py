@@ -25,7 +25,7 @@ class SendOrder:
     def sent(
         self,
         transport: Transport,
-        outgoing: Sequence[tuple[int, Any, int]],
+        outgoing: Sequence[tuple[int, Any, int, int]],
         tag: int,
         requests: list[Request],
     ) -> Steps:
@@ -35,17 +35,17 @@ class SendOrder:
         ----------
         transport : Transport
             Moves them.
-        outgoing : sequence of (int, ndarray of uint8, int)
-            The receiver of each, its bytes, and its place as of `take` with this tag.
+        outgoing : sequence of (int, ndarray of uint8, int, int)
+            The receiver of each, its bytes, the transport's tag, and its place as of `take`.
         tag : int
-            The transport's.
+            The user's, as in `take`.
         requests : list of Request
             What is under way besides; the messages join it.
         """
-        for peer, data, number in outgoing:
+        for peer, data, wire, number in outgoing:
             counts = self._counts[peer, tag]
             while counts[0] != number:
                 yield False
-            requests.append(transport.isend(data, peer, tag))
+            requests.append(transport.isend(data, peer, wire))
             counts[0] += 1
         yield from completed(requests)

@@ -119,7 +119,7 @@ class StagedDispatch:
     device : int
         CUDA device of this rank.
     wire : callable
-        ``wire(tag)`` gives the transport's tag for a user's, as for host arrays.
+        ``wire(tag, dtype)`` gives the transport's tag for a user's, as for host arrays.
     reason : str
         Why device arrays go this way, for `Choice`.
     part_bytes : int
@@ -133,7 +133,7 @@ class StagedDispatch:
         host: HostDispatch,
         messages: Transport,
         device: int,
-        wire: Callable[[int], int],
+        wire: Callable[[int, DType], int],
         reason: str,
         part_bytes: int = PART_BYTES,
     ) -> None:
@@ -185,9 +185,8 @@ class StagedDispatch:
         """
         name = message_name(receives, sends)
         choice = Choice(name, self.name, "messages", "native", None, False, self._reason)
-        wire = self._wire(tag)
         return DeviceRoute(
-            choice, start=lambda _send, _recv, stream: self._message(receives, sends, wire, stream)
+            choice, start=lambda _send, _recv, stream: self._message(receives, sends, tag, stream)
         )
 
     def close(self) -> None:
@@ -316,10 +315,16 @@ class StagedDispatch:
         landings = [(piece, POOL.take(piece.data.nbytes, device)) for piece in receives]
         leaving = [(piece, POOL.take(piece.data.nbytes, device)) for piece in sends]
         requests: list[Request] = [
-            self._messages.irecv(_bytes(block, piece), piece.peer, tag) for piece, block in landings
+            self._messages.irecv(_bytes(block, piece), piece.peer, self._wire_of(piece, tag))
+            for piece, block in landings
         ]
         outgoing = [
-            (piece.peer, _bytes(block, piece), self._order.take(piece.peer, tag))
+            (
+                piece.peer,
+                _bytes(block, piece),
+                self._wire_of(piece, tag),
+                self._order.take(piece.peer, tag),
+            )
             for piece, block in leaving
         ]
 
@@ -341,6 +346,9 @@ class StagedDispatch:
                 POOL.give_back(block, event)
 
         return steps()
+
+    def _wire_of(self, piece: Piece, tag: int) -> int:
+        return self._wire(tag, piece.data.dtype)
 
     def _fetched(self, leaving: Sequence[tuple[Piece, PinnedBlock]], stream: int) -> Steps:
         """Copy what is sent to the host, polled."""

@@ -1,11 +1,10 @@
 """Device arrays through pinned host memory: in parts, in order, and in memory that nobody else has."""
 
-from functools import partial
-
 import cupy
 import numpy as np
 import pytest
 
+from hpccomm.communicator.lanes.lane import ARRAYS, wire_tag
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import staged
@@ -83,7 +82,10 @@ def test_uneven_calls_stay_whole() -> None:
 def path_of(comm, part_bytes=PART, host=None):
     backend = comm._core.backend
     device = comm.device
-    wire = partial(int.__mul__, 2)
+
+    def wire(tag, dtype):
+        return wire_tag(tag, ARRAYS, dtype)
+
     return StagedDispatch(
         host or comm._core.lanes.host.dispatch,
         backend.messages,

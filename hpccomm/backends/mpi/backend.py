@@ -21,6 +21,7 @@ from hpccomm.backends.mpi.window import MpiOneSided
 from hpccomm.contracts.backend import Native
 from hpccomm.contracts.side import SideChannel, group_uid
 from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.transport import DTYPES
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
 from hpccomm.memory import shared as sharedmemory
 from hpccomm.memory.shared import NodeMemory
@@ -60,7 +61,7 @@ class MpiBackend:
         self.topology = topology
         self._memory = memory
         self.collectives: Transport = SizedTransport(comm, memory)
-        self.messages: Transport = CheckedTransport(self._user)
+        self.messages: Transport = CheckedTransport(self._user, DTYPES)
         if memory is not None:
             near = frozenset(topology.neighbours(self.rank)) - {self.rank}
             own = memory.group(range(self.size), self.rank)

@@ -19,9 +19,18 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hpccomm.backends.mpi.transport import CheckedTransport
+from hpccomm.backends.mpi.transport import PATIENT_POLLS, CheckedTransport
 from hpccomm.backends.mpi.types import block
-from hpccomm.contracts.transport import RECORD, Record, Request, SharedMemory, Steps, mismatch
+from hpccomm.contracts.transport import (
+    DTYPES,
+    RECORD,
+    Record,
+    Request,
+    SharedMemory,
+    Steps,
+    mismatch,
+    other_dtype,
+)
 from hpccomm.memory.views import as_bytes
 from hpccomm.runtime.waiting import completed, polled
 
@@ -62,10 +71,10 @@ class NearbyTransport(CheckedTransport):
     """
 
     def __init__(self, comm: Any, shared: SharedMemory, near: Set[int]) -> None:
-        super().__init__(comm)
+        super().__init__(comm, DTYPES)
         self.shared = shared
         self._near = near
-        self._answers = self.largest_tag
+        self._answers = self._largest
         self.largest_tag -= 1
         self._numbers = count()
         # The receive after a note takes the next message, whichever it is. So no other thread
@@ -94,7 +103,7 @@ class NearbyTransport(CheckedTransport):
         """Begin to receive. Receives of one sender and tag match in their order."""
         if src not in self._near:
             return super().irecv(data, src, tag)
-        receives = self._receives[src, tag]
+        receives = self._receives[src, tag // self._codes]
         with self._lock:
             turn = receives[0]
             receives[0] = turn + 1
@@ -133,7 +142,14 @@ class NearbyTransport(CheckedTransport):
         while receives[1] != turn:
             yield False
         status = MPI.Status()
+        idle, came = 0, tag
         while (message := self._improbe(src, tag, status)) is None:
+            idle += 1
+            if idle % PATIENT_POLLS == 0:
+                message = self._another(src, tag, status)
+                if message is not None:
+                    came = status.Get_tag()
+                    break
             yield False
         nbytes = status.Get_elements(MPI.BYTE)
         begin, number = message.Irecv, FOLLOWS
@@ -144,8 +160,8 @@ class NearbyTransport(CheckedTransport):
             numbers = note[:-1].view(np.int64)
             number, nbytes, record = int(numbers[0]), int(numbers[1]), numbers[2:].copy()
             # The array is the next message and has this size, so the receive can be posted.
-            begin = partial(self._comm.Irecv, source=src, tag=tag)
-        fits = nbytes == data.nbytes
+            begin = partial(self._comm.Irecv, source=src, tag=came)
+        fits = nbytes == data.nbytes and came == tag
         if number == FOLLOWS:
             into = data if fits else np.empty(nbytes, np.uint8)  # takes what is lost
             request = begin([into, *block(nbytes)])
@@ -161,6 +177,8 @@ class NearbyTransport(CheckedTransport):
                 yield from completed(
                     [self._comm.Isend([answer, 1, MPI.INT64_T], src, self._answers).Test]
                 )
+        if came != tag:
+            raise other_dtype(src, came, tag)
         if not fits:
             raise mismatch(src, nbytes, data.nbytes)
 

@@ -12,11 +12,21 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpccomm.backends.mpi.types import INT_MAX, block
-from hpccomm.contracts.transport import CALLS, CHANNELS, Request, SharedMemory, mismatch
+from hpccomm.contracts.transport import (
+    CALLS,
+    CHANNELS,
+    Request,
+    SharedMemory,
+    mismatch,
+    other_dtype,
+)
 from hpccomm.runtime.lifetime import keep
 
 if TYPE_CHECKING:
     from hpccomm.errors import BufferMismatch
+
+PATIENT_POLLS = 100
+"""So often a receive looks for its message before it looks for one of another dtype."""
 
 TAGS = CHANNELS * CALLS
 """`SizedTransport` takes tags below this."""
@@ -25,11 +35,21 @@ _BYTE = MPI.BYTE
 
 
 class CheckedTransport:
-    """Matches a message first and receives it when its size is known. Takes any tag."""
+    """Matches a message first and receives it when its size is known. Takes any tag.
+
+    Parameters
+    ----------
+    comm : MPI communicator
+        Moves the messages.
+    codes : int
+        The last digit of tags, to this base, is a dtype's; 1 for none. A receive that waits long looks for
+        messages whose tags differ in that alone: these are of another dtype than its array.
+    """
 
     shared: SharedMemory | None = None
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Any, codes: int = 1) -> None:
+        self._codes = codes
         self._comm = comm
         self._isend = comm.Isend
         self._improbe = comm.Improbe
@@ -38,7 +58,8 @@ class CheckedTransport:
         self.rank: int = comm.rank
         self.size: int = comm.size
         # MPI promises at least 32767.
-        self.largest_tag: int = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767
+        self._largest: int = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767
+        self.largest_tag: int = (self._largest + 1) // codes - 1
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Begin to send."""
@@ -48,26 +69,35 @@ class CheckedTransport:
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive. Receives of one sender and tag match in their order."""
-        receives = self._receives[src, tag]
+        receives = self._receives[src, tag // self._codes]
         turn = receives[0]
         receives[0] = turn + 1
         improbe = self._improbe
         request: Any = None
         wrong: BufferMismatch | None = None
+        status = MPI.Status()
+        idle = 0
 
         def test() -> bool:
-            nonlocal request, wrong
+            nonlocal request, wrong, idle
             if request is None:
                 if receives[1] != turn:
                     return False
-                status = MPI.Status()
                 message = improbe(src, tag, status)
                 if message is None:
-                    return False
+                    idle += 1
+                    if idle % PATIENT_POLLS:
+                        return False
+                    message = self._another(src, tag, status)
+                    if message is None:
+                        return False
+                    wrong = other_dtype(src, status.Get_tag(), tag)
                 receives[1] = turn + 1
                 arrived = status.Get_elements(MPI.BYTE)
                 into = data
-                if arrived != data.nbytes:
+                if wrong is not None:
+                    into = np.empty(arrived, np.uint8)
+                elif arrived != data.nbytes:
                     wrong = mismatch(src, arrived, data.nbytes)
                     into = np.empty(arrived, np.uint8)  # receives the message, which is lost
                 request = message.Irecv([into, *block(arrived)])
@@ -78,6 +108,16 @@ class CheckedTransport:
             return True
 
         return test
+
+    def _another(self, src: int, tag: int, status: Any) -> Any:
+        """Return the message of another dtype that has come with the same tag; None if there is none."""
+        first = tag - tag % self._codes
+        for each in range(first, first + self._codes):
+            if each != tag:
+                message = self._improbe(src, each, status)
+                if message is not None:
+                    return message
+        return None
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
         """Return False: a receive raises by itself."""

@@ -89,29 +89,34 @@ class HostLane(Lane):
         nbytes = 0
         if to is not None or origin is not None or name == "send_recv":
             nbytes = max(0 if send is None else send.nbytes, 0 if recv is None else recv.nbytes)
-        key = (name, to, origin, tag, nbytes, replaced)
+        sent, taken = None if send is None else send.dtype, None if recv is None else recv.dtype
+        key = (name, to, origin, tag, nbytes, replaced, sent, taken)
         recipe = self._messages.get(key)
         if recipe is None:
             if len(self._messages) >= MESSAGES:
                 self._messages.clear()
-            route = self._message_route(name, to, origin, wire_tag(tag, ARRAYS), replaced)
+            wires = wire_tag(tag, ARRAYS, sent), wire_tag(tag, ARRAYS, taken)
+            route = self._message_route(name, to, origin, wires, replaced)
             label = Label(name, nbytes, of_message(to, origin, tag))
             recipe = self._messages[key] = self._recipe(label, label, route, ordered=False)
         return Call(recipe, send, recv, result, keep)
 
     def _message_route(
-        self, name: str, to: int | None, origin: int | None, wire: int, replaced: bool
+        self, name: str, to: int | None, origin: int | None, wires: tuple[int, int], replaced: bool
     ) -> Route:
-        """Return the route of messages. With `replaced`, what is received replaces what is sent."""
-        transport = self._backend.messages
+        """Return the route of messages, of which those sent have another tag than those received.
+
+        With `replaced`, what is received replaces what is sent.
+        """
+        transport, (outward, inward) = self._backend.messages, wires
 
         def start(send: Buffer, recv: Buffer) -> Steps:
             requests = []
             outgoing = send.copy() if replaced and send is not None else send
             if origin is not None and recv is not None:
-                requests.append(transport.irecv(recv, origin, wire))
+                requests.append(transport.irecv(recv, origin, inward))
             if to is not None and outgoing is not None:
-                requests.append(transport.isend(outgoing, to, wire))
+                requests.append(transport.isend(outgoing, to, outward))
             return completed(requests)
 
         reason = "the backend has messages of its own"

@@ -3,6 +3,7 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,9 +14,10 @@ from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import DeviceDispatch
+from hpccomm.contracts.device import DeviceDispatch, DeviceRoute
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.terms import of_call
+from hpccomm.contracts.transport import DTYPES, dtype_code
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dtypes import DType
 from hpccomm.memory.cuda.streams import Queue
@@ -35,9 +37,9 @@ SELF_CHECK = Signature("all_reduce", np.dtype(np.float64), (4,), op=ReduceOp.SUM
 """What is tried on each way when a communicator is made."""
 
 
-def wire_tag(tag: int, kind: int) -> int:
-    """Return the transport's tag for the user's `tag` and a kind of message."""
-    return 2 * tag + kind
+def wire_tag(tag: int, kind: int, dtype: DType | None = None) -> int:
+    """Return the transport's tag for the user's `tag`, a kind of message and its dtype, if it has one."""
+    return (2 * tag + kind) * DTYPES + (0 if dtype is None else dtype_code(dtype))
 
 
 class Diversion(Protocol):
@@ -91,7 +93,12 @@ class Lane(ABC):
 
         def label(async_op: bool) -> Label:
             more = {"path": choice.path, "async_op": async_op}
-            return Label(name, call.nbytes, of_call(call, choice.algorithm, deterministic, **more))
+            terms = of_call(call, choice.algorithm, deterministic, **more)
+            if isinstance(route, DeviceRoute) and route.launch is not None:
+                terms = replace(
+                    terms, nbytes=0
+                )  # hosts that wait for each other cost more than time
+            return Label(name, call.nbytes, terms)
 
         return self._recipe(label(False), label(True), route, resolved)
 
