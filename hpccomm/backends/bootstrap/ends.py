@@ -75,12 +75,20 @@ def end_job(mpi: Any, reason: str, with_status: int) -> NoReturn:
     _one_at_a_time()
     lifetime.write_last()
     write_stderr(f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job: {reason}")
-    with contextlib.suppress(RuntimeError):  # too late for threads
-        patience = threading.Timer(ABORT_SECONDS, _exit_now, (with_status,))
-        patience.daemon = True
-        patience.start()
-    libmpi.abort(mpi, with_status)
-    _exit_now(with_status)
+    _abort(mpi, with_status)
+
+
+def end_with(mpi: Any, last_words: str, with_status: int) -> NoReturn:
+    """End this process, and the job with its status unless ranks are to survive the loss of one.
+
+    The launcher is told before the other ranks can see that this one is gone.
+    """
+    if libmpi.survives():
+        end_process(last_words, with_status)
+    _one_at_a_time()
+    lifetime.write_last()
+    write_stderr(last_words)
+    _abort(mpi, with_status)
 
 
 def end_process(last_words: str, with_status: int) -> NoReturn:
@@ -88,6 +96,15 @@ def end_process(last_words: str, with_status: int) -> NoReturn:
     _one_at_a_time()
     lifetime.write_last()
     write_stderr(last_words)
+    _exit_now(with_status)
+
+
+def _abort(mpi: Any, with_status: int) -> NoReturn:
+    with contextlib.suppress(RuntimeError):  # too late for threads
+        patience = threading.Timer(ABORT_SECONDS, _exit_now, (with_status,))
+        patience.daemon = True
+        patience.start()
+    libmpi.abort(mpi, with_status)
     _exit_now(with_status)
 
 
@@ -152,7 +169,8 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
                 libmpi.sign_off()
                 leave_now(leaving)
         if leaving:
-            end_process(
+            end_with(
+                mpi,
                 f"hpccomm: rank {rank} exits with status {leaving}, and has waited for the others for {limit:g} s: "
                 f"{presence.not_at_their_end()}. The job ends with that status",
                 leaving,
@@ -215,11 +233,13 @@ def _hook_exit(mpi: Any, owner: int, rank: int) -> None:
     def leave(status: int) -> NoReturn:
         """Exit to the system with specified status, without normal exit processing."""
         if os.getpid() == owner and not mpi.Is_finalized():
-            write_stderr(
+            last_words = (
                 f"hpccomm: rank {rank} leaves by os._exit({status}), without finalising MPI"
             )
-            if status == 0:
-                libmpi.sign_off()  # else launchers end the others, one of them without a word
+            if status:
+                end_with(mpi, last_words, status)
+            write_stderr(last_words)
+            libmpi.sign_off()  # else launchers end the others, one of them without a word
         _exit_now(status)
 
     os._exit = leave

@@ -16,6 +16,8 @@ from typing import Any
 
 _LIBRARY = re.compile(r"/libmpi[^/]*\.so[^/]*$")
 
+_LAUNCHED_WITH = "OMPI_MCA_mpi_ft_enable"
+
 ACKNOWLEDGED_SECONDS = 0.5
 """How long the launcher may take to acknowledge that a process leaves."""
 
@@ -60,6 +62,12 @@ def abort(mpi: Any, status: int) -> None:
     wide = size > ctypes.sizeof(ctypes.c_int)  # a pointer
     world = ctypes.c_void_p(handle) if wide else ctypes.c_int(handle)
     mpi_library.MPI_Abort(world, ctypes.c_int(status))
+
+
+def survives() -> bool:
+    """Whether the job was started so that it survives lost ranks (ULFM)."""
+    asked = os.environ.get(_LAUNCHED_WITH, "").lower()
+    return asked not in ("", "0", "false", "no")
 
 
 def sign_off() -> bool:

@@ -179,9 +179,10 @@ def _finalize(mpi: Any) -> None:
         return
     if _owner != os.getpid():  # mpi4py would finalise the parent's MPI
         ends.leave_now(status.known() or 0)
-    answering.note_exit()
-    for calls in everyone():
-        calls.closed = calls.closed or "was left: the program of this rank has ended"
+    if not status.known():  # else the job soon ends with that status, unless the others exit too
+        answering.note_exit()
+        for calls in everyone():
+            calls.closed = calls.closed or "was left: the program of this rank has ended"
     import mpi4py
 
     if mpi4py.rc.finalize is False and not _failed:

@@ -1,0 +1,184 @@
+"""How ranks end, and what becomes of the others: each way has an outcome that names the rank, and a status."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Mpiexec
+
+from hpccomm.runtime.statuses import Status
+
+SHM = Path("/dev/shm")
+
+RANK = """
+import os
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
+"""
+
+WAITS = """
+import os, signal, sys, threading, time
+import numpy as np
+import hpccomm
+
+comm = hpccomm.new_comm(timeout=20)
+comm.all_reduce(np.zeros(10), algorithm=sys.argv[1])  # the first is agreed upon
+if comm.rank == 1:
+    time.sleep(0.3)  # the others wait by now
+"""
+
+REST = """
+    time.sleep(60)
+comm.all_reduce(np.zeros(10), algorithm=sys.argv[1])
+"""
+
+LOST = r"rank 1 on node \S+ \(pid \d+\) has come to the end of the program"
+
+ENDS = {
+    # What rank 1 does; what is told; the status of the job where the others' call is native, or pairwise.
+    "exception": ("1 / 0", "rank 1 raised:\nTraceback", 1, 1),
+    "sys.exit(5)": ("sys.exit(5)", "rank 1 exits with status 5", 5, 5),
+    "sys.exit(0)": ("sys.exit(0)", LOST, 3, 1),
+    "os._exit(4)": ("os._exit(4)", r"rank 1 leaves by os._exit\(4\)", 4, 4),
+    "os._exit(0)": ("os._exit(0)", r"rank 1 leaves by os._exit\(0\)", 3, 1),
+}
+
+
+def check_ended(job: subprocess.CompletedProcess[str], told: str, status: int) -> None:
+    assert job.returncode == status, job.stderr
+    assert re.search(told, job.stderr), job.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("algorithm", ["native", "pairwise"])
+@pytest.mark.parametrize("way", ENDS)
+def test_a_rank_that_ends_while_others_wait_is_named(
+    mpiexec: Mpiexec, way: str, algorithm: str, tmp_path: Path
+) -> None:
+    does, told, native, polled = ENDS[way]
+    before = set(SHM.iterdir())
+    job = mpiexec(3, "-c", f"{WAITS}    {does}{REST}", algorithm, timeout=15, cwd=tmp_path)
+    check_ended(job, told, native if algorithm == "native" else polled)
+    assert job.stderr.count("Traceback") <= (1 if way == "exception" else 2)
+    assert not [each for each in set(SHM.iterdir()) - before if "hpccomm" in each.name]
+    assert not list(tmp_path.glob("core*"))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("number", "status"), [(15, 143), (2, 130)])
+def test_a_signal_to_all_ranks_ends_them_with_a_line_each(
+    mpiexec: Mpiexec, number: int, status: int
+) -> None:
+    program = f"""
+import os, threading, time
+import numpy as np
+import hpccomm
+
+comm = hpccomm.new_comm()
+threading.Timer(0.5, os.kill, (os.getpid(), {number})).start()
+time.sleep(60) if comm.rank == 1 else comm.all_reduce(np.zeros(10))  # one waits in the library
+"""
+    job = mpiexec(2, "-c", program, timeout=15)
+    check_ended(job, r"hpccomm: rank \d (ends|was interrupted at <string>, line 8)", status)
+    assert "Traceback" not in job.stderr
+
+
+COMES = {
+    "sleeps": "time.sleep(60)",
+    "leaves": "sys.exit()",
+    "has MPI up and sleeps": "import mpi4py.MPI; time.sleep(60)",
+}
+
+
+def never_come(mpiexec: Mpiexec, does: str) -> None:
+    program = f"""
+import os, signal, sys, time
+{RANK}
+if rank == 1:
+    {does}
+import hpccomm
+hpccomm.new_comm(timeout=1)
+"""
+    job = mpiexec(3, "-c", program, timeout=15)
+    check_ended(job, "Rank 1 has not come to new_comm, or ended before", Status.ENDED)
+    assert "its deadline is 1 s" in job.stderr
+
+
+def test_making_a_communicator_has_a_deadline_in_mpi_s_start(mpiexec: Mpiexec) -> None:
+    never_come(mpiexec, "os.kill(os.getpid(), signal.SIGSTOP)")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("why", COMES)
+def test_making_a_communicator_has_a_deadline_whatever_keeps_a_rank(
+    mpiexec: Mpiexec, why: str
+) -> None:
+    never_come(mpiexec, COMES[why])
+
+
+@pytest.mark.thorough
+def test_finalisation_has_a_deadline_and_names_who_has_not_come(mpiexec: Mpiexec) -> None:
+    program = """
+import time
+import hpccomm
+
+comm = hpccomm.new_comm(timeout=5)
+if comm.rank == 1:
+    time.sleep(60)
+"""
+    job = mpiexec(2, "-c", program, timeout=20)
+    told = r"rank 0 has waited for 5 s in MPI_Finalize: rank 1 \(pid \d+\) is at <string> line 7"
+    check_ended(job, told, Status.ENDED)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("first", ["", "from mpi4py import MPI"])
+def test_a_late_rank_exits_in_order_after_others_gave_up(mpiexec: Mpiexec, first: str) -> None:
+    program = f"""
+import time
+{first}
+import hpccomm
+
+comm = hpccomm.new_comm(timeout=20)
+if comm.rank == 1:
+    time.sleep(2)
+else:
+    try:
+        comm.barrier(timeout=0.5)
+    except hpccomm.CollectiveTimeout:
+        pass
+"""
+    job = mpiexec(2, "-c", program, timeout=15)
+    assert job.returncode == 0, job.stderr
+    assert "Traceback" not in job.stderr
+
+
+def test_the_status_of_an_exit_is_known_at_exit_and_not_before() -> None:
+    program = """
+import atexit, sys
+from hpccomm.backends.bootstrap import status
+
+status.watch_for_it()
+atexit.register(lambda: print(status.known()))
+
+def caught():
+    try:
+        sys.exit(3)
+    except SystemExit:
+        print(status.known())
+
+caught()
+sys.exit(7)
+"""
+    job = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (job.returncode, job.stdout) == (7, "None\n7\n"), job.stderr
+
+
+def test_the_documentation_lists_the_statuses() -> None:
+    page = (Path(__file__).parents[1] / "docs/failures.rst").read_text()
+    section = page[page.index("Statuses\n---") : page.index("What is installed\n---")]
+    listed = [int(number) for number in re.findall(r"^   \* - (\d+)$", section, re.MULTILINE)]
+    assert listed == sorted(Status)
