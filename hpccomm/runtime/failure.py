@@ -48,6 +48,8 @@ class Failure:
         The user's functions that are called then.
     unraised : BaseException or None
         A failure that the watchdog found, as long as no call has raised it.
+    told : BaseException or None
+        What another rank found while this one was in no call: the next call raises it.
     """
 
     def __init__(self, reports: Reports, backend: Backend) -> None:
@@ -56,6 +58,7 @@ class Failure:
         self.releases: list[Release] = [backend.abandon]
         self.hooks: Hooks[AbortHook] = Hooks()
         self.unraised: BaseException | None = None
+        self.told: BaseException | None = None
         self._reports = reports
         self._backend = backend
         self._disowned = False
@@ -73,6 +76,9 @@ class Failure:
         failure = self.gate.error
         assert failure is not None
         self.unraised = None
+        told, self.told = self.told, None
+        if told is not None:
+            raise told
         raise self._aborted(failure.__cause__ or failure) from failure.__cause__
 
     def note(self, error: BaseException, keep: object) -> None:

@@ -120,6 +120,9 @@ class Inquiry:
                 why, ranks = f"{verdict.text}. {causes}".rstrip(". "), verdict.absent
             error = calls.reports.overdue(entry, elapsed, why, ranks)
         self._have_dumped(calls, error)
+        if verdict is not None and entry[NUMBER]:
+            # Those that come late must not send to ranks that have left.
+            self._accuse(calls, entry, error, verdict.missing)
         return error
 
     def _due(self, entry: Entry, now: float) -> bool:
@@ -163,8 +166,21 @@ class Inquiry:
 
     def tell(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
         """Tell the other ranks of a mismatch or a loss, so that they need not find out."""
-        side, origin = calls.backend.side, calls.origin
-        if side is None or not isinstance(error, RankMismatch | PeerLost) or not entry[NUMBER]:
+        origin = calls.origin
+        if isinstance(error, RankMismatch | PeerLost) and entry[NUMBER]:
+            others = [rank for rank in range(origin.size) if rank != origin.rank]
+            self._accuse(calls, entry, error, others)
+
+    def _accuse(
+        self,
+        calls: "CallEngine",
+        entry: Entry,
+        error: CommunicationError,
+        others: Sequence[int],
+    ) -> None:
+        """Have other ranks fail with this error."""
+        side = calls.backend.side
+        if side is None or not others:
             return
         accusation = {
             "kind": type(error).__name__,
@@ -172,8 +188,7 @@ class Inquiry:
             "text": str(error),
             "ranks": list(error.ranks),
         }
-        others = [rank for rank in range(origin.size) if rank != origin.rank]
-        side.ask(others, {"comm": origin.uid, "accuse": accusation}, ANSWER_SECONDS)
+        side.ask(others, {"comm": calls.origin.uid, "accuse": accusation}, ANSWER_SECONDS)
 
     def end(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
         """End a call with an error: by itself where it can be left, else with the job."""
@@ -219,10 +234,18 @@ class Inquiry:
         calls.backend.end_job(f"{type(error).__name__} in {entry[LABEL].name}")
 
     def _accused(self, calls: "CallEngine", entry: Entry | None, accusation: Facts) -> None:
-        kind = PeerLost if accusation["kind"] == "PeerLost" else RankMismatch
-        error = kind(str(accusation["text"]), ranks=accusation["ranks"])
+        kinds = {each.__name__: each for each in (CollectiveTimeout, PeerLost, RankMismatch)}
+        error = kinds[accusation["kind"]](
+            str(accusation["text"]),
+            communicator=calls.origin.name,
+            rank=calls.origin.rank,
+            ranks=accusation["ranks"],
+        )
         if entry is None or entry[NUMBER] > accusation["collective"]:
-            calls.failure.unraised = error
+            if not isinstance(
+                error, CollectiveTimeout
+            ):  # else this rank is late, and its call says so
+                calls.failure.unraised = calls.failure.told = error
             calls.fail(error)
             return
         self._given_up = entry
