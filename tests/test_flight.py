@@ -165,7 +165,7 @@ def test_a_stopped_rank_is_named_and_the_others_leave_their_calls(
     assert "rank 2" in done.stderr
     assert "stopped" in done.stderr
     assert len(list(tmp_path.glob("rank_*.json"))) == 3  # on demand
-    assert len(list(tmp_path.glob("*/rank_*.json"))) == 2  # of the two that could
+    assert {"rank_0.json", "rank_1.json"} <= {file.name for file in tmp_path.glob("*/rank_*.json")}
 
 
 def test_nothing_is_written_without_a_directory(tmp_path: Path) -> None:
