@@ -7,6 +7,7 @@ status    meaning
 1         done, and a result was wrong
 2         not done: misuse, configuration, results file, communication, full output; or done
           but for what is damaged in a results file
+3         hpccomm ended the job, whose ranks could not go on
 130       interrupted from the keyboard
 141       not done: what reads standard output has ended (``hpccomm show FILE | head``)
 ========= ===========================================================================
@@ -93,9 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         verb, arguments = _parse(words)
         status: int = verb.run(arguments)
     except KeyboardInterrupt:
-        place = launched()
-        if place is not None and place.size > 1:
-            raise  # an exception that nobody catches ends the other ranks too
+        ends = sys.modules.get("hpccomm.backends.bootstrap.ends")
+        if ends is not None and ends.installed():
+            raise  # what nobody catches ends the other ranks too, with one line from each
         output.warn("hpccomm: interrupted\n")
         status = 130
     except HpccommError as error:

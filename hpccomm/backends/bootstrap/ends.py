@@ -218,7 +218,7 @@ def _hook_exceptions(mpi: Any, owner: int) -> None:
         if issubclass(kind, KeyboardInterrupt):
             last = None
             for frame, line in traceback.walk_tb(where):
-                if not frame.f_code.co_filename.startswith(_HERE):
+                if not frame.f_code.co_filename.startswith((_HERE, "<frozen ")):
                     last = f" at {frame.f_code.co_filename}, line {line}"
             end_process(f"hpccomm: rank {rank} was interrupted{last or ''}", Status.INTERRUPTED)
         lines = "".join(traceback.format_exception(kind, error, where))
