@@ -11,6 +11,7 @@ from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.survival import Survival
 from hpccomm.errors import CommunicatorAborted, PeerLost, UsageError, peers_lost
 from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.inquiry import SHRINK
 
 if TYPE_CHECKING:
     from hpccomm.communicator.communicator import Communicator
@@ -102,7 +103,7 @@ def _shrunk(core: "Core", survival: Survival, name: str | None) -> "Communicator
         lost: tuple[int, ...] = ()
         error: Exception | None = None
         try:
-            with calls.beside_watchdog("shrink"):
+            with calls.beside_watchdog(SHRINK):
                 backend, lost = survival.shrunk(epoch, attempt)
             settings = replace(core.settings, timeout=calls.timeout)
             made = core.make(backend, named, settings, core.device, core.lanes.device, ())
@@ -110,7 +111,7 @@ def _shrunk(core: "Core", survival: Survival, name: str | None) -> "Communicator
             error = failure
             _release(backend)  # the others may wait for this rank
         mine = MADE | UNHURT if error is None else UNHURT if _of_loss(error) else 0
-        with calls.beside_watchdog("shrink"):
+        with calls.beside_watchdog(SHRINK):
             agreed = survival.agreed(mine)
         if made is not None and agreed & MADE:
             if lost:

@@ -56,6 +56,9 @@ LONGEST_SECONDS = 10.0
 UNKNOWN = "A rank did not take part or is late"
 """What is said where no rank can be asked."""
 
+SHRINK = "shrink"
+"""The call that waits for those that are left: that others are lost does not end it."""
+
 RELEASE_SECONDS, RELEASE_PAUSE = 2.0, 0.01
 """How long a call that the backend has released may take to return, and how often that is looked at."""
 
@@ -102,7 +105,7 @@ class Inquiry:
                 error = calls.at_deadline(entry, waited)
                 if error is not None:
                     self._give_up(calls, entry, error)
-        elif waited > ASK_SECONDS and self._due(entry, now):
+        elif waited > ASK_SECONDS and entry[LABEL].name != SHRINK and self._due(entry, now):
             error = _found(self._asked(calls, entry), calls, entry, waited)
             if error is not None and calls.waiting() is entry:
                 self._give_up(calls, entry, error)
@@ -241,7 +244,9 @@ class Inquiry:
             rank=calls.origin.rank,
             ranks=accusation["ranks"],
         )
-        if entry is None or entry[NUMBER] > accusation["collective"]:
+        # A rank that shrinks has given up the call that this is about, and counts on.
+        past = entry is not None and entry[LABEL].name == SHRINK
+        if entry is None or past or entry[NUMBER] > accusation["collective"]:
             if not isinstance(
                 error, CollectiveTimeout
             ):  # else this rank is late, and its call says so
