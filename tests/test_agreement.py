@@ -1,0 +1,61 @@
+"""Ranks that call different things are told so before anything moves, with what each of them calls."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hpccomm import CommOptions
+from hpccomm.errors import RankMismatch
+from hpccomm.testing import run_ranks
+from tests.calls import CALLS
+
+NAMES = st.sampled_from(sorted(CALLS))
+
+
+@given(NAMES, NAMES, st.integers(2, 3))
+def test_any_two_calls_that_differ_are_a_mismatch_on_all_ranks(
+    one: str, other: str, ranks: int
+) -> None:
+    assume(one != other)
+
+    def on_rank(comm) -> tuple[tuple[int, ...], str]:
+        with pytest.raises(RankMismatch) as caught:
+            CALLS[other if comm.rank == 1 else one](comm)
+        return caught.value.ranks, str(caught.value)
+
+    for odd, said in run_ranks(ranks, on_rank, timeout=10):
+        assert odd == ((0, 1) if ranks == 2 else (1,))
+        assert one.partition("(")[0] in said
+        assert other.partition("(")[0] in said
+
+
+def test_known_calls_in_another_order_are_found_at_the_next_agreement() -> None:
+    def on_rank(comm) -> str:
+        a, b = np.ones(2), np.full(2, 2.0)
+        for root in (0, 1):
+            comm.broadcast(a, root, algorithm="binomial")
+        # Each rank takes itself for the root: nobody waits, and nobody notices.
+        comm.broadcast(b, comm.rank, algorithm="binomial")
+        with pytest.raises(RankMismatch) as caught:
+            comm.barrier()
+        return str(caught.value)
+
+    for said in run_ranks(2, on_rank, timeout=10):
+        assert "the first was call" in said
+        assert "rank 0: broadcast(root 0)" in said
+        assert "rank 1: broadcast(root 1)" in said
+
+
+def test_off_agrees_on_nothing_and_all_on_every_call() -> None:
+    def agreements(comm) -> int:
+        control, asked = comm._core.control, []
+        steps = control.alike_steps
+        control.alike_steps = lambda numbers: asked.append(numbers) or steps(numbers)
+        for _ in range(3):
+            comm.all_gather(np.ones(2))
+        return len(asked)
+
+    for check, expected in (("off", 0), ("first", 1), ("all", 3)):
+        options = CommOptions(check=check)
+        assert run_ranks(2, agreements, options=options, timeout=10) == [expected] * 2
