@@ -154,7 +154,7 @@ def _classes(case: Case, seen: Seen, wanted: Expected) -> Iterator[tuple[str, st
         return
     outcomes = _outcomes(seen)
     for rank, outcome in outcomes.items():
-        if rank in _healthy(case) and not wanted.errors.intersection(outcome["kinds"]):
+        if rank in _healthy(case) and not wanted.errors.intersection(_kinds(outcome)):
             told = f"{outcome['error']}: {outcome['text'][:200]}"
             yield CLASS, f"rank {rank}: {told}, not {' or '.join(sorted(wanted.errors))}"
     by_hpccomm = seen.status == ENDED or "The job ends" in seen.stderr
@@ -164,6 +164,12 @@ def _classes(case: Case, seen: Seen, wanted: Expected) -> Iterator[tuple[str, st
         yield CLASS, f"ranks {silent} told no error, and hpccomm did not end the job"
     if seen.status == ENDED and not outcomes and "hpccomm" not in seen.stderr:
         yield CLASS, "status 3 without a word of hpccomm's"
+
+
+def _kinds(outcome: dict[str, Any]) -> set[str]:
+    """Return the classes of an error; of a call on a communicator that has failed, those of its failure."""
+    failure = re.search(r"takes no more calls \((\w+): ", outcome["text"])
+    return {*outcome["kinds"], *([failure[1]] if failure else [])}
 
 
 def _named(case: Case, seen: Seen, wanted: Expected) -> bool | None:

@@ -177,6 +177,13 @@ def test_whom_a_text_accuses(text: str, accused: set[int]):
     assert {rank for rank in range(6) if judging._mentions(text, rank)} == accused
 
 
+def test_a_later_call_tells_of_the_failure():
+    later = error("CommunicatorAborted")
+    assert judge(SHAPE, job(SHAPE, later)).worst == judging.CLASS
+    later["text"] = "communicator 'chaos' has failed and takes no more calls (RankMismatch: gather)"
+    assert judge(SHAPE, job(SHAPE, later)).worst is None
+
+
 def test_two_ranks_that_differ_name_either():
     pair = replace(SHAPE, ranks=2)
     assert judge(pair, job(pair, error("RankMismatch", (0,)), 7)).named is False  # itself alone

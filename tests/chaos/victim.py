@@ -46,12 +46,8 @@ class Record:
         """Note an error of hpccomm's."""
         names = ("communicator", "sequence", "operation", "elapsed", "ranks")
         facts = {name: getattr(error, name, None) for name in names}
-        # What a later call raises tells of the failure of an earlier one, which another rank found.
-        failure: BaseException = error
-        while type(failure).__name__ == "CommunicatorAborted" and failure.__cause__ is not None:
-            failure = failure.__cause__
-        kinds = [each.__name__ for each in type(failure).__mro__]
-        self.note("outcome", error=type(error).__name__, kinds=kinds, text=str(error), **facts)
+        kinds = [each.__name__ for each in type(error).__mro__]
+        self.note("outcome", error=kinds[0], kinds=kinds, text=str(error), **facts)
 
     def wait_for(self, ranks: set[int]) -> None:
         """Wait until these ranks have told how it ended for them, for a while."""
