@@ -36,8 +36,7 @@ ALONE_SECONDS = 2.0
 SETTLE_SECONDS = 0.05
 """What a process that leaves without ``MPI_Finalize`` gives to messages that are on their way."""
 LAST_WORDS_SECONDS = 0.5
-"""What one that leaves so with a status other than 0, upon which launchers end the others, gives to these
-to raise what they have found at the same deadline."""
+"""What one that leaves so with another status than 0 gives to the others to raise what they have found."""
 LOOK_SECONDS = 0.25
 LOST_SECONDS = 1.0
 """A rank that has been gone for so long will not come to ``MPI_Finalize`` any more."""
@@ -141,9 +140,10 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
     """
     if failed:
         leaving = status.known() or 0
-        _settle(mpi, SETTLE_SECONDS if leaving == 0 else LAST_WORDS_SECONDS)
-        if leaving == 0:
-            libmpi.sign_off()  # else the launcher ends those that are stopped, or never come
+        _settle(mpi)
+        # Upon an error the launcher ends those that are stopped, or sleep, if this one does not sign off.
+        if leaving == 0 or presence.all_leave(LAST_WORDS_SECONDS):
+            libmpi.sign_off()
         if not ours:  # nothing else keeps mpi4py from finalising
             leave_now(leaving)
         libmpi.exit_at_once()
@@ -195,9 +195,9 @@ def leave_now(with_status: int) -> NoReturn:
     _exit_now(with_status)
 
 
-def _settle(mpi: Any, seconds: float) -> None:
+def _settle(mpi: Any) -> None:
     """Let the library move on what this process has sent."""
-    until = time.perf_counter() + seconds
+    until = time.perf_counter() + SETTLE_SECONDS
     with contextlib.suppress(mpi.Exception):
         while time.perf_counter() < until:
             mpi.COMM_WORLD.Iprobe(mpi.ANY_SOURCE, mpi.ANY_TAG)

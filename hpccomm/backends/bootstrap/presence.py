@@ -1,10 +1,13 @@
 """Which ranks of the job are on this node, have ended, or have come to their end."""
 
+import time
+
 from hpccomm.backends.bootstrap.node_asking import ask
 from hpccomm.backends.bootstrap.node_sockets import present
 from hpccomm.contracts.side import ANSWERED, STOPPED
 
 ANSWER_SECONDS = 0.5
+LOOK_SECONDS = 0.05
 
 _seen: set[int] = set()
 
@@ -21,6 +24,20 @@ def gone() -> set[int]:
 
 def not_at_their_end() -> str:
     """Return in words which ranks of this node have not come to their exit, and where they are."""
+    return "; ".join(_lingering()) or "other ranks have not come to their end"
+
+
+def all_leave(seconds: float) -> bool:
+    """Return whether all ranks of this node come to their exit within so many seconds."""
+    until = time.monotonic() + seconds
+    while lingering := bool(_lingering()):
+        if time.monotonic() > until:
+            break
+        time.sleep(LOOK_SECONDS)
+    return not lingering
+
+
+def _lingering() -> list[str]:
     told = []
     for rank, answer in sorted(ask(present(), {}, ANSWER_SECONDS).items()):
         facts = answer.facts
@@ -33,4 +50,4 @@ def not_at_their_end() -> str:
             )
         elif answer.state != ANSWERED and not facts.get("ending"):
             told.append(f"rank {rank} (pid {facts.get('pid')}) does not answer")
-    return "; ".join(told) or "other ranks have not come to their end"
+    return told
