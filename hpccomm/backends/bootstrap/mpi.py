@@ -189,6 +189,8 @@ def _finalize(mpi: Any) -> None:
         return  # the program does, or nobody
     # A rank that has ended by now will never come to MPI_Finalize.
     failed = _failed or bool(presence.gone())
+    if failed:
+        answering.note_exit()  # whatever the status: the others may be waiting to leave together
     seconds = _patience or settings.DEFAULT_TIMEOUT
     ends.finalize(mpi, ours=_ours, failed=failed, seconds=seconds)
 
