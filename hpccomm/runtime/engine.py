@@ -223,6 +223,8 @@ class CallEngine:
     def drive(self, name: str, steps: Steps) -> None:
         """Wait for steps that are part of a call, under its deadline or the communicator's."""
         with self._recorded(Label(name, 0), POLLED) as entry:
+            if self.queue:  # whose agreements come first, and take the same road
+                self.drain(entry[TIMEOUT], self.queue)
             try:
                 drive(
                     steps if self.progress.threaded else self.together(steps),
