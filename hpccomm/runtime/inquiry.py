@@ -62,6 +62,11 @@ SHRINK = "shrink"
 RELEASE_SECONDS, RELEASE_PAUSE = 2.0, 0.01
 """How long a call that the backend has released may take to return, and how often that is looked at."""
 
+LEAVE_SECONDS = 0.5
+"""How long a blocked call may go on when an earlier one has failed: what it waits for may have been sent."""
+
+CANNOT_LEAVE = "the call is blocked in the library and cannot be left"
+
 
 class Inquiry:
     """What one communicator learns of its other ranks.
@@ -207,8 +212,17 @@ class Inquiry:
                 sleep(RELEASE_PAUSE)
             if calls.waiting() is not entry:
                 return
-        why = "the call is blocked in the library and cannot be left"
-        self._end_job(calls, entry, error, why)
+        self._end_job(calls, entry, error, CANNOT_LEAVE)
+
+    def _leave(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
+        """End a blocked call that comes after the one that failed: the others will not come to it."""
+        if calls.backend.survival is not None:
+            calls.backend.survival.release()
+        until = perf_counter() + LEAVE_SECONDS
+        while calls.waiting() is entry and perf_counter() < until:
+            sleep(RELEASE_PAUSE)
+        if calls.waiting() is entry:
+            self._end_job(calls, entry, error, CANNOT_LEAVE)
 
     def settled(
         self, calls: "CallEngine", entry: Entry, error: CommunicationError
@@ -247,11 +261,12 @@ class Inquiry:
         # A rank that shrinks has given up the call that this is about, and counts on.
         past = entry is not None and entry[LABEL].name == SHRINK
         if entry is None or past or entry[NUMBER] > accusation["collective"]:
-            if not isinstance(
-                error, CollectiveTimeout
-            ):  # else this rank is late, and its call says so
+            late = isinstance(error, CollectiveTimeout)
+            if not late:  # else this rank is late, and its call says so
                 calls.failure.unraised = calls.failure.told = error
             calls.fail(error)
+            if entry is not None and not past and not late and entry[MODE] is BLOCKING:
+                self._leave(calls, entry, error)
             return
         self._given_up = entry
         calls.reports.attribute(error, entry, perf_counter() - entry[BEGIN])
