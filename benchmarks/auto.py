@@ -20,7 +20,7 @@ from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.tune import calls
 from hpccomm.bench.tune.calls import TunedCall
 from hpccomm.bench.tune.measuring import Bench, Effort, spelled
-from hpccomm.bench.tune.verifying import SLOWER, Verdict, verify
+from hpccomm.bench.tune.verifying import SLOWER, Confirmation, verify
 from hpccomm.contracts.collectives import COLLECTIVES
 from hpccomm.dispatch.policy import AUTO, Pick
 
@@ -30,7 +30,7 @@ HEADING = (
 )
 
 
-def line(verdict: Verdict, takes: str) -> str:
+def line(verdict: Confirmation, takes: str) -> str:
     """Return the line of a size; ratios are of times, ``auto`` over the other."""
     native = verdict.fixed.get(Pick("native"))
     own = f"{'':>11}{'':>7}"

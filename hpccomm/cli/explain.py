@@ -10,8 +10,8 @@ from hpccomm.cli.show import path
 from hpccomm.errors import UsageError
 
 if TYPE_CHECKING:
-    from hpccomm.diagnosis.dumps import Folder
     from hpccomm.diagnosis.faults import Fault
+    from hpccomm.diagnosis.folder import DumpFolder
     from hpccomm.diagnosis.history import Job
 
 DESCRIPTION = """\
@@ -105,11 +105,12 @@ def _explain_message(args: argparse.Namespace) -> int:
 
 
 def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
-    from hpccomm.diagnosis import dumps, faults, history
+    from hpccomm.diagnosis import faults, history
+    from hpccomm.diagnosis.folder import read_folder
 
     if args.output is not None:
         _check_place(args.output)
-    read = dumps.read(folder)
+    read = read_folder(folder)
     job = history.join(read.dumps)
     found = faults.find(job)
     status = 1 if found else 0
@@ -130,7 +131,9 @@ def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
     return status
 
 
-def _told(read: "Folder", job: "Job", found: list["Fault"], args: argparse.Namespace) -> list[str]:
+def _told(
+    read: "DumpFolder", job: "Job", found: list["Fault"], args: argparse.Namespace
+) -> list[str]:
     """Return the lines that are printed: verdict, values side by side, timeline, files left out."""
     from hpccomm.diagnosis import timeline, words
     from hpccomm.runtime import verdict
@@ -184,7 +187,7 @@ def _draw(
         ) from error
 
 
-def _document(read: "Folder", job: "Job", found: list["Fault"], status: int) -> dict[str, Any]:
+def _document(read: "DumpFolder", job: "Job", found: list["Fault"], status: int) -> dict[str, Any]:
     from hpccomm.diagnosis import words
 
     return {

@@ -1,26 +1,12 @@
-"""Flight dumps: one JSON file a rank, as the recorder writes them.
-
-Files come from jobs that broke. Whatever cannot be read is one line of text, and the rest is read.
-"""
+"""Flight dumps: one JSON file a rank, as the recorder writes them."""
 
 import ast
 import json
 import math
-import os
-import re
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
-
-from hpccomm.errors import UsageError
-
-NAME = re.compile(r"rank_(\d+)\.json")
-"""Name of a rank's file."""
-
-LARGEST = 1 << 28
-"""Bytes of the largest file that is read: a hundred times what a full recorder writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,137 +166,30 @@ class Dump:
     version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """The dumps of a folder.
-
-    Attributes
-    ----------
-    path : Path
-        Where they lie.
-    dumps : tuple of Dump
-        In the order of ranks.
-    passed_over : tuple of str
-        A line for each file that was not taken, with the reason.
-    """
-
-    path: Path
-    dumps: tuple[Dump, ...]
-    passed_over: tuple[str, ...]
-
-
-class _Damaged(Exception):
+class Damaged(Exception):
     """A file is not what a recorder writes."""
-
-
-def read(folder: Path) -> Folder:
-    """Read the dumps of a folder.
-
-    Parameters
-    ----------
-    folder : Path
-        With a file a rank, or with a folder a job: then the job that wrote last is read.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be listed, or holds no dump that can be read.
-    """
-    names = _listed(folder)
-    passed_over = []
-    if not any(NAME.fullmatch(name) for name in names):
-        jobs = sorted(folder / name for name in names if (folder / name).is_dir())
-        jobs = [each for each in jobs if any(NAME.fullmatch(name) for name in _listed(each))]
-        if jobs:
-            folder = max(jobs, key=_written)
-            names = _listed(folder)
-            passed_over += [f"{each} is of another job" for each in jobs if each != folder]
-    dumps: list[Dump] = []
-    for name in names:
-        found = NAME.fullmatch(name)
-        if found is None:
-            if name.startswith((".rank_", "rank_")):
-                passed_over.append(f"{name} is half-written: its process ended meanwhile")
-            else:
-                passed_over.append(f"{name} is no dump (those are named rank_0.json, ...)")
-            continue
-        try:
-            dump = parse(_content(folder / name), folder / name)
-            if dump.rank != int(found[1]):
-                raise _Damaged(f"it is the dump of rank {dump.rank}: it was renamed")
-        except _Damaged as damage:
-            passed_over.append(f"{name} cannot be used: {damage}")
-        else:
-            dumps.append(dump)
-    dumps, strangers = _of_one_job(dumps)
-    passed_over += [
-        f"{each.file.name} is of another job: its communicators are not those of the others"
-        for each in strangers
-    ]
-    if not dumps:
-        seen = f": {'; '.join(passed_over[:3])}" if passed_over else ": it is empty"
-        raise UsageError(
-            f"{folder} holds no dump that can be read{seen}. Give the directory that a failed job "
-            "wrote (HPCCOMM_DUMP_DIR)"
-        )
-    return Folder(folder, tuple(dumps), tuple(passed_over))
-
-
-def _listed(folder: Path) -> list[str]:
-    try:
-        return sorted((each.name for each in folder.iterdir()), key=_in_order)
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {folder}: {error.strerror or error}; give the directory of the dumps "
-            "(HPCCOMM_DUMP_DIR of the job)"
-        ) from error
-
-
-def _written(folder: Path) -> float:
-    """Return when the last file of a folder was written."""
-    return max((each.lstat().st_mtime for each in folder.iterdir()), default=0.0)
-
-
-def _in_order(name: str) -> tuple[int, str]:
-    found = NAME.fullmatch(name)
-    return (int(found[1]), "") if found else (1 << 62, name)
-
-
-def _content(path: Path) -> bytes:
-    """Return the bytes of a regular file; of a pipe nothing is awaited."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode):
-                raise _Damaged("it is no regular file")
-            if about.st_size > LARGEST:
-                raise _Damaged(f"it has {about.st_size} bytes, more than any dump")
-            return file.read(LARGEST + 1)
-    except OSError as error:
-        raise _Damaged(error.strerror or str(error)) from error
 
 
 def parse(content: bytes, path: Path) -> Dump:
     """Return the dump that a file holds, or raise what is wrong with it."""
     if not content.strip():
-        raise _Damaged("it is empty")
+        raise Damaged("it is empty")
     try:
         document = json.loads(content)
     except RecursionError:
-        raise _Damaged("it is nested too deeply") from None
+        raise Damaged("it is nested too deeply") from None
     except UnicodeDecodeError:
-        raise _Damaged("it is no text") from None
+        raise Damaged("it is no text") from None
     except json.JSONDecodeError as error:
         cut = error.pos >= len(error.doc.rstrip()) - 1 or "Unterminated" in error.msg
         what = "it is cut off" if cut else "it is damaged"
-        raise _Damaged(f"{what} (line {error.lineno}: {error.msg})") from None
+        raise Damaged(f"{what} (line {error.lineno}: {error.msg})") from None
     except ValueError as error:  # such as an integer of 5,000 digits
-        raise _Damaged(f"it is damaged ({error})") from None
+        raise Damaged(f"it is damaged ({error})") from None
     try:
         return _dump(_mapping(document, "the document"), path)
     except RecursionError:
-        raise _Damaged("it is nested too deeply") from None
+        raise Damaged("it is nested too deeply") from None
 
 
 def _dump(document: Mapping[str, Any], path: Path) -> Dump:
@@ -324,7 +203,7 @@ def _dump(document: Mapping[str, Any], path: Path) -> Dump:
     }
     entries = document.get("entries")
     if not isinstance(entries, list):
-        raise _Damaged("it has no list of entries")
+        raise Damaged("it has no list of entries")
     begun = {uid: _status(each) for uid, each in _mappings(document, "pg_status")}
     now = {uid: _seen(each) for uid, each in _mappings(document, "now")}
     answers = {
@@ -337,10 +216,10 @@ def _dump(document: Mapping[str, Any], path: Path) -> Dump:
             now[uid] = LastSeen(begun=first, done=last)
     rank = _whole(document, "rank")
     if rank is None or rank < 0:
-        raise _Damaged("it does not say whose it is")
+        raise Damaged("it does not say whose it is")
     for group in groups.values():
         if rank not in group.members:
-            raise _Damaged(f"rank {rank} is no rank of its communicator {group.name[:40]!r}")
+            raise Damaged(f"rank {rank} is no rank of its communicator {group.name[:40]!r}")
     return Dump(
         file=path,
         rank=rank,
@@ -362,7 +241,7 @@ def _call(entry: object, number: int) -> RecordedCall:
     each = _mapping(entry, f"entry {number}")
     group = each.get("process_group")
     if not (isinstance(group, list) and group and isinstance(group[0], str)):
-        raise _Damaged(f"entry {number} names no communicator")
+        raise Damaged(f"entry {number} names no communicator")
     backend, _, operation = _text(each, "profiling_name").rpartition(":")
     frames = [frame for frame in each.get("frames") or [] if isinstance(frame, dict)]
     duration = _number(each, "duration_ms")
@@ -426,38 +305,12 @@ def _status(status: Mapping[str, Any]) -> tuple[int | None, int | None]:
     return max(known, default=None), _whole(status, "last_completed_collective")
 
 
-def _of_one_job(dumps: list[Dump]) -> tuple[list[Dump], list[Dump]]:
-    """Return the dumps of the job that wrote last, and those that an earlier job left in the folder.
-
-    Ranks of one job know communicators in common. A rank that has made none may belong to any.
-    """
-    parts: list[tuple[set[str], list[Dump]]] = []
-    for dump in dumps:
-        known = {uid for uid, group in dump.groups.items() if len(group.members) > 1}
-        if not known:
-            continue
-        together = [part for part in parts if part[0] & known]
-        parts = [part for part in parts if not part[0] & known]
-        parts.append(
-            (
-                known.union(*(part[0] for part in together)),
-                [dump, *(each for part in together for each in part[1])],
-            )
-        )
-    if len(parts) < 2:
-        return dumps, []
-    last = max(parts, key=lambda part: max(dump.time for dump in part[1]))
-    strangers = [dump for part in parts if part is not last for dump in part[1]]
-    others = {dump.rank for dump in strangers}
-    return [dump for dump in dumps if dump.rank not in others], strangers
-
-
 # What stands in a document. Python takes True for a number, and NaN for one as well.
 
 
 def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise _Damaged(f"{what} is not a mapping")
+        raise Damaged(f"{what} is not a mapping")
     return value
 
 
@@ -476,7 +329,7 @@ def _text(document: Mapping[str, Any], key: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise _Damaged(f"{key} is {value!r:.40}, not text")
+        raise Damaged(f"{key} is {value!r:.40}, not text")
     return value
 
 
@@ -487,7 +340,7 @@ def _number(document: Mapping[str, Any], key: str) -> float | None:
     if value == math.inf:  # such as a deadline of a call that has none
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
-        raise _Damaged(f"{key} is {value!r:.40}, not a number")
+        raise Damaged(f"{key} is {value!r:.40}, not a number")
     return float(value)
 
 
@@ -496,13 +349,13 @@ def _whole(document: Mapping[str, Any], key: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not abs(value) < 1 << 62:
-        raise _Damaged(f"{key} is {value!r:.40}, not a whole number")
+        raise Damaged(f"{key} is {value!r:.40}, not a whole number")
     return value
 
 
 def _rank_of(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise _Damaged(f"{text!r:.40} in its answers is no rank")
+        raise Damaged(f"{text!r:.40} in its answers is no rank")
     return int(text)
 
 
@@ -514,5 +367,5 @@ def _ranks(value: object, uid: str) -> tuple[int, ...]:
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             value = None
     if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
-        raise _Damaged(f"the ranks of communicator {uid[:40]} are not a list of ranks")
+        raise Damaged(f"the ranks of communicator {uid[:40]} are not a list of ranks")
     return tuple(value)

@@ -44,7 +44,7 @@ class Source:
         return os.pread(self.descriptor, size, at)
 
 
-class Measured(NamedTuple):
+class WholeRows(NamedTuple):
     """What of a run's measurements is whole.
 
     Attributes
@@ -65,7 +65,7 @@ class Measured(NamedTuple):
     damage: list[str]
 
 
-def measured(source: Source, name: str, places: Mapping[str, Any]) -> Measured:
+def measured(source: Source, name: str, places: Mapping[str, Any]) -> WholeRows:
     """Read the rows of a run and its state.
 
     Parameters
@@ -82,7 +82,7 @@ def measured(source: Source, name: str, places: Mapping[str, Any]) -> Measured:
     return _measured(source, name, places) if found.damage else found
 
 
-def _measured(source: Source, name: str, places: Mapping[str, Any]) -> Measured:
+def _measured(source: Source, name: str, places: Mapping[str, Any]) -> WholeRows:
     damage = []
     state = source.read(places["state"], STATE_BYTES).ljust(STATE_BYTES, b"\0")
     at, slots = places["rows"]
@@ -104,10 +104,10 @@ def _measured(source: Source, name: str, places: Mapping[str, Any]) -> Measured:
     end = coding.decode_end(name, state)
     if end is None:
         damage.append(f"end of the run: {DIFFERS}")
-    return Measured(rows, *(end or (0.0, "")), damage)
+    return WholeRows(rows, *(end or (0.0, "")), damage)
 
 
-def spare(source: Source, places: Mapping[str, Any], measured: Measured) -> bool:
+def spare(source: Source, places: Mapping[str, Any], measured: WholeRows) -> bool:
     """Say whether the space for more rows and samples, and for an end that is not there, is empty."""
     rows, ended = measured.rows, measured.ended
     at, slots = places["rows"]

@@ -7,7 +7,7 @@ from hpccomm.results import reader
 from hpccomm.results.reader import Examined, Run, WholeSamples
 
 
-class Verdict(NamedTuple):
+class Verification(NamedTuple):
     """What a check found.
 
     Attributes
@@ -22,7 +22,7 @@ class Verdict(NamedTuple):
     whole: bool
 
 
-def verify(path: Path) -> Verdict:
+def verify(path: Path) -> Verification:
     """Check everything in a file.
 
     Raises
@@ -41,7 +41,7 @@ def verify(path: Path) -> Verdict:
             "hpccomm reads is as it was stored"
         )
     whole = not (outside or any(damage.values()))
-    return Verdict([*lines, *outside], whole)
+    return Verification([*lines, *outside], whole)
 
 
 def _damage(run: Run, examined: Examined) -> list[str]:

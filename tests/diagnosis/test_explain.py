@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from hpccomm import errors
 from hpccomm.cli.main import main
-from hpccomm.diagnosis import dumps, faults, history, meanings, words
+from hpccomm.diagnosis import faults, history, meanings, words
 from hpccomm.diagnosis.faults import Fault
+from hpccomm.diagnosis.folder import read_folder
 
 
 def found(
     job: PlayedJob, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[history.Job, list[Fault]]:
-    joined = history.join(dumps.read(job.write(tmp_path_factory.mktemp("dumps"))).dumps)
+    joined = history.join(read_folder(job.write(tmp_path_factory.mktemp("dumps"))).dumps)
     return joined, faults.find(joined)
 
 
@@ -227,7 +228,7 @@ def test_files_that_cannot_be_read_are_one_line_each(stuck: Path, tmp_path: Path
     assert "Of ranks 0 and 1 nothing is known." in " ".join(told.split())
     for line in (
         "rank_0.json cannot be used: it is cut off",
-        "rank_1.json cannot be used: it is no regular file",
+        "rank_1.json cannot be used: it is a FIFO, not a regular file",
         "rank_4.json cannot be used: it is nested too deeply",
         "rank_5.json cannot be used: it is the dump of rank 0: it was renamed",
         "rank_6.json cannot be used: it is empty",

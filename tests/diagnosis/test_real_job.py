@@ -10,7 +10,7 @@ import pytest
 
 import hpccomm
 from hpccomm.cli.main import main
-from hpccomm.diagnosis import dumps
+from hpccomm.diagnosis.folder import read_folder
 from hpccomm.runtime import recorder
 from hpccomm.testing import run_ranks
 
@@ -40,7 +40,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
         comm.all_reduce(np.ones(3))
         comm.barrier()
         hpccomm.dump(tmp_path, reason="to look at it")
-    folder = dumps.read(tmp_path)
+    folder = read_folder(tmp_path)
     assert folder.passed_over == ()
     (dump,) = folder.dumps
     assert (dump.reason, dump.version) == ("to look at it", "2.10")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hpccomm.bench.tune.calls import TunedCall
 from hpccomm.bench.tune.measuring import Finding, spelled
-from hpccomm.bench.tune.verifying import SLOWER, Verdict
+from hpccomm.bench.tune.verifying import SLOWER, Confirmation
 from hpccomm.dispatch.policy import CASES, Shape, Table, text
 
 OTHERS = 3
@@ -38,7 +38,7 @@ def of(table: Table) -> str:
     )
 
 
-def verdict(verdicts: Sequence[Verdict]) -> str:
+def verdict(verdicts: Sequence[Confirmation]) -> str:
     """Return how fast `auto` is with the table."""
     slow = [each for each in verdicts if each.ratio > SLOWER]
     lines = [

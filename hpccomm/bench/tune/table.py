@@ -13,7 +13,7 @@ from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.tune import calls, listing, measuring
 from hpccomm.bench.tune.calls import TunedCall
 from hpccomm.bench.tune.measuring import Bench, Effort, Finding
-from hpccomm.bench.tune.verifying import Verdict, verify
+from hpccomm.bench.tune.verifying import Confirmation, verify
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.creation import new_comm
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
@@ -68,7 +68,7 @@ def tune(
     arguments: tuple[str, ...],
     launcher: str,
     out: TextIO,
-) -> list[Verdict]:
+) -> list[Confirmation]:
     """Measure, write the table, and check it. Collective; blocks.
 
     Parameters
@@ -86,7 +86,7 @@ def tune(
 
     Returns
     -------
-    list of Verdict
+    list of Confirmation
         How fast `auto` is with the table; empty unless `request.verify`.
 
     Raises
@@ -142,7 +142,7 @@ def tune(
 
         on_root(comm, add_table)
         say(listing.of(table))
-        verdicts: list[Verdict] = []
+        verdicts: list[Confirmation] = []
         if request.verify:
             tuned = _same_ranks(comm, "tuned", tuning_file=str(request.output))
             stack.enter_context(tuned)

@@ -23,7 +23,7 @@ TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Confirmation:
     """`auto` at one size.
 
     Attributes
@@ -56,7 +56,7 @@ class Verdict:
 
 def verify(
     bench: Bench, tuned: Communicator, call: TunedCall, findings: Sequence[Finding]
-) -> list[Verdict]:
+) -> list[Confirmation]:
     """Measure `auto` and its rivals, in turns, at the sizes that were measured. Collective; blocks.
 
     Parameters
@@ -88,7 +88,7 @@ def verify(
                 collected[pick].append(samples)
             took = {pick: timing.typical(np.concatenate(all_)) for pick, all_ in collected.items()}
             seconds = took.pop(automatic)
-            verdict = Verdict(call, finding.nbytes, seconds, took)
+            verdict = Confirmation(call, finding.nbytes, seconds, took)
             if verdict.ratio <= SLOWER:
                 break
         verdicts.append(verdict)

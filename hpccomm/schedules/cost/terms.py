@@ -28,7 +28,7 @@ from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.schedules.cost.network import Level, Network
 
 
-class Terms(NamedTuple):
+class CostTerms(NamedTuple):
     """What is done one after the other.
 
     Attributes
@@ -91,25 +91,25 @@ class CallSize:
         """Return in how many segments so many bytes are moved."""
         return max(1, -int(-nbytes // self.segment))
 
-    def doubled(self, phases: int, sent: float, reduced: float) -> Terms:
+    def doubled(self, phases: int, sent: float, reduced: float) -> CostTerms:
         """Return the terms of exchanges at distances 1, 2, 4, ..., and of ranks that stand aside."""
         rounds = phases * (self.log - self.odd) + 2 * self.odd
         aside = self.m if self.odd else 0.0
-        return Terms(rounds, sent + aside, reduced + aside / 2 * bool(reduced))
+        return CostTerms(rounds, sent + aside, reduced + aside / 2 * bool(reduced))
 
-    def tree(self, ways: int, reducing: int) -> Terms:
+    def tree(self, ways: int, reducing: int) -> CostTerms:
         """Return the terms of a binomial tree, up or down or both `ways`."""
-        return Terms(ways * self.depth, ways * self.log * self.m, reducing * self.log * self.m)
+        return CostTerms(ways * self.depth, ways * self.log * self.m, reducing * self.log * self.m)
 
-    def everyone(self, sent: float, reduced: float = 0.0) -> Terms:
+    def everyone(self, sent: float, reduced: float = 0.0) -> CostTerms:
         """Return the terms of a rank that sends to all others, or hears of all, at once."""
-        return Terms(1, sent, reduced, self.n - 2)
+        return CostTerms(1, sent, reduced, self.n - 2)
 
-    def around(self, phases: int, reducing: int) -> Terms:
+    def around(self, phases: int, reducing: int) -> CostTerms:
         """Return the terms of phases in which each rank's block visits all others in turn."""
-        return Terms(phases * (self.n - 1), phases * self.others, reducing * self.others)
+        return CostTerms(phases * (self.n - 1), phases * self.others, reducing * self.others)
 
-    def pipelined(self, hops: int, reducing: int = 0, *, following: int = 0) -> Terms:
+    def pipelined(self, hops: int, reducing: int = 0, *, following: int = 0) -> CostTerms:
         """Return the terms of segments that follow each other along `hops` ranks.
 
         `reducing` of the hops reduce. Where ranks wait for those that they send to, each of the
@@ -120,9 +120,9 @@ class CallSize:
         both = 2 if following else 1  # there and back
         later = both * (count - 1)
         reduced = (reducing + (count - 1) * bool(reducing)) * each
-        return Terms(hops + following * (count - 1), (hops + later) * each, reduced)
+        return CostTerms(hops + following * (count - 1), (hops + later) * each, reduced)
 
-    def two_trees(self, ways: int, reducing: int) -> Terms:
+    def two_trees(self, ways: int, reducing: int) -> CostTerms:
         """Return the terms of a double binary tree, whose ranks hand each segment to two others."""
         count = self.pieces(self.m / 2)
         each = self.m / 2 / count
@@ -130,14 +130,14 @@ class CallSize:
         rounds = ways * height + count - 1
         turns = ways * (height + count - 1)
         reduced = reducing * 2 * (height + count - 1) * each
-        return Terms(rounds, 2 * turns * each, reduced, ways * height)
+        return CostTerms(rounds, 2 * turns * each, reduced, ways * height)
 
-    def shared(self, sent: float, reduced: float = 0.0) -> Terms:
+    def shared(self, sent: float, reduced: float = 0.0) -> CostTerms:
         """Return the terms of ranks that reach each other's memory between two barriers.
 
         Bytes move once, where a message between processes is copied in and out: half as long.
         """
-        return Terms(SHARING + 2 * self.log, sent / 2, reduced)
+        return CostTerms(SHARING + 2 * self.log, sent / 2, reduced)
 
 
 SHARING = 12
@@ -196,7 +196,7 @@ PAIRS = Crossing(_ranks, _ranks, flows=0)
 ROOT = Crossing(_ranks, _ranks, flows=1)
 """From or to one rank."""
 
-TermsLine = tuple[Callable[[CallSize], Terms], Crossing]
+TermsLine = tuple[Callable[[CallSize], CostTerms], Crossing]
 
 LINES: Mapping[tuple[str, str], TermsLine] = MappingProxyType(
     {
@@ -225,7 +225,7 @@ LINES: Mapping[tuple[str, str], TermsLine] = MappingProxyType(
         ("broadcast", "binomial"): (lambda e: e.tree(1, 0), LEADERS),
         ("broadcast", "chain"): (lambda e: e.pipelined(e.n - 1), NEIGHBOURS),
         ("broadcast", "scatter_all_gather"): (
-            lambda e: Terms(e.n - 1, 2 * e.others),
+            lambda e: CostTerms(e.n - 1, 2 * e.others),
             NEIGHBOURS,
         ),
         ("broadcast", "shm"): (lambda e: e.shared(e.m), NEIGHBOURS),
@@ -234,14 +234,14 @@ LINES: Mapping[tuple[str, str], TermsLine] = MappingProxyType(
         ("reduce", "chain"): (lambda e: e.pipelined(e.n - 1, e.n - 1), NEIGHBOURS),
         ("reduce", "halving_doubling"): (lambda e: e.doubled(2, 2 * e.others, e.others), HALVES),
         ("reduce", "pairwise"): (
-            lambda e: Terms(e.n, 2 * e.others, e.others),
+            lambda e: CostTerms(e.n, 2 * e.others, e.others),
             PAIRS,
         ),
         ("reduce", "shm"): (lambda e: e.shared(2 * e.others, e.others), NEIGHBOURS),
         ("all_gather", "ring"): (lambda e: e.around(1, 0), NEIGHBOURS),
-        ("all_gather", "bruck"): (lambda e: Terms(e.log, e.others), HALVES),
+        ("all_gather", "bruck"): (lambda e: CostTerms(e.log, e.others), HALVES),
         ("all_gather", "recursive_doubling"): (
-            lambda e: Terms(e.log + e.odd, e.others + e.odd * e.m),
+            lambda e: CostTerms(e.log + e.odd, e.others + e.odd * e.m),
             HALVES,
         ),
         ("all_gather", "pairwise"): (lambda e: e.around(1, 0), PAIRS),
@@ -249,28 +249,30 @@ LINES: Mapping[tuple[str, str], TermsLine] = MappingProxyType(
         ("all_gather", "shm"): (lambda e: e.shared(e.others), NEIGHBOURS),
         ("reduce_scatter", "ring"): (lambda e: e.around(1, 1), NEIGHBOURS),
         ("reduce_scatter", "halving_doubling"): (
-            lambda e: Terms(e.log + 2 * e.odd, e.others + e.odd * e.m, e.others + e.odd * e.m / 2),
+            lambda e: CostTerms(
+                e.log + 2 * e.odd, e.others + e.odd * e.m, e.others + e.odd * e.m / 2
+            ),
             HALVES,
         ),
         ("reduce_scatter", "pairwise"): (lambda e: e.around(1, 1), PAIRS),
         ("reduce_scatter", "shm"): (lambda e: e.shared(e.others, e.others), NEIGHBOURS),
-        ("all_to_all", "pairwise"): (lambda e: Terms(e.n // 2, e.others), PAIRS),
-        ("all_to_all", "bruck"): (lambda e: Terms(e.log, e.log * e.m / 2), HALVES),
+        ("all_to_all", "pairwise"): (lambda e: CostTerms(e.n // 2, e.others), PAIRS),
+        ("all_to_all", "bruck"): (lambda e: CostTerms(e.log, e.log * e.m / 2), HALVES),
         ("all_to_all", "linear"): (lambda e: e.everyone(e.others), PAIRS),
-        ("all_to_all", "hierarchical"): (lambda e: Terms(e.n // 2, e.others), PAIRS),
+        ("all_to_all", "hierarchical"): (lambda e: CostTerms(e.n // 2, e.others), PAIRS),
         ("all_to_all", "shm"): (lambda e: e.shared(e.others), NEIGHBOURS),
         ("gather", "linear"): (lambda e: e.everyone(e.others), ROOT),
-        ("gather", "binomial"): (lambda e: Terms(e.depth, e.others), SUBTREES),
+        ("gather", "binomial"): (lambda e: CostTerms(e.depth, e.others), SUBTREES),
         ("gather", "shm"): (lambda e: e.shared(e.others), NEIGHBOURS),
         ("scatter", "linear"): (lambda e: e.everyone(e.others), ROOT),
-        ("scatter", "binomial"): (lambda e: Terms(e.depth, e.others), SUBTREES),
+        ("scatter", "binomial"): (lambda e: CostTerms(e.depth, e.others), SUBTREES),
         ("scatter", "shm"): (lambda e: e.shared(e.others), NEIGHBOURS),
         ("scan", "linear"): (lambda e: e.pipelined(e.n - 1, e.n - 1), NEIGHBOURS),
         ("scan", "binomial"): (lambda e: e.tree(1, 1), EXCHANGES),
         ("scan", "pairwise"): (lambda e: e.around(2, 1), PAIRS),
         ("scan", "shm"): (lambda e: e.shared(5 * e.others, e.others), NEIGHBOURS),
-        ("barrier", "dissemination"): (lambda e: Terms(e.log), EXCHANGES),
-        ("barrier", "binomial"): (lambda e: Terms(2 * e.depth), LEADERS),
+        ("barrier", "dissemination"): (lambda e: CostTerms(e.log), EXCHANGES),
+        ("barrier", "binomial"): (lambda e: CostTerms(2 * e.depth), LEADERS),
     }
 )
 """For a collective and an algorithm its terms where all ranks are alike, and what crosses nodes."""

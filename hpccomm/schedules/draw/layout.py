@@ -39,7 +39,7 @@ LIGHTEST = 0.86
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class Caption:
     """The text at the beginning of arrows.
 
     Attributes
@@ -84,14 +84,14 @@ class RoundLayout:
     """
 
     step: DrawnStep
-    labels: dict[int, list[tuple[Label, list[Move]]]]
+    labels: dict[int, list[tuple[Caption, list[Move]]]]
     stack: float
     height: float
 
 
 def row(step: DrawnStep, subject: Subject) -> RoundLayout:
     """Lay out a round."""
-    by_rank: dict[int, dict[Label, list[Move]]] = defaultdict(lambda: defaultdict(list))
+    by_rank: dict[int, dict[Caption, list[Move]]] = defaultdict(lambda: defaultdict(list))
     for move in step.moves:
         by_rank[move.source][label(move.data, subject)].append(move)
     labels = {}
@@ -99,7 +99,7 @@ def row(step: DrawnStep, subject: Subject) -> RoundLayout:
         kept = list(own.items())
         if len(kept) > MOST_LABELS:
             moves = [move for _, each in kept for move in each]
-            kept = [(Label(f"{len(kept)} parts", "", PARTS), moves)]
+            kept = [(Caption(f"{len(kept)} parts", "", PARTS), moves)]
         labels[rank] = kept
     stacks = (sum(each.height for each, _ in kept) for kept in labels.values())
     stack = max(stacks, default=0.0)
@@ -113,10 +113,10 @@ def row(step: DrawnStep, subject: Subject) -> RoundLayout:
     return RoundLayout(step, labels, stack, height)
 
 
-def label(data: Data, subject: Subject) -> Label:
+def label(data: Data, subject: Subject) -> Caption:
     """Return the label of a message, in few letters."""
     if not len(data.elements):
-        return Label("", "", INK)
+        return Caption("", "", INK)
     if subject.call.description.individual:
         return _blocks(routes(data, subject), subject.size)
     slices = runs(data.elements)
@@ -129,19 +129,19 @@ def label(data: Data, subject: Subject) -> Label:
     elif len(whose) > MOST_WHOSE:
         whose = f"{len(members(data.contributions[0]))} ranks"
     place = float(np.mean(data.elements)) / max(subject.call.elements - 1, 1)
-    return Label(text, f"Σ {whose}" if whose else "", shade(place))
+    return Caption(text, f"Σ {whose}" if whose else "", shade(place))
 
 
-def _blocks(blocks: Sequence[tuple[int, int]], size: int) -> Label:
+def _blocks(blocks: Sequence[tuple[int, int]], size: int) -> Caption:
     """Return the label of blocks that ranks exchange: from which ranks, for which ranks."""
     colour = shade(blocks[0][0] / max(size - 1, 1))
     if len(blocks) == 1:
-        return Label("→".join(map(str, blocks[0])), "", colour)
+        return Caption("→".join(map(str, blocks[0])), "", colour)
     senders, receivers = ({block[end] for block in blocks} for end in (0, 1))
     text, whose = f"→{spans(receivers)}", f"of {spans(senders)}"
     if max(len(text), len(whose)) > MOST_ROUTES:
-        return Label(f"{len(blocks)} blocks", "", colour)
-    return Label(text, whose, colour)
+        return Caption(f"{len(blocks)} blocks", "", colour)
+    return Caption(text, whose, colour)
 
 
 def shade(place: float) -> Colour:

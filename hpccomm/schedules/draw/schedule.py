@@ -12,8 +12,8 @@ from hpccomm.schedules.draw.layout import (
     MARK,
     MEETING,
     TYPE,
+    Caption,
     Colour,
-    Label,
     RoundLayout,
     label,
     pitch,
@@ -198,7 +198,7 @@ class _Panel:
                 y = foot
         return starts
 
-    def _label(self, shown: Label, x: float, y: float) -> None:
+    def _label(self, shown: Caption, x: float, y: float) -> None:
         from matplotlib.patches import FancyBboxPatch
 
         if not shown.text:
