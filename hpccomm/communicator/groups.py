@@ -228,6 +228,10 @@ class Groups(Face):
             with calls.one_call():
                 calls.finish()
                 differing = core.check.end()
+                if (
+                    differing is not None
+                ):  # the others may be elsewhere, and not close with this rank
+                    calls.fail(differing)
         if calls.gate.error is not None:
             self.abort()  # its node's too: nothing may need a peer
             calls.close("is finalized")
@@ -244,8 +248,6 @@ class Groups(Face):
         calls.close("is finalized")
         with calls.beside_watchdog("finalize", ordered=True):
             core.backend.close()
-        if differing is not None:
-            raise differing
 
     def abort(self) -> None:
         """End the waits of this process and mark the communicator as failed.

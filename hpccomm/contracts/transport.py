@@ -240,9 +240,11 @@ def dtype_code(dtype: DType) -> int:
 def other_dtype(src: int, came: int, tag: int) -> BufferMismatch:
     """Return the error of a message of another dtype: that came with one tag, and not with `tag`."""
     sent, taken = (_DTYPE_NAMES.get(each % DTYPES, "another dtype") for each in (came, tag))
-    return BufferMismatch(
+    error = BufferMismatch(
         f"rank {src} sent {sent}, and the array has {taken}; give an array of the dtype that is sent"
     )
+    error.ranks = (src,)
+    return error
 
 
 def mismatch(src: int, arrived: int, expected: int) -> BufferMismatch:

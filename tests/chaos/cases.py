@@ -119,6 +119,11 @@ class Case:
         return CREATION_DEADLINE if self.operation in ("creation", "finalisation") else LONG
 
     @property
+    def overdue(self) -> float:
+        """Seconds after the deadline at which an overdue rank comes: MPI has 3 more to start."""
+        return 5.0 if self.operation == "creation" else 2.0
+
+    @property
     def faulty_ranks(self) -> frozenset[int]:
         """Ranks that others miss: all of the host whose link is cut."""
         return frozenset(range(self.faulty, self.ranks) if self.on_hosts else [self.faulty])

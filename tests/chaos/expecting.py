@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from .cases import Case
+from .cases import ROOTED, Case
 
 TIMEOUT = frozenset({"CollectiveTimeout"})
 LOST = frozenset({"PeerLost"})
 MISMATCH = frozenset({"RankMismatch"})
 GONE = TIMEOUT | LOST
+ROOTED_CALLS = (*ROOTED, "broadcast_object", "gather_object")
 UNMATCHED = TIMEOUT | LOST | MISMATCH
 """Of calls of which one rank makes fewer or more: it depends on what its next call is."""
 MESSAGE = frozenset({"BufferMismatch", "RankMismatch"})
@@ -61,9 +62,11 @@ def expected(case: Case) -> Expected:
         soon = case.creation_deadline + 5.0
     right = frozenset({(case.faulty + 1) % case.ranks})
     anyone = frozenset(range(case.ranks))
-    # Who comes late to the end, or leaves instead, holds up no result; nor is a loss after it one.
+    # Who comes late to the end, or leaves instead, holds up no result.
     at_the_end = case.operation == "finalisation"
-    late = None if at_the_end and case.amid > 0 else False
+    late = None if at_the_end else False
+    # A root need not wait for a rank that has left, nor one that sends to another root.
+    left = None if at_the_end or case.collective in ROOTED_CALLS else False
     match case.kind:
         case "late" | "slow_link":
             return Expected(True, within=case.deadline + 30.0)
@@ -77,15 +80,15 @@ def expected(case: Case) -> Expected:
             # The launcher's status: it may be 0 although a rank ended the job with another.
             return Expected(late, LOST, within=soon)
         case "sys_exit":
-            return Expected(None if at_the_end else False, GONE, statuses, within=soon)
+            return Expected(left, GONE, statuses, within=soon)
         case "os_exit":
-            return Expected(late, GONE, launcher=True, within=soon)
+            return Expected(left, GONE, launcher=True, within=soon)
         case "absent":
             return Expected(False, GONE, statuses, within=soon)
         case "stop":
             return Expected(False, TIMEOUT, statuses, within=soon)
         case "overdue":
-            return Expected(None if at_the_end else False, TIMEOUT, statuses, within=soon)
+            return Expected(late, TIMEOUT, statuses, within=soon)
         case "cut_link":
             return Expected(False, GONE, within=soon + 10.0)
         case "disk":

@@ -122,7 +122,7 @@ class Fault:
             case "late":
                 time.sleep(self.case.deadline * (0.3 + 0.1 * self.case.variant))
             case "overdue":
-                time.sleep(self.case.deadline + 2.0)
+                time.sleep(self.case.deadline + self.case.overdue)
             case "sys_exit":
                 sys.exit(0)
             case "os_exit":

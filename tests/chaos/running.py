@@ -240,7 +240,7 @@ def _wait(process: subprocess.Popen[bytes], folder: Path, case: Case) -> int | N
         except subprocess.TimeoutExpired:
             struck = faulty.exists() and '"fault"' in faulty.read_text()
             since = faulty.stat().st_mtime if struck else start
-            late = case.deadline + 2.0 if case.kind == "overdue" else 0.0
+            late = case.deadline + case.overdue if case.kind == "overdue" else 0.0
             deadline = case.deadline if case.operation != "finalisation" else case.creation_deadline
             limit = deadline + GRACE + late + (2.0 if struck else LAUNCH)
             if case.kind in ("late", "slow_link") or case.on_hosts:

@@ -1,5 +1,6 @@
 """Which ranks of the job are on this node, have ended, or have come to their end."""
 
+import os
 import time
 
 from hpccomm.backends.bootstrap.node_asking import ask
@@ -39,7 +40,8 @@ def all_leave(seconds: float) -> bool:
 
 def _lingering() -> list[str]:
     told = []
-    for rank, answer in sorted(ask(present(), {}, ANSWER_SECONDS).items()):
+    others = {rank: each for rank, each in present().items() if each.pid != os.getpid()}
+    for rank, answer in sorted(ask(others, {}, ANSWER_SECONDS).items()):
         facts = answer.facts
         if answer.state == ANSWERED and not facts.get("leaving"):
             where = f" is at {facts['doing']}" if facts.get("doing") else " goes on"
