@@ -27,6 +27,7 @@ _answering: dict[_Key, "weakref.WeakMethod[Answerer]"] = {}
 _closed: MutableMapping[_Key, Facts] = {}
 _lock = threading.Lock()
 _leaving = False
+_making = False
 
 
 def register(uid: str, rank: int, answerer: Answerer) -> None:
@@ -53,16 +54,25 @@ def note_exit() -> None:
     _leaving = True
 
 
+def note_making(making: bool) -> None:
+    """Answer from now on whether this process waits for others to make a communicator with it."""
+    global _making
+    _making = making
+
+
 def answer(question: Facts) -> Facts:
     """Return this process's answer. From any thread; never blocks for long, never raises.
 
     It has at least ``"host"``, ``"pid"``, and as ``"doing"`` where the main thread is. ``"leaving": True``
-    says that the program has ended, ``"unknown": True`` that no such communicator has been made here, or
+    says that the program has ended, ``"making": True`` that it waits for others to make a communicator,
+    ``"unknown": True`` that no such communicator has been made here, or
     that it is gone.
     """
     process: dict[str, object] = {"host": platform.node(), "pid": os.getpid(), "doing": doing()}
     if _leaving:
         process["leaving"] = True
+    if _making:
+        process["making"] = True
     key = question.get("comm", ""), question.get("rank", -1)
     with _lock:
         method, closed = _answering.get(key), _closed.get(key)

@@ -13,6 +13,9 @@ UNMATCHED = TIMEOUT | LOST | MISMATCH
 """Of calls of which one rank makes fewer or more: it depends on what its next call is."""
 MESSAGE = frozenset({"BufferMismatch", "RankMismatch"})
 
+MPI_START = 3.0
+"""Seconds that MPI has to start, beside the deadline of creation."""
+
 RAISED = 1
 """Exit status where an exception was not caught."""
 ENDED = 3
@@ -60,6 +63,8 @@ def expected(case: Case) -> Expected:
     soon = case.deadline + 5.0
     if case.operation == "finalisation" and case.amid > 0:
         soon = case.creation_deadline + 5.0
+    if case.operation == "creation":
+        soon += MPI_START
     right = frozenset({(case.faulty + 1) % case.ranks})
     anyone = frozenset(range(case.ranks))
     # Who comes late to the end, or leaves instead, holds up no result.

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from . import victim
 from .cases import Case
+from .expecting import MPI_START
 
 CHECKOUT = Path(__file__).parents[2]
 LAUNCH = 75.0
@@ -242,6 +243,7 @@ def _wait(process: subprocess.Popen[bytes], folder: Path, case: Case) -> int | N
             since = faulty.stat().st_mtime if struck else start
             late = case.deadline + case.overdue if case.kind == "overdue" else 0.0
             deadline = case.deadline if case.operation != "finalisation" else case.creation_deadline
+            deadline += MPI_START if case.operation == "creation" else 0.0
             limit = deadline + GRACE + late + (2.0 if struck else LAUNCH)
             if case.kind in ("late", "slow_link") or case.on_hosts:
                 limit += LAUNCH / 3

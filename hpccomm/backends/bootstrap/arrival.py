@@ -1,19 +1,23 @@
 """Who of this node's ranks has come to make a communicator, and how long to wait for the others."""
 
 import math
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hpccomm.backends.bootstrap import mpi
 from hpccomm.backends.bootstrap.launch import launched
-from hpccomm.backends.bootstrap.node_asking import process_state
-from hpccomm.backends.bootstrap.node_sockets import present, serve
+from hpccomm.backends.bootstrap.node_asking import ask, process_state
+from hpccomm.backends.bootstrap.node_sockets import Address, present, serve
+from hpccomm.contracts.side import ANSWERED
+from hpccomm.runtime import answering
 from hpccomm.runtime.stderr import write_stderr
 from hpccomm.runtime.watchdog import watch
 
 START_SECONDS = 3.0
 """What MPI's own start may take, beside the deadline."""
+ANSWER_SECONDS = 0.5
 
 
 class Arrival:
@@ -44,10 +48,12 @@ class Arrival:
         self._until = self._began + self._timeout + START_SECONDS
         serve()
         watch(self)
+        answering.note_making(True)
         try:
             yield
         finally:
             self._until = math.inf
+            answering.note_making(False)
 
     @contextmanager
     def apart(self) -> Iterator[None]:
@@ -96,7 +102,23 @@ def absent(seen: set[int]) -> str:
             f"{len(here)} of {launch.local_size or 'the'} ranks of this node have come to new_comm: "
             f"{', '.join(map(str, sorted(here)))}"
         )
-    return "; ".join(told) or "All ranks of this node have come to new_comm"
+    told = told or [_elsewhere(here)]
+    return "; ".join(filter(None, told)) or "All ranks of this node have come to new_comm"
+
+
+def _elsewhere(here: dict[int, Address]) -> str:
+    """Return in words which ranks have made a communicator before and are not making this one."""
+    others = {rank: each for rank, each in here.items() if each.pid != os.getpid()}
+    answers = sorted(ask(others, {}, ANSWER_SECONDS).items())
+    places = {
+        rank: answer.facts.get("doing") or "another place"
+        for rank, answer in answers
+        if answer.state == ANSWERED and not answer.facts.get("making")
+    }
+    return "; ".join(
+        f"Rank {rank} has not come to this new_comm: it is at {place}"
+        for rank, place in places.items()
+    )
 
 
 def _ranks(ranks: list[int]) -> str:
