@@ -84,6 +84,7 @@ def make(
         core = Core(backend, calls, control, check, settings, lanes, device, node_comm, again)
         if settings.self_check:
             _check(core)
+        calls.opened()
         return Communicator(core)
     except BaseException:
         if node_comm is not None:

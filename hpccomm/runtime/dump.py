@@ -192,7 +192,7 @@ def contents(reason: str) -> dict[str, Any]:
 
 
 def _status(uid: str, entries: list[Entry]) -> dict[str, object]:
-    mine = [entry for entry in entries if entry[ORIGIN].uid == uid and entry[NUMBER]]
+    mine = [entry for entry in entries if entry[ORIGIN].uid == uid and entry[NUMBER] > 0]
     last = mine[-1][NUMBER] if mine else -1
     return {
         "last_enqueued_collective": last,
@@ -219,9 +219,9 @@ def _entry(record_id: int, entry: Entry) -> dict[str, Any]:
         "record_id": record_id,
         "pg_id": origin.uid,
         "process_group": [origin.uid, origin.name],
-        "collective_seq_id": entry[NUMBER],
+        "collective_seq_id": max(0, entry[NUMBER]),
         "p2p_seq_id": 0 if entry[NUMBER] else entry[SEQUENCE],
-        "op_id": entry[SEQUENCE],
+        "op_id": max(0, entry[SEQUENCE]),
         "profiling_name": f"mpi:{label.name}",
         "time_created_ns": begin,
         "time_discovered_started_ns": begin,

@@ -8,10 +8,9 @@ import faulthandler
 import logging
 import os
 import signal
-import threading
 
 from hpccomm.runtime.dump import dump
-from hpccomm.runtime.lifetime import after_fork
+from hpccomm.runtime.lifetime import after_fork, start_thread
 
 logger = logging.getLogger("hpccomm")
 
@@ -24,9 +23,9 @@ def install() -> None:
     if _installed or signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL:
         return
     reading, writing = os.pipe()
-    faulthandler.register(signal.SIGUSR1, file=writing, all_threads=False)
-    _installed = True
-    threading.Thread(target=_serve, args=(reading,), name="hpccomm-dump", daemon=True).start()
+    if start_thread("hpccomm-dump", _serve, reading):
+        faulthandler.register(signal.SIGUSR1, file=writing, all_threads=False)
+        _installed = True
 
 
 def _serve(reading: int) -> None:

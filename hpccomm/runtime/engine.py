@@ -54,6 +54,9 @@ from hpccomm.settings import Settings
 
 logger = logging.getLogger("hpccomm")
 
+MAKING = -(1 << 20)
+"""Numbers begin here while the communicator is made, and at 0 for the user's calls."""
+
 OPERATIONS = 256
 """Kinds of operations of which what carries them out is kept."""
 
@@ -132,8 +135,7 @@ class CallEngine:
         self.backend = backend
         self.timeout = settings.timeout
         self.on_timeout = settings.on_timeout
-        self.sequence = 0
-        self.number = 0
+        self.sequence = self.number = MAKING
         self.digest = 0
         self.origin = Origin(backend.uid, name, backend.rank, backend.size)
         self.site: Site | None = None
@@ -190,6 +192,10 @@ class CallEngine:
             yield
         finally:
             self.busy.release()
+
+    def opened(self) -> None:
+        """Number the user's calls from 1: the communicator is made."""
+        self.sequence = self.number = self.digest = 0
 
     # Synchronous calls. What is the same for all calls of one kind is bound once: the functions that
     # are returned look nothing up.

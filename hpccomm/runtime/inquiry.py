@@ -245,7 +245,10 @@ class Inquiry:
     def _end_job(
         self, calls: "CallEngine", entry: Entry, error: CommunicationError, why: str
     ) -> None:
-        write_stderr(f"hpccomm: {error}\nhpccomm: {why}, so the job ends now")
+        site = described(entry[SITE])
+        write_stderr(
+            f"hpccomm: {error}\nhpccomm: {f'in {site}: ' if site else ''}{why}, so the job ends now"
+        )
         dump.write(str(error))
         self._have_dumped(calls, error)
         calls.backend.end_job(f"{type(error).__name__} in {entry[LABEL].name}")

@@ -18,6 +18,9 @@ logger = logging.getLogger("hpccomm")
 
 Step = Callable[[], None]
 
+STACK_BYTES = 1 << 20
+"""Stack of the threads that look after others: the usual one, of the size of a program's, is for more."""
+
 _kept: dict[int, object] = {}  # by identity
 _exit_steps: "dict[tuple[ExitStep, Step], None]" = {}  # in the order of registration
 _child_steps: list[Step] = []
@@ -77,6 +80,22 @@ def _leave() -> None:
             step()
         except Exception:  # the steps that follow must still run
             logger.exception("a step of the exit failed: %s", which.name)
+
+
+def start_thread(name: str, run: Callable[..., None], *arguments: object) -> bool:
+    """Start a daemon thread; return whether there is one: a process may have too little address space.
+
+    What it would do is then not done, which is logged. Nothing that a right program needs may depend on it.
+    """
+    usual = threading.stack_size(STACK_BYTES)
+    try:
+        threading.Thread(target=run, args=arguments, name=name, daemon=True).start()
+    except RuntimeError as error:
+        logger.warning("no thread %r, whose help will be missing: %s", name, error)
+        return False
+    finally:
+        threading.stack_size(usual)
+    return True
 
 
 def before_end(step: Step) -> Step:

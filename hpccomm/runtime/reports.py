@@ -77,9 +77,10 @@ class Reports:
     def described(self, entry: Entry) -> str:
         """Return a call in words."""
         name, nbytes, _ = entry[LABEL]
-        number = f" #{entry[NUMBER]}" if entry[NUMBER] else ""
+        number = f" #{entry[NUMBER]}" if entry[NUMBER] > 0 else ""
+        call = f"call {entry[SEQUENCE]}" if entry[SEQUENCE] > 0 else "the making"
         return (
-            f"{name}{number} (call {entry[SEQUENCE]} of communicator {self.name!r}, "
+            f"{name}{number} ({call} of communicator {self.name!r}, "
             f"rank {self.rank} of {self.size}, {nbytes} bytes)"
         )
 

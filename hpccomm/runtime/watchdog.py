@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from hpccomm.runtime.lifetime import after_fork
+from hpccomm.runtime.lifetime import after_fork, start_thread
 from hpccomm.runtime.stderr import STDERR, write_stderr
 
 logger = logging.getLogger("hpccomm")
@@ -75,15 +75,14 @@ class Watchdog:
     def __init__(self) -> None:
         self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._running = False
 
     def add(self, watched: Watched) -> None:
         """Look after `watched` from now on, as long as it lives."""
         with self._lock:
             self._watched.add(watched)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="hpccomm-watch", daemon=True)
-                self._thread.start()
+            if not self._running:
+                self._running = start_thread("hpccomm-watch", self._run)
 
     def _run(self) -> None:
         while True:

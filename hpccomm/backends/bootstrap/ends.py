@@ -305,7 +305,8 @@ def _listen(act: Callable[[int], None]) -> None:
         signal.set_wakeup_fd(-1)  # a fork's child has its own signals, and no such thread
 
     lifetime.after_fork(hear_nothing)
-    threading.Thread(target=run, name="hpccomm-signals", daemon=True).start()
+    if not lifetime.start_thread("hpccomm-signals", run):
+        signal.set_wakeup_fd(-1)
 
 
 def _whereabouts() -> str:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from hpccomm.backends.bootstrap.launch import job_key, launched
 from hpccomm.contracts.side import Facts
 from hpccomm.runtime.answering import answer
-from hpccomm.runtime.lifetime import after_fork
+from hpccomm.runtime.lifetime import after_fork, start_thread
 
 logger = logging.getLogger("hpccomm")
 
@@ -165,7 +165,9 @@ class NodeServer:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
         self.address = Address(name, os.getpid(), platform.node(), network())
-        threading.Thread(target=self._run, name="hpccomm-side", daemon=True).start()
+        if not start_thread("hpccomm-side", self._run):
+            self.close()
+            raise OSError("there is no thread that could answer")
 
     def close(self) -> None:
         """Refuse questions from now on: soon no thread of Python's can answer."""
