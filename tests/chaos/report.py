@@ -54,7 +54,7 @@ def summary(runs: list[Ran], command: str) -> str:
             counts[name] += 1
             example.setdefault(name, ran.case)
     for name in SHORTFALLS:
-        again = f"   {command} --seed {example[name].seed} --cases 1" if counts[name] else ""
+        again = f"   {command} --seeds {example[name].seed}" if counts[name] else ""
         lines.append(f"{counts[name]:5}  {name}{again}")
     reasons = Counter(each.skipped for each in runs if each.verdict is None)
     lines += [f"{count:5}  skipped: {reason}" for reason, count in reasons.items()]
@@ -76,5 +76,5 @@ def shortfall(ran: Ran, command: str) -> str:
     said = [line for line in ran.seen.stderr.splitlines() if line.strip()]
     kept = [*said[:SHOWN], *(["..."] if len(said) > 2 * SHOWN else []), *said[SHOWN:][-SHOWN:]]
     lines += [f"    | {line[:220]}" for line in kept]
-    lines.append(f"  again: {command} --seed {ran.case.seed} --cases 1")
+    lines.append(f"  again: {command} --seeds {ran.case.seed}")
     return "\n".join(lines)
