@@ -219,6 +219,8 @@ class Groups(Face):
         RankMismatch
             If the ranks have made different collective calls, and no other call has found that out. The
             communicator is finalized then, too.
+        CollectiveTimeout
+            If a rank has not come to the end before the deadline. The communicator is finalized then, too.
         """
         core, calls = self._core, self._core.calls
         if calls.closed:

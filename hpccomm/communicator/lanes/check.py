@@ -16,7 +16,7 @@ from hpccomm.backends.control import Control, Result
 from hpccomm.contracts.majority import odd_ones
 from hpccomm.contracts.terms import Terms, terms
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import CommunicationError, HpccommError, RankMismatch
+from hpccomm.errors import CollectiveTimeout, CommunicationError, HpccommError, RankMismatch
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation, digested
 from hpccomm.runtime.recorder import (
@@ -161,10 +161,11 @@ class Check:
                 engine.digest = 0  # what differs is told: it is no reason for later calls
                 raise refused[0]
 
-    def end(self) -> RankMismatch | None:
+    def end(self) -> CommunicationError | None:
         """Return what is wrong with the calls of all ranks, at the end of the communicator.
 
-        If a rank has failed, or is gone, the communicator has failed afterwards.
+        Or that a rank has not come to the end before the deadline. If a rank has failed, or is gone, the
+        communicator has failed afterwards.
         """
         if self._setting == CHECK_OFF:
             return None
@@ -175,6 +176,9 @@ class Check:
         except CommunicationError as error:
             logger.info("the calls of the ranks are not compared at the end: %s", error)
             self._engine.fail(error)
+            # Else the others have given up a call that this rank has not made.
+            own = (error.elapsed or 0.0) >= self._engine.timeout
+            return error if own and isinstance(error, CollectiveTimeout) else None
         return None
 
     # The agreement.
