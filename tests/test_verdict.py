@@ -128,6 +128,13 @@ def test_a_message_waits_for_its_other_end() -> None:
     )
 
 
+def test_ranks_that_end_a_communicator_together_do_not_lose_each_other() -> None:
+    closed = {"closed": "is finalized"}
+    peers = {1: Answer(ANSWERED, facts(1, False, closed))}
+    assert judge(MINE, peers).gone == (1,)
+    assert judge({**MINE, **closed}, peers).absent == ()
+
+
 def test_many_ranks_are_shortened() -> None:
     kinds = {rank: "missing" if rank % 2 else "stopped" for rank in range(1, 4001)}
     text = judge(MINE, answered(kinds)).text

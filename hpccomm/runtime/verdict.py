@@ -61,6 +61,8 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
     absent: dict[int, Answer] = {}
     fallen: dict[int, Answer] = {}
     for rank, answer in sorted(answers.items()):
+        if mine.get("closed") and answer.facts.get("closed"):
+            continue  # it ends the communicator too, or has done so: neither keeps the other waiting
         if not _has_begun(answer.facts, number):
             absent[rank] = answer
         elif answer.facts.get("failed"):
