@@ -189,7 +189,7 @@ class Transport(Protocol):
     rank, size : int
         Of the communicator.
     largest_tag : int
-        Tags go from 0 to this; those of the users' messages have a code of `DTYPES` behind them.
+        Tags go from 0 to this; those of the users' messages have a code of ``DTYPES`` behind them.
     shared : SharedMemory or None
         Where ranks reach each other's memory, the way to it.
     """
@@ -229,7 +229,7 @@ class Transport(Protocol):
 
 
 def dtype_code(dtype: DType) -> int:
-    """Return a number below `DTYPES` for a dtype, the same on all ranks."""
+    """Return a number below ``DTYPES`` for a dtype, the same on all ranks."""
     known = _CODES.get(dtype)
     if known is not None:
         return known
