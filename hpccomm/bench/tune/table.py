@@ -111,8 +111,8 @@ def tune(
         average=3,
     )
     info = facts.run_info(comm, config, (), arguments, launcher)
-    with ExitStack() as stack:
-        writer = on_root(comm, lambda: stack.enter_context(Writer(request.output, info)))
+    with ExitStack() as stack, ExitStack() as files:
+        writer = on_root(comm, lambda: files.enter_context(Writer(request.output, info)))
 
         def say(text: str) -> None:
             if comm.rank == 0:
@@ -144,12 +144,11 @@ def tune(
         say(listing.of(table))
         verdicts: list[Confirmation] = []
         if request.verify:
-            tuned = _same_ranks(comm, "tuned", tuning_file=str(request.output))
-            stack.enter_context(tuned)
-            for call, findings in found.items():
-                verdicts += verify(bench, tuned, call, findings)
+            with _same_ranks(comm, "tuned", tuning_file=str(request.output)) as tuned:
+                for call, findings in found.items():
+                    verdicts += verify(bench, tuned, call, findings)
             say(listing.verdict(verdicts))
-        on_root(comm, stack.close)
+        on_root(comm, files.close)
     return verdicts
 
 
