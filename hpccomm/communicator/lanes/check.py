@@ -16,7 +16,13 @@ from hpccomm.backends.control import Control, Result
 from hpccomm.contracts.majority import odd_ones
 from hpccomm.contracts.terms import Terms, terms
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import CollectiveTimeout, CommunicationError, HpccommError, RankMismatch
+from hpccomm.errors import (
+    CollectiveTimeout,
+    CommunicationError,
+    CommunicatorAborted,
+    HpccommError,
+    RankMismatch,
+)
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation, digested
 from hpccomm.runtime.recorder import (
@@ -176,10 +182,20 @@ class Check:
         except CommunicationError as error:
             logger.info("the calls of the ranks are not compared at the end: %s", error)
             self._engine.fail(error)
-            # Else the others have given up a call that this rank has not made.
-            own = (error.elapsed or 0.0) >= self._engine.timeout
-            return error if own and isinstance(error, CollectiveTimeout) else None
+            return error if self._raised_at_end(error) else None
         return None
+
+    def _raised_at_end(self, error: CommunicationError) -> bool:
+        """Whether what ends `end` is this rank's concern, and not a call that others have given up."""
+        failure = self._engine.gate.error
+        if isinstance(error, CommunicatorAborted) and failure is not None:
+            cause = (
+                failure.__cause__
+            )  # a call of this rank has failed meanwhile, or a mismatch was found
+            own = isinstance(cause, CommunicationError) and cause.sequence is not None
+            return own or isinstance(cause, RankMismatch)
+        late = (error.elapsed or 0.0) >= self._engine.timeout
+        return late and isinstance(error, CollectiveTimeout)
 
     # The agreement.
 
