@@ -230,12 +230,14 @@ class Groups(Face):
             with calls.one_call():
                 calls.finish()
                 differing = core.check.end()
-                if (
-                    differing is not None
-                ):  # the others may be elsewhere, and not close with this rank
-                    calls.fail(differing)
+                if differing is not None:
+                    calls.fail(
+                        differing
+                    )  # the others may be elsewhere, and not close with this rank
         if calls.gate.error is not None:
             self.abort()  # its node's too: nothing may need a peer
+            if core.node_comm is not None:
+                core.node_comm.finalize()  # so that the others hear that this rank will not come
             calls.close("is finalized")
             unraised, calls.failure.unraised = calls.failure.unraised, None
             unraised = differing or unraised
