@@ -61,7 +61,7 @@ def files(tmp_path, example):
         range(30),
         *(
             pytest.param(range(at, at + 100), marks=pytest.mark.thorough)
-            for at in range(100, 2100, 100)
+            for at in range(100, 500, 100)
         ),
     ],
     ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}",
