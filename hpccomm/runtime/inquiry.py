@@ -128,7 +128,8 @@ class Inquiry:
                 why, ranks = f"{verdict.text}. {causes}".rstrip(". "), verdict.absent
             error = calls.reports.overdue(entry, elapsed, why, ranks)
         self._have_dumped(calls, error)
-        if verdict is not None and entry[NUMBER]:
+        waits_on = calls.on_timeout == "report" and isinstance(error, CollectiveTimeout)
+        if verdict is not None and entry[NUMBER] and not waits_on:
             # Those that come late must not send to ranks that have left.
             self._accuse(calls, entry, error, verdict.missing)
         return error
