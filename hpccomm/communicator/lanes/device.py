@@ -15,13 +15,7 @@ from hpccomm.communicator.lanes.ending import DeviceEnd
 from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
 from hpccomm.communicator.lanes.lane import SELF_CHECK, Diversion, Lane
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import (
-    DeviceBackend,
-    DeviceDispatch,
-    DeviceRoute,
-    Piece,
-    Span,
-)
+from hpccomm.contracts.device import DeviceBackend, DeviceDispatch, DeviceRoute, Piece, Span
 from hpccomm.contracts.terms import joined, of_message, terms
 from hpccomm.contracts.transport import Steps
 from hpccomm.dispatch.policy import AUTO
@@ -274,7 +268,8 @@ class DeviceLane(Lane):
             while not streams.ready(event.ptr):
                 yield False
 
-        self._calls.drive("plan", steps())
+        with self._calls.part_of("plan", ordered=False):  # some ranks get no result
+            self._calls.drive("plan", steps())
 
     def _make_ready(self, call: Call) -> None:
         """Make what the call needs, if it is not there yet. Collective then; blocks.
@@ -442,7 +437,7 @@ class DeviceLane(Lane):
 
 
 def _array(call: Call) -> Any:
-    """Return the array that says which framework's stream is current."""
+    """Return the array whose framework's stream is meant."""
     return call.keep[0] if call.result is None else call.result
 
 
