@@ -47,6 +47,35 @@ def test_known_calls_in_another_order_are_found_at_the_next_agreement() -> None:
         assert "rank 1: broadcast(root 1)" in said
 
 
+@pytest.mark.parametrize("form", ["call", "plan", "asynchronous"])
+def test_known_calls_in_another_order_are_found_before_long(form: str) -> None:
+    def on_rank(comm) -> tuple[int, str]:
+        a, b = np.ones(2), np.ones(2, np.int64)
+        plans = {each.dtype: comm.plan("all_reduce", each) for each in (a, b)}
+
+        def call(x) -> None:
+            if form == "call":
+                comm.all_reduce(x)
+            elif form == "plan":
+                plans[x.dtype]()
+            else:
+                comm.all_reduce(x, async_op=True).wait()
+
+        def calls() -> None:
+            for number in range(2000):
+                crossed = number == 100 and comm.rank == 1
+                for x in (b, a) if crossed else (a, b):
+                    call(x)
+
+        with pytest.raises(RankMismatch) as caught:
+            calls()
+        return caught.value.sequence or 0, str(caught.value)
+
+    for number, said in run_ranks(2, on_rank, timeout=10):
+        assert 200 < number <= 1100
+        assert "dtype int64" in said
+
+
 def test_off_agrees_on_nothing_and_all_on_every_call() -> None:
     def agreements(comm) -> int:
         control, asked = comm._core.control, []

@@ -8,7 +8,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from operator import itemgetter
 from time import perf_counter
@@ -126,6 +126,9 @@ class CallEngine:
         What is known of the other ranks while a call waits.
     record : callable
         Keeps the record of a call that begins.
+    compare : callable
+        ``compare(label, entry)`` raises on all ranks unless they have made the same calls so far. One of
+        1,024 calls does so.
     under_way : dict of Task to list
         Asynchronous calls that are not over, and their records.
     """
@@ -137,6 +140,7 @@ class CallEngine:
         self.on_timeout = settings.on_timeout
         self.sequence = self.number = MAKING
         self.digest = 0
+        self.compare: Callable[[Label, Entry], None] = _uncompared
         self.origin = Origin(backend.uid, name, backend.rank, backend.size)
         self.site: Site | None = None
         self.current: Entry | None = None
@@ -426,6 +430,10 @@ class CallEngine:
         aborted = self.failure.disown()
         for task in self.under_way:
             task.error, task.over = aborted, True
+
+
+def _uncompared(_label: Label, _entry: Entry) -> None:
+    """Do nothing: until somebody compares calls, or where nobody does."""
 
 
 def _begun(operation: Any, _recv: Buffer) -> Steps:

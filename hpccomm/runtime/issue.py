@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.contracts.backend import Buffer, Run, Start
-from hpccomm.runtime.operation import DIGEST, Label
+from hpccomm.runtime.operation import COMPARED, DIGEST, Label
 from hpccomm.runtime.recorder import BLOCKING, ENDED, POLLED
 from hpccomm.runtime.starting import harmless_error
 from hpccomm.runtime.stats import Tally
@@ -47,6 +47,8 @@ def blocking(calls: "CallEngine", label: Label, tally: Tally, run: Run) -> Issue
         if pre.registered:
             pre(reports.info(entry))
         try:
+            if number & COMPARED == COMPARED:
+                calls.compare(label, entry)
             run(send, recv)
         except BaseException as error:  # noqa: BLE001 (raised again)
             calls.failed(error, entry, (send, recv, keep))
@@ -93,6 +95,8 @@ def polling(
             pre(reports.info(entry))
         steps: Steps | None = None
         try:
+            if number & COMPARED == COMPARED:
+                calls.compare(label, entry)
             steps = begin_steps(send, recv)
             if not spun(steps):
                 drive(steps, timeout=timeout, gate=gate, expired=calls.expired(entry))

@@ -36,6 +36,10 @@ DIGEST = 0x3FFFFFF
 """26 bits. Nine digests are still a small integer, which is the fastest."""
 
 
+COMPARED = 0x3FF
+"""Calls whose number ends in these bits have the digests compared: one of 1,024."""
+
+
 def digested(digest: int, fingerprint: int) -> int:
     """Return the digest of a communicator's calls after one more.
 

@@ -488,6 +488,20 @@ def test_ranks_that_plan_on_different_kinds_of_arrays_are_told():
     run_ranks(2, main, backend="nccl")
 
 
+def test_ranks_whose_first_asynchronous_calls_differ_are_told():
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.zeros(4, bool if comm.rank else np.uint8)  # which are the same to NCCL
+            work = comm.all_reduce(x, op=hpccomm.ReduceOp.MAX, async_op=True)
+            until = perf_counter() + 10  # it waits for nobody: the ranks may learn of it later
+            while work.exception() is None and perf_counter() < until:
+                time.sleep(0.01)
+            with pytest.raises(hpccomm.RankMismatch, match="dtype uint8"):
+                work.wait()
+
+    run_ranks(2, main, backend="nccl", timeout=20)
+
+
 PROGRAM = """
 import sys, time, numpy as np, cupy, hpccomm
 comm = hpccomm.new_comm("nccl")

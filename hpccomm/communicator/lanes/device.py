@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -232,10 +233,11 @@ class DeviceLane(Lane):
         self._make_ready(call)
         check_own((call,))
         current = streams.finder(_array(call), self.device)
-        route = recipe.route
+        agreement = None
         if recipe.ordered and self._check.due(recipe.apart):
-            route = self._agreeing(route, recipe.apart)
-        return self.issuer.start(call, route.launch, self._queue(call), current, limit)
+            agreement = partial(self._check.steps, recipe.apart, lambda: iter(()))
+        launch = recipe.route.launch
+        return self.issuer.start(call, launch, self._queue(call), current, limit, agreement)
 
     def _operation(self, call: Call, label: Label, async_op: bool) -> Operation:
         """Return a call in which the host takes part as something polled."""

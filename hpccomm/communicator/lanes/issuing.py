@@ -17,9 +17,10 @@ from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import DIGEST, Label, Operation
+from hpccomm.runtime.operation import COMPARED, DIGEST, Label, Operation
 from hpccomm.runtime.pending import PendingCall, PendingCalls, pending_call
-from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, Entry
+from hpccomm.runtime.progress import Task
+from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, TIMEOUT, Entry
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.stderr import write_stderr
 from hpccomm.runtime.work import DeviceWork
@@ -113,6 +114,8 @@ class StreamIssuer:
             if pre.registered:
                 pre(reports.info(entry))
             try:
+                if noted and number & COMPARED == COMPARED:
+                    calls.compare(label, entry)
                 launch(send, recv, stream)
                 pending.entered = None
                 if noted:
@@ -150,6 +153,7 @@ class StreamIssuer:
         queue: Queue,
         current: Callable[[], Queue],
         limit: float,
+        agreement: Callable[[], Steps] | None = None,
     ) -> DeviceWork:
         """Issue a call on the communicator's own stream, behind what its arrays wait for.
 
@@ -165,6 +169,9 @@ class StreamIssuer:
             Returns the current stream of the arrays' framework.
         limit : float
             Seconds.
+        agreement : callable, optional
+            Returns the steps by which the ranks agree on the call, once it is issued. They go on beside
+            it: such a call waits for nobody.
         """
         own, pending, recipe = self.own_stream(), self.pending, call.recipe
         under_way: PendingCall | None = None
@@ -187,6 +194,8 @@ class StreamIssuer:
         issue = self.issuing(recipe.apart, recipe.tally, apart, ordered=recipe.ordered, noted=False)
         issue(*pointers(call), queue, call.keep, limit)
         assert under_way is not None
+        if agreement is not None:
+            self._agree(under_way, agreement())
         return DeviceWork(
             pending,
             under_way,
@@ -196,6 +205,23 @@ class StreamIssuer:
             expired=self._expired,
             raised=self.forget_failure,
         )
+
+    def _agree(self, call: PendingCall, agreement: Steps) -> None:
+        """Have the ranks agree on a call while it is under way."""
+        calls, entry = self.calls, call.entry
+
+        def ended(error: BaseException | None, elapsed: float) -> BaseException | None:
+            calls.under_way.pop(task, None)
+            if error is None or error is calls.gate.error:
+                return error
+            raised = calls.failure.raised(error, entry, elapsed)
+            call.error = calls.failure.unraised = raised
+            calls.fail(raised)
+            return raised
+
+        task = Task(lambda: agreement, calls.gate, entry[TIMEOUT], calls.expired(entry), ended)
+        calls.under_way[task] = entry
+        calls.progress.submit(calls.queue, task)
 
     def try_out(
         self, way: str, launch: Launch, pointer: int, queue: Queue, x: Any, control: Control
