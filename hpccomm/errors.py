@@ -120,7 +120,7 @@ class PeerLost(CommunicationError):
 def peers_lost(ranks: Sequence[int], recovery: str = "") -> PeerLost:
     """Return the error for ranks of a communicator whose processes have ended, and what can be done."""
     whom = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
-    remedy = f". {recovery}" if recovery else ""
+    remedy = f"; {recovery}" if recovery else ""
     return PeerLost(f"{whom} lost: the process has ended{remedy}", ranks=ranks)
 
 

@@ -76,6 +76,29 @@ def test_known_calls_in_another_order_are_found_before_long(form: str) -> None:
         assert "dtype int64" in said
 
 
+def test_calls_beyond_those_that_are_remembered_are_agreed_each_time(monkeypatch) -> None:
+    monkeypatch.setattr("hpccomm.communicator.lanes.check.KNOWN", 3)
+
+    def on_rank(comm) -> None:
+        for count in range(1, 6):
+            comm.all_reduce(np.ones(count))
+            # The same call, which only one rank has not made before in this shape.
+            x = np.ones((1, count)) if comm.rank else np.ones(count)
+            comm.all_reduce(x)
+            assert (x == 2).all()
+
+    run_ranks(2, on_rank, timeout=5)
+
+
+def test_user_functions_of_one_name_are_told_apart() -> None:
+    def on_rank(comm) -> None:
+        op = (lambda a, b: a + b) if comm.rank else (lambda a, b: np.maximum(a, b))
+        with pytest.raises(RankMismatch, match="code"):
+            comm.all_reduce(np.ones(2), op=op)
+
+    run_ranks(2, on_rank, timeout=5)
+
+
 def test_off_agrees_on_nothing_and_all_on_every_call() -> None:
     def agreements(comm) -> int:
         control, asked = comm._core.control, []

@@ -63,6 +63,14 @@ def mentioned(text: str) -> set[int]:
     return found
 
 
+def test_who_is_gone_is_lost_to_a_message_only_if_nobody_else_can_end_it() -> None:
+    mine = facts(0, False, {"now": {"operation": "batch", "collective": 0, "site": "a"}})
+    assert judge(mine, answered({1: "closed"})).gone == (1,)
+    verdict = judge(mine, answered({1: "closed", 2: "missing", 3: "gone"}))
+    assert verdict.gone == ()
+    assert verdict.absent == (1, 2, 3)
+
+
 @given(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=9))
 def test_those_are_blamed_who_keep_the_call_waiting_and_no_others(kinds: list[str]) -> None:
     of_rank = dict(enumerate(kinds, 1))

@@ -1,48 +1,43 @@
-"""The watchdog ends what outlives its deadline, once, and holds on to nothing."""
+"""The watchdog looks after what is watched, whatever becomes of others, and holds on to nothing."""
 
 import gc
 import threading
 import time
 import weakref
 
-from hpccomm.runtime.watchdog import LOOK_SECONDS, Station, beside, watch
+from hpccomm.runtime.watchdog import LOOK_SECONDS, watch
 
 
-def test_a_call_that_outlives_its_deadline_ends_the_job_once(capfd) -> None:
-    ended: list[str] = []
-    over = threading.Event()
+class Watched:
+    """Notes that it is looked after, and may fail once."""
 
-    def end_job(why: str) -> None:
-        ended.append(why)
-        over.set()
+    def __init__(self, error: Exception | None = None) -> None:
+        self.seen = threading.Event()
+        self._error = error
 
-    station = Station(lambda: "a call", end_job)
-    watch(station)
-    with beside(station, 0.05):
-        assert over.wait(10)
-        time.sleep(3 * LOOK_SECONDS)
-    assert ended == ["a blocked call outlived its deadline"]
-    told = capfd.readouterr().err
-    assert "a call has been blocked" in told
-    assert "its deadline is 0.05 s" in told
-    assert "test_watch.py" in told  # where it is blocked
+    def look(self, now: float) -> None:
+        """Note it."""
+        self.seen.set()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
 
-def test_a_call_within_its_deadline_ends_nothing() -> None:
-    ended: list[str] = []
-    station = Station(lambda: "a call", ended.append)
-    watch(station)
-    with beside(station, 60.0):
-        time.sleep(2 * LOOK_SECONDS)
+def test_what_is_watched_may_go() -> None:
+    watched = Watched()
+    watch(watched)
+    gone = weakref.ref(watched)
     time.sleep(2 * LOOK_SECONDS)
-    assert ended == []
-
-
-def test_a_station_may_go() -> None:
-    station = Station(lambda: "a call", lambda _: None)
-    watch(station)
-    gone = weakref.ref(station)
-    time.sleep(2 * LOOK_SECONDS)
-    del station
+    del watched
     gc.collect()
     assert gone() is None
+
+
+def test_one_that_fails_keeps_no_other_from_being_looked_after() -> None:
+    wrong, others = Watched(ValueError("planted")), [Watched(), Watched()]
+    for each in (others[0], wrong, others[1]):
+        watch(each)
+    for each in (wrong, *others):
+        assert each.seen.wait(10)
+        each.seen.clear()
+    assert others[1].seen.wait(10)

@@ -182,7 +182,8 @@ class Objects(Face):
         """
         with self._core.calls.one_call():
             peer = check_rank("dst", dst, self._core.backend.size)
-            wire = wire_tag(self._core.tag(tag), OBJECTS)
+            tag = self._core.tag(tag)
+            wire = wire_tag(tag, OBJECTS)
             frame = transfer.dump(value)
             steps = transfer.send(self._core.backend.messages, frame, peer, wire)
             label = Label("send_object", frame.nbytes, of_message(peer, None, tag))
@@ -212,7 +213,8 @@ class Objects(Face):
         """
         with self._core.calls.one_call():
             peer = check_rank("src", src, self._core.backend.size)
-            wire = wire_tag(self._core.tag(tag), OBJECTS)
+            tag = self._core.tag(tag)
+            wire = wire_tag(tag, OBJECTS)
             steps = transfer.receive(self._core.backend.messages, peer, wire)
             label = Label("recv_object", 0, of_message(None, peer, tag))
             return _run(self._core, label, Frame(), steps, timeout, ordered=False)[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.reductions import name_of
+from hpccomm.reductions import code_of, name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +22,24 @@ class Terms:
         32 bits, which differ where the values do, but for one pair in four thousand million.
     nbytes : int
         Bytes of the call where all ranks know the same number; else 0.
+    peers : tuple of int
+        The ranks that a call waits for which is no collective; empty if that may be any.
     """
 
     values: Mapping[str, object]
     fingerprint: int
     nbytes: int = 0
+    peers: tuple[int, ...] = ()
+
+
+def written(values: object) -> str:
+    """Return plain data as text: the same for what is equal, also where it came by JSON."""
+    return json.dumps(values, sort_keys=True)
 
 
 def terms(values: Mapping[str, object], nbytes: int = 0) -> Terms:
     """Return terms of these values, which JSON can hold."""
-    return Terms(values, crc32(json.dumps(values, sort_keys=True).encode()), nbytes)
+    return Terms(values, crc32(written(values).encode()), nbytes)
 
 
 def of_call(call: Signature, algorithm: str, deterministic: bool, **more: object) -> Terms:
@@ -53,16 +61,20 @@ def of_call(call: Signature, algorithm: str, deterministic: bool, **more: object
     if what.sends != "nothing":
         values["dtype"] = str(call.dtype)
         if not call.individual:
-            values["count"] = call.counts[0] if call.uniform and call.counts else call.counts
+            alike = call.uniform and call.counts
+            values["count"] = call.counts[0] if alike else list(call.counts)
     if call.op is not None:
         values["op"] = name_of(call.op)
+        code = code_of(call.op)
+        if code:
+            values["code"] = code
         factor = getattr(call.op, "factor", None)
         if factor is not None:
             values["factor"] = repr(factor)
     if what.rooted:
         values["root"] = call.root
     if what.prefix:
-        values["exclusive"] = call.exclusive
+        values["exclusive"] = bool(call.exclusive)
     values |= {"algorithm": algorithm, "deterministic": deterministic, **more}
     return terms(values, 0 if call.individual else call.nbytes)
 
@@ -70,7 +82,13 @@ def of_call(call: Signature, algorithm: str, deterministic: bool, **more: object
 def of_message(dst: int | None, src: int | None, tag: int) -> Terms:
     """Return whom a message is for and from. No other rank has the same."""
     values = {"dst": dst, "src": src, "tag": tag}
-    return Terms(values, hash((dst, src, tag)) & 0xFFFFFFFF)
+    peers = tuple({each for each in (dst, src) if each is not None})
+    return Terms(values, hash((dst, src, tag)) & 0xFFFFFFFF, 0, peers)
+
+
+def with_peers(peers: tuple[int, ...]) -> Terms:
+    """Return with whom one rank has to do, in calls that are no collectives."""
+    return Terms({}, hash(peers) & 0xFFFFFFFF, 0, peers)
 
 
 def joined(each: Sequence[Terms], async_op: int) -> Terms:

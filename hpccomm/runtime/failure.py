@@ -192,7 +192,7 @@ class Failure:
         if error.sequence is None and not text.startswith(what):
             text = f"{what}: {text}"
         if self._backend.recovery not in text:
-            text = f"{text}. {self._backend.recovery}"
+            text = f"{text}; {self._backend.recovery}"
         error.args = (text,)
         self.fail(error)
 

@@ -14,13 +14,19 @@ left unless the backend releases it: then the job ends, with the same words.
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
-from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch
+from hpccomm.errors import (
+    CollectiveTimeout,
+    CommunicationError,
+    CommunicatorAborted,
+    PeerLost,
+    RankMismatch,
+)
 from hpccomm.runtime import dump
 from hpccomm.runtime.recorder import (
     ASYNC,
@@ -70,11 +76,6 @@ CANNOT_LEAVE = "the call is blocked in the library and cannot be left"
 
 class Inquiry:
     """What one communicator learns of its other ranks.
-
-    Parameters
-    ----------
-    calls : CallEngine
-        The communicator's.
 
     Attributes
     ----------
@@ -303,6 +304,7 @@ def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
     if entry is None and number:
         entry = find(calls.origin, number)
     now, error = calls.waiting(), calls.gate.error
+    aborted = error is not None and isinstance(error.__cause__, CommunicatorAborted)
     waiting = [each[NUMBER] for each in calls.pending() if each[NUMBER]]
     return {
         "rank": calls.origin.rank,
@@ -315,7 +317,7 @@ def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
         "now": None if now is None else _now(now),
         "doing": "" if calls.backend.crowded else doing(),
         "failed": None if error is None else str(error.__cause__ or error),
-        "closed": calls.closed,
+        "closed": calls.closed or ("was aborted" if aborted else ""),
     }
 
 
@@ -335,11 +337,10 @@ def _now(entry: Entry) -> Facts:
 
 
 def _peers(entry: Entry, rank: int, size: int) -> Sequence[int]:
-    """Return the ranks for which a call may wait: of a message the other end, else all others."""
+    """Return the ranks for which a call may wait."""
     terms = entry[LABEL].terms
-    values: Mapping[str, object] = {} if terms is None or entry[NUMBER] else terms.values
-    ends = {values.get("dst"), values.get("src")} - {None}
-    return [each for each in range(size) if each != rank and (not ends or each in ends)]
+    peers = () if terms is None or entry[NUMBER] else terms.peers
+    return [each for each in peers or range(size) if each != rank]
 
 
 def _found(
@@ -353,7 +354,7 @@ def _found(
     if verdict.differing:
         error = RankMismatch(f"{what}: {verdict.text}", ranks=verdict.differing)
     else:
-        recovery = f". {calls.backend.recovery}" if calls.backend.recovery else ""
+        recovery = f"; {calls.backend.recovery}" if calls.backend.recovery else ""
         error = PeerLost(f"{what}: {verdict.text}{recovery}", ranks=verdict.gone)
     calls.reports.attribute(error, entry, elapsed)
     return error
@@ -370,6 +371,6 @@ def flight_facts(calls: "CallEngine") -> Facts:
         "now": facts(calls, calls.number, None),
         "answers": {
             str(rank): {"state": each.state, **each.facts}
-            for rank, each in calls.inquiry.answers.items()
+            for rank, each in dict(calls.inquiry.answers).items()
         },
     }

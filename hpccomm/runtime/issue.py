@@ -44,9 +44,9 @@ def blocking(calls: "CallEngine", label: Label, tally: Tally, run: Run) -> Issue
             origin, sequence, number, label, BLOCKING, calls.site, begin, timeout, None, None,
         ]  # fmt: skip
         record(entry)
-        if pre.registered:
-            pre(reports.info(entry))
         try:
+            if pre.registered:
+                pre(reports.info(entry))
             if number & COMPARED == COMPARED:
                 calls.compare(label, entry)
             run(send, recv)
@@ -91,10 +91,10 @@ def polling(
             origin, sequence, number, label, POLLED, calls.site, begin, timeout, None, None,
         ]  # fmt: skip
         record(entry)
-        if pre.registered:
-            pre(reports.info(entry))
         steps: Steps | None = None
         try:
+            if pre.registered:
+                pre(reports.info(entry))
             if number & COMPARED == COMPARED:
                 calls.compare(label, entry)
             steps = begin_steps(send, recv)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hpccomm.contracts.terms import Terms, joined
+from hpccomm.contracts.terms import Terms, joined, with_peers
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import BufferMismatch
 
@@ -74,13 +74,19 @@ class Operation:
 def as_one(operations: tuple[Operation, ...], async_op: bool = False) -> Operation:
     """Return operations as one, which carries them out together."""
     ordered = [each.label.terms for each in operations if each.ordered and each.label.terms]
-    terms = joined(ordered, async_op) if ordered else None
+    terms = joined(ordered, async_op) if ordered else with_peers(_peers(operations))
     return Operation(
         Label("batch", sum(each.label.nbytes for each in operations), terms),
         lambda: together(operations),
         tuple(each.keep for each in operations),
         ordered=any(each.ordered for each in operations),
     )
+
+
+def _peers(operations: tuple[Operation, ...]) -> tuple[int, ...]:
+    """Return the ranks that messages are for or from."""
+    each = [operation.label.terms for operation in operations]
+    return tuple(sorted({peer for terms in each if terms for peer in terms.peers}))
 
 
 def together(operations: tuple[Operation, ...]) -> Steps:

@@ -31,7 +31,10 @@ def start(calls: "CallEngine", operation: Operation, entry: Entry, result: Any) 
     reports, failure = calls.reports, calls.failure
     timeout = entry[TIMEOUT]
     if reports.pre_hooks.registered:
-        reports.pre_hooks(reports.info(entry))
+        try:
+            reports.pre_hooks(reports.info(entry))
+        except BaseException as error:  # noqa: BLE001 (raised again)
+            calls.failed(error, entry, operation.keep)
 
     given_up: CommunicationError | None = None
 

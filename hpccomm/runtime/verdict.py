@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hpccomm.contracts.majority import odd_ones
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
+from hpccomm.contracts.terms import written
 
 MOST_NAMED = 8
 """Ranks, or groups of ranks, that are told of one by one."""
@@ -23,9 +24,9 @@ class Verdict:
     Attributes
     ----------
     missing, differing, gone, stopped, silent : tuple of int
-        Ranks that have not begun the call, or have given it up; whose call of that number asks for
-        something else than most; whose process or program has ended, or that have closed the
-        communicator; that are stopped; that did not answer.
+        Ranks that have not begun the call, have given it up or need not come any more; whose call of
+        that number asks for something else than most; whose process or program has ended, or that
+        have closed the communicator; that are stopped; that did not answer.
     text : str
         The same in words.
     """
@@ -57,7 +58,7 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
         Those of other ranks, about the call of the same number. The facts of one that does not answer
         are those that it gave last, if it gave any.
     """
-    number = mine["now"]["collective"] if mine["now"] else 0
+    number = mine["now"]["collective"] if mine["now"] else 0  # less than 0 while all of it is made
     absent: dict[int, Answer] = {}
     fallen: dict[int, Answer] = {}
     for rank, answer in sorted(answers.items()):
@@ -85,9 +86,11 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
         state: tuple(rank for rank, answer in absent.items() if _state(answer) == state)
         for state in (ANSWERED, GONE, STOPPED, SILENT)
     }
-    return Verdict(
-        of_state[ANSWERED], differing, of_state[GONE], of_state[STOPPED], of_state[SILENT], text
-    )
+    missing, gone = of_state[ANSWERED], of_state[GONE]
+    if not number and len(gone) < len(answers):
+        # What is no collective may wait for the others alone, and these may have ended rightly.
+        missing, gone = (*missing, *gone), ()
+    return Verdict(missing, differing, gone, of_state[STOPPED], of_state[SILENT], text)
 
 
 def _state(answer: Answer) -> str:
@@ -98,7 +101,7 @@ def _state(answer: Answer) -> str:
 
 def _has_begun(facts: Facts, number: int) -> bool:
     """Whether a rank has begun the call of that number; a message has none, and is never begun."""
-    return number > 0 and (bool(facts.get("record")) or facts.get("collective", 0) >= number)
+    return number != 0 and (bool(facts.get("record")) or facts.get("collective", 0) >= number)
 
 
 def _has_done(facts: Facts, number: int) -> bool:
@@ -108,9 +111,7 @@ def _has_done(facts: Facts, number: int) -> bool:
 
 def _differing(called: Mapping[int, Facts]) -> tuple[int, ...]:
     """Return the ranks whose calls differ from what most have; all, if no call is that of most."""
-    return odd_ones(
-        {rank: repr(sorted(facts["record"].items(), key=str)) for rank, facts in called.items()}
-    )
+    return odd_ones({rank: written(facts["record"]) for rank, facts in called.items()})
 
 
 # Words.
@@ -151,7 +152,7 @@ def ranks_named(ranks: Sequence[int]) -> str:
 def _told(mine: Facts, number: int, absent: Mapping[int, Answer], came: Mapping[int, Facts]) -> str:
     """Return who is absent, where those ranks are, and who waits for them."""
     operation = (mine["record"] or mine["now"] or {}).get("operation", "the call")
-    what = f"called {operation} #{number}" if number else f"taken part in the {operation}"
+    what = f"called {operation} #{number}" if number > 0 else f"taken part in the {operation}"
     sentences = whereabouts(absent, number, what)
     if len(came) > 1:
         sites = {str(each.get("site", "")) for each in came.values()}
@@ -253,7 +254,8 @@ def _last(facts: Facts) -> str:
 
 
 def _named(now: Facts) -> str:
-    return f"{now['operation']} #{now['collective']}" if now["collective"] else now["operation"]
+    operation, number = now["operation"], now["collective"]
+    return f"{operation} #{number}" if number > 0 else str(operation)
 
 
 def _quoted(text: object) -> str:
@@ -269,7 +271,7 @@ def side_by_side(called: Mapping[int, Facts]) -> str:
     differ = sorted(
         key
         for key in keys - {"operation"}
-        if len({repr(record.get(key)) for record in records.values()}) > 1
+        if len({written(record.get(key)) for record in records.values()}) > 1
     )
     groups: dict[str, list[int]] = {}
     for rank, record in records.items():

@@ -45,7 +45,7 @@ class Asking:
 
     def __init__(self, addresses: Mapping[int, Address], question: Facts) -> None:
         self.answers: dict[int, Answer] = {}
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.PollSelector()  # which needs no file of its own
         self._unconnected = [
             _Asked(rank, address, memoryview(packed({**question, "rank": rank})))
             for rank, address in addresses.items()
@@ -83,7 +83,11 @@ class Asking:
         return self.answers
 
     def _connect(self, asked: _Asked) -> None:
-        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError:  # this process has too many files open
+            self.answers[asked.rank] = _unanswered(asked)
+            return
         connecting.setblocking(False)
         try:
             connecting.connect("\0" + asked.address.name)
@@ -152,8 +156,13 @@ def state_of(near: Address) -> str:
 
 
 def process_state(pid: int) -> str:
-    """Return the state of a process of this node as the kernel's letter; empty if there is none."""
+    """Return the state of a process of this node as the kernel's letter; empty if there is none.
+
+    A question mark says that the kernel did not tell.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
+    except (FileNotFoundError, ProcessLookupError):
         return ""
+    except (OSError, IndexError):  # too many open files, say: nothing is known of it
+        return "?"

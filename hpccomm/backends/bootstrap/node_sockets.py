@@ -6,6 +6,7 @@ user. A connection carries one question and its answer, each as JSON after its l
 """
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -32,6 +33,8 @@ LARGEST = 64 * 2**20
 """Bytes of the longest message that is taken."""
 IDLE_SECONDS = 30.0
 """A connection that has been open for so long is closed: who asks waits no longer than that."""
+FULL_SECONDS = 0.1
+"""How long a process that has too many open files leaves questions unanswered before it tries again."""
 
 _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
@@ -201,7 +204,12 @@ class NodeServer:
     def _accept(self) -> None:
         try:
             connected, _ = self._socket.accept()
-        except OSError:  # who asked is gone, or this process ends
+        except OSError as error:  # who asked is gone, or this process ends
+            if error.errno in (
+                errno.EMFILE,
+                errno.ENFILE,
+            ):  # it waits on, and may have a place later
+                time.sleep(FULL_SECONDS)
             return
         connected.setblocking(False)
         if credentials(connected)[1] != os.geteuid():

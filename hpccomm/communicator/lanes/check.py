@@ -14,7 +14,7 @@ from typing import Any
 
 from hpccomm.backends.control import Control, Result
 from hpccomm.contracts.majority import odd_ones
-from hpccomm.contracts.terms import Terms, terms
+from hpccomm.contracts.terms import Terms, terms, written
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import (
     CollectiveTimeout,
@@ -82,20 +82,15 @@ class Check:
         return self._setting != CHECK_OFF and terms is not None and terms.nbytes >= LARGE_BYTES
 
     def due(self, label: Label) -> bool:
-        """Tell whether a call that is issued now is to be agreed, and remember that it is.
-
-        Asked in the order of calls, so that all ranks get the same answers.
-        """
+        """Tell whether a call that is issued next is to be agreed. The same on all ranks."""
         if self._setting == CHECK_OFF or label.terms is None:
             return False
-        known = label.terms.fingerprint in self._known
-        self.learn(label)
         compared = (self._engine.number + 1) & COMPARED == COMPARED
-        return not known or compared or self.always(label)
+        return compared or not self.known(label) or self.always(label)
 
-    def new(self, label: Label) -> bool:
-        """Tell whether calls of that label may have to be agreed once."""
-        return self._setting != CHECK_OFF and label.fingerprint not in self._known
+    def known(self, label: Label) -> bool:
+        """Tell whether calls of that label need not be agreed any more."""
+        return self._setting == CHECK_OFF or label.fingerprint in self._known
 
     def learn(self, label: Label) -> None:
         """Remember that calls of that label are agreed."""
@@ -109,6 +104,7 @@ class Check:
         label = operation.label
         if not operation.ordered or not self.due(label):
             return operation
+        self.learn(label)  # now, and not when its turn comes: all ranks must know at the same call
         engine, start = self._engine, operation.start
         number = engine.number + 1
         digest = digested(engine.digest, label.fingerprint)
@@ -122,6 +118,7 @@ class Check:
 
     def steps(self, label: Label, start: Callable[[], Steps]) -> Steps:
         """Return steps of the call that has just begun, which agree before those of `start`."""
+        self.learn(label)
         engine = self._engine
         agreement = self._agreement(label, engine.number, engine.digest)
 
@@ -133,6 +130,7 @@ class Check:
 
     def wait(self, label: Label, entry: Entry) -> None:
         """Agree on the call that has just begun, under its deadline."""
+        self.learn(label)
         engine = self._engine
         with _polled(engine, entry):
             if engine.queue:  # what was started before agrees before
@@ -286,7 +284,7 @@ class Check:
 
 
 def _odd(came: Mapping[int, Any]) -> tuple[int, ...]:
-    return odd_ones({rank: json.dumps(facts["record"]) for rank, facts in came.items()})
+    return odd_ones({rank: written(facts["record"]) for rank, facts in came.items()})
 
 
 def _record(entry: Entry | None) -> dict[str, object]:

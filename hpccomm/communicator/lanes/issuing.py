@@ -111,9 +111,9 @@ class StreamIssuer:
                 origin, sequence, number, label, DEVICE, calls.site, begin, timeout, None, None,
             ]  # fmt: skip
             record(entry)
-            if pre.registered:
-                pre(reports.info(entry))
             try:
+                if pre.registered:
+                    pre(reports.info(entry))
                 if noted and number & COMPARED == COMPARED:
                     calls.compare(label, entry)
                 launch(send, recv, stream)

@@ -122,12 +122,13 @@ class Lane(ABC):
             return self._carrying(label, tally, self._agreeing(route, label), ordered)
 
         def first(*arguments: Any) -> None:
-            recipe.issue = bare
             (agreeing() if check.due(label) else bare)(*arguments)
+            if check.known(label):
+                recipe.issue = bare
 
         if check.always(label):
             recipe.issue = agreeing()
-        elif check.new(label):
+        elif not check.known(label):
             recipe.issue = first
         return recipe
 
@@ -143,9 +144,9 @@ class Lane(ABC):
 
     def agreed(self, call: Call, async_op: bool) -> None:
         """Note that the ranks have agreed on calls like this one, as those of a plan have."""
-        recipe = call.recipe
-        self._check.learn(recipe.apart if async_op else recipe.label)
-        if not (async_op or self._check.always(recipe.label)):
+        recipe, check = call.recipe, self._check
+        check.learn(recipe.apart if async_op else recipe.label)
+        if not async_op and check.known(recipe.label) and not check.always(recipe.label):
             recipe.issue = self._carrying(recipe.label, recipe.tally, recipe.route, recipe.ordered)
 
     def bind(

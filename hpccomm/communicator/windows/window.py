@@ -9,6 +9,7 @@ import numpy as np
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.windows.access import Access, Array
 from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.terms import with_peers
 from hpccomm.contracts.transport import Exposure, Steps
 from hpccomm.contracts.window import OneSided
 from hpccomm.dispatch.policy import AUTO
@@ -126,7 +127,7 @@ class Window:
             data = self._checked(x, "x", written=False)
             peer, start = self._place("dst", dst, offset, data.size)
             steps = self._access.put(data, peer, start)
-            self._issue("put", data.nbytes, steps, (x,), timeout)
+            self._issue("put", data.nbytes, steps, (x,), timeout, peer)
 
     def get(self, out: Any, src: int, offset: int = 0, *, timeout: float | None = None) -> Any:
         """Read rank `src`'s memory into `out`. Blocks until it is there.
@@ -159,7 +160,7 @@ class Window:
             into = self._checked(out, "out", written=True)
             peer, start = self._place("src", src, offset, into.size)
             steps = self._access.get(into, peer, start)
-            self._issue("get", into.nbytes, steps, (out,), timeout)
+            self._issue("get", into.nbytes, steps, (out,), timeout, peer)
         return out
 
     def accumulate(
@@ -206,7 +207,7 @@ class Window:
             try_out(op, self.dtype)
             peer, start = self._place("dst", dst, offset, data.size)
             steps = self._access.accumulate(data, peer, start, op)
-            self._issue("accumulate", data.nbytes, steps, (x,), timeout)
+            self._issue("accumulate", data.nbytes, steps, (x,), timeout, peer)
 
     def flush(self, rank: int | None = None, *, timeout: float | None = None) -> None:
         """Wait until all that this rank put to `rank` is there. Blocks.
@@ -231,7 +232,7 @@ class Window:
             if rank is not None:
                 peer = check_rank("rank", rank, len(self.sizes))
                 peers = range(peer, peer + 1)
-            self._issue("flush", 0, self._access.flush(*peers), (), timeout)
+            self._issue("flush", 0, self._access.flush(*peers), (), timeout, *peers)
 
     def signal(self, dst: int, index: int = 0, *, timeout: float | None = None) -> None:
         """Tell rank `dst` that what this rank has put to it, or to others, is there.
@@ -266,7 +267,7 @@ class Window:
                     return
                 yield from completed([self._onesided.signals.isend(_NOTHING, peer, tag)])
 
-            self._issue("signal", 0, steps(), (), timeout)
+            self._issue("signal", 0, steps(), (), timeout, peer)
 
     def wait_signal(self, src: int, index: int = 0, *, timeout: float | None = None) -> None:
         """Wait for a signal of rank `src`. Blocks; what it put before the signal is seen then.
@@ -301,7 +302,7 @@ class Window:
                     yield from completed([self._onesided.signals.irecv(_NOTHING, peer, tag)])
                 self._onesided.order()
 
-            self._issue("wait_signal", 0, steps(), (), timeout)
+            self._issue("wait_signal", 0, steps(), (), timeout, peer)
 
     def fence(self, *, timeout: float | None = None) -> None:
         """Wait until what any rank put before is there, for all. Collective; blocks.
@@ -364,11 +365,12 @@ class Window:
         steps: Steps,
         keep: tuple[object, ...],
         timeout: float | None,
-        *,
+        *peers: int,
         ordered: bool = False,
     ) -> None:
-        """Run a call and wait for it."""
-        operation = Operation(Label(name, nbytes), lambda: steps, keep, ordered)
+        """Run a call and wait for it; it may wait for `peers`, or for all ranks."""
+        label = Label(name, nbytes, with_peers(peers) if peers else None)
+        operation = Operation(label, lambda: steps, keep, ordered)
         self._core.calls.operate(operation, self._core.limit(timeout))
 
     def _checked(self, x: Any, name: str, *, written: bool) -> Array:

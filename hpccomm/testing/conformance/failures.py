@@ -169,6 +169,22 @@ def a_hook_that_raises_hides_no_failure(comm: Communicator) -> None:
 
 
 @FAILURES.behaviour(min_size=2, fails=True)
+def a_hook_that_raises_before_a_call(comm: Communicator) -> None:
+    """Nothing is sent, and the communicator has failed: the other ranks may have made the call."""
+    if comm.rank == comm.size - 1:
+        return
+
+    def hook(_info: object) -> None:
+        raise KeyError("from a hook")
+
+    handle = comm.register_pre_hook(hook)
+    with raises(KeyError, "from a hook"):
+        comm.all_reduce(np.ones(3), timeout=SHORT)
+    handle.remove()
+    has_failed(comm)
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
 def arrays_of_different_sizes(comm: Communicator) -> None:
     """Where ranks bring arrays that do not fit each other, no memory but the arrays is written."""
     rows = 15000  # more than is sent at once before the receiver is known
