@@ -84,6 +84,58 @@ time.sleep(60) if comm.rank == 1 else comm.all_reduce(np.zeros(10))  # one waits
     assert "Traceback" not in job.stderr
 
 
+@pytest.mark.thorough
+def test_sigterm_during_an_end_leaves_that_to_come(mpiexec: Mpiexec) -> None:
+    program = """
+import os, signal, time
+import hpccomm
+from hpccomm.runtime.lifetime import before_end
+
+comm = hpccomm.new_comm()
+
+@before_end
+def last():
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.3)
+
+if comm.rank == 1:
+    raise ZeroDivisionError
+time.sleep(60)
+"""
+    job = mpiexec(2, "-c", program, timeout=15)
+    check_ended(job, "rank 1 ends the job: ZeroDivisionError was not caught", Status.RAISED)
+    assert "rank 1 ends: it was sent SIGTERM" not in job.stderr
+
+
+def test_what_the_program_handles_ends_nothing(mpiexec: Mpiexec) -> None:
+    program = """
+import hashlib, os, signal, sys, _thread, threading, time
+import hpccomm
+from hpccomm.backends.bootstrap import status
+
+comm = hpccomm.new_comm()
+try:
+    1 / 0
+except ZeroDivisionError:
+    sys.excepthook(*sys.exc_info())
+_thread.start_new_thread(sys.exit, (5,))
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    begin = time.monotonic()
+    while True:
+        hashlib.pbkdf2_hmac("sha256", b"long", b"without the lock", 3_000_000)
+except KeyboardInterrupt:
+    print(f"caught after {time.monotonic() - begin}")
+assert status.known() is None, status.known()
+"""
+    job = mpiexec(2, "-c", program, timeout=30)
+    assert job.returncode == 0, job.stderr
+    waited = [float(seconds) for seconds in re.findall(r"caught after ([\d.]+)", job.stdout)]
+    assert len(waited) == 2
+    assert job.stderr.count("ZeroDivisionError: division by zero") == 2
+
+
 COMES = {
     "sleeps": "time.sleep(60)",
     "leaves": "sys.exit()",

@@ -35,7 +35,8 @@ POLLED, BLOCKING, ASYNC, DEVICE = "polled", "blocking", "asynchronous", "device"
 Site = tuple[CodeType, int]
 """Where in the program: the code, and the offset of its instruction. No frame: that would keep arrays."""
 
-PACKAGE = f"{Path(__file__).resolve().parent.parent}{os.sep}"
+PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
+"""As code objects have it: as it was found, maybe by a symbolic link."""
 STANDARD = f"{Path(os.__file__).parent}{os.sep}"
 
 
@@ -134,12 +135,16 @@ def doing() -> str:
 def _own(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame that is neither hpccomm's nor the standard library's."""
     while frame is not None:
-        file = frame.f_code.co_filename
-        standard = file.startswith((STANDARD, "<frozen ")) and "-packages" not in file
-        if not standard and not file.startswith(PACKAGE):
+        if not in_standard(frame) and not frame.f_code.co_filename.startswith(PACKAGE):
             break
         frame = frame.f_back
     return frame
+
+
+def in_standard(frame: FrameType) -> bool:
+    """Whether a frame is of Python's own library."""
+    file = frame.f_code.co_filename
+    return file.startswith((STANDARD, "<frozen ")) and "-packages" not in file
 
 
 def _outside(frame: FrameType | None) -> FrameType | None:

@@ -1,16 +1,10 @@
 """How this process, and the job with it, ends: exceptions, signals, exits, MPI's finalisation.
 
-What is installed when MPI is started, unless ``HPCCOMM_ABORT_ON_EXCEPTION=0`` opts out:
-
-- ``sys.excepthook``: an exception that nobody catches ends the job, with its traceback, once.
-- handlers of SIGTERM, if the program has none, and of SIGINT, if it has Python's own. A thread beside
-  them acts where the main thread is inside the MPI library and runs no handler.
-- ``os._exit``: says which rank leaves so, since others may wait for it.
-
-Finalising MPI has a deadline in any case.
+docs/failures.rst lists the ways to leave with what comes of each, and what is installed here for that.
 """
 
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -18,7 +12,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -26,6 +19,7 @@ from hpccomm.backends.bootstrap import libmpi, presence, status
 from hpccomm.backends.bootstrap.node_sockets import refuse
 from hpccomm.runtime import lifetime
 from hpccomm.runtime.dump import process
+from hpccomm.runtime.recorder import PACKAGE, in_standard
 from hpccomm.runtime.statuses import Status
 from hpccomm.runtime.stderr import write_stderr
 
@@ -40,13 +34,17 @@ LAST_WORDS_SECONDS = 0.5
 LOOK_SECONDS = 0.25
 LOST_SECONDS = 1.0
 """A rank that has been gone for so long will not come to ``MPI_Finalize`` any more."""
+PATIENCE_SECONDS = lifetime.LAST_SECONDS + ABORT_SECONDS
+"""How long an end may take in all."""
 HANDLED_SECONDS = 1.0
 """A signal that the main thread has not handled by then finds it inside a library."""
+TOGETHER_SECONDS = 0.5
+"""Python may handle a signal before the thread beside hears of it, and two at once."""
 
-_HERE = str(Path(__file__).parents[2])
 _exit_now = os._exit
 _ending = threading.Lock()
-_handled = threading.Event()
+_ender = 0  # the thread that ends the process
+_handled = -math.inf  # when the main thread last handled SIGINT, of time.monotonic
 _installed = False
 
 
@@ -71,8 +69,7 @@ def install(mpi: Any) -> None:
 
 def end_job(mpi: Any, reason: str, with_status: int) -> NoReturn:
     """End all processes of the job with an exit status. From any thread."""
-    _one_at_a_time()
-    lifetime.write_last()
+    _begin(with_status)
     write_stderr(f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job: {reason}")
     _abort(mpi, with_status)
 
@@ -84,39 +81,47 @@ def end_with(mpi: Any, last_words: str, with_status: int) -> NoReturn:
     """
     if libmpi.survives():
         end_process(last_words, with_status)
-    _one_at_a_time()
-    lifetime.write_last()
+    _begin(with_status)
     write_stderr(last_words)
     _abort(mpi, with_status)
 
 
 def end_process(last_words: str, with_status: int) -> NoReturn:
     """End this process at once; the launcher ends the job where it should. From any thread."""
-    _one_at_a_time()
-    lifetime.write_last()
+    _begin(with_status)
     write_stderr(last_words)
     _exit_now(with_status)
 
 
 def _abort(mpi: Any, with_status: int) -> NoReturn:
-    with contextlib.suppress(RuntimeError):  # too late for threads
-        patience = threading.Timer(ABORT_SECONDS, _exit_now, (with_status,))
-        patience.daemon = True
-        patience.start()
     libmpi.abort(mpi, with_status)
     _exit_now(with_status)
 
 
-def _one_at_a_time() -> None:
-    # The first end is the one that counts; another thread, or a handler within, waits for it to come.
+def _begin(with_status: int) -> None:
+    """Begin an end of this process, which will come. The first one counts: another thread's waits for it."""
+    global _ender
     if not _ending.acquire(blocking=False):
-        time.sleep(60)
+        if not _ends_here():
+            time.sleep(2 * PATIENCE_SECONDS)
+        _exit_now(with_status)
+    _ender = threading.get_ident()
+    with contextlib.suppress(RuntimeError):  # too late for threads
+        patience = threading.Timer(PATIENCE_SECONDS, _exit_now, (with_status,))
+        patience.daemon = True
+        patience.start()
+    lifetime.write_last()
+
+
+def _ends_here() -> bool:
+    """Whether this thread ends the process, and something within has led here: it should go on with that."""
+    return _ender == threading.get_ident()
 
 
 @lifetime.after_fork
 def _after_fork() -> None:
-    global _ending
-    _ending = threading.Lock()
+    global _ending, _ender
+    _ending, _ender = threading.Lock(), 0
 
 
 # Finalisation.
@@ -211,14 +216,14 @@ def _hook_exceptions(mpi: Any, owner: int) -> None:
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-        if mpi.Is_finalized() or owner != os.getpid():
+        if mpi.Is_finalized() or owner != os.getpid() or not status.uncaught(error):
             previous(kind, error, where)
             return
         rank = mpi.COMM_WORLD.rank
         if issubclass(kind, KeyboardInterrupt):
             last = None
             for frame, line in traceback.walk_tb(where):
-                if not frame.f_code.co_filename.startswith((_HERE, "<frozen ")):
+                if not frame.f_code.co_filename.startswith((PACKAGE, "<frozen ")):
                     last = f" at {frame.f_code.co_filename}, line {line}"
             end_process(f"hpccomm: rank {rank} was interrupted{last or ''}", Status.INTERRUPTED)
         lines = "".join(traceback.format_exception(kind, error, where))
@@ -232,6 +237,7 @@ def _hook_exceptions(mpi: Any, owner: int) -> None:
 def _hook_exit(mpi: Any, owner: int, rank: int) -> None:
     def leave(status: int) -> NoReturn:
         """Exit to the system with specified status, without normal exit processing."""
+        status &= 0xFF  # as the system does
         if os.getpid() == owner and not mpi.Is_finalized():
             last_words = (
                 f"hpccomm: rank {rank} leaves by os._exit({status}), without finalising MPI"
@@ -259,24 +265,33 @@ def _hook_signals(owner: int, rank: int) -> None:
         return
 
     def terminated(_number: int, _frame: FrameType | None) -> None:
+        if _ends_here():
+            return
         if os.getpid() == owner:
             end_process(f"hpccomm: rank {rank} ends: it was sent SIGTERM", Status.TERMINATED)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork's child
         os.kill(os.getpid(), signal.SIGTERM)
 
     def interrupted(number: int, frame: FrameType | None) -> None:
-        _handled.set()
-        python_s(number, frame)
+        global _handled
+        _handled = time.monotonic()
+        if not _ends_here():
+            python_s(number, frame)
 
     def act(number: int) -> None:
         if number == signal.SIGTERM and signal.getsignal(number) is terminated:
             terminated(number, None)
         if number == signal.SIGINT and signal.getsignal(number) is interrupted:
-            if not _handled.wait(HANDLED_SECONDS):
+            came = time.monotonic()
+            while _handled < came - TOGETHER_SECONDS:
+                time.sleep(LOOK_SECONDS)
+                if time.monotonic() - came > HANDLED_SECONDS:
+                    break
+            # In other libraries' calls it is handled when they return, as without hpccomm.
+            if _handled < came - TOGETHER_SECONDS and _in_a_call():
                 end_process(
                     f"hpccomm: rank {rank} was interrupted{_whereabouts()}", Status.INTERRUPTED
                 )
-            _handled.clear()
 
     _listen(act)
     if terminates:
@@ -298,7 +313,7 @@ def _listen(act: Callable[[int], None]) -> None:
 
     def run() -> None:
         while numbers := os.read(reader, 64):
-            for number in numbers:
+            for number in set(numbers):
                 act(number)
 
     def hear_nothing() -> None:
@@ -311,8 +326,20 @@ def _listen(act: Callable[[int], None]) -> None:
 
 def _whereabouts() -> str:
     """Return where in the program the main thread is."""
-    frames = sys._current_frames()  # noqa: SLF001 (documented so)
-    frame = frames.get(threading.main_thread().ident or 0)
-    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+    frame = _main_frame()
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
     return "" if frame is None else f" at {frame.f_code.co_filename}, line {frame.f_lineno}"
+
+
+def _in_a_call() -> bool:
+    """Whether the main thread is in a call of hpccomm, such as MPI's start, and in no function of the program."""
+    frame = _main_frame()
+    while frame is not None and in_standard(frame):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(PACKAGE)
+
+
+def _main_frame() -> FrameType | None:
+    frames = sys._current_frames()  # noqa: SLF001 (documented so)
+    return frames.get(threading.main_thread().ident or 0)

@@ -6,6 +6,7 @@ Functions of `atexit` are not told. What is known: that an exception was not cau
 """
 
 import sys
+import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
@@ -33,7 +34,7 @@ class _Leaving(SystemExit):
     """
 
     def __del__(self) -> None:
-        if not hasattr(sys, "_getframe"):
+        if not hasattr(sys, "_getframe") or not _in_main_thread():
             return
         try:
             sys._getframe(1)  # noqa: SLF001 (documented so)
@@ -50,7 +51,20 @@ def as_status(code: object) -> int:
 
 def _exit(status: Any = None, /) -> NoReturn:
     """Exit the interpreter by raising SystemExit(status)."""
-    raise _Leaving(status)
+    raise _Leaving(status) if _in_main_thread() else SystemExit(status)  # which ends a thread
+
+
+def _in_main_thread() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def uncaught(error: BaseException) -> bool:
+    """Whether the interpreter itself reports an exception as one that nobody caught, in ``sys.excepthook``.
+
+    Programs also call that, or what they have put around it, for what they have caught. The interpreter
+    notes before what it reports.
+    """
+    return getattr(sys, "last_value", None) is error
 
 
 def watch_for_it() -> None:
@@ -63,7 +77,8 @@ def watch_for_it() -> None:
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-        note(1)
+        if uncaught(error):
+            note(1)
         previous(kind, error, where)
 
     sys.excepthook = hook
