@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import Mpiexec
 
+from hpccomm.diagnosis.meanings import TABLE
 from hpccomm.runtime.statuses import Status
 
 SHM = Path("/dev/shm")
@@ -234,3 +235,5 @@ def test_the_documentation_lists_the_statuses() -> None:
     section = page[page.index("Statuses\n---") : page.index("What is installed\n---")]
     listed = [int(number) for number in re.findall(r"^   \* - (\d+)$", section, re.MULTILINE)]
     assert listed == sorted(Status)
+    told = {each.name for each in TABLE}
+    assert {f"status {int(each)}" for each in Status if each != Status.DONE} <= told

@@ -168,6 +168,24 @@ def test_a_stopped_rank_is_named_and_the_others_leave_their_calls(
     assert {"rank_0.json", "rank_1.json"} <= {file.name for file in tmp_path.glob("*/rank_*.json")}
 
 
+def test_ranks_whose_first_communicators_differ_write_into_one_folder(
+    tmp_path: Path, mpiexec: Mpiexec
+) -> None:
+    program = """
+import os
+from mpi4py import MPI
+import hpccomm
+
+hpccomm.new_comm(mpi_comm=MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank))
+hpccomm.dump()
+print(os.environ.get("PMIX_NAMESPACE", ""))
+"""
+    done = mpiexec(2, "-c", program, env={"HPCCOMM_DUMP_DIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    named = bool(done.stdout.strip())  # Hydra gives no name
+    assert len(list(tmp_path.iterdir())) == (1 if named else 2)
+
+
 def test_nothing_is_written_without_a_directory(tmp_path: Path) -> None:
     def main(comm: hpccomm.Communicator) -> None:
         comm.abort()

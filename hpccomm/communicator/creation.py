@@ -15,7 +15,7 @@ from hpccomm import backends, settings
 from hpccomm.backends.bootstrap import device as devices
 from hpccomm.backends.bootstrap import machine, mpi
 from hpccomm.backends.bootstrap.arrival import Arrival
-from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.backends.bootstrap.launch import job_name, launched
 from hpccomm.backends.control import Control
 from hpccomm.backends.loopback import seat
 from hpccomm.communicator import Communicator
@@ -155,7 +155,8 @@ def _describe_process(backend: Backend) -> None:
     if directory is None:  # ranks that are threads, or alone, have nothing to compare
         directory = "" if backend.crowded or backend.size == 1 else DIRECTORY
     process.rank, process.size = rank, size
-    process.job, process.directory = backend.uid, str(directory)
+    # Ranks whose first communicators differ write into one folder, if the launcher names the job.
+    process.job, process.directory = job_name() or backend.uid, str(directory)
     if not backend.crowded:
         install()
         before_end(partial(write, "the process was ended"))

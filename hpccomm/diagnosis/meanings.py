@@ -194,6 +194,12 @@ TABLE: tuple[Explanation, ...] = (
         "status 130", "The job was interrupted from the keyboard.", ("Ctrl-C.",), ("None.",)
     ),
     Explanation(
+        "status 141",
+        "What read the standard output of a verb of the command line has ended.",
+        ("A pipe into head or less.",),
+        ("None.",),
+    ),
+    Explanation(
         "status 143",
         "The job was asked to end (SIGTERM).",
         ("The batch system's time limit, scancel, or a person.",),

@@ -71,12 +71,23 @@ def job_key(environ: Mapping[str, str] | None = None) -> str:
     values = os.environ if environ is None else environ
     if launched(values) is None:
         return f"alone-{os.getpid()}"
-    key = values.get("PMIX_NAMESPACE") or values.get("PMI_JOBID")
+    # Hydra names no job. Its proxy, one a node and job, made the socket that PMI_FD is.
+    return job_name(values) or f"parent-{_peer(values.get('PMI_FD', '')) or os.getppid()}"
+
+
+def job_name(environ: Mapping[str, str] | None = None) -> str:
+    """Return the launcher's name of the job, equal in all its processes; empty if it gives none.
+
+    Letters, digits and ``._-``, at most 40 characters.
+    """
+    values = os.environ if environ is None else environ
+    if launched(values) is None:
+        return ""
+    key = values.get("PMIX_NAMESPACE") or values.get("PMI_JOBID") or ""
     if not key and "SLURM_STEP_ID" in values and "SLURM_PROCID" in values:
         key = f"slurm-{values.get('SLURM_JOB_ID')}.{values['SLURM_STEP_ID']}"
     if not key:
-        # Hydra names no job. Its proxy, one a node and job, made the socket that PMI_FD is.
-        key = f"parent-{_peer(values.get('PMI_FD', '')) or os.getppid()}"
+        return ""
     if re.fullmatch(r"[\w.-]{1,40}", key, re.ASCII):
         return key
     return hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
