@@ -149,6 +149,8 @@ class Dump:
         The calls as they stand in the file.
     version : str
         Of the layout.
+    job : str
+        Tells jobs apart, as a rule.
     """
 
     file: Path
@@ -164,6 +166,7 @@ class Dump:
     answers: Mapping[str, Mapping[int, LastSeen]]
     entries: Sequence[Mapping[str, Any]] = ()
     version: str = ""
+    job: str = ""
 
 
 class Damaged(Exception):
@@ -234,6 +237,7 @@ def _dump(document: Mapping[str, Any], path: Path) -> Dump:
         answers=answers,
         entries=entries,
         version=_text(document, "version"),
+        job=_text(document, "job"),
     )
 
 

@@ -126,7 +126,8 @@ def _content(path: Path) -> bytes:
 def _of_one_job(dumps: list[Dump]) -> tuple[list[Dump], list[Dump]]:
     """Return the dumps of the job that wrote last, and those that an earlier job left in the folder.
 
-    Ranks of one job know communicators in common. A rank that has made none may belong to any.
+    Ranks of one job know communicators in common, or are in communicators that have no rank in common,
+    and give the same name of the job. A rank that has made none may belong to any.
     """
     parts: list[tuple[set[str], list[Dump]]] = []
     for dump in dumps:
@@ -143,7 +144,19 @@ def _of_one_job(dumps: list[Dump]) -> tuple[list[Dump], list[Dump]]:
         )
     if len(parts) < 2:
         return dumps, []
-    last = max(parts, key=lambda part: max(dump.time for dump in part[1]))
-    strangers = [dump for part in parts if part is not last for dump in part[1]]
+    last = max(parts, key=lambda part: max(dump.time for dump in part[1]))[1]
+    strangers = [
+        dump for _, part in parts if part is not last and not _beside(part, last) for dump in part
+    ]
     others = {dump.rank for dump in strangers}
     return [dump for dump in dumps if dump.rank not in others], strangers
+
+
+def _beside(some: list[Dump], last: list[Dump]) -> bool:
+    """Whether dumps without a communicator in common are of one job all the same."""
+    jobs = {dump.job for dump in (*some, *last)}
+    return len(jobs) == 1 and "" not in jobs and not _members(some) & _members(last)
+
+
+def _members(dumps: list[Dump]) -> set[int]:
+    return {rank for dump in dumps for group in dump.groups.values() for rank in group.members}

@@ -210,6 +210,17 @@ def test_json_and_pictures(stuck: Path, tmp_path: Path, capsys) -> None:
     assert "has not called all_reduce #21" in (tmp_path / "a.svg").read_text("utf-8")
 
 
+def test_ranks_of_one_job_without_a_communicator_in_common_are_read_together(
+    tmp_path: Path,
+) -> None:
+    halves = PlayedJob({"a": [0, 1], "b": [2, 3]}, [loop("a", 3)] * 2 + [loop("b", 3)] * 2)
+    documents = halves.documents()
+    earlier = PlayedJob({"c": range(5)}, [loop("c", 3)] * 5).documents()[4]
+    for rank, document in enumerate([*documents.values(), {**earlier, "time": 1.0}]):
+        (tmp_path / f"rank_{rank}.json").write_text(json.dumps({**document, "job": "7.0"}))
+    assert [dump.rank for dump in read_folder(tmp_path).dumps] == [0, 1, 2, 3]
+
+
 def test_files_that_cannot_be_read_are_one_line_each(stuck: Path, tmp_path: Path, capsys) -> None:
     whole = (stuck / "rank_0.json").read_text()
     (stuck / "rank_0.json").write_text(whole[: len(whole) // 2])
