@@ -5,13 +5,15 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import hpccomm
 from hpccomm.errors import CollectiveTimeout, CommunicationError, RankMismatch
-from hpccomm.runtime import recorder
+from hpccomm.runtime import dump, recorder
+from hpccomm.runtime.dump import process
 from hpccomm.runtime.recorder import CAPACITY, ENDED, ERROR, LABEL, NUMBER, ORIGIN, SEQUENCE, SITE
 from hpccomm.testing import run_ranks
 
@@ -115,6 +117,22 @@ def test_a_call_that_waits_for_another_one_fails_on_both_sides_long_before_its_d
         assert "all_gather_object" in str(error)
         assert "all_reduce" in str(error)
         assert "test_flight.py line" in str(error)
+
+
+def test_a_record_that_cannot_be_written_hides_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def main(comm: hpccomm.Communicator) -> None:
+        tag: Any = np.int64(3)  # is no number to JSON
+        assert type(caught(lambda: comm.recv_object(0, tag=tag, timeout=0.1))) is CollectiveTimeout
+
+    monkeypatch.setattr(process, "directory", str(tmp_path))
+    run_ranks(1, main)
+    (file,) = tmp_path.glob("*/rank_0.json")
+    assert json.loads(file.read_text())["entries"]
+
+    monkeypatch.setattr(dump, "contents", lambda _: 1 / 0)
+    run_ranks(1, main)
 
 
 STUCK = """

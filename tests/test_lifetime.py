@@ -70,3 +70,25 @@ def test_every_step_runs_in_a_forked_child_and_none_in_the_parent() -> None:
         "os.waitpid(child, 0)\n"
     )
     assert lines == ["first", "second"]
+
+
+def test_a_signal_to_a_child_before_its_steps_does_not_reach_its_parent() -> None:
+    lines = printed(
+        "import signal\n"
+        "reader, writer = os.pipe()\n"
+        "os.set_blocking(reader, False)\n"
+        "os.set_blocking(writer, False)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'handled\\n'))\n"
+        "signal.set_wakeup_fd(writer)\n"
+        "after_fork(lambda: os.kill(os.getpid(), signal.SIGTERM))\n"
+        "after_fork(lambda: signal.set_wakeup_fd(-1))\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "try:\n"
+        "    print('woken by', os.read(reader, 8))\n"
+        "except BlockingIOError:\n"
+        "    print('left alone', signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
+    )
+    assert lines == ["handled", "left alone set()"]

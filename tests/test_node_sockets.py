@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from hpccomm.backends.bootstrap import node_sockets
-from hpccomm.backends.bootstrap.launch import job_key
+from hpccomm.backends.bootstrap.launch import job_key, job_name
 from hpccomm.backends.bootstrap.node_asking import ask
 from hpccomm.backends.bootstrap.node_sockets import Address, present, serve
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED
@@ -203,6 +203,8 @@ def test_a_job_is_named_by_its_launcher() -> None:
     slurm = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7"}
     assert job_key(slurm | {"SLURM_STEP_ID": "0"}) == "slurm-7.0"
     assert job_key(ranks | {"PMIX_NAMESPACE": "job.1"}) == "job.1"
+    assert job_name(ranks | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}) == job_key(ranks)
+    assert not job_name(ranks)  # may be of several nodes, and no launcher names it
     odd = job_key(ranks | {"PMIX_NAMESPACE": "prterun-host-17@1"})
     assert odd != job_key(ranks | {"PMIX_NAMESPACE": "prterun-host-17@2"})
     assert odd.isalnum()

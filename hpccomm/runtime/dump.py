@@ -13,11 +13,11 @@ import time
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from hpccomm import __version__
+from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.recorder import (
     BEGIN,
     DEVICE,
@@ -62,7 +62,7 @@ class Process:
     rank, size : int
         Of the job.
     job : str
-        Tells jobs apart; the same on all ranks.
+        Tells jobs apart, as far as the launcher does; the same on all ranks.
     directory : str
         For dumps that nobody asked for; empty writes none.
     reason : str
@@ -79,6 +79,7 @@ class Process:
 process = Process()
 _communicators: "weakref.WeakSet[Recorded]" = weakref.WeakSet()
 _writing = threading.Lock()
+_told = False
 
 
 def add(communicator: Recorded) -> None:
@@ -97,18 +98,21 @@ def write(reason: str) -> None:
     directory = Path(process.directory) / process.job
     try:
         write_to(directory, process.reason)
-    except OSError as error:
-        logger.warning("the record of the last calls could not be written: %s", error)
+    except Exception as error:  # noqa: BLE001 (it must not hide the failure)
+        logger.warning("the record of the last calls could not be written: %r", error)
         return
     _tell(directory)
 
 
-@cache
 def _tell(directory: Path) -> None:
     """Log, once, where the records are."""
-    logger.warning(
-        "the last calls of rank %d are in %s; see hpccomm explain", process.rank, directory
-    )
+    global _told
+    with _writing:
+        told, _told = _told, True
+    if not told:
+        logger.warning(
+            "the last calls of rank %d are in %s; see hpccomm explain", process.rank, directory
+        )
 
 
 def dump(directory: str | os.PathLike[str] | None = None, *, reason: str = "on demand") -> Path:
@@ -152,7 +156,7 @@ def write_to(directory: Path, reason: str) -> Path:
         file = directory / f"rank_{process.rank}.json"
         part = directory / f".rank_{process.rank}.{os.getpid()}"
         try:
-            part.write_text(json.dumps(contents(reason)))
+            part.write_text(json.dumps(contents(reason), default=repr))
             part.replace(file)
         finally:
             with contextlib.suppress(OSError):
@@ -252,3 +256,11 @@ def _arrays(values: Mapping[str, Any]) -> tuple[list[list[int]], list[str]]:
     if count is None or "dtype" not in values:
         return [], []
     return [[count] if isinstance(count, int) else list(count)], [str(values["dtype"])]
+
+
+@after_fork
+def _after_fork() -> None:
+    # The child has other calls, if any, and leaves the parent's file alone.
+    global _communicators, _writing, _told
+    process.rank, process.size, process.job, process.directory, process.reason = 0, 1, "", "", ""
+    _communicators, _writing, _told = weakref.WeakSet(), threading.Lock(), False

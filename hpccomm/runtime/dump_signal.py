@@ -32,8 +32,8 @@ def _serve(reading: int) -> None:
     while os.read(reading, 1 << 16):
         try:
             dump(reason="SIGUSR1")
-        except OSError as error:
-            logger.warning("the last calls could not be written: %s", error)
+        except Exception as error:  # noqa: BLE001 (the next signal must still be heard)
+            logger.warning("the last calls could not be written: %r", error)
 
 
 @after_fork

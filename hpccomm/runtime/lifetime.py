@@ -9,6 +9,7 @@ import atexit
 import ctypes
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable
 from enum import IntEnum
@@ -25,6 +26,7 @@ _kept: dict[int, object] = {}  # by identity
 _exit_steps: "dict[tuple[ExitStep, Step], None]" = {}  # in the order of registration
 _child_steps: list[Step] = []
 _last_steps: list[Step] = []
+_blocked_before: dict[int, set[signal.Signals | int]] = {}  # of threads that are forking
 
 LAST_SECONDS = 2.0
 """How long what is still written may take, where hpccomm ends the process."""
@@ -135,7 +137,9 @@ def after_fork(step: Step) -> Step:
     A child has none of its parent's threads, its locks may be held by one of them, and MPI is lost.
     """
     if not _child_steps:
-        os.register_at_fork(after_in_child=_forked)
+        os.register_at_fork(
+            before=_hold_signals, after_in_parent=_let_signals, after_in_child=_forked
+        )
     _child_steps.append(step)
     return step
 
@@ -143,3 +147,16 @@ def after_fork(step: Step) -> Step:
 def _forked() -> None:
     for step in _child_steps:
         step()
+    _let_signals()
+
+
+def _hold_signals() -> None:
+    """Hold signals back until the child's steps are done: its handlers still wake threads of its parent."""
+    held = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
+    _blocked_before[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+
+
+def _let_signals() -> None:
+    blocked = _blocked_before.pop(threading.get_ident(), None)
+    if blocked is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -9,9 +9,12 @@ STDERR = 2
 
 
 def write_stderr(text: str) -> None:
-    """Write a line to standard error. Never raises: it may be closed, or its reader gone."""
+    """Write a line to standard error. Never raises.
+
+    It may be closed, its reader gone, or a signal have come while a stream was being flushed.
+    """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):
+        with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
             stream.flush()
     with contextlib.suppress(OSError):
         os.write(STDERR, f"{text}\n".encode(errors="replace"))

@@ -71,26 +71,32 @@ def job_key(environ: Mapping[str, str] | None = None) -> str:
     values = os.environ if environ is None else environ
     if launched(values) is None:
         return f"alone-{os.getpid()}"
-    # Hydra names no job. Its proxy, one a node and job, made the socket that PMI_FD is.
-    return job_name(values) or f"parent-{_peer(values.get('PMI_FD', '')) or os.getppid()}"
+    return job_name(values) or _parent(values)
 
 
 def job_name(environ: Mapping[str, str] | None = None) -> str:
-    """Return the launcher's name of the job, equal in all its processes; empty if it gives none.
+    """Return what names the job, equal in all its processes; empty if the launcher gives no name.
 
-    Letters, digits and ``._-``, at most 40 characters.
+    Letters, digits and ``._-``, at most 40 characters. A later job may have the same.
     """
     values = os.environ if environ is None else environ
-    if launched(values) is None:
+    launch = launched(values)
+    if launch is None:
         return ""
     key = values.get("PMIX_NAMESPACE") or values.get("PMI_JOBID") or ""
     if not key and "SLURM_STEP_ID" in values and "SLURM_PROCID" in values:
         key = f"slurm-{values.get('SLURM_JOB_ID')}.{values['SLURM_STEP_ID']}"
     if not key:
-        return ""
+        return _parent(values) if launch.local_size == launch.size else ""
     if re.fullmatch(r"[\w.-]{1,40}", key, re.ASCII):
         return key
     return hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
+
+
+def _parent(values: Mapping[str, str]) -> str:
+    """Return a name of the job on this node: Hydra names none."""
+    # Its proxy, one a node and job, made the socket that PMI_FD is.
+    return f"parent-{_peer(values.get('PMI_FD', '')) or os.getppid()}"
 
 
 def _peer(descriptor: str) -> int:

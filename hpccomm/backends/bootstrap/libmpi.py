@@ -31,8 +31,11 @@ def loaded() -> list[ctypes.CDLL]:
         lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
     except OSError:  # missing or hidden: nothing is known then
         return []
-    paths = sorted({line.split()[-1] for line in lines if _LIBRARY.search(line)})
-    return [ctypes.CDLL(path) for path in paths]
+    libraries = []
+    for path in sorted({line.split()[-1] for line in lines if _LIBRARY.search(line)}):
+        with contextlib.suppress(OSError):  # replaced meanwhile, or in another place than it was
+            libraries.append(ctypes.CDLL(path))
+    return libraries
 
 
 @cache

@@ -5,21 +5,19 @@ capability: design and rationale", 2013. Open MPI has it since version 5, in job
 ``mpiexec --with-ft ulfm``. In others it must not be called: there revoking blocks for ever.
 """
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpi4py import MPI
 
+from hpccomm.backends.bootstrap import libmpi
 from hpccomm.contracts.backend import Backend
 from hpccomm.errors import CommunicationError, CommunicatorAborted, peers_lost
 
 LEARNING_SECONDS, SUSPICION_SECONDS = 1.0, 0.1
 """How long a rank waits until it knows who is lost, if it was told of a loss, and after another error. It takes
 some milliseconds."""
-
-_LAUNCHED_WITH = "OMPI_MCA_mpi_ft_enable"
 
 GO_ON = "comm.shrink() makes a communicator of the ranks that are left"
 REMEDY = (
@@ -33,8 +31,7 @@ Over = Callable[[Any, Sequence[int], object], Backend]
 
 def enabled() -> bool:
     """Whether this job was started so that it survives lost ranks."""
-    asked = os.environ.get(_LAUNCHED_WITH, "").lower()
-    return asked not in ("", "0", "false", "no") and MPI.get_vendor()[0] == "Open MPI"
+    return libmpi.survives() and MPI.get_vendor()[0] == "Open MPI"
 
 
 class Ulfm:
