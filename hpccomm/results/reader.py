@@ -64,7 +64,7 @@ class Run:
     numbers: tuple[int, ...]
     damage: tuple[str, ...]
     _samples: Callable[[int], np.ndarray] = field(repr=False, compare=False)
-    _spare: Callable[[], bool] = field(repr=False, compare=False, default=lambda: True)
+    _spare: Callable[[], str] = field(repr=False, compare=False, default=lambda: sealed.EMPTY)
 
     def samples(self, index: int) -> np.ndarray:
         """Read the samples of row `index` from the file.
@@ -86,8 +86,8 @@ class Run:
         except ResultsError as error:
             raise ResultsError(f"{self.path}: {self.name}: {error}") from error
 
-    def room_is_empty(self) -> bool:
-        """Say whether nothing stands in the space for more rows and samples, and for an end."""
+    def spare(self) -> str:
+        """Return what is in the space for more rows and samples, and for an end: see `sealed.spare`."""
         with reported(self.path, "read"):
             return self._spare()
 
@@ -161,10 +161,20 @@ class WholeSamples:
         self.lost: list[int] = []
 
     def __call__(self, index: int) -> np.ndarray | None:
-        """Return the samples of row `index`; None if they are damaged."""
+        """Return the samples of row `index`; None if they are damaged.
+
+        Raises
+        ------
+        ResultsError
+            If the file cannot be read.
+        """
         try:
             return self._run.samples(index)
-        except ResultsError:
+        except ResultsError as error:
+            if isinstance(error.__cause__, ResultsError) and isinstance(
+                error.__cause__.__cause__, OSError
+            ):
+                raise
             self.lost.append(self._run.numbers[index])
             return None
 
@@ -238,7 +248,7 @@ def _sealed(path: Path, source: sealed.Source, name: str, content: Mapping[str, 
         numbers=tuple(measured.rows),
         damage=tuple(measured.damage),
         _samples=sealed.Samples(source, name, content, measured.rows),
-        _spare=partial(sealed.spare, source, content, measured),
+        _spare=partial(sealed.spare, source, name, content),
     )
 
 

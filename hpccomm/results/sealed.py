@@ -15,6 +15,13 @@ from hpccomm.results import coding
 from hpccomm.results.coding import ROW_BYTES, SAMPLE, STATE_BYTES, Stored
 
 _BLOCK = 1 << 20
+_PAGE = 4096
+_TRIES = 5
+
+EMPTY = ""
+BEGUN = "what comes next was being written"
+FILLED = "space that holds nothing yet: not empty"
+"""What is said of the space for more rows."""
 
 DIFFERS = "stored checksum differs: not shown"
 """What is said of damage."""
@@ -107,26 +114,71 @@ def _measured(source: Source, name: str, places: Mapping[str, Any]) -> WholeRows
     return WholeRows(rows, *(end or (0.0, "")), damage)
 
 
-def spare(source: Source, places: Mapping[str, Any], measured: WholeRows) -> bool:
-    """Say whether the space for more rows and samples, and for an end that is not there, is empty."""
+def spare(source: Source, name: str, places: Mapping[str, Any]) -> str:
+    """Say what is in the space for more rows and samples, and for an end that is not there.
+
+    Returns
+    -------
+    str
+        `EMPTY`; `BEGUN` where a run without an end has begun to write a row, or its end; `FILLED` if
+        something else is there.
+    """
+    for _ in range(_TRIES):
+        before = source.read(places["state"], STATE_BYTES)
+        found = _spare(source, name, places, _measured(source, name, places))
+        if source.read(places["state"], STATE_BYTES) == before:
+            return found
+    return BEGUN  # it is written to faster than it is read
+
+
+def _spare(source: Source, name: str, places: Mapping[str, Any], measured: WholeRows) -> str:
     rows, ended = measured.rows, measured.ended
     at, slots = places["rows"]
     samples = places["samples"]
-    number = max(rows, default=-1)
-    begin, end = at + (number + 1) * ROW_BYTES, at + slots * ROW_BYTES
+    number = max(rows, default=-1) + 1
+    begin, end = at + number * ROW_BYTES, at + slots * ROW_BYTES
+    status = source.read(places["state"], STATE_BYTES)[coding.STATUS_AT :].strip(b"\0")
+    if ended:
+        next_row = b""
+    elif status and not status.startswith((b"completed", b"failed: ")):
+        return FILLED
+    else:
+        next_row = source.read(begin, min(ROW_BYTES, end - begin)).rstrip(b"\0")
+        begin += ROW_BYTES
     parts = [(begin, end)]
+    begun = bool(next_row) or bool(status and not ended)
+    row = coding.decode_row(name, number, next_row.ljust(ROW_BYTES, b"\0")) if next_row else None
+    if next_row and row is None and (begin - ROW_BYTES + len(next_row)) // _PAGE == begin // _PAGE:
+        return FILLED  # a write that is broken off ends with a page
     if "at" in samples:
-        used = rows[number].first_sample + rows[number].repetitions if rows else 0
+        last = rows[number - 1] if rows else None
+        used = last.first_sample + last.repetitions if last else 0
         width = samples["ranks"] * SAMPLE.itemsize
-        parts.append((samples["at"] + used * width, samples["at"] + samples["length"] * width))
-    state = source.read(places["state"], STATE_BYTES)
-    if not ended and state[coding.STATUS_AT :].strip(b"\0"):
-        return False
-    return not any(
+        first, end = (samples["at"] + each * width for each in (used, samples["length"]))
+        if row is not None:
+            first += row.repetitions * width
+        elif not ended:
+            written = _written(source, first, end)
+            begun = begun or written > first
+            first = written
+        parts.append((first, end))
+    if any(
         source.read(place, min(_BLOCK, end - place)).lstrip(b"\0")
         for begin, end in parts
         for place in range(begin, end, _BLOCK)
-    )
+    ):
+        return FILLED
+    return BEGUN if begun else EMPTY
+
+
+def _written(source: Source, begin: int, end: int) -> int:
+    """Return where the samples end that were written from `begin` on: no time is 0."""
+    for place in range(begin, end, _BLOCK):
+        data = source.read(place, min(_BLOCK, end - place))
+        zeros = np.flatnonzero(np.frombuffer(data[: len(data) // 8 * 8], "<u8") == 0)
+        if len(zeros):
+            return place + int(zeros[0]) * 8
+    return end
 
 
 def spans(what: str, numbers: list[int]) -> list[str]:

@@ -40,6 +40,9 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _ROOM = 1 << 13
 """Bytes for the seal at first; a file of many ranks or runs is built again with as many as it takes."""
 
+_LOOKED_AT = 1 << 16
+"""Bytes of a partial file that tell whose it is: the root of a results file is written first."""
+
 _NO_RESERVATION = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _FORMAT = ("v110", "v110")  # all metadata has checksums
 
@@ -189,7 +192,11 @@ def lock(file: FileIO, path: Path, kind: int) -> None:
 
 
 def replace(
-    path: Path, build: Callable[[h5py.File | None, h5py.File], _Result], *, extra: int = 0
+    path: Path,
+    build: Callable[[h5py.File | None, h5py.File], _Result],
+    *,
+    before: FileIO | None,
+    extra: int = 0,
 ) -> tuple[FileIO, _Result]:
     """Build the next version of a results file and put it in its place, all or nothing.
 
@@ -200,6 +207,8 @@ def replace(
     build : callable
         Called with the old file (None if there is none) and the new one, which has the root's
         attributes and everything that is not a run; writes the runs.
+    before : FileIO or None
+        The file that is replaced, as `claim` opened it; None if there was none.
     extra : int
         Bytes that the new file is larger by, apart from the small change of its structure.
 
@@ -215,6 +224,8 @@ def replace(
     ------
     OSError
         If the file cannot be written; it is then as it was. See `reported`.
+    ResultsError
+        If the path names another file by now, or the one beside it is not hpccomm's.
     """
     partial = path.with_name(path.name + ".partial")
     size = path.stat().st_size if path.exists() else 0
@@ -222,6 +233,11 @@ def replace(
         old = stack.enter_context(opened(path, locking=False)) if size else None
         file = _claim_partial(partial)
         try:
+            # Only who holds the partial file replaces the path. Another run may have just done so.
+            if not _same(path, before):
+                raise ResultsError(
+                    f"{path} is in use: another run has just made it; wait for that, or choose another path"
+                )
             room = _ROOM if old is None or SEAL not in old else len(old[SEAL])
             while True:
                 # An eighth and half a megabyte: chunk indices and heaps never take as much.
@@ -249,8 +265,42 @@ def _claim_partial(partial: Path) -> FileIO:
     while True:
         file = FileIO(os.open(partial, flags, 0o666), "r+")
         with contextlib.suppress(FileNotFoundError):
-            if _lock_same(file, partial):
+            if not _lock_same(file, partial):
+                continue
+            if _is_ours(file):
                 return file
+            file.close()
+            raise ResultsError(
+                f"{partial} is not a file that hpccomm has left, and would be overwritten; move it, or "
+                "choose another path for the results"
+            )
+
+
+def _is_ours(file: FileIO) -> bool:
+    """Whether a partial file is empty, as `_start` leaves it, or has got the root of a results file."""
+    head, image = os.pread(file.fileno(), _LOOKED_AT, 0), _empty()
+    if not head:
+        return True
+    superblock = 48  # bytes, of which those after the version change with the size of the file
+    same_root = head[superblock : len(image)] == image[superblock:]
+    return head[:9] == image[:9] and (same_root or b"schema_version" in head)
+
+
+def _same(path: Path, file: FileIO | None) -> bool:
+    """Whether the path names this open file; nothing, if there is none."""
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return file is None
+    return file is not None and os.path.samestat(there, os.fstat(file.fileno()))
+
+
+def _empty() -> bytes:
+    """Return an HDF5 file that holds nothing."""
+    with h5py.File("empty", "w", driver="core", backing_store=False, libver=_FORMAT) as empty:
+        empty.flush()
+        image: bytes = empty.id.get_file_image()
+    return image
 
 
 def _start(file: FileIO, size: int) -> None:
@@ -259,11 +309,8 @@ def _start(file: FileIO, size: int) -> None:
     HDF5 does not survive a full disk: it complains at every later step and may crash at exit. So
     the operating system allocates the space before HDF5 writes, and reports a full disk plainly.
     """
-    with h5py.File("empty", "w", driver="core", backing_store=False, libver=_FORMAT) as empty:
-        empty.flush()
-        image = empty.id.get_file_image()
     file.truncate(0)
-    os.pwrite(file.fileno(), image, 0)
+    os.pwrite(file.fileno(), _empty(), 0)
     try:
         os.posix_fallocate(file.fileno(), 0, size)
     except OSError as error:

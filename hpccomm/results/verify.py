@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from hpccomm.results import reader
+from hpccomm.results import reader, sealed
 from hpccomm.results.reader import Examined, Run, WholeSamples
 
 
@@ -31,8 +31,9 @@ def verify(path: Path) -> Verification:
         If it is no results file, cannot be read, or nothing of it can be trusted.
     """
     examined = reader.examine(path)
-    damage = {run.name: _damage(run, examined) for run in examined.runs}
-    lines = [_line(run, damage[run.name], examined) for run in examined.runs]
+    spare = {run.name: run.spare() for run in examined.runs}
+    damage = {run.name: _damage(run, spare[run.name], examined) for run in examined.runs}
+    lines = [_line(run, damage[run.name], spare[run.name], examined) for run in examined.runs]
     names = tuple(f"{name}: " for name in damage)
     outside = [what for what in examined.damage if not what.startswith(names)]
     if examined.changed and not examined.damage:
@@ -44,22 +45,23 @@ def verify(path: Path) -> Verification:
     return Verification([*lines, *outside], whole)
 
 
-def _damage(run: Run, examined: Examined) -> list[str]:
+def _damage(run: Run, spare: str, examined: Examined) -> list[str]:
     prefix = f"{run.name}: "
     found = [what.removeprefix(prefix) for what in examined.damage if what.startswith(prefix)]
     samples = WholeSamples(run)
     for index in range(len(run.rows)):
         samples(index)
     found += [what.removeprefix(prefix) for what in samples.damage()]
-    if not run.room_is_empty():
-        found.append("space that holds nothing yet: not empty")
+    if spare == sealed.FILLED:
+        found.append(spare)
     return found
 
 
-def _line(run: Run, damage: list[str], examined: Examined) -> str:
+def _line(run: Run, damage: list[str], spare: str, examined: Examined) -> str:
     what = f"{run.name}: {run.status.partition(':')[0]}, {len(run.rows)} rows: "
     if damage:
         return f"{what}DAMAGED: {'; '.join(damage)}"
     if not examined.checked:
         return f"{what}no checksums, written by an older version"
-    return f"{what}facts, rows and samples are as they were stored"
+    note = f"; the run has no end, and {spare}" if spare else ""
+    return f"{what}facts, rows and samples are as they were stored{note}"

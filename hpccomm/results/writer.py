@@ -112,7 +112,9 @@ class Writer:
                 # What is damaged must not get a new seal.
                 if before is not None and self._file.stat().st_size:
                     reader.read(self._file)
-                file, (self.name, self._space) = storage.replace(self._file, build, extra=extra)
+                file, (self.name, self._space) = storage.replace(
+                    self._file, build, before=before, extra=extra
+                )
             finally:
                 if before is not None:
                     before.close()
@@ -285,7 +287,7 @@ class Writer:
 
         self._check_there()
         with self._reported():
-            return storage.replace(self._file, build, extra=extra)
+            return storage.replace(self._file, build, before=self._open, extra=extra)
 
     def _reported(self) -> AbstractContextManager[None]:
         doing = f"write to {self.name} (its {self._rows} rows so far are kept) of"

@@ -1,16 +1,19 @@
 """Writing and reading results files: what comes back, and what is refused."""
 
 import dataclasses
+import errno
 import os
 import resource
 import subprocess
+import sys
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
 from hpccomm.errors import ResultsError, SchemaMismatch, UsageError
-from hpccomm.results import reader, schema
+from hpccomm.results import reader, schema, storage
 from hpccomm.results.writer import Writer
 
 
@@ -338,3 +341,66 @@ def test_choosing_a_run(tmp_path, example):
     for wanted in ("0", "4", "-4", "other"):
         with pytest.raises(ResultsError, match="run0001, run0002, run0003"):
             reader.choose(runs, wanted)
+
+
+def test_a_second_run_that_started_at_once_does_not_replace_the_first(
+    tmp_path, example, monkeypatch
+):
+    """Both see no file; the other makes it and goes on, until this one would."""
+    path = tmp_path / "new.h5"
+    other = []
+    claim = storage.claim
+
+    def slow(file):
+        seen = claim(file)
+        if not other:
+            other.append(None)
+            code = (
+                f"import sys; sys.path.insert(0, {str(Path(example.__file__).parent)!r})\n"
+                "from appending import *\n"
+                f"with Writer({str(path)!r}, example_info()) as writer:\n"
+                "    writer.append(example_row(0), None)\n"
+            )
+            subprocess.run([sys.executable, "-c", code], check=True)
+        return seen
+
+    monkeypatch.setattr(storage, "claim", slow)
+    with pytest.raises(ResultsError, match="in use: another run has just made it"):
+        Writer(path, example.example_info())
+    (run,) = reader.read(path)
+    assert (run.status, len(run.rows)) == ("completed", 1)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_partial_file_of_the_user_is_left_alone(tmp_path, example):
+    path, partial = tmp_path / "new.h5", tmp_path / "new.h5.partial"
+    with h5py.File(partial, "w") as file:
+        file["mine"] = 1
+    for theirs in (b"notes", partial.read_bytes()):
+        partial.write_bytes(theirs)
+        with pytest.raises(ResultsError, match=r"new\.h5\.partial is not a file that hpccomm"):
+            Writer(path, example.example_info())
+        assert partial.read_bytes() == theirs
+        assert not path.exists()
+    partial.unlink()
+    with Writer(path, example.example_info()) as writer:
+        writer.append(example.example_row(0), None)
+    for ours in (b"", path.read_bytes()):
+        partial.write_bytes(ours)
+        with Writer(path, example.example_info()) as writer:
+            writer.append(example.example_row(0), None)
+        assert not partial.exists()
+
+
+def test_a_read_error_is_no_damage(tmp_path, example, monkeypatch):
+    path = tmp_path / "run.h5"
+    with Writer(path, example.example_info()) as writer:
+        writer.append(example.example_row(0), example.example_samples(0, 3))
+    samples = reader.WholeSamples(reader.read(path)[0])
+
+    def failing(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", failing)
+    with pytest.raises(ResultsError, match=r"cannot read .*: Input/output error"):
+        samples(0)

@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 from hpccomm.results import reader
+from hpccomm.results.coding import ROW_BYTES
+from hpccomm.results.verify import verify
+from hpccomm.results.writer import Writer
 
 KILLS = 20
 
@@ -56,3 +59,28 @@ def test_killed_at_any_moment(tmp_path, example, seed):
     np.testing.assert_array_equal(
         last.samples(-1), example.example_samples(len(last.rows) - 1, example.REPETITIONS)
     )
+    assert verify(path).whole, verify(path).lines
+
+
+@pytest.mark.parametrize("parts", range(4))
+def test_what_a_killed_run_was_writing_is_no_damage_but_other_bytes_are(
+    tmp_path, example, monkeypatch, parts
+):
+    path = tmp_path / "killed.h5"
+    writer = Writer(path, example.example_info())
+    for index in range(1, 4):
+        writer.append(example.example_row(index), example.example_samples(index, 20))
+    write = Writer._write
+    monkeypatch.setattr(Writer, "_write", lambda self, *of: write(self, *of[:parts]))
+    writer.append(example.example_row(4), example.example_samples(4, 20))
+    writer._open.close()
+    lines, whole = verify(path)
+    begun = "; the run has no end, and what comes next was being written"
+    stored = f"{3 + parts // 3} rows: facts, rows and samples are as they were stored"
+    assert lines == [f"run0001: interrupted, {stored}{begun if parts in (1, 2) else ''}"]
+    assert whole
+    space, data = writer._space, path.read_bytes()
+    later = space.samples_at + 82 * 32
+    for at in (space.rows_at + 9, space.rows_at + 5 * ROW_BYTES, space.samples_at + 64, later):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        assert not verify(path).whole, at
