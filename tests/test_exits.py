@@ -109,6 +109,21 @@ time.sleep(60)
     assert "rank 1 ends: it was sent SIGTERM" not in job.stderr
 
 
+@pytest.mark.thorough
+def test_ctrl_c_at_the_exit_is_no_success(mpiexec: Mpiexec) -> None:
+    program = """
+import os, signal
+import hpccomm
+from hpccomm.runtime.lifetime import ExitStep, at_exit
+
+comm = hpccomm.new_comm()
+if comm.rank == 1:
+    at_exit(ExitStep.THREADS, lambda: os.kill(os.getpid(), signal.SIGINT))
+"""
+    job = mpiexec(2, "-c", program, timeout=15)
+    check_ended(job, "rank 1 was interrupted at its exit", Status.INTERRUPTED)
+
+
 def test_what_the_program_handles_ends_nothing(mpiexec: Mpiexec) -> None:
     program = """
 import hashlib, os, signal, sys, _thread, threading, time

@@ -60,6 +60,15 @@ def test_a_step_of_the_exit_that_fails_does_not_keep_the_others_from_running() -
     assert lines == ["mpi"]
 
 
+def test_ctrl_c_in_a_step_of_the_exit_does_not_keep_the_others_from_running() -> None:
+    lines = printed(
+        "import signal\n"
+        "at_exit(ExitStep.DEVICES, lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "at_exit(ExitStep.MPI, lambda: print('mpi'))\n"
+    )
+    assert lines == ["mpi"]
+
+
 def test_every_step_runs_in_a_forked_child_and_none_in_the_parent() -> None:
     lines = printed(
         "after_fork(lambda: os.write(1, b'first\\n'))\n"

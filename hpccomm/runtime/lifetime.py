@@ -26,6 +26,7 @@ _kept: dict[int, object] = {}  # by identity
 _exit_steps: "dict[tuple[ExitStep, Step], None]" = {}  # in the order of registration
 _child_steps: list[Step] = []
 _last_steps: list[Step] = []
+_leaving = False
 _blocked_before: dict[int, set[signal.Signals | int]] = {}  # of threads that are forking
 
 LAST_SECONDS = 2.0
@@ -77,11 +78,23 @@ def at_exit(which: ExitStep, step: Step) -> None:
 
 
 def _leave() -> None:
+    global _leaving
+    _leaving = True
+    interrupted = None
     for which, step in sorted(_exit_steps, key=itemgetter(0)):
         try:
             step()
+        except KeyboardInterrupt as error:  # without the steps that follow the process may crash
+            interrupted = error
         except Exception:  # the steps that follow must still run
             logger.exception("a step of the exit failed: %s", which.name)
+    if interrupted is not None:
+        raise interrupted
+
+
+def leaving() -> bool:
+    """Whether the program has ended and the steps of the exit run."""
+    return _leaving
 
 
 def start_thread(name: str, run: Callable[..., None], *arguments: object) -> bool:

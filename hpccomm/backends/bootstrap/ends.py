@@ -275,8 +275,11 @@ def _hook_signals(owner: int, rank: int) -> None:
     def interrupted(number: int, frame: FrameType | None) -> None:
         global _handled
         _handled = time.monotonic()
-        if not _ends_here():
-            python_s(number, frame)
+        if _ends_here():
+            return
+        if lifetime.leaving():  # Python drops what an exit function raises, and exits with 0
+            end_process(f"hpccomm: rank {rank} was interrupted at its exit", Status.INTERRUPTED)
+        python_s(number, frame)
 
     def act(number: int) -> None:
         if number == signal.SIGTERM and signal.getsignal(number) is terminated:
