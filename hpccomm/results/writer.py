@@ -120,6 +120,11 @@ class Writer:
                     before.close()
             self._take(file)
 
+    @property
+    def rows(self) -> int:
+        """Rows that are in the file."""
+        return self._rows
+
     def append(self, row: Row, samples: np.ndarray | None) -> None:
         """Add one row; it is in the file when this returns.
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -20,6 +21,8 @@ from hpccomm.errors import ResultsError
 from hpccomm.files.regular import check_output
 from hpccomm.results import csv_text, nccl_json, table
 from hpccomm.results.schema import Row, RunInfo
+from hpccomm.runtime.lifetime import before_end
+from hpccomm.runtime.stderr import write_stderr
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +78,7 @@ class Report:
         self._json = None if options.json is None else _free_name(options.json)
         self._csv: TextIO | None = None
         self._writer: Any = None
+        self._left = False
         with ExitStack() as opened:
             if options.csv is not None:
                 self._csv = opened.enter_context(_open_csv(options.csv))
@@ -97,6 +101,8 @@ class Report:
                     raise
             # The files are this object's from here on, and closed when it is left.
             self._opened = opened.pop_all()
+        if self._writer is not None:
+            before_end(self._tell_of_rows)
         if self._json is not None:
             self.show(f"# Writing JSON output to {self._json}\n")
 
@@ -156,6 +162,9 @@ class Report:
         traceback: TracebackType | None,
     ) -> None:
         self._progress.clear()
+        if isinstance(error, KeyboardInterrupt):
+            self._tell_of_rows()
+        self._left = True
         try:
             try:
                 if self._json is not None:
@@ -168,6 +177,18 @@ class Report:
                 raise
             # The exception on its way out matters more than this one.
             _log.info("the end of the run is not written: %s", second)
+
+    def _tell_of_rows(self) -> None:
+        """Say where the rows are of a run that is broken off. From any thread."""
+        if self._writer is None or self._left:
+            return
+        self._left = True
+        path, rows = self._writer.path, self._writer.rows
+        kept = "1 row is" if rows == 1 else f"{rows} rows are"
+        write_stderr(
+            f"hpccomm: {kept} kept in {path} as {self._writer.name}: "
+            f"see hpccomm show {shlex.quote(str(path))}"
+        )
 
     def _write_json(self, path: Path, errors: list[str]) -> None:
         document = nccl_json.document(
