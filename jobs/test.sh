@@ -69,8 +69,9 @@ stage() {
 python=$venv/bin/python
 workers=$(nproc)
 ((workers <= 16)) || workers=16
+((workers += 1)) # many tests wait: for a job, or for a deadline
 
-# tests SECONDS NAME ARGUMENT...   a stage of tests in as many processes as there are cores
+# tests SECONDS NAME ARGUMENT...   a stage of tests in one process more than there are cores
 tests() {
     local seconds=$1 name=$2
     shift 2
@@ -122,7 +123,6 @@ done
 # Each number of ranks takes other cases of the conformance suite; all of them run with --all and no
 # --part.
 export PYTHONPATH=$standin
-((workers += 1)) # where many tests wait for a deadline
 tests 300 "devices, without MPI" tests/cuda
 tests_on 2 200 "devices, ranks: 2" -q --part 0/$((8 * fewer)) tests/cuda
 tests_on 4 200 "devices, ranks: 4" -q --part 2/$((32 * fewer)) tests/cuda/test_conformance.py

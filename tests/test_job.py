@@ -315,7 +315,9 @@ with hpccomm.new_comm(options=hpccomm.CommOptions(slow_call=rank + 1)) as comm:
 # Threads, forks, progress.
 
 
-@pytest.mark.parametrize("level", ["funneled", "serialized"])
+@pytest.mark.parametrize(
+    "level", ["funneled", pytest.param("serialized", marks=pytest.mark.thorough)]
+)
 def test_an_mpi_that_was_started_lower(mpiexec: Mpiexec, level: str) -> None:
     program = f"""
 import mpi4py

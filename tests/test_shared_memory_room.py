@@ -110,7 +110,13 @@ with hpccomm.new_comm() as comm:
     assert job.stderr.count(reason) == 1, job.stderr
 
 
-@pytest.mark.parametrize("spare", [8 * MIB, 80 * MIB], ids=["none", "one segment"])
+@pytest.mark.parametrize(
+    "spare",
+    [
+        pytest.param(8 * MIB, id="none", marks=pytest.mark.thorough),
+        pytest.param(80 * MIB, id="one segment"),
+    ],
+)
 def test_little_address_space_is_no_failure(mpiexec: Mpiexec, spare: int) -> None:
     program = f"""
 {PRELUDE}
@@ -143,7 +149,7 @@ def _mounting() -> list[str]:
     return command
 
 
-@pytest.mark.parametrize("way", ["auto", "staging"])
+@pytest.mark.parametrize("way", ["auto", pytest.param("staging", marks=pytest.mark.thorough)])
 def test_a_small_dev_shm_does_not_matter(launcher: str, way: str) -> None:
     program = f"""
 {PRELUDE}
@@ -189,7 +195,9 @@ for comm in comms:
     told(mpiexec(2, "-c", program, env=LIBRARY, timeout=100))
 
 
-@pytest.mark.parametrize("end", ["normal", "exception", "SIGKILL"])
+@pytest.mark.parametrize(
+    "end", ["normal", pytest.param("exception", marks=pytest.mark.thorough), "SIGKILL"]
+)
 def test_nothing_is_left_behind(launcher: str, end: str, tmp_path: Path) -> None:
     program = f"""
 {PRELUDE}

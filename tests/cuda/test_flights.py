@@ -514,7 +514,15 @@ work = comm.all_reduce(x, async_op=True)
 """
 
 
-@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "comm.abort()", "del comm, x, work"])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "",
+        pytest.param("raise SystemExit(3)", marks=pytest.mark.thorough),
+        pytest.param("comm.abort()", marks=pytest.mark.thorough),
+        "del comm, x, work",
+    ],
+)
 def test_trap_leaving_without_finalize_frees_what_it_can_and_ends(ending):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(ending)],
@@ -614,7 +622,9 @@ stream.synchronize()
 """
 
 
-@pytest.mark.parametrize("ending", ["", "comm.finalize()", "comm.abort()"])
+@pytest.mark.parametrize(
+    "ending", ["", "comm.finalize()", pytest.param("comm.abort()", marks=pytest.mark.thorough)]
+)
 def test_trap_leaving_does_not_wait_for_graphs_as_nccl_does(ending):
     _, told, seconds = left(f"work.wait(block=True){CAPTURE}{ending}\n")
     assert "Error" not in told, told
