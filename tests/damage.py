@@ -137,7 +137,7 @@ def invented(reader: str, text: str, original: str) -> set[object]:
 def without_end(line: str) -> str:
     """Return a line of the facts without what damage of rows and of the end takes from it."""
     if re.match("# [* ] run", line):
-        return re.sub(r"(?<=ranks)  .*", "", line)
+        return re.sub(r"(?<=rank|anks)  .*", "", line)
     ends = f"completed|{re.escape(UNKNOWN)}|interrupted: .*"
     return re.sub(f"(?<=: )({ends})$", "", re.sub(" to [0-9: -]+ by ", " by ", line))
 
