@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,6 +70,26 @@ def test_who_is_gone_is_lost_to_a_message_only_if_nobody_else_can_end_it() -> No
     verdict = judge(mine, answered({1: "closed", 2: "missing", 3: "gone"}))
     assert verdict.gone == ()
     assert verdict.absent == (1, 2, 3)
+
+
+BLOCKED = {"operation": "recv", "collective": 0, "since": 0.3, "src": 0, "dst": None}
+
+
+@pytest.mark.parametrize(
+    ("sent", "held", "since", "crossed"),
+    [(4, True, 0.3, True), (5, True, 0.3, False), (4, False, 0.3, False), (4, True, 0.01, False)],
+    ids=["crossed", "the message is on its way", "rank 1 can go on", "just begun"],
+)
+def test_ranks_that_wait_for_each_other_differ(
+    sent: int, held: bool, since: float, crossed: bool
+) -> None:
+    now = {"operation": "all_reduce", "collective": NUMBER, "site": "a", "held": True}
+    mine = {**MINE, "now": now, "counts": {1: (sent, 0), 2: (0, 0)}}
+    waits = facts(1, False, {"now": {**BLOCKED, "held": held, "since": since}, "counts": (0, 5)})
+    verdict = judge(mine, {1: Answer(ANSWERED, waits), **answered({2: "waits"})})
+    assert verdict.differing == ((1,) if crossed else ())
+    assert verdict.missing == (1,)
+    assert verdict.text.startswith("the ranks wait for each other") == crossed
 
 
 @given(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=9))

@@ -186,7 +186,8 @@ class Objects(Face):
             wire = wire_tag(tag, OBJECTS)
             frame = transfer.dump(value)
             steps = transfer.send(self._core.backend.messages, frame, peer, wire)
-            label = Label("send_object", frame.nbytes, of_message(peer, None, tag))
+            label = Label("send_object", frame.nbytes, of_message(peer, None, tag, counted=True))
+            self._core.calls.sent[peer] += 1
             _run(self._core, label, frame, steps, timeout, ordered=False)
 
     def recv_object(self, src: int, tag: int = 0, *, timeout: float | None = None) -> Any:
@@ -216,7 +217,8 @@ class Objects(Face):
             tag = self._core.tag(tag)
             wire = wire_tag(tag, OBJECTS)
             steps = transfer.receive(self._core.backend.messages, peer, wire)
-            label = Label("recv_object", 0, of_message(None, peer, tag))
+            label = Label("recv_object", 0, of_message(None, peer, tag, counted=True))
+            self._core.calls.posted[peer] += 1
             return _run(self._core, label, Frame(), steps, timeout, ordered=False)[0]
 
 

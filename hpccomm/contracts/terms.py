@@ -24,12 +24,15 @@ class Terms:
         Bytes of the call where all ranks know the same number; else 0.
     peers : tuple of int
         The ranks that a call waits for which is no collective; empty if that may be any.
+    counted : bool
+        Whether it is a message that its sender and its receiver count.
     """
 
     values: Mapping[str, object]
     fingerprint: int
     nbytes: int = 0
     peers: tuple[int, ...] = ()
+    counted: bool = False
 
 
 def written(values: object) -> str:
@@ -79,11 +82,11 @@ def of_call(call: Signature, algorithm: str, deterministic: bool, **more: object
     return terms(values, 0 if call.individual else call.nbytes)
 
 
-def of_message(dst: int | None, src: int | None, tag: int) -> Terms:
+def of_message(dst: int | None, src: int | None, tag: int, *, counted: bool) -> Terms:
     """Return whom a message is for and from. No other rank has the same."""
     values = {"dst": dst, "src": src, "tag": tag}
     peers = tuple({each for each in (dst, src) if each is not None})
-    return Terms(values, hash((dst, src, tag)) & 0xFFFFFFFF, 0, peers)
+    return Terms(values, hash((dst, src, tag)) & 0xFFFFFFFF, 0, peers, counted)
 
 
 def with_peers(peers: tuple[int, ...]) -> Terms:

@@ -122,6 +122,8 @@ class CallEngine:
         Moves asynchronous calls on.
     queue : deque of Task
         Asynchronous collectives, which run one after the other.
+    sent, posted : list of int
+        Messages to each rank that have begun to be sent, and receives from each that have begun.
     inquiry : Inquiry
         What is known of the other ranks while a call waits.
     record : callable
@@ -140,6 +142,7 @@ class CallEngine:
         self.on_timeout = settings.on_timeout
         self.sequence = self.number = MAKING
         self.digest = 0
+        self.sent, self.posted = [0] * backend.size, [0] * backend.size
         self.compare: Callable[[Label, Entry], None] = _uncompared
         self.origin = Origin(backend.uid, name, backend.rank, backend.size)
         self.site: Site | None = None

@@ -152,13 +152,14 @@ class Inquiry:
         with self._lock:
             if entry is not self._entry:
                 self._entry, self.answers = entry, {}
-            question = {"comm": origin.uid, "collective": entry[NUMBER]}
+            question = {"comm": origin.uid, "collective": entry[NUMBER], "from": origin.rank}
             for rank, answer in side.ask(others, question, ANSWER_SECONDS).items():
                 if answer.state != ANSWERED and rank in self.answers:
                     # What it told before tells whether it had come.
                     answer = Answer(answer.state, {**self.answers[rank].facts, **answer.facts})
                 self.answers[rank] = answer
-            return judge(facts(calls, entry[NUMBER], entry), self.answers)
+            counts = {rank: _counts(calls, rank) for rank in self.answers}
+            return judge({**facts(calls, entry[NUMBER], entry), "counts": counts}, self.answers)
 
     def _give_up(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
         """End a call that cannot be completed, here and on the other ranks."""
@@ -177,9 +178,13 @@ class Inquiry:
     def tell(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
         """Tell the other ranks of a mismatch or a loss, so that they need not find out."""
         origin = calls.origin
-        if isinstance(error, RankMismatch | PeerLost) and entry[NUMBER]:
-            others = [rank for rank in range(origin.size) if rank != origin.rank]
-            self._accuse(calls, entry, error, others)
+        if not isinstance(error, RankMismatch | PeerLost):
+            return
+        if entry[NUMBER]:
+            concerned: Sequence[int] = range(origin.size)
+        else:
+            concerned = error.ranks if isinstance(error, RankMismatch) else ()
+        self._accuse(calls, entry, error, [rank for rank in concerned if rank != origin.rank])
 
     def _accuse(
         self,
@@ -286,7 +291,8 @@ def answer(calls: "CallEngine", question: Facts) -> Facts:
     if "dump" in question:
         dump.write(f"another rank: {question['dump']}")
         return {}
-    return facts(calls, int(question.get("collective", 0)), None)
+    told = facts(calls, int(question.get("collective", 0)), None)
+    return {**told, "counts": _counts(calls, question.get("from"))}
 
 
 def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
@@ -314,7 +320,7 @@ def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
         "done": min(waiting) - 1 if waiting else calls.number,
         "record": None if entry is None else _record(entry),
         "site": "" if entry is None else described(entry[SITE]),
-        "now": None if now is None else _now(now),
+        "now": None if now is None else _now(calls, now),
         "doing": "" if calls.backend.crowded else doing(),
         "failed": None if error is None else str(error.__cause__ or error),
         "closed": calls.closed or ("was aborted" if aborted else ""),
@@ -327,13 +333,26 @@ def _record(entry: Entry) -> Facts:
     return {"operation": label.name, **values, "async_op": entry[MODE] is ASYNC}
 
 
-def _now(entry: Entry) -> Facts:
-    return {
+def _now(calls: "CallEngine", entry: Entry) -> Facts:
+    now = {
         "operation": entry[LABEL].name,
         "collective": entry[NUMBER],
         "since": round(perf_counter() - entry[BEGIN], 3),
         "site": described(entry[SITE]),
     }
+    terms = entry[LABEL].terms
+    task = next((each for each, its in calls.under_way.items() if its is entry), None)
+    now["held"] = (task is None or task.awaited) and len(calls.pending()) == 1
+    if terms is not None and terms.counted and not entry[NUMBER]:
+        now |= {key: terms.values[key] for key in ("dst", "src")}
+    return now
+
+
+def _counts(calls: "CallEngine", rank: object) -> tuple[int, int]:
+    """Return how many messages were sent to a rank, and how many receives from it were begun."""
+    if not isinstance(rank, int) or not 0 <= rank < len(calls.sent):
+        return 0, 0
+    return calls.sent[rank], calls.posted[rank]
 
 
 def _peers(entry: Entry, rank: int, size: int) -> Sequence[int]:

@@ -35,6 +35,8 @@ class Task:
     ended : callable
         Told the error (or None) and the elapsed seconds, once, when it is over. Returns the error
         as whoever waits gets it.
+    awaited : bool
+        Whether somebody waits for it.
     """
 
     begin: Callable[[], Steps]
@@ -46,6 +48,7 @@ class Task:
     steps: Steps | None = None
     error: BaseException | None = None
     over: bool = False
+    awaited: bool = False
 
     def turn(self) -> bool:
         """Move on as far as it goes; return whether anything moved."""
@@ -162,9 +165,11 @@ class ProgressEngine:
 
         with self._changed:
             self._waiters += 1
+        task.awaited = True
         try:
             wait(poll, timeout=timeout, gate=Gate(), expired=expired)
         finally:
+            task.awaited = False
             with self._changed:
                 self._waiters -= 1
                 self._changed.notify()

@@ -13,6 +13,9 @@ from hpccomm.contracts.terms import written
 MOST_NAMED = 8
 """Ranks, or groups of ranks, that are told of one by one."""
 
+BLOCKED_SECONDS = 0.25
+"""A message that has waited so long is blocked: one that needs no receiver to be sent takes less."""
+
 LONGEST_QUOTED = 300
 """Characters of another rank's error."""
 
@@ -25,7 +28,8 @@ class Verdict:
     ----------
     missing, differing, gone, stopped, silent : tuple of int
         Ranks that have not begun the call, have given it up or need not come any more; whose call of
-        that number asks for something else than most; whose process or program has ended, or that
+        that number asks for something else than most, or which wait for this rank, as it does for
+        them; whose process or program has ended, or that
         have closed the communicator; that are stopped; that did not answer.
     text : str
         The same in words.
@@ -76,8 +80,12 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
     if not absent and not differing:
         absent, came = fallen, {r: each for r, each in came.items() if r not in fallen}
 
+    crossed = () if differing else _crossed(mine, number, answers, absent)
     if differing:
         text = f"the ranks call different things as number {number}: {side_by_side(called)}"
+    elif crossed:
+        text = f"the ranks wait for each other: {_told(mine, number, absent, came)}"
+        differing = crossed if len(answers) > len(crossed) else (mine["rank"], *crossed)
     elif absent:
         text = _told(mine, number, absent, came)
     else:
@@ -90,7 +98,9 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
     if not number and len(gone) < len(answers):
         # What is no collective may wait for the others alone, and these may have ended rightly.
         missing, gone = (*missing, *gone), ()
-    return Verdict(missing, differing, gone, of_state[STOPPED], of_state[SILENT], text)
+    return Verdict(
+        missing, tuple(sorted(differing)), gone, of_state[STOPPED], of_state[SILENT], text
+    )
 
 
 def _state(answer: Answer) -> str:
@@ -112,6 +122,55 @@ def _has_done(facts: Facts, number: int) -> bool:
 def _differing(called: Mapping[int, Facts]) -> tuple[int, ...]:
     """Return the ranks whose calls differ from what most have; all, if no call is that of most."""
     return odd_ones({rank: written(facts["record"]) for rank, facts in called.items()})
+
+
+def _crossed(
+    mine: Facts, number: int, answers: Mapping[int, Answer], absent: Mapping[int, Answer]
+) -> tuple[int, ...]:
+    """Return the ranks that wait for this one, as it waits for them: none of them can go on.
+
+    Those that have not come to this rank's collective are all blocked in messages with it, of which it
+    has begun no counterpart; or a message of each of two ranks waits for one of the other. A program whose
+    collective does not need those ranks might go on, but MPI allows every collective to wait for all.
+    """
+    own = mine["now"]
+    if own is None or not own.get("held"):
+        return ()
+    crossed = []
+    for rank in absent:
+        facts = answers[rank].facts
+        now = facts.get("now")
+        if answers[rank].state != ANSWERED or not now or not now.get("held"):
+            continue
+        if now["since"] < BLOCKED_SECONDS:
+            continue
+        sent, posted = mine["counts"][rank]
+        sent_here, posted_here = facts.get("counts", (0, 0))
+        theirs = _unmatched(now, mine["rank"], posted_here, sent, sent_here, posted)
+        ours = number > 0 or _unmatched(own, rank, posted, sent_here, sent, posted_here)
+        if theirs and ours:
+            crossed.append(rank)
+    return tuple(crossed) if len(crossed) == len(absent) else ()
+
+
+def _unmatched(now: Facts, peer: int, posted: int, coming: int, sent: int, taken: int) -> bool:
+    """Whether a message that a rank is blocked in has no counterpart at its peer.
+
+    Parameters
+    ----------
+    now : mapping
+        The call.
+    peer : int
+        The rank that is asked for.
+    posted, coming : int
+        How many receives from the peer the rank has begun, and how many messages the peer has begun to
+        send to it.
+    sent, taken : int
+        How many messages the rank has begun to send to the peer, and how many receives the peer has
+        begun from it.
+    """
+    waits = now.get("src") == peer and coming < posted
+    return waits or (now.get("dst") == peer and taken < sent)
 
 
 # Words.

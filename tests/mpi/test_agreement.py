@@ -1,6 +1,7 @@
 """The same over MPI, whose own collectives would write beyond the smaller array."""
 
 import time
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -37,6 +38,7 @@ LATE = {
     "batch": lambda comm: _in_a_batch(comm),
     "plan": lambda comm: comm.plan("all_gather_v", np.ones(1), [1] * comm.size)(),
     "window": lambda comm: comm.window(np.ones(comm.rank + 1)).close(),
+    "message first": lambda comm: _message_first(comm),
     "split": lambda comm: comm.split(0, key=-comm.rank).finalize(),
     "messages": lambda comm: comm.send_recv(
         np.ones(2), (comm.rank + 1) % comm.size, np.ones(2), (comm.rank - 1) % comm.size
@@ -44,6 +46,15 @@ LATE = {
     "objects": lambda comm: comm.all_gather_object("x" * comm.rank),
 }
 """Calls in which ranks have different parts, and which they make alike."""
+
+
+def _message_first(comm: Any) -> None:
+    x = np.ones(100_000)
+    if comm.rank == 0:
+        comm.send(x, 1)
+    elif comm.rank == 1:
+        comm.recv(x, 0)
+    comm.all_reduce(x)
 
 
 def _in_a_batch(comm: Any) -> None:
@@ -63,3 +74,47 @@ def test_a_late_rank_is_no_mismatch_and_not_lost(mpi_comm: Any, kind: str) -> No
         time.sleep(LATE_SECONDS)
     LATE[kind](comm)
     comm.finalize()
+
+
+MESSAGES = {
+    "recv": lambda comm, x: comm.recv(x, 1 - comm.rank),
+    "recv, asynchronous": lambda comm, x: comm.recv(x, 1 - comm.rank, async_op=True).wait(),
+    "recv of another tag": lambda comm, x: comm.recv(x, 1 - comm.rank, tag=3),
+    "recv_object": lambda comm, x: comm.recv_object(1 - comm.rank),
+    "send": lambda comm, x: comm.send(x, 1 - comm.rank),
+    "send_recv": lambda comm, x: comm.send_recv(x, 1 - comm.rank, x.copy(), 1 - comm.rank),
+}
+"""Messages of ranks 0 and 1, of so many bytes that they cannot be sent without a receiver."""
+COLLECTIVES = {
+    "all_reduce": lambda comm, x: comm.all_reduce(x),
+    "all_reduce, asynchronous": lambda comm, x: comm.all_reduce(x, async_op=True).wait(),
+    "broadcast": lambda comm, x: comm.broadcast(x, 0),
+    "barrier": lambda comm, x: comm.barrier(),
+}
+CROSSED = [
+    pytest.param(one, other, marks=() if number % 9 == 0 else pytest.mark.thorough)
+    for number, (one, other) in enumerate(
+        [
+            *product(MESSAGES, COLLECTIVES),
+            *((each, each) for each in ("recv", "recv_object", "send")),
+        ]
+    )
+]
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(("one", "other"), CROSSED)
+def test_messages_that_wait_for_ranks_which_wait_for_them_are_a_mismatch(
+    mpi_comm: Any, one: str, other: str
+) -> None:
+    unchecked = hpccomm.CommOptions(self_check=False)
+    comm = hpccomm.new_comm(mpi_comm=mpi_comm, timeout=10, options=unchecked)
+    calls = MESSAGES | COLLECTIVES
+    call = calls[one if comm.rank == 1 else other]
+    if comm.rank < 2 or other in COLLECTIVES:
+        with pytest.raises(RankMismatch, match="wait for each other") as caught:
+            call(comm, np.ones(100_000))
+        assert 1 in caught.value.ranks
+        assert (caught.value.elapsed or 0) < 5  # well before the deadline
+    comm.abort()
+    mpi_comm.Barrier()

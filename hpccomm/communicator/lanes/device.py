@@ -148,7 +148,9 @@ class DeviceLane(Lane):
         receives = () if target is None else (Piece(message.origin or 0, _span(target)),)
         route = self.dispatch.message(receives, sends, message.tag)
         nbytes = max((piece.data.nbytes for piece in (*sends, *receives)), default=0)
-        label = Label(message.name, nbytes, of_message(message.to, message.origin, message.tag))
+        label = Label(
+            message.name, nbytes, of_message(message.to, message.origin, message.tag, counted=False)
+        )
         return Call(
             self._recipe(label, label, route, ordered=False),
             source,

@@ -97,7 +97,7 @@ class HostLane(Lane):
                 self._messages.clear()
             wires = wire_tag(tag, ARRAYS, sent), wire_tag(tag, ARRAYS, taken)
             route = self._message_route(name, to, origin, wires, replaced)
-            label = Label(name, nbytes, of_message(to, origin, tag))
+            label = Label(name, nbytes, of_message(to, origin, tag, counted=True))
             recipe = self._messages[key] = self._recipe(label, label, route, ordered=False)
         return Call(recipe, send, recv, result, keep)
 
@@ -109,14 +109,17 @@ class HostLane(Lane):
         With `replaced`, what is received replaces what is sent.
         """
         transport, (outward, inward) = self._backend.messages, wires
+        sent, posted = self._calls.sent, self._calls.posted
 
         def start(send: Buffer, recv: Buffer) -> Steps:
             requests = []
             outgoing = send.copy() if replaced and send is not None else send
             if origin is not None and recv is not None:
                 requests.append(transport.irecv(recv, origin, inward))
+                posted[origin] += 1
             if to is not None and outgoing is not None:
                 requests.append(transport.isend(outgoing, to, outward))
+                sent[to] += 1
             return completed(requests)
 
         reason = "the backend has messages of its own"
