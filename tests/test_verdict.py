@@ -72,6 +72,15 @@ def test_who_is_gone_is_lost_to_a_message_only_if_nobody_else_can_end_it() -> No
     assert verdict.absent == (1, 2, 3)
 
 
+def test_who_waits_in_an_earlier_call_is_not_to_blame_but_for_want_of_others() -> None:
+    earlier = {"operation": "fence", "collective": NUMBER - 1, "site": "b"}
+    waits = Answer(ANSWERED, facts(1, False, {"now": earlier}))
+    verdict = judge(MINE, {1: waits, **answered({2: "stopped"})})
+    assert (verdict.absent, verdict.held_up) == ((2,), (1,))
+    assert mentioned(verdict.text) == {1, 2}
+    assert judge(MINE, {1: waits, **answered({2: "waits"})}).absent == (1,)
+
+
 BLOCKED = {"operation": "recv", "collective": 0, "since": 0.3, "src": 0, "dst": None}
 
 

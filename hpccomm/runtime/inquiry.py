@@ -132,7 +132,7 @@ class Inquiry:
         waits_on = calls.on_timeout == "report" and isinstance(error, CollectiveTimeout)
         if verdict is not None and entry[NUMBER] and not waits_on:
             # Those that come late must not send to ranks that have left.
-            self._accuse(calls, entry, error, verdict.missing)
+            self._accuse(calls, entry, error, (*verdict.missing, *verdict.held_up))
         return error
 
     def _due(self, entry: Entry, now: float) -> bool:

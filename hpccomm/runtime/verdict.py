@@ -31,6 +31,8 @@ class Verdict:
         that number asks for something else than most, or which wait for this rank, as it does for
         them; whose process or program has ended, or that
         have closed the communicator; that are stopped; that did not answer.
+    held_up : tuple of int
+        Ranks that have not come since they wait in an earlier call, for others that are to blame.
     text : str
         The same in words.
     """
@@ -40,6 +42,7 @@ class Verdict:
     gone: tuple[int, ...]
     stopped: tuple[int, ...]
     silent: tuple[int, ...]
+    held_up: tuple[int, ...]
     text: str
 
     @property
@@ -90,8 +93,12 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
         text = _told(mine, number, absent, came)
     else:
         text = "All ranks have called it, and it is not done"
+    held_up = tuple(rank for rank, answer in absent.items() if _waits_before(answer, number))
+    blamed = {rank: each for rank, each in absent.items() if rank not in held_up}
+    if not blamed:
+        held_up, blamed = (), absent
     of_state = {
-        state: tuple(rank for rank, answer in absent.items() if _state(answer) == state)
+        state: tuple(rank for rank, answer in blamed.items() if _state(answer) == state)
         for state in (ANSWERED, GONE, STOPPED, SILENT)
     }
     missing, gone = of_state[ANSWERED], of_state[GONE]
@@ -99,8 +106,14 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
         # What is no collective may wait for the others alone, and these may have ended rightly.
         missing, gone = (*missing, *gone), ()
     return Verdict(
-        missing, tuple(sorted(differing)), gone, of_state[STOPPED], of_state[SILENT], text
+        missing, tuple(sorted(differing)), gone, of_state[STOPPED], of_state[SILENT], held_up, text
     )
+
+
+def _waits_before(answer: Answer, number: int) -> bool:
+    """Whether a rank is in an earlier collective call of this communicator."""
+    now = answer.facts.get("now") or {"collective": 0}
+    return answer.state == ANSWERED and 0 < now["collective"] < number
 
 
 def _state(answer: Answer) -> str:

@@ -124,7 +124,10 @@ def lost(comm: Any, seconds: float = 0.0) -> tuple[int, ...]:
     until = time.monotonic() + seconds
     while not (MPI.Is_finalized() or comm == MPI.COMM_NULL):
         MPI.COMM_SELF.Iprobe()  # lets the library take notice, if no other thread is in it
-        failed = comm.Get_failed()
+        try:
+            failed = comm.Get_failed()
+        except MPI.Exception:  # another thread has just freed it
+            return ()
         if failed.size:
             everyone = comm.Get_group()
             ranks: list[int] = failed.Translate_ranks(None, everyone)
