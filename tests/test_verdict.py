@@ -81,6 +81,14 @@ def test_who_waits_in_an_earlier_call_is_not_to_blame_but_for_want_of_others() -
     assert judge(MINE, {1: waits, **answered({2: "waits"})}).absent == (1,)
 
 
+def test_of_two_neighbours_the_one_is_named_that_has_not_begun_its_part() -> None:
+    exchange = {"operation": "send_recv", "collective": 0, "since": 3, "src": 2, "dst": 1}
+    mine = {**facts(0, False, {"now": exchange}), "counts": {1: (5, 0), 2: (0, 5)}}
+    took = Answer(ANSWERED, facts(1, False, {"counts": (0, 5)}))
+    verdict = judge(mine, {1: took, **answered({2: "gone"})})
+    assert (verdict.absent, mentioned(verdict.text)) == ((2,), {2})
+
+
 BLOCKED = {"operation": "recv", "collective": 0, "since": 0.3, "src": 0, "dst": None}
 
 

@@ -71,13 +71,17 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
     for rank, answer in sorted(answers.items()):
         if mine.get("closed") and answer.facts.get("closed"):
             continue  # it ends the communicator too, or has done so: neither keeps the other waiting
+        if not number and _has_begun_its_part(mine, rank, answer):
+            continue
         if not _has_begun(answer.facts, number):
             absent[rank] = answer
         elif answer.facts.get("failed"):
             fallen[rank] = answer
         elif answer.state != ANSWERED and not _has_done(answer.facts, number):
             (absent if answer.state == STOPPED else fallen)[rank] = answer
-    came = {mine["rank"]: mine} | {r: a.facts for r, a in answers.items() if r not in absent}
+    came = {mine["rank"]: mine}
+    if number:
+        came |= {rank: each.facts for rank, each in answers.items() if rank not in absent}
     called = {rank: each for rank, each in sorted(came.items()) if each.get("record")}
     differing = _differing(called) if number else ()
     if not absent and not differing:
@@ -164,6 +168,15 @@ def _crossed(
         if theirs and ours:
             crossed.append(rank)
     return tuple(crossed) if len(crossed) == len(absent) else ()
+
+
+def _has_begun_its_part(mine: Facts, rank: int, answer: Answer) -> bool:
+    """Whether a rank has begun all that this rank's message needs of it."""
+    own = mine["now"]
+    if own is None or "src" not in own or answer.state != ANSWERED:
+        return False
+    (sent, posted), (coming, taken) = mine["counts"][rank], answer.facts.get("counts", (0, 0))
+    return not _unmatched(own, rank, posted, coming, sent, taken)
 
 
 def _unmatched(now: Facts, peer: int, posted: int, coming: int, sent: int, taken: int) -> bool:
