@@ -72,7 +72,7 @@ def test_under_a_launcher_rank_0_alone_answers():
         assert second == (0, "", "")
 
 
-def test_an_interrupt_from_the_keyboard_is_one_line(tmp_path):
+def test_an_interrupt_from_the_keyboard_says_what_is_kept(tmp_path):
     path = tmp_path / "run.h5"
     command = [sys.executable, "-m", "hpccomm", *PERF.split(), "-N", "0", "--output", str(path)]
     with subprocess.Popen(
@@ -83,6 +83,8 @@ def test_an_interrupt_from_the_keyboard_is_one_line(tmp_path):
             pass
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (130, "hpccomm: interrupted\n")
+    kept = rf"hpccomm: \d+ rows? (is|are) kept in {path} as run0001: see hpccomm show {path}\n"
+    assert process.returncode == 130, errors
+    assert re.fullmatch(f"{kept}hpccomm: interrupted\n", errors), errors
     (run,) = reader.read(path)
     assert run.status == "failed: interrupted"

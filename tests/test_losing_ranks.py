@@ -11,8 +11,8 @@ from conftest import launch_environment
 from losing_ranks import KINDS
 
 HERE = Path(__file__).parent
-CRASHED = ("Signal: Segmentation fault", "ompi_comm_set_rank_failed", "ompi_comm_activate")
-"""What Open MPI 5.0.11 prints where it notes a loss for a communicator that it is making: it is half made."""
+CRASHED = ("Signal: Segmentation fault", "ompi_comm_revoke_local", "ompi_comm_activate")
+"""What Open MPI 5.0.11 prints where it hears of a loss for a communicator that it is making: it is half made."""
 EXAMPLE = HERE.parent / "docs/examples/losing_ranks.py"
 
 

@@ -83,11 +83,14 @@ class Inquiry:
         The last answers of other ranks, about the call `number`.
     accusation : mapping or None
         What another rank found, which nobody here has acted upon.
+    late : bool
+        Whether another rank has given up to wait for this one.
     """
 
     def __init__(self) -> None:
         self.answers: dict[int, Answer] = {}
         self.accusation: Facts | None = None
+        self.late = False
         self._entry: Entry | None = None
         self._next = 0.0
         self._given_up: Entry | None = None
@@ -271,7 +274,7 @@ class Inquiry:
         # A rank that shrinks has given up the call that this is about, and counts on.
         past = entry is not None and entry[LABEL].name == SHRINK
         if entry is None or past or entry[NUMBER] > accusation["collective"]:
-            late = isinstance(error, CollectiveTimeout)
+            self.late = late = isinstance(error, CollectiveTimeout)
             if not late:  # else this rank is late, and its call says so
                 calls.failure.unraised = calls.failure.told = error
             calls.fail(error)
@@ -309,7 +312,9 @@ def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
     """
     if entry is None and number:
         entry = find(calls.origin, number)
-    now, error = calls.waiting(), calls.gate.error
+    now = calls.waiting()
+    # Who is late has not given up: it is somewhere else.
+    error = None if calls.inquiry.late else calls.gate.error
     aborted = error is not None and isinstance(error.__cause__, CommunicatorAborted)
     waiting = [each[NUMBER] for each in calls.pending() if each[NUMBER]]
     return {

@@ -127,8 +127,11 @@ def _state(answer: Answer) -> str:
 
 
 def _has_begun(facts: Facts, number: int) -> bool:
-    """Whether a rank has begun the call of that number; a message has none, and is never begun."""
-    return number != 0 and (bool(facts.get("record")) or facts.get("collective", 0) >= number)
+    """Whether a rank has begun the call of that number; a message has none, and is never begun.
+
+    Nor is what belongs to the making of a communicator: there ranks number differently.
+    """
+    return number > 0 and (bool(facts.get("record")) or facts.get("collective", 0) >= number)
 
 
 def _has_done(facts: Facts, number: int) -> bool:

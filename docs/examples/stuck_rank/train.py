@@ -12,7 +12,7 @@ import numpy as np
 
 import hpccomm
 
-SAMPLES = 1201
+SAMPLES = 1206
 """Samples that rank 3 gets."""
 
 LENGTH = 64

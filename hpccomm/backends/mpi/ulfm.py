@@ -81,7 +81,19 @@ class Ulfm:
             self._comm.Split(MPI.UNDEFINED)
             return None
         comm = self._comm.Split(ranks[0], ranks.index(self._comm.rank))
-        return self._over(comm, ranks, label)
+        return self._made(comm, ranks, label)
+
+    def _made(self, comm: Any, ranks: Sequence[int], label: object) -> Backend:
+        """Make the backend over a new communicator, or release those that wait for this rank in it.
+
+        A further loss may keep this rank from it, and others not, which would wait for ever.
+        """
+        try:
+            return self._over(comm, ranks, label)
+        except BaseException:
+            if comm != MPI.COMM_NULL and not comm.Is_revoked():
+                comm.Revoke()
+            raise
 
     def shrunk(self, epoch: int, attempt: int) -> tuple[Backend, tuple[int, ...]]:
         """Make the communicator of the ranks that are left."""
@@ -89,7 +101,7 @@ class Ulfm:
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         left = _ranks_of(comm, self._comm)
         gone = tuple(sorted(set(range(self._comm.size)) - set(left)))
-        made = self._over(comm, left, ("epoch", epoch, attempt))
+        made = self._made(comm, left, ("epoch", epoch, attempt))
         assert made.survival is not None
         made.survival.epoch = epoch
         return made, gone
