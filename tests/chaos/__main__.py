@@ -89,6 +89,12 @@ def _tell(each: report.Ran, asked: argparse.Namespace) -> None:
             "seconds": round(each.seen.seconds, 2),
             "named": each.verdict.named,
             "shortfalls": each.verdict.shortfalls,
+            "vendor": each.seen.vendor,
+            "processes": each.seen.processes,
+            "files": each.seen.files,
+            "events": each.seen.events,
+            "stdout": each.seen.stdout,
+            "stderr": each.seen.stderr,
         }
         with asked.output.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

@@ -33,12 +33,14 @@ class Expected:
     success : bool or None
         Whether all ranks get all results, with status 0; None if either is right.
     errors : frozenset of str
-        Classes of which the healthy ranks' errors may be.
+        Classes of which the healthy ranks' errors may be; where `told_by` is not empty, theirs.
+    elsewhere : frozenset of str
+        Classes of which the errors of the ranks may be that are not in `told_by`.
     statuses : frozenset of int, or None
         Exit statuses of a failure; None is any but 0.
     launcher : bool
-        Whether the launcher may end the job by itself, since a process is gone. Then nothing need be
-        told.
+        Whether the launcher may end the job by itself, since a process is gone. Where it says that it
+        has, nothing need be told.
     shifted : bool
         Whether results may be those of another iteration until the failure is found: ranks that make
         one call fewer or more pair other calls, which are right as such.
@@ -55,6 +57,7 @@ class Expected:
     shifted: bool = False
     told_by: frozenset[int] = frozenset()
     within: float = 0.0
+    elsewhere: frozenset[str] = UNMATCHED
 
 
 def expected(case: Case) -> Expected:
@@ -63,17 +66,22 @@ def expected(case: Case) -> Expected:
     soon = case.deadline + 5.0
     if case.operation == "finalisation" and case.amid > 0:
         soon = case.creation_deadline + 5.0
-    if case.operation == "creation":
+    at_start = case.operation == "creation" and case.moment == 0
+    if at_start:
         soon += MPI_START
     right = frozenset({(case.faulty + 1) % case.ranks})
     anyone = frozenset(range(case.ranks))
     # Who comes late to the end, or leaves instead, holds up no result.
     at_the_end = case.operation == "finalisation"
     late = None if at_the_end else False
-    # A root need not wait for a rank that has left, nor one that sends to another root.
-    left = None if at_the_end or case.collective in ROOTED_CALLS else False
+    left = None if at_the_end or _is_not_waited_for(case) else False
+    # Of what waits for several ranks the others may still come, of which one has left: a deadline tells.
+    several = at_start or case.operation in ("message", "window")
+    without = GONE if several else LOST
     match case.kind:
-        case "late" | "slow_link":
+        case "late":
+            return Expected(True, within=soon)
+        case "slow_link":
             return Expected(True, within=case.deadline + 30.0)
         case "synchrony" if case.operation == "message":
             return Expected(True, within=soon)
@@ -85,27 +93,50 @@ def expected(case: Case) -> Expected:
             # The launcher's status: it may be 0 although a rank ended the job with another.
             return Expected(late, LOST, within=soon)
         case "sys_exit":
-            return Expected(left, GONE, statuses, within=soon)
+            return Expected(left, without, statuses, within=soon)
         case "os_exit":
-            return Expected(left, GONE, launcher=True, within=soon)
+            # Before MPI has started, the launcher alone knows of it.
+            return Expected(left, without, launcher=at_start, within=soon)
         case "absent":
             return Expected(False, GONE, statuses, within=soon)
         case "stop":
             return Expected(False, TIMEOUT, statuses, within=soon)
         case "overdue":
-            return Expected(late, TIMEOUT, statuses, within=soon)
+            return Expected(False, TIMEOUT, statuses, within=soon)
         case "cut_link":
-            # The MPI library itself may give up on a connection that breaks.
-            return Expected(False, GONE, launcher=True, within=soon + 10.0)
+            # The MPI library itself may give up on a connection that breaks, and says so.
+            return Expected(False, GONE, launcher=True, within=soon)
         case "disk":
             return Expected(False, statuses=frozenset({2}), within=40.0)
         case "shape" | "dtype" if case.operation == "message":
-            return Expected(False, MESSAGE | GONE, statuses, told_by=right, within=soon)
+            return Expected(
+                False, MESSAGE, statuses, told_by=right, within=soon, elsewhere=MESSAGE | GONE
+            )
         case "skipped" | "extra":
-            at_the_end = case.operation == "finalisation" and case.kind == "skipped"
-            success = None if at_the_end else False
-            return Expected(success, UNMATCHED, statuses, shifted=True, told_by=anyone, within=soon)
+            success = None if at_the_end and case.kind == "skipped" else False
+            # Neighbours that are never blocked come to their end.
+            told_by = anyone if at_the_end or case.operation == "message" else frozenset()
+            return Expected(
+                success, UNMATCHED, statuses, shifted=True, told_by=told_by, within=soon
+            )
         case "order":
             errors = UNMATCHED if case.operation == "finalisation" else MISMATCH
             return Expected(False, errors, statuses, shifted=True, within=soon)
     return Expected(False, MISMATCH, statuses, within=soon)
+
+
+def _is_not_waited_for(case: Case) -> bool:
+    """Return whether a rank may leave without harm to any result: a root that only receives, or a rank
+    that only receives from the root.
+    """
+    if case.companion or case.operation == "batch":
+        return False
+    if case.collective in ("gather", "reduce", "gather_object"):
+        return case.faulty == case.root
+    return case.collective in ROOTED_CALLS and case.faulty != case.root
+
+
+def can_be_left(case: Case) -> bool:
+    """Return whether every wait of a case can end by an exception, so that the job need not end."""
+    other = case.companion or case.kind == "algorithm"  # may be blocked in the MPI library
+    return not other and case.operation in ("schedule", "shm", "object", "message", "async")

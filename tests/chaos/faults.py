@@ -14,6 +14,8 @@ from .cases import DIFFERING, LINKS, OWN, Case
 
 Note = Callable[..., None]
 
+PLANTED = "planted: this rank fails"
+
 _OTHER_OP = {"SUM": "PROD", "PROD": "SUM", "MAX": "MIN", "MIN": "MAX"}
 _OTHER_DTYPE = {
     # Of the same size, and of another.
@@ -118,7 +120,7 @@ class Fault:
             case "stop":
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "exception":
-                raise RuntimeError("planted: this rank fails")
+                raise RuntimeError(PLANTED)
             case "late":
                 time.sleep(self.case.deadline * (0.3 + 0.1 * self.case.variant))
             case "overdue":

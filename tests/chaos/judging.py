@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .cases import Case
-from .expecting import ENDED, Expected, expected
+from .expecting import ENDED, Expected, can_be_left, expected
+from .naming import healthy, named, outcomes
 from .running import Seen
 
 HANG = "hang"
@@ -45,12 +46,20 @@ SHORTFALLS = (
 """From the worst on."""
 
 _SIGNALS = (4, 6, 7, 8, 11)  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
+_OF_HYDRA = (4, 6, 8, 11)
+"""Signals that MPICH's launcher exits with as they are; 7 is the status of victims as well."""
 _CRASHES = re.compile(
-    r"signal (?:4|6|7|8|11)\b|EXIT CODE: (?:4|6|7|8|11|132|134|135|136|139)\b"
+    r"signal (?:4|6|7|8|11)\b|EXIT CODE: (?:4|6|8|11|132|134|135|136|139)\b"
     r"|Segmentation fault \(|Bus error|double free|free\(\): invalid|malloc\(\): |corrupted "
     r"|Fatal Python error|stack smashing|Signal: (?:Aborted|Segmentation|Bus)"
 )
 _LAUNCHER_CRASHED = re.compile(r"^ ?(?:Segmentation fault|Aborted)$", re.MULTILINE)
+_LAUNCHER_ENDED = re.compile(
+    r"exited on signal|Killed \(signal 9\)|improper|lost communication|unexpectedly disconnected"
+    r"|planted: this rank fails"
+)
+"""Words of launchers that end a job, of Open MPI, and of the planted exception."""
+_HYDRA_KILLED = "EXIT CODE: 9"
 _INTERNAL = re.compile(
     r"the watchdog failed|could not be ended cleanly|an abort hook of|a step of the exit failed"
     r"|Exception in thread|Exception ignored|Timeout \(\d+:\d\d:\d\d\)!"
@@ -85,7 +94,7 @@ def judge(case: Case, seen: Seen) -> Verdict:
     wanted = expected(case)
     found = list(_anywhere(case, seen, wanted))
     if seen.status is None:
-        return Verdict((*found, (HANG, "the job had to be killed")), _named(case, seen, wanted))
+        return Verdict((*found, (HANG, "the job had to be killed")), named(case, seen, wanted))
     if seen.fault_at is None and case.kind != "disk":
         told = "; ".join(_words(seen)) or "nobody told an error"
         found.append((BROKEN, f"status {seen.status} before the fault came: {told}"))
@@ -96,28 +105,33 @@ def judge(case: Case, seen: Seen) -> Verdict:
         )
     if wanted.success or (wanted.success is None and seen.status == 0):
         return Verdict((*found, *_unlike_success(case, seen, wanted)), None)
-    if seen.status == 0 and not (case.ulfm and _outcomes(seen)):
+    if seen.status == 0 and not (case.ulfm and outcomes(seen)):
         what = WRONG if _has_wrong(seen) else UNTOLD
         found.append((what, "status 0; an error was expected on the ranks"))
         return Verdict(tuple(found), False)
     statuses = wanted.statuses
-    if statuses is not None and seen.vendor == "mpich":
-        statuses |= {9}  # its launcher may tell of the ranks that it kills then
+    told_of = outcomes(seen) or "hpccomm: " in seen.stderr
+    if statuses is not None and told_of and _HYDRA_KILLED in seen.stdout:
+        statuses |= {9}  # MPICH's launcher tells of the ranks that it has killed then
     if statuses is not None and seen.status not in statuses:
         allowed = ", ".join(map(str, sorted(statuses)))
         found.append((STATUS, f"status {seen.status}, not {allowed}"))
+    if seen.status == ENDED and can_be_left(case) and "finalize" not in seen.stderr.lower():
+        found.append((STATUS, "status 3, though the call can be left"))
     found += _classes(case, seen, wanted)
-    named = _named(case, seen, wanted)
-    if named is False:
+    right = named(case, seen, wanted)
+    if right is False:
         found.append((UNNAMED, f"{_culprits(case)} expected; told: {_namings(case, seen)}"))
-    return Verdict(tuple(found), named)
+    return Verdict(tuple(found), right)
 
 
 def _anywhere(case: Case, seen: Seen, wanted: Expected) -> Iterator[tuple[str, str]]:
     """Yield what must never be, however the job ends."""
     status = seen.status or 0
     killed = -status if status < 0 else status - 128
-    crash = _CRASHES.search(seen.stderr)
+    if seen.vendor == "mpich" and status in _OF_HYDRA:
+        killed = status
+    crash = _CRASHES.search(seen.stdout + seen.stderr)
     if not crash and _LAUNCHER_CRASHED.search(seen.stderr):
         yield LAUNCHER, f"status {status}: a crash that no rank is said to have had"
     elif killed in _SIGNALS or crash:
@@ -128,7 +142,12 @@ def _anywhere(case: Case, seen: Seen, wanted: Expected) -> Iterator[tuple[str, s
         yield INTERNAL, line.strip()[:160]
     if case.kind == "disk" and "Traceback" in seen.stderr:
         yield INTERNAL, "a traceback of perf"
-    if not wanted.shifted and seen.status != 0 and _has_wrong(seen):
+    for rank, events in sorted(seen.events.items()):
+        for each in events:
+            if each["event"] == "foreign":
+                yield INTERNAL, f"rank {rank}: {each['error'][:200]}"
+    # Where a lost rank's job goes on, its status may be 0 although ranks told errors.
+    if not wanted.shifted and (seen.status != 0 or case.ulfm) and _has_wrong(seen):
         yield EARLIER, f"ranks {_wrong_ranks(seen)} got a wrong number before anything was told"
     for each in (*seen.processes, *seen.files):
         yield LEFT, each
@@ -142,28 +161,38 @@ def _unlike_success(case: Case, seen: Seen, wanted: Expected) -> Iterator[tuple[
         )
     elif _has_wrong(seen):
         yield WRONG, f"status 0, and ranks {_wrong_ranks(seen)} got wrong numbers"
-    elif wanted.success and any(
-        seen.events[rank][-1]["event"] != "done" for rank in range(case.ranks)
-    ):
-        yield UNTOLD, "status 0, and not all ranks came to their end"
+        return
+    ranks = range(case.ranks) if wanted.success else healthy(case)
+    ends = {rank: [each["event"] for each in seen.events[rank]][-1:] for rank in ranks}
+    if short := [rank for rank, last in ends.items() if last != ["done"]]:
+        yield UNTOLD, f"status 0, and ranks {short} did not come to their end"
 
 
 def _classes(case: Case, seen: Seen, wanted: Expected) -> Iterator[tuple[str, str]]:
     """Yield ranks whose errors are not of the right class, or that told none."""
     if case.kind == "disk":
         return
-    outcomes = _outcomes(seen)
-    for rank, outcome in outcomes.items():
-        if rank in _healthy(case) and not wanted.errors.intersection(_kinds(outcome)):
-            told = f"{outcome['error']}: {outcome['text'][:200]}"
-            yield CLASS, f"rank {rank}: {told}, not {' or '.join(sorted(wanted.errors))}"
-    by_hpccomm = seen.status == ENDED or "The job ends" in seen.stderr
-    ended = by_hpccomm or wanted.launcher or not case.caught
-    silent = sorted((wanted.told_by or _healthy(case)) - set(outcomes))
-    if silent and not ended and not wanted.told_by.intersection(outcomes):
+    told = outcomes(seen)
+    for rank, outcome in told.items():
+        errors = wanted.errors if rank in (wanted.told_by or told) else wanted.elsewhere
+        if rank in healthy(case) and not errors.intersection(_kinds(outcome)):
+            words = f"{outcome['error']}: {outcome['text'][:200]}"
+            yield CLASS, f"rank {rank}: {words}, not {' or '.join(sorted(errors))}"
+    ended = seen.status == ENDED or (wanted.launcher and launcher_ended(seen))
+    silent = sorted((wanted.told_by or healthy(case)) - set(told))
+    if silent and not ended and not wanted.told_by.intersection(told):
         yield CLASS, f"ranks {silent} told no error, and hpccomm did not end the job"
-    if seen.status == ENDED and not outcomes and "hpccomm" not in seen.stderr:
+    if seen.status == ENDED and not told and "hpccomm: " not in seen.stderr:
         yield CLASS, "status 3 without a word of hpccomm's"
+    if wanted.shifted and case.operation != "message":
+        for rank in sorted(healthy(case).intersection(_wrong_ranks(seen)) - set(told)):
+            if seen.events[rank][-1]["event"] == "done":
+                yield UNTOLD, f"rank {rank} got a wrong number and ended without an error"
+
+
+def launcher_ended(seen: Seen) -> bool:
+    """Return whether the job says that it ended since a process or a connection is gone."""
+    return _LAUNCHER_ENDED.search(seen.stdout + seen.stderr) is not None
 
 
 def _kinds(outcome: dict[str, Any]) -> set[str]:
@@ -172,92 +201,8 @@ def _kinds(outcome: dict[str, Any]) -> set[str]:
     return {*outcome["kinds"], *([failure[1]] if failure else [])}
 
 
-def _named(case: Case, seen: Seen, wanted: Expected) -> bool | None:
-    """Return whether the faulty ranks were named, by every healthy rank that told an error.
-
-    Where none did, since the job was ended before: in what the job wrote.
-    """
-    if wanted.success is True or case.kind == "disk":
-        return None
-    told = _outcomes(seen)
-    outcomes = [outcome for rank, outcome in told.items() if rank in _healthy(case)]
-    if outcomes:
-        return all(_names(case, outcome) for outcome in outcomes)
-    if case.faulty in wanted.told_by and case.faulty in told:
-        return bool(told[case.faulty]["ranks"])  # itself, or those whose call is another one
-    if case.kind == "exception" or not wanted.launcher or seen.status == ENDED:
-        told = _accusing(seen.stderr, own=case.kind == "exception")
-        return any(_mentions(told, rank) for rank in case.faulty_ranks)
-    return None
-
-
-def _names(case: Case, outcome: dict[str, Any]) -> bool:
-    """Return whether one rank's error names whom it should."""
-    if "BufferMismatch" in outcome["kinds"]:  # of one message: the communicator is as it was
-        return any(_mentions(outcome["text"], rank) for rank in case.faulty_ranks)
-    ranks = frozenset(outcome["ranks"])
-    if not ranks - {outcome["rank"]}:
-        return False
-    culprits = case.faulty_ranks
-    if case.on_hosts and outcome["rank"] in culprits:  # it is cut off from all others
-        culprits = frozenset(range(case.ranks)) - culprits
-    if case.ranks == 2 and case.kind not in ("stop", "overdue", "lost"):
-        return True  # of two that differ, either does
-    if ranks & culprits:
-        return ranks == culprits or _may_wait_behind(case, ranks)
-    # A message may be missing since the sender waits for the faulty rank itself.
-    return case.operation == "message" and ranks == {(outcome["rank"] - 1) % case.ranks}
-
-
-def _may_wait_behind(case: Case, ranks: frozenset[int]) -> bool:
-    """Return whether ranks besides the faulty ones may be named: those that it holds up.
-
-    So it is where ranks leave a collective at different times: some are calls ahead of others.
-    """
-    ahead = (
-        case.collective not in ("all_reduce", "all_gather", "all_to_all", "all_gather_object")
-        or case.operation == "message"
-    )
-    return ranks <= case.faulty_ranks or (ahead and len(ranks) < case.ranks)
-
-
-_SPEAKERS = re.compile(r"\brank \d+ (?:of \d+|ends the job|raised)|\b(?:process|on) rank \d+")
-
-_WAITING = re.compile(r"\branks? \d[\d, and-]* waits? in it")
-
-
-def _accusing(text: str, own: bool) -> str:
-    """Return what a job wrote without the ranks that speak; with them if `own`, and the launcher's words."""
-    lines = (line for line in text.splitlines() if not line.lstrip().startswith(("File ", "Proc")))
-    return "\n".join(line if own else _SPEAKERS.sub("", line) for line in lines)
-
-
-def _mentions(text: str, rank: int) -> bool:
-    """Return whether a text accuses a rank, which may stand in a list such as ``ranks 0-2 and 5``."""
-    for found in re.finditer(r"\branks? (\d[\d, and-]*)", _WAITING.sub("", text), re.IGNORECASE):
-        for first, last in re.findall(r"(\d+)(?:-(\d+))?", found[1]):
-            if int(first) <= rank <= int(last or first):
-                return True
-    return False
-
-
-def _outcomes(seen: Seen) -> dict[int, dict[str, Any]]:
-    """Return the error of each rank that told one."""
-    return {
-        rank: event | {"rank": rank}
-        for rank, events in seen.events.items()
-        for event in events
-        if event["event"] == "outcome"
-    }
-
-
 def _words(seen: Seen) -> list[str]:
-    return [f"rank {r}: {o['error']}: {o['text'][:200]}" for r, o in _outcomes(seen).items()]
-
-
-def _healthy(case: Case) -> frozenset[int]:
-    alone = {case.faulty} if not case.on_hosts else set()
-    return frozenset(range(case.ranks)) - alone
+    return [f"rank {r}: {o['error']}: {o['text'][:200]}" for r, o in outcomes(seen).items()]
 
 
 def _has_wrong(seen: Seen) -> bool:
@@ -277,7 +222,7 @@ def _culprits(case: Case) -> str:
 
 
 def _namings(case: Case, seen: Seen) -> str:
-    told = {r: o["ranks"] for r, o in _outcomes(seen).items() if r in _healthy(case)}
+    told = {r: o["ranks"] for r, o in outcomes(seen).items() if r in healthy(case)}
     if told:
         return ", ".join(f"rank {rank} names {list(ranks or ())}" for rank, ranks in told.items())
     lines = [line for line in seen.stderr.splitlines() if "hpccomm" in line]

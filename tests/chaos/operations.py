@@ -16,15 +16,18 @@ Call = Callable[[], bool]
 
 _NUMPY = {"SUM": np.add, "PROD": np.multiply, "MAX": np.maximum, "MIN": np.minimum}
 _WINDOW = 5_000
+_PERIOD = 17
 
 
 def block(case: Case, rank: int, iteration: int, blocks: int = 1) -> Any:
     """Return what a rank contributes: small whole numbers, exact in every dtype and any order.
 
-    They are the same again after five iterations.
+    Each block of each of four ranks begins with another number, and the period divides no count nor a
+    part of one, so that a misplaced block is seen. They are the same again after five iterations.
     """
-    values = (np.arange(case.count * blocks) + 3 * rank + iteration) % 5 + 1
-    return values.astype(case.dtype)
+    begins = 4 * rank + np.arange(blocks) + 3 * (iteration % 5)
+    values = np.add.outer(begins, np.arange(case.count)) % _PERIOD + 1
+    return values.ravel().astype(case.dtype)
 
 
 def truth(case: Case, rank: int, iteration: int) -> Any:
@@ -75,7 +78,9 @@ def equal(result: Any, wanted: Any) -> bool:
     """Return whether a result is the one that NumPy finds."""
     if wanted is None:
         return result is None
-    return result is not None and bool(np.array_equal(np.ravel(result), np.ravel(wanted)))
+    if not isinstance(result, np.ndarray) or result.dtype != wanted.dtype:
+        return False
+    return result.size == wanted.size and bool(np.array_equal(result.ravel(), wanted.ravel()))
 
 
 class Loop:

@@ -47,6 +47,10 @@ def summary(runs: list[Ran], command: str) -> str:
     if named:
         share = 100 * sum(named) / len(named)
         lines.append(f"named rightly: {sum(named)} of {len(named)} ({share:.0f} %)")
+    uncounted = Counter(r.case.kind for r in judged if r.verdict and r.verdict.named is None)
+    if uncounted:
+        by_kind = ", ".join(f"{count} {kind}" for kind, count in sorted(uncounted.items()))
+        lines.append(f"not counted, since nobody had to be named: {by_kind}")
     counts: Counter[str] = Counter()
     example: dict[str, Case] = {}
     for ran in judged:

@@ -170,7 +170,7 @@ def _command(folder: Path, case: Case, mpi: Mpi, environment: dict[str, str]) ->
         script = CHECKOUT / "jobs" / "virtual_cluster.sh"
         sizes = f"{case.faulty},{case.ranks - case.faulty}"
         # The launcher passes no variables on to other hosts.
-        passed = ("PYTHONPATH", MARK, "NO_COLOR")
+        passed = ("PYTHONPATH", "PYTHONFAULTHANDLER", MARK, "NO_COLOR")
         given = ["env", *(f"{name}={environment[name]}" for name in passed)]
         command = ["bash", str(script), "--nodes", "2", "--ranks-per-node", sizes, "--"]
         return [*command, *given, *program]
@@ -216,6 +216,7 @@ def _environment(mpi: Mpi, mark: str, folder: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(paths),
         "TMPDIR": str(folder / "tmp"),
         "NO_COLOR": "1",
+        "PYTHONFAULTHANDLER": "1",  # a crash is then told of, whatever the launcher makes of it
         "HPCCOMM_MPIEXEC": mpi.mpiexec,
         "HPCCOMM_VENV": sys.prefix,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",

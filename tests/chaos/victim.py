@@ -11,13 +11,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .cases import DIFFERING, LOOPS, PROCESS, Case, load
-from .faults import Fault, stay_away, twisted
+from .cases import DEADLINE, DIFFERING, LOOPS, PROCESS, Case, load
+from .faults import PLANTED, Fault, stay_away, twisted
 
 CAUGHT = 7
 """Exit status of a rank that caught an error of hpccomm's."""
 PATIENCE = 2.0
-"""Seconds that a rank stays after its error, for the others to tell theirs."""
+"""Seconds that a rank stays after a mismatch, for the others to tell theirs: they are told at once."""
+PATIENCE_OF_DEADLINES = DEADLINE + 1.0
+"""The same after any other error: the others may have to wait for their own deadlines."""
 SPOKEN = ("outcome", "done")
 ENDLESS = 1_000_000
 """Iterations where the fault comes by a timer: it ends them."""
@@ -49,9 +51,9 @@ class Record:
         kinds = [each.__name__ for each in type(error).__mro__]
         self.note("outcome", error=kinds[0], kinds=kinds, text=str(error), **facts)
 
-    def wait_for(self, ranks: set[int]) -> None:
-        """Wait until these ranks have told how it ended for them, for a while."""
-        until = time.monotonic() + PATIENCE
+    def wait_for(self, ranks: set[int], seconds: float) -> None:
+        """Wait until these ranks have told how it ended for them, for so long at most."""
+        until = time.monotonic() + seconds
         while time.monotonic() < until and not all(self._has_spoken(rank) for rank in ranks):
             time.sleep(0.02)
 
@@ -136,10 +138,14 @@ def main(folder: Path) -> None:
         import hpccomm
 
         if not isinstance(error, hpccomm.HpccommError):
+            if str(error) != PLANTED:
+                record.note("foreign", error=repr(error))
             raise
         record.outcome(error)
         alone = case.kind in (*PROCESS, "absent", "cut_link")
-        record.wait_for(set(range(case.ranks)) - (case.faulty_ranks if alone else set()))
+        others = set(range(case.ranks)) - (case.faulty_ranks if alone else set())
+        differs = isinstance(error, hpccomm.RankMismatch)
+        record.wait_for(others, PATIENCE if differs else PATIENCE_OF_DEADLINES)
         record.note("leaves")
         if not case.caught:
             raise
