@@ -55,7 +55,8 @@ _CRASHES = re.compile(
 )
 _LAUNCHER_CRASHED = re.compile(r"^ ?(?:Segmentation fault|Aborted)$", re.MULTILINE)
 _LAUNCHER_ENDED = re.compile(
-    r"exited on signal|Killed \(signal 9\)|improper|lost communication|unexpectedly disconnected"
+    r"exited on\s+signal|Killed \(signal 9\)|improper|lost\s+communication"
+    r"|unexpectedly\s+disconnected"
     r"|planted: this rank fails"
 )
 """Words of launchers that end a job, of Open MPI, and of the planted exception."""

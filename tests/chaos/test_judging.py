@@ -83,7 +83,7 @@ def job(
 
 ENDED = "hpccomm: all_reduce ... waits for rank 1, which is stopped\n"
 BY_LAUNCHER = (
-    "prterun noticed that process rank 1 with PID 7 on node n exited on signal 9 (Killed).\n"
+    "prterun noticed that process rank 1 with PID 7 on node n exited on\nsignal 9 (Killed).\n"
 )
 
 
