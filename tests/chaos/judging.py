@@ -180,7 +180,9 @@ def _classes(case: Case, seen: Seen, wanted: Expected) -> Iterator[tuple[str, st
             words = f"{outcome['error']}: {outcome['text'][:200]}"
             yield CLASS, f"rank {rank}: {words}, not {' or '.join(sorted(errors))}"
     ended = seen.status == ENDED or (wanted.launcher and launcher_ended(seen))
-    silent = sorted((wanted.told_by or healthy(case)) - set(told))
+    # What an uncaught error writes on a host that is cut off has no way to the launcher.
+    unheard = case.faulty_ranks if case.kind == "cut_link" and not case.caught else frozenset()
+    silent = sorted((wanted.told_by or healthy(case)) - set(told) - unheard)
     if silent and not ended and not wanted.told_by.intersection(told):
         yield CLASS, f"ranks {silent} told no error, and hpccomm did not end the job"
     if seen.status == ENDED and not told and "hpccomm: " not in seen.stderr:

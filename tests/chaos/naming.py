@@ -12,6 +12,7 @@ _SPEAKERS = re.compile(
     r"|\b(?:process|on) rank \d+"
 )
 """Ranks that tell, of themselves or of their call: that accuses nobody."""
+_WAITED = re.compile(r"hpccomm: rank (\d+) has waited")
 _WAITING = re.compile(r"\branks? \d[\d, and-]* waits? in it")
 _RANKS = re.compile(r"\branks? (\d[\d, and-]*)", re.IGNORECASE)
 _SIDE_BY_SIDE = re.compile(r"call different things as number -?\d+: (.*)")
@@ -102,6 +103,9 @@ def _blames(case: Case, line: str) -> bool:
     if not line.startswith("hpccomm: "):
         return False
     found = accused(line)
+    waits = _WAITED.match(line)
+    if waits and int(waits[1]) in case.faulty_ranks:
+        return found == healthy(case)  # it says where it waits itself, and where all others are
     everybody = case.ranks > 2 and found >= set(range(case.ranks))
     return bool(found & case.faulty_ranks) and not everybody
 
