@@ -230,10 +230,9 @@ class Groups(Face):
             with calls.one_call():
                 calls.finish()
                 differing = core.check.end()
+                # The others may be elsewhere, and not close with this rank.
                 if differing is not None:
-                    calls.fail(
-                        differing
-                    )  # the others may be elsewhere, and not close with this rank
+                    calls.fail(differing)
         if calls.gate.error is not None:
             self.abort()  # its node's too: nothing may need a peer
             if core.node_comm is not None:

@@ -4,6 +4,7 @@ import json
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from zlib import crc32
 
 from hpccomm.contracts.signature import Signature
@@ -89,6 +90,7 @@ def of_message(dst: int | None, src: int | None, tag: int, *, counted: bool) -> 
     return Terms(values, hash((dst, src, tag)) & 0xFFFFFFFF, 0, peers, counted)
 
 
+@lru_cache(maxsize=1024)
 def with_peers(peers: tuple[int, ...]) -> Terms:
     """Return with whom one rank has to do, in calls that are no collectives."""
     return Terms({}, hash(peers) & 0xFFFFFFFF, 0, peers)

@@ -84,7 +84,7 @@ class Run:
             with reported(self.path, "read"):
                 return self._samples(self.numbers[index])
         except ResultsError as error:
-            raise ResultsError(f"{self.path}: {self.name}: {error}") from error
+            raise type(error)(f"{self.path}: {self.name}: {error}") from error
 
     def spare(self) -> str:
         """Return what is in the space for more rows and samples, and for an end: see `sealed.spare`."""
@@ -170,11 +170,7 @@ class WholeSamples:
         """
         try:
             return self._run.samples(index)
-        except ResultsError as error:
-            if isinstance(error.__cause__, ResultsError) and isinstance(
-                error.__cause__.__cause__, OSError
-            ):
-                raise
+        except sealed.Damaged:
             self.lost.append(self._run.numbers[index])
             return None
 

@@ -24,7 +24,12 @@ FILLED = "space that holds nothing yet: not empty"
 """What is said of the space for more rows."""
 
 DIFFERS = "stored checksum differs: not shown"
+
 """What is said of damage."""
+
+
+class Damaged(ResultsError):
+    """Samples differ from their checksum."""
 
 
 class Source:
@@ -221,7 +226,7 @@ class Samples:
 
         Raises
         ------
-        ResultsError
+        Damaged
             If they are damaged.
         OSError
             If the file cannot be read.
@@ -233,7 +238,7 @@ class Samples:
             samples is None
             or coding.samples_checksum(self._name, number, samples) != row.samples_checksum
         ):
-            raise ResultsError(f"samples of row {number}: {DIFFERS}")
+            raise Damaged(f"samples of row {number}: {DIFFERS}")
         return samples
 
     def _contiguous(self, begin: int, end: int) -> np.ndarray | None:

@@ -356,7 +356,10 @@ class CallEngine:
         if survival is not None and not (self.closed or self.gate.error or self.backend.threaded):
             lost = survival.lost()
             if lost:
-                self.fail(peers_lost(lost, self.backend.recovery))
+                error = peers_lost(lost, self.backend.recovery)
+                error.communicator, error.rank = self.name, self.origin.rank
+                self.failure.told = error  # where no call is under way, the next one raises it
+                self.fail(error)
         self.inquiry.look(self, now)
 
     def pending(self) -> list[Entry]:

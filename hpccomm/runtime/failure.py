@@ -49,7 +49,7 @@ class Failure:
     unraised : BaseException or None
         A failure that the watchdog found, as long as no call has raised it.
     told : BaseException or None
-        What another rank found while this one was in no call: the next call raises it.
+        What another rank or the watchdog found while this one was in no call: the next call raises it.
     """
 
     def __init__(self, reports: Reports, backend: Backend) -> None:
@@ -128,6 +128,7 @@ class Failure:
     ) -> BaseException:
         """Return an error of a call as its caller gets it: of the tree, with the call's facts."""
         raised: BaseException | None
+        self.told = None
         if error is self.gate.error:  # another thread, or another call, ended this one
             raised = self._ended_by(error.__cause__ or error, entry)
         elif (found := self._found(entry)) is not None:

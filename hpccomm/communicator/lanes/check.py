@@ -190,9 +190,8 @@ class Check:
         """Whether what ends `end` is this rank's concern, and not a call that others have given up."""
         failure = self._engine.gate.error
         if isinstance(error, CommunicatorAborted) and failure is not None:
-            cause = (
-                failure.__cause__
-            )  # a call of this rank has failed meanwhile, or a mismatch was found
+            cause = failure.__cause__
+            # A call of this rank has failed meanwhile, or a mismatch was found.
             own = isinstance(cause, CommunicationError) and cause.sequence is not None
             return own or isinstance(cause, RankMismatch)
         late = (error.elapsed or 0.0) >= self._engine.timeout

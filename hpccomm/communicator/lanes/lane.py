@@ -94,10 +94,9 @@ class Lane(ABC):
         def label(async_op: bool) -> Label:
             more = {"path": choice.path, "async_op": async_op}
             terms = of_call(call, choice.algorithm, deterministic, **more)
+            # Hosts that wait for each other would cost more than time.
             if isinstance(route, DeviceRoute) and route.launch is not None:
-                terms = replace(
-                    terms, nbytes=0
-                )  # hosts that wait for each other cost more than time
+                terms = replace(terms, nbytes=0)
             return Label(name, call.nbytes, terms)
 
         return self._recipe(label(False), label(True), route, resolved)
