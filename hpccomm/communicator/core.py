@@ -97,7 +97,7 @@ class Core:
         self.recipes = Recipes(backend.rank, backend.size, lanes)
         self.intake = Intake()
         self._gate = calls.gate
-        self._acquire, self._release = calls.busy.acquire, calls.busy.release
+        self._take, self._give = calls.turn.pop, calls.turn.append
 
     def collective(
         self,
@@ -126,11 +126,13 @@ class Core:
             frame = _caller(2)  # who called the method of the communicator
             site = (frame.f_code, frame.f_lasti)
         # `enter`, without a call: it is called to say what is wrong. The communicator may fail until
-        # the lock is held, so that is asked after it.
-        if not self._acquire(False):
+        # it is this thread's turn, so that is asked after it.
+        try:
+            self._take()
+        except IndexError:
             calls.enter()
-        elif calls.closed or self._gate.error is not None:
-            self._release()
+        if calls.closed or self._gate.error is not None:
+            self._give(None)
             calls.enter()
         try:
             calls.site = site
@@ -138,10 +140,12 @@ class Core:
             recipe, a, b = self.recipes.find(
                 name, x, out, op, root, lists, exclusive, algorithm, deterministic
             )
-            call = recipe.lane.bind(recipe, x, out, a, b, stream)
-            return self.issue(call, async_op, limit)
+            lane = recipe.lane
+            if async_op is False and not self.intake.diverted:
+                return lane.carry_out(recipe, x, out, a, b, stream, limit)
+            return self.issue(lane.bind(recipe, x, out, a, b, stream), async_op, limit)
         finally:
-            self._release()
+            self._give(None)
 
     def issue(self, call: Call, async_op: bool, limit: float) -> Any:
         """Carry a call out, start it, or have it taken elsewhere. Within a call."""

@@ -18,13 +18,14 @@ from hpccomm.backends.bootstrap.arrival import Arrival
 from hpccomm.backends.bootstrap.launch import job_name, launched
 from hpccomm.backends.control import Control
 from hpccomm.backends.loopback import seat
+from hpccomm.backends.mpi import ended_making
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.making import make
 from hpccomm.contracts.backend import Backend
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import Machine, Tables, stored, text
 from hpccomm.dispatch.sharing import memory_way, sharing
-from hpccomm.errors import BackendUnavailable, ConfigurationError
+from hpccomm.errors import BackendUnavailable, ConfigurationError, HpccommError
 from hpccomm.runtime.dump import DIRECTORY, process, write
 from hpccomm.runtime.dump_signal import install
 from hpccomm.runtime.engine import CallEngine
@@ -107,8 +108,16 @@ def new_comm(
         with arrival.apart(), suppress(BackendUnavailable):  # which is raised, if it matters, below
             if not alone:
                 mpi.load()
-        _agree_backend(merged.backend, mpi_comm)
-        opened, why = _open(merged, mpi_comm)
+        try:
+            _agree_backend(merged.backend, mpi_comm)
+            opened, why = _open(merged, mpi_comm)
+        except Exception as error:
+            told = (
+                None if alone or isinstance(error, HpccommError) else ended_making(error, mpi_comm)
+            )
+            if told is None:
+                raise
+            raise told from error
         settings.start_logging(opened.rank)
         _describe_process(opened)
         logger.info("host arrays go over %s: %s", opened.name, why)

@@ -7,6 +7,7 @@ from hpccomm.communicator.face import Face
 from hpccomm.communicator.lanes import PointToPoint
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import View, address, check_dtype, overlap, view
+from hpccomm.runtime.recorder import caller
 from hpccomm.topology import check_rank
 
 
@@ -166,7 +167,10 @@ def _exchange(
 
     Parameters are those of `send_recv`; `send` has no `out` and `recv` no `x`.
     """
-    with core.calls.one_call():
+    calls, frame = core.calls, caller(2)  # who called the method of the communicator
+    calls.enter()
+    try:
+        calls.site = (frame.f_code, frame.f_lasti)
         lane, source, target = core.lanes.views(x, out)
         if source is not None:
             check_dtype("x", source.dtype)
@@ -188,6 +192,8 @@ def _exchange(
             PointToPoint(name, source, to, target, origin, number, replaced, out, keep, queue)
         )
         return core.issue(call, async_op, core.limit(timeout))
+    finally:
+        calls.turn.append(None)
 
 
 def _replaced(source: View, target: View) -> bool:

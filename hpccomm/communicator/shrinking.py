@@ -83,7 +83,7 @@ def shrunk(core: "Core", name: str | None) -> "Communicator":
     try:
         return _shrunk(core, survival, name)
     finally:
-        calls.busy.release()
+        calls.turn.append(None)
 
 
 def _shrunk(core: "Core", survival: Survival, name: str | None) -> "Communicator":

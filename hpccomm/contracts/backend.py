@@ -17,11 +17,30 @@ from hpccomm.topology import Topology
 Buffer = NDArray[Any] | None
 """A flat array of the signature's dtype, or None where this rank has none."""
 
-Run = Callable[[Buffer, Buffer], None]
-"""``run(send, recv)`` carries a call out, blocking in the backend's library."""
-
 Start = Callable[[Buffer, Buffer], Steps]
 """``start(send, recv)`` gives the polled steps of a call."""
+
+
+def both(send: Buffer, recv: Buffer) -> tuple[Buffer, Buffer]:
+    """Return the arrays of a call as its arguments."""
+    return send, recv
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """A call that blocks in the backend's library: ``call(*arguments(send, recv))``.
+
+    Attributes
+    ----------
+    call : callable
+        Carries it out.
+    arguments : callable
+        ``arguments(send, recv)`` gives what it is called with. They stay valid: who makes the same call
+        on the same arrays again has them once.
+    """
+
+    call: Callable[..., object]
+    arguments: Callable[[Buffer, Buffer], tuple[Any, ...]] = both
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +51,12 @@ class Native:
     ----------
     start : callable
         ``start(send, recv)`` begins it and returns a `Request`. Every rank must come this way.
-    run : callable or None
-        ``run(send, recv)`` does it, blocking in the backend's library; None where that is not
-        faster than polling what `start` began.
+    run : Blocking or None
+        Does it in one call; None where that is not faster than polling what `start` began.
     """
 
     start: Callable[[Buffer, Buffer], Request]
-    run: Callable[[Buffer, Buffer], None] | None = None
+    run: Blocking | None = None
 
 
 class Backend(Protocol):

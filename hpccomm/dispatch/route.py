@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpccomm.contracts.backend import Buffer, Run, Start
+from hpccomm.contracts.backend import Blocking, Buffer, Start
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.transport import Steps
 
@@ -21,14 +21,13 @@ class Route:
         What was decided.
     start : callable
         ``start(send, recv)`` gives the polled steps.
-    run : callable or None
-        ``run(send, recv)`` blocks in the backend's library; synchronous calls take it where it is
-        there.
+    run : Blocking or None
+        Blocks in the backend's library; synchronous calls take it where it is there.
     """
 
     choice: Choice
     start: Start
-    run: Run | None = None
+    run: Blocking | None = None
 
 
 def with_pre_and_post(route: Route, before: Before | None, after: After | None) -> Route:
@@ -46,8 +45,8 @@ def with_pre_and_post(route: Route, before: Before | None, after: After | None) 
         return Route(route.choice, start_all)
 
     def run_all(send: Buffer, recv: Buffer) -> None:
-        run(before(send) if before else send, recv)
+        run.call(*run.arguments(before(send) if before else send, recv))
         if after:
             after(recv)
 
-    return Route(route.choice, start_all, run_all)
+    return Route(route.choice, start_all, Blocking(run_all))

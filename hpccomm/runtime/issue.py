@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hpccomm.contracts.backend import Buffer, Run, Start
+from hpccomm.contracts.backend import Start
 from hpccomm.runtime.operation import COMPARED, DIGEST, Label
 from hpccomm.runtime.recorder import BLOCKING, ENDED, POLLED
 from hpccomm.runtime.starting import harmless_error
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from hpccomm.contracts.transport import Steps
     from hpccomm.runtime.engine import CallEngine
 
-Issue = Callable[[Any, Any, object, float], None]
-"""``issue(send, recv, keep, timeout)`` carries a call out and waits for it: its arrays, what must live
-meanwhile, and seconds."""
+Issue = Callable[[tuple[Any, ...], object, float], None]
+"""``issue(arguments, keep, timeout)`` carries a call out and waits for it: what it is called with, what must
+live meanwhile, and seconds."""
 
 
-def blocking(calls: "CallEngine", label: Label, tally: Tally, run: Run) -> Issue:
+def blocking(calls: "CallEngine", label: Label, tally: Tally, run: Callable[..., object]) -> Issue:
     """Return what runs a call that blocks in the backend's library, beside the watchdog.
 
     This is the shortest way through the library; every statement counts.
@@ -33,7 +33,7 @@ def blocking(calls: "CallEngine", label: Label, tally: Tally, run: Run) -> Issue
     queue, record = calls.queue, calls.record
     fingerprint = label.fingerprint & DIGEST
 
-    def issue(send: Buffer, recv: Buffer, keep: object, timeout: float) -> None:
+    def issue(arguments: tuple[Any, ...], keep: object, timeout: float) -> None:
         if queue:
             calls.drain(timeout, queue)
         calls.sequence = sequence = calls.sequence + 1
@@ -49,9 +49,9 @@ def blocking(calls: "CallEngine", label: Label, tally: Tally, run: Run) -> Issue
                 pre(reports.info(entry))
             if number & COMPARED == COMPARED:
                 calls.compare(label, entry)
-            run(send, recv)
+            run(*arguments)
         except BaseException as error:  # noqa: BLE001 (raised again)
-            calls.failed(error, entry, (send, recv, keep))
+            calls.failed(error, entry, (arguments, keep))
         calls.current = None
         entry[ENDED] = elapsed = perf_counter() - begin
         tally.calls += 1
@@ -75,10 +75,10 @@ def polling(
     queue, gate, record = calls.queue, calls.gate, calls.record
     fingerprint = label.fingerprint & DIGEST
     begin_steps = (
-        start if calls.progress.threaded else lambda send, recv: calls.together(start(send, recv))
+        start if calls.progress.threaded else lambda *arguments: calls.together(start(*arguments))
     )
 
-    def issue(send: Buffer, recv: Buffer, keep: object, timeout: float) -> None:
+    def issue(arguments: tuple[Any, ...], keep: object, timeout: float) -> None:
         number = 0
         if ordered:
             if queue:
@@ -97,11 +97,11 @@ def polling(
                 pre(reports.info(entry))
             if number & COMPARED == COMPARED:
                 calls.compare(label, entry)
-            steps = begin_steps(send, recv)
+            steps = begin_steps(*arguments)
             if not spun(steps):
                 drive(steps, timeout=timeout, gate=gate, expired=calls.expired(entry))
         except BaseException as error:  # noqa: BLE001 (raised again)
-            held = (start, send, recv, keep, steps)
+            held = (start, arguments, keep, steps)
             calls.failed(error, entry, held, harmless=harmless_error(error, ordered))
         calls.current = None
         entry[ENDED] = elapsed = perf_counter() - begin

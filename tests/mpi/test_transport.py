@@ -70,6 +70,8 @@ def test_a_forgotten_call_does_not_pass_for_a_later_one(mpi_comm: Any) -> None:
         for count in counts:
             comm.broadcast(np.ones(count), root, algorithm="binomial")
     elif comm.rank == 1:
-        with pytest.raises(RankMismatch, match="rank 0 sent 8 bytes"):
+        with pytest.raises(
+            RankMismatch, match=r"rank 0 sent 8 bytes|the ranks call different things"
+        ):
             comm.broadcast(np.zeros(2), root, algorithm="binomial")
     mpi_comm.Barrier()

@@ -1,10 +1,14 @@
 """MPI, through mpi4py."""
 
+import sys
 from collections.abc import Mapping
+from pickle import UnpicklingError
+from typing import Any
 
 from hpccomm.backends import refuse_hints
 from hpccomm.backends.bootstrap import mpi as bootstrap
 from hpccomm.contracts.backend import Backend
+from hpccomm.errors import CommunicationError, peers_lost
 
 
 def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> Backend:
@@ -27,3 +31,23 @@ def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> Backend:
     from hpccomm.backends.mpi.backend import make
 
     return make(mpi.COMM_WORLD if mpi_comm is None else mpi_comm)
+
+
+def ended_making(error: Exception, mpi_comm: Any) -> CommunicationError | None:
+    """Return what ended the making of a communicator over `mpi_comm`, if MPI did; None if it did not.
+
+    What arrives after a loss may be no object at all.
+    """
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not isinstance(error, mpi.Exception | UnpicklingError):
+        return None
+    from hpccomm.backends.mpi import ulfm
+
+    comm = mpi.COMM_WORLD if mpi_comm is None else mpi_comm
+    lost = ulfm.lost(comm, ulfm.LEARNING_SECONDS) if ulfm.enabled() else ()
+    if lost:
+        return peers_lost(lost, "no communicator was made; start the job anew")
+    return CommunicationError(
+        f"{bootstrap.library_name(mpi)} failed in rank {comm.rank} while it made a communicator: {error}",
+        rank=comm.rank,
+    )

@@ -14,12 +14,15 @@ import numpy as np
 from mpi4py import MPI
 
 from hpccomm.backends.mpi.types import INT_MAX, PIECE_BYTES, Reductions, block, one
-from hpccomm.contracts.backend import Buffer, Native
+from hpccomm.contracts.backend import Blocking, Buffer, Native
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Request, Steps
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.waiting import completed, polled
 from hpccomm.schedules.algorithms.partition import offsets
+
+IN_PLACE = MPI.IN_PLACE
+"""Looked up once."""
 
 Arguments = Callable[[Any, Any], tuple[Any, ...]]
 """``arguments(send, recv)`` gives the arguments of mpi4py's method."""
@@ -69,13 +72,14 @@ def _bound(
 
         return test
 
-    def blocks(send: Any, recv: Any) -> None:
+    def apart(send: Any, recv: Any) -> None:
         args = arguments(send, recv)
         run(*args)
-        if copied:
-            np.copyto(recv, args[1][0])
+        np.copyto(recv, args[1][0])
 
-    return Native(start, blocks if blocking else None)
+    if not blocking:
+        return Native(start)
+    return Native(start, Blocking(apart) if copied else Blocking(run, arguments))
 
 
 # Reductions.
@@ -86,43 +90,32 @@ def _reduction(comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op) -
     in_place, root = call.in_place, call.root
 
     def to_all(send: Any, recv: Any) -> tuple[Any, ...]:
-        source = MPI.IN_PLACE if in_place else [send, send.size, datatype]
-        return source, [recv, recv.size, datatype], op
+        return [send, send.size, datatype], [recv, recv.size, datatype], op
+
+    def to_all_in_place(_send: Any, recv: Any) -> tuple[Any, ...]:
+        return IN_PLACE, [recv, recv.size, datatype], op
 
     def to_root(send: Any, recv: Any) -> tuple[Any, ...]:
-        source = MPI.IN_PLACE if in_place else [send, send.size, datatype]
+        source = IN_PLACE if in_place else [send, send.size, datatype]
         return source, [recv, recv.size, datatype], op, root
 
     def from_other(send: Any, _recv: Any) -> tuple[Any, ...]:
         return [send, send.size, datatype], None, op, root
 
+    arguments: Arguments = to_all_in_place if in_place else to_all
     match call.collective:
         case "all_reduce":
-            whole = _bound(comm, "Allreduce", to_all, blocking=True)
-            if in_place:
-                whole = Native(whole.start, _all_reduce_in_place(comm, datatype, op))
+            whole = _bound(comm, "Allreduce", arguments, blocking=True)
         case "reduce":
             arguments = to_root if comm.rank == root else from_other
             whole = _bound(comm, "Reduce", arguments, blocking=True)
         case "scan":
-            whole = _bound(comm, "Exscan" if call.exclusive else "Scan", to_all)
+            whole = _bound(comm, "Exscan" if call.exclusive else "Scan", arguments)
         case "reduce_scatter":
             return _reduce_scatter(comm, call, datatype, op)
         case _:
             return None
     return _cut(call, whole)
-
-
-def _all_reduce_in_place(
-    comm: Any, datatype: MPI.Datatype, op: MPI.Op
-) -> Callable[[Any, Any], None]:
-    """Return the commonest call of all by the shortest way."""
-    blocking, in_place = comm.Allreduce, MPI.IN_PLACE
-
-    def run(_send: Any, recv: Any) -> None:
-        blocking(in_place, [recv, recv.size, datatype], op)
-
-    return run
 
 
 def _reduce_scatter(
@@ -163,11 +156,15 @@ def _cut(call: Signature, whole: Native) -> Native:
 
         return polled(steps())
 
+    blocking = whole.run
+    if blocking is None:
+        return Native(start)
+
     def run(send: Buffer, recv: Buffer) -> None:
         for index in range(total):
-            whole.run(piece(send, index), piece(recv, index))  # type: ignore[misc]  # it is there
+            blocking.call(*blocking.arguments(piece(send, index), piece(recv, index)))
 
-    return Native(start, None if whole.run is None else run)
+    return Native(start, Blocking(run))
 
 
 # Collectives that move data.
@@ -191,17 +188,17 @@ def _movement(comm: Any, call: Signature) -> Native | None:
     own, every = layouts
 
     def all_gather(send: Any, recv: Any) -> tuple[Any, ...]:
-        return MPI.IN_PLACE if in_place else [send, *own], [recv, *every]
+        return IN_PLACE if in_place else [send, *own], [recv, *every]
 
     def all_to_all(send: Any, recv: Any) -> tuple[Any, ...]:
         return [send.copy() if in_place else send, *every], [recv, *every]
 
     def gather(send: Any, recv: Any) -> tuple[Any, ...]:
-        source = MPI.IN_PLACE if in_place else [send, *own]
+        source = IN_PLACE if in_place else [send, *own]
         return source, [recv, *every] if at_root else None, root
 
     def scatter(send: Any, recv: Any) -> tuple[Any, ...]:
-        target = MPI.IN_PLACE if in_place else [recv, *own]
+        target = IN_PLACE if in_place else [recv, *own]
         return [send, *every] if at_root else None, target, root
 
     uneven = "" if call.uniform else "v"

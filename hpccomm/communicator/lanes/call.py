@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from hpccomm.communicator.resolving import Resolved
+from hpccomm.contracts.backend import both
 from hpccomm.contracts.device import DeviceRoute
 from hpccomm.dispatch.route import Route
 from hpccomm.memory.cuda.streams import Queue
@@ -41,6 +42,8 @@ class Recipe(Generic[R]):
         What the arguments mean; None for messages.
     ordered : bool
         Whether they are collectives, which all ranks issue in one order.
+    arguments : callable
+        ``arguments(send, recv)`` gives what `issue` is called with for arrays in host memory.
     """
 
     lane: "Lane"
@@ -51,6 +54,7 @@ class Recipe(Generic[R]):
     apart: Label
     resolved: Resolved | None = None
     ordered: bool = True
+    arguments: Callable[[Any, Any], tuple[Any, ...]] = both
 
 
 @dataclass(slots=True)

@@ -304,23 +304,27 @@ class DeviceLane(Lane):
         It is put on the stream that is current each time, unless the user gave one.
         """
         calls, issue = self._calls, call.recipe.issue
-        acquire, release, gate = calls.busy.acquire, calls.busy.release, calls.gate
+        take, give, gate = calls.turn.pop, calls.turn.append, calls.gate
         (send, recv), keep, result = pointers(call), call.keep, call.result
         queue = call.queue
         current = streams.finder(_array(call), self.device) if queue is None else (lambda: queue)
 
         def planned() -> Any:
-            if intake.diverted or not acquire(False):
+            if intake.diverted:
+                return otherwise()
+            try:
+                take()
+            except IndexError:
                 return otherwise()
             if calls.closed or gate.error is not None:
-                release()
+                give(None)
                 return otherwise()
             frame = caller(2)  # who called the plan
             calls.site = (frame.f_code, frame.f_lasti)
             try:
                 issue(send, recv, current(), keep, limit)
             finally:
-                release()
+                give(None)
             return result
 
         return planned

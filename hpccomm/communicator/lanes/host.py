@@ -11,7 +11,7 @@ from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Diversion, Lane, wire_tag
-from hpccomm.contracts.backend import Backend, Buffer
+from hpccomm.contracts.backend import Backend, Blocking, Buffer, both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.terms import of_message
 from hpccomm.contracts.transport import Steps
@@ -21,7 +21,7 @@ from hpccomm.dispatch.route import Route
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.streams import Queue
-from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
+from hpccomm.memory.views import Array, View, as_bytes, check_layout, empty_like_kind
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.issue import Issue
 from hpccomm.runtime.operation import Label, Operation
@@ -63,8 +63,11 @@ class HostLane(Lane):
 
     def _carrying(self, label: Label, tally: Tally, route: Route, ordered: bool) -> Issue:
         if route.run is not None:
-            return self._calls.blocking(label, tally, route.run)
+            return self._calls.blocking(label, tally, route.run.call)
         return self._calls.polling(label, tally, route.start, ordered=ordered)
+
+    def _arguments(self, route: Route) -> Callable[[Any, Any], tuple[Any, ...]]:
+        return both if route.run is None else route.run.arguments
 
     def _agreeing(self, route: Route, label: Label) -> Route:
         calls, check, start, run = self._calls, self._check, route.start, route.run
@@ -75,13 +78,13 @@ class HostLane(Lane):
         if run is None:
             return Route(route.choice, agreed_start)
 
-        def agreed_run(send: Buffer, recv: Buffer) -> None:
+        def agreed_run(*arguments: Any) -> None:
             entry = calls.current
             assert entry is not None  # of this very call
             check.wait(label, entry)
-            run(send, recv)
+            run.call(*arguments)
 
-        return Route(route.choice, agreed_start, agreed_run)
+        return Route(route.choice, agreed_start, Blocking(agreed_run, run.arguments))
 
     def message(self, message: PointToPoint) -> Call:
         """Return a point-to-point call."""
@@ -146,8 +149,26 @@ class HostLane(Lane):
 
     def run(self, call: Call, limit: float) -> Any:
         """Carry a call out and return its result."""
-        call.recipe.issue(call.send, call.recv, call.keep, limit)
+        recipe = call.recipe
+        recipe.issue(recipe.arguments(call.send, call.recv), call.keep, limit)
         return call.result
+
+    def carry_out(
+        self,
+        recipe: Recipe[Any],
+        x: Any,
+        out: Any,
+        a: View | None,
+        b: View | None,
+        stream: object,
+        limit: float,
+    ) -> Any:
+        """Carry a call out, and return its result: `bind` and `run` in one, without a `Call`."""
+        if stream is not None:
+            self.queue_of(stream)
+        send, recv, result = self._memory(recipe, x, out, a, b, None)
+        recipe.issue(recipe.arguments(send, recv), (x, result), limit)
+        return result
 
     def start(self, call: Call, limit: float) -> Work:
         """Start a call that goes on by itself."""
@@ -159,21 +180,26 @@ class HostLane(Lane):
     ) -> Callable[[], Any]:
         """Return the shortest way to carry a call out again and again."""
         calls, issue = self._calls, call.recipe.issue
-        acquire, release, gate = calls.busy.acquire, calls.busy.release, calls.gate
-        send, recv, keep, result = call.send, call.recv, call.keep, call.result
+        take, give, gate = calls.turn.pop, calls.turn.append, calls.gate
+        arguments = call.recipe.arguments(call.send, call.recv)
+        keep, result = call.keep, call.result
 
         def planned() -> Any:
-            if intake.diverted or not acquire(False):
+            if intake.diverted:
+                return otherwise()
+            try:
+                take()
+            except IndexError:
                 return otherwise()
             if calls.closed or gate.error is not None:
-                release()
+                give(None)
                 return otherwise()
             frame = caller(2)  # who called the plan
             calls.site = (frame.f_code, frame.f_lasti)
             try:
-                issue(send, recv, keep, limit)
+                issue(arguments, keep, limit)
             finally:
-                release()
+                give(None)
             return result
 
         return planned
@@ -211,7 +237,7 @@ class HostLane(Lane):
                 self._calls.drive("self-check", route.start(x, x))
             else:
                 with self._calls.beside_watchdog("self-check", ordered=True):
-                    route.run(x, x)
+                    route.run.call(*route.run.arguments(x, x))
             yield route.choice, x
 
 

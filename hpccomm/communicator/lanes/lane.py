@@ -13,6 +13,7 @@ from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.resolving import Resolved
+from hpccomm.contracts.backend import both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceDispatch, DeviceRoute
 from hpccomm.contracts.signature import Signature
@@ -112,7 +113,8 @@ class Lane(ABC):
     ) -> Recipe[Any]:
         tally = self._calls.reports.stats.tally(label.name, label.nbytes)
         bare = self._carrying(label, tally, route, ordered)
-        recipe = Recipe(self, route, label, tally, bare, apart, resolved, ordered)
+        arguments = self._arguments(route)
+        recipe = Recipe(self, route, label, tally, bare, apart, resolved, ordered, arguments)
         if not ordered:
             return recipe
         check = self._check
@@ -136,6 +138,10 @@ class Lane(ABC):
         self, label: Label, tally: Tally, route: Any, ordered: bool
     ) -> Callable[..., None]:
         """Return what carries out the calls of a route."""
+
+    def _arguments(self, route: Any) -> Callable[[Any, Any], tuple[Any, ...]]:
+        """Return what gives the arguments with which the calls of a route on host arrays are issued."""
+        return both
 
     @abstractmethod
     def _agreeing(self, route: Any, label: Label) -> Any:
@@ -164,9 +170,22 @@ class Lane(ABC):
         UsageError
             If the memory does not fit.
         """
+        queue = None if stream is None else self.queue_of(stream)
+        send, recv, result = self._memory(recipe, x, out, a, b, queue)
+        return Call(recipe, send, recv, result, (x, result), queue)
+
+    def _memory(
+        self,
+        recipe: Recipe[Any],
+        x: Any,
+        out: Any,
+        a: View | None,
+        b: View | None,
+        queue: Queue | None,
+    ) -> tuple[Any, Any, Any]:
+        """Return what is sent, what takes what is received, and what the call returns."""
         resolved = recipe.resolved
         assert resolved is not None
-        queue = None if stream is None else self.queue_of(stream)
         send = a
         if a is not None and (resolved.send == "x" or resolved.recv == "x"):
             send = self.prepared(a, "x", resolved.written)
@@ -187,7 +206,20 @@ class Lane(ABC):
             recv = self.prepared(b, "out", True)
         if resolved.send != "x":
             send = None
-        return Call(recipe, send, recv, result, (x, result), queue)
+        return send, recv, result
+
+    def carry_out(
+        self,
+        recipe: Recipe[Any],
+        x: Any,
+        out: Any,
+        a: View | None,
+        b: View | None,
+        stream: object,
+        limit: float,
+    ) -> Any:
+        """Carry a call out, and return its result: `bind` and `run` in one."""
+        return self.run(self.bind(recipe, x, out, a, b, stream), limit)
 
     @abstractmethod
     def message(self, message: PointToPoint) -> Call:
