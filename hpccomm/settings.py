@@ -135,6 +135,8 @@ def check_int(name: str, value: object) -> int:
     UsageError
         If it is not an integer.
     """
+    if type(value) is int:  # almost always; calls on small arrays come here
+        return value
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
             return operator.index(value)  # type: ignore[arg-type]  # tried on any object

@@ -225,14 +225,14 @@ def check_counts(name: str, counts: object, size: int, whose: str = "rank") -> S
         If it is not that.
     """
     try:
-        numbers = tuple(check_int(name, each) for each in counts)  # type: ignore[attr-defined]
+        numbers = tuple([check_int(name, each) for each in counts])  # type: ignore[attr-defined]
     except (TypeError, UsageError):
         raise UsageError(
             f"{name} is {counts!r}; give a sequence of {size} numbers of rows, one for each {whose}"
         ) from None
     if len(numbers) != size:
         raise UsageError(f"{name} has {len(numbers)} numbers; give {size}, one for each {whose}")
-    if min(numbers, default=0) < 0:
+    if numbers and min(numbers) < 0:
         raise UsageError(f"{name} is {numbers}; numbers of rows are 0 or more")
     return numbers
 

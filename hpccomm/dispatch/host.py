@@ -142,10 +142,10 @@ def _widened(route: Route) -> Route:
 
 
 def _polled(native: Native) -> Start:
+    begin = native.start
+
     def start(send: Buffer, recv: Buffer) -> Steps:
-        # Small calls come here: a single request needs no list of those that are left.
-        request = native.start(send, recv)
-        while not request():
-            yield False
+        # Small calls come here: this yields False until the request is complete, without Python code.
+        return iter(begin(send, recv), True)
 
     return start

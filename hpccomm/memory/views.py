@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy import may_share_memory
 from numpy.typing import NDArray
 
 from hpccomm import dtypes
@@ -170,7 +171,7 @@ def overlap(a: View, b: View) -> bool:
         before = a.pointer < b.pointer + b.nbytes and b.pointer < a.pointer + a.nbytes  # type: ignore[union-attr]  # of one kind
         return before and a.nbytes > 0 and b.nbytes > 0
     assert isinstance(b, np.ndarray)
-    return a.nbytes > 0 and b.nbytes > 0 and bool(np.may_share_memory(a, b))
+    return may_share_memory(a, b)  # False where one of them is empty
 
 
 def empty_like_kind(x: object, shape: Sequence[int], dtype: DType) -> Any:

@@ -60,14 +60,17 @@ def _bound(
     begin, run = getattr(comm, f"I{method.lower()}"), getattr(comm, method)
 
     def start(send: Any, recv: Any) -> Request:
+        test: Request = begin(*arguments(send, recv)).Test  # the request keeps the memory
+        return test
+
+    def start_apart(send: Any, recv: Any) -> Request:
         args = arguments(send, recv)
         request = begin(*args)
 
-        def test() -> bool:  # it keeps the arguments, and so their memory
+        def test() -> bool:
             if not request.Test():
                 return False
-            if copied:
-                np.copyto(recv, args[1][0])
+            np.copyto(recv, args[1][0])
             return True
 
         return test
@@ -77,9 +80,9 @@ def _bound(
         run(*args)
         np.copyto(recv, args[1][0])
 
-    if not blocking:
-        return Native(start)
-    return Native(start, Blocking(apart) if copied else Blocking(run, arguments))
+    if copied:
+        return Native(start_apart, Blocking(apart) if blocking else None)
+    return Native(start, Blocking(run, arguments) if blocking else None)
 
 
 # Reductions.
