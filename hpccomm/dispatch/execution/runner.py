@@ -65,8 +65,8 @@ class Runner:
             This rank's arrays.
         """
         tag = next(self._tags)
-        scratch = self._room.take(program.scratch, dtype)
         # Where a rank has no array its program names none: any will do.
+        scratch = self._room.take(program.scratch, dtype) if program.scratch else _NOTHING
         buffers = (scratch if send is None else send, scratch if recv is None else recv, scratch)
         return self._program(program, tag, fold, buffers)
 
