@@ -105,6 +105,32 @@ def test_a_job_loses_one_rank_after_another(surviving, tmp_path: Path) -> None:
     assert done.stdout.split("\n")[:2] == ["world.e2 2 2.0 2.0"] * 2, done.stdout + done.stderr
 
 
+IDLE = """
+import os, signal, time, numpy as np, hpccomm
+comm = hpccomm.new_comm("mpi", timeout=20)
+comm.all_reduce(np.ones(8))
+if comm.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(2)  # the watchdog finds it meanwhile
+for _ in range(2):
+    try:
+        comm.all_reduce(np.ones(8))
+    except hpccomm.CommunicationError as error:
+        print(type(error).__name__, error.ranks, error.communicator, flush=True)
+comm.finalize()
+"""
+
+
+@pytest.mark.thorough
+def test_a_loss_between_two_calls_is_raised_by_the_next(surviving, tmp_path: Path) -> None:
+    program = tmp_path / "idle.py"
+    program.write_text(IDLE)
+    done = surviving(2, program)
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    assert "PeerLost (1,) world\nCommunicatorAborted (1,) world\n" in done.stdout, told
+
+
 LATE = """
 import time, numpy as np, hpccomm
 comm = hpccomm.new_comm("mpi", timeout=20)
