@@ -166,6 +166,12 @@ def test_what_is_not_contiguous(x: object, says: str) -> None:
         buffers.check_layout(buffers.view(x, "x"), "x", written=False)
 
 
+def test_what_is_written_is_copied_back() -> None:
+    """A copy alone would lose the result: numpy.ascontiguousarray(x) is no array of the caller's."""
+    with pytest.raises(UsageError, match=r"c = numpy.ascontiguousarray\(x\), .* by x\[...\] = c"):
+        buffers.check_layout(np.zeros((3, 4)).T, "x", written=True)
+
+
 @pytest.mark.parametrize(
     ("dtype", "error", "says"),
     [

@@ -129,8 +129,8 @@ def _in_place(
     UsageError
         If they overlap in another way.
     """
+    check_layout(out, "out", written=True)  # first: x may be the same array
     check_layout(x, "x", written=False)
-    check_layout(out, "out", written=True)
     if collective.rooted and root != rank:
         return False  # only one of them is used
     if collective.in_place == "own block":

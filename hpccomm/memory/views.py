@@ -106,7 +106,10 @@ def _from_dlpack(x: Any, name: str) -> Array:
             return np.from_dlpack(x)
         # NumPy's DLPack has no bfloat16 or float8, so their bytes are shared.
         if not x.is_contiguous():
-            raise UsageError(f"{name} is not C-contiguous; give {name}.contiguous()")
+            raise UsageError(
+                f"{name} is not C-contiguous; give c = {name}.contiguous(), and if the call writes to it, "
+                f"copy the result back by {name}.copy_(c)"
+            )
         shared = np.from_dlpack(x.reshape(-1).view(sys.modules["torch"].uint8))
         return shared.view(named).reshape(tuple(x.shape))
     except UsageError:
@@ -127,7 +130,8 @@ def check_layout(array: View, name: str, *, written: bool) -> None:
         if not array.contiguous:
             raise UsageError(
                 f"{name} (shape {array.shape}, on device {array.device}) is not C-contiguous; "
-                f"give cupy.ascontiguousarray({name}), or {name}.contiguous() of a tensor"
+                + _copied(f"cupy.ascontiguousarray({name})", name, written)
+                + f" ({name}.contiguous() copies a tensor)"
             )
         if written and not array.writable:
             raise UsageError(f"{name} is read-only and would be written; give a writable array")
@@ -136,10 +140,17 @@ def check_layout(array: View, name: str, *, written: bool) -> None:
     if not flags.c_contiguous:
         raise UsageError(
             f"{name} (shape {array.shape}, strides {array.strides}) is not C-contiguous; "
-            f"give numpy.ascontiguousarray({name})"
+            + _copied(f"numpy.ascontiguousarray({name})", name, written)
         )
     if written and not flags.writeable:
         raise UsageError(f"{name} is read-only and would be written; give a writable array")
+
+
+def _copied(copy: str, name: str, written: bool) -> str:
+    """Return the remedy for an array of another layout. What a call writes to a copy must be copied back."""
+    if not written:
+        return f"give {copy}"
+    return f"the call writes to it, so give a copy, c = {copy}, and copy the result back by {name}[...] = c"
 
 
 def flat(array: Array) -> Array:
