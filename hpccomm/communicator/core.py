@@ -17,8 +17,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.terms import terms
 from hpccomm.errors import HpccommError, RankMismatch, UsageError
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.recorder import Site
-from hpccomm.runtime.recorder import caller as _caller
+from hpccomm.runtime.recorder import Site, caller
 from hpccomm.settings import Settings, check_bool, check_int, check_seconds
 
 if TYPE_CHECKING:
@@ -123,13 +122,20 @@ class Core:
         """
         calls = self.calls
         if site is None:
-            frame = _caller(2)  # who called the method of the communicator
-            site = (frame.f_code, frame.f_lasti)
-        # `enter`, without a call: it is called to say what is wrong. The communicator may fail until
-        # it is this thread's turn, so that is asked after it.
+            try:  # `called_from`, written out: a call less
+                frame = caller(2)
+                site = (frame.f_code, frame.f_lasti)
+            except ValueError:
+                site = None
+        # This is `enter`, written out; `enter` itself is called only to say what is wrong. The communicator
+        # may fail until it is this thread's turn, so that is asked after it.
         try:
             self._take()
         except IndexError:
+            free = False
+        else:
+            free = True
+        if not free:
             calls.enter()
         if calls.closed or self._gate.error is not None:
             self._give(None)

@@ -13,7 +13,7 @@ from hpccomm.communicator.resolving import NO_LISTS, Lists, check_counts, check_
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, view
-from hpccomm.runtime.recorder import caller, site_of, user_frame
+from hpccomm.runtime.recorder import called_from, site_of, user_frame
 from hpccomm.topology import check_rank
 
 
@@ -55,7 +55,7 @@ def listed(
     UsageError
         If a list does not fit, or must be there and is not.
     """
-    frame = caller(2)  # who called the method of the communicator
+    site = called_from()
     what, size = CALLS[name], core.backend.size
     if what.uneven == "counts":
         complete = counts is not None or what.reduces
@@ -77,7 +77,7 @@ def listed(
         deterministic,
         root=root,
         lists=lists,
-        site=(frame.f_code, frame.f_lasti),
+        site=site,
     )
 
 

@@ -112,9 +112,9 @@ def new_comm(
             _agree_backend(merged.backend, mpi_comm)
             opened, why = _open(merged, mpi_comm)
         except Exception as error:
-            told = (
-                None if alone or isinstance(error, HpccommError) else ended_making(error, mpi_comm)
-            )
+            if alone or isinstance(error, HpccommError):
+                raise
+            told = ended_making(error, mpi_comm)
             if told is None:
                 raise
             raise told from error
@@ -144,8 +144,10 @@ def _agree_backend(name: str, mpi_comm: Any) -> None:
         started = mpi.start()
     except BackendUnavailable:
         return  # `_open` says so, if it matters
-    if mpi_comm is not None and not isinstance(mpi_comm, started.Intracomm):
-        return  # likewise
+    if mpi_comm is not None:
+        usable = isinstance(mpi_comm, started.Intracomm) and mpi_comm != started.COMM_NULL
+        if not usable:
+            return  # likewise
     apart = (started.COMM_WORLD if mpi_comm is None else mpi_comm).Dup()
     asked = apart.allgather(name)
     apart.Free()

@@ -7,7 +7,7 @@ from hpccomm.communicator.face import Face
 from hpccomm.communicator.lanes import PointToPoint
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import View, address, check_dtype, overlap, view
-from hpccomm.runtime.recorder import caller
+from hpccomm.runtime.recorder import called_from
 from hpccomm.topology import check_rank
 
 
@@ -167,10 +167,10 @@ def _exchange(
 
     Parameters are those of `send_recv`; `send` has no `out` and `recv` no `x`.
     """
-    calls, frame = core.calls, caller(2)  # who called the method of the communicator
+    calls, site = core.calls, called_from()
     calls.enter()
     try:
-        calls.site = (frame.f_code, frame.f_lasti)
+        calls.site = site
         lane, source, target = core.lanes.views(x, out)
         if source is not None:
             check_dtype("x", source.dtype)

@@ -18,7 +18,7 @@ Buffer = NDArray[Any] | None
 """A flat array of the signature's dtype, or None where this rank has none."""
 
 Start = Callable[[Buffer, Buffer], Steps]
-"""``start(send, recv)`` gives the polled steps of a call."""
+"""``start(send, recv)`` gives the polled steps of a call, which may begin at once."""
 
 
 def both(send: Buffer, recv: Buffer) -> tuple[Buffer, Buffer]:
@@ -35,8 +35,8 @@ class Blocking:
     call : callable
         Carries it out.
     arguments : callable
-        ``arguments(send, recv)`` gives what it is called with. They stay valid: who makes the same call
-        on the same arrays again has them once.
+        ``arguments(send, recv)`` gives what it is called with. They hold for later calls on the same
+        arrays as well: a plan makes them once.
     """
 
     call: Callable[..., object]

@@ -37,7 +37,8 @@ def with_pre_and_post(route: Route, before: Before | None, after: After | None) 
     start, run = route.start, route.run
 
     def start_all(send: Buffer, recv: Buffer) -> Steps:
-        yield from start(before(send) if before else send, recv)
+        given = before(send) if before else send  # kept here, since nobody else does
+        yield from start(given, recv)
         if after:
             after(recv)
 

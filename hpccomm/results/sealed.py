@@ -24,7 +24,6 @@ FILLED = "space that holds nothing yet: not empty"
 """What is said of the space for more rows."""
 
 DIFFERS = "stored checksum differs: not shown"
-
 """What is said of damage."""
 
 

@@ -361,8 +361,7 @@ class CallEngine:
             if lost:
                 error = peers_lost(lost, self.backend.recovery)
                 error.communicator, error.rank = self.name, self.origin.rank
-                self.failure.told = error  # where no call is under way, the next one raises it
-                self.fail(error)
+                self.failure.fail(error, tell=True)
         self.inquiry.look(self, now)
 
     def pending(self) -> list[Entry]:

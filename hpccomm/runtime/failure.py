@@ -86,8 +86,11 @@ class Failure:
         lifetime.keep(keep)
         self.fail(error)
 
-    def fail(self, error: BaseException) -> None:
-        """Mark the communicator as failed: its waits end, later calls are refused. Local."""
+    def fail(self, error: BaseException, *, tell: bool = False) -> None:
+        """Mark the communicator as failed: its waits end, later calls are refused. Local.
+
+        With `tell`, the next call raises the error itself, unless one that is under way does.
+        """
         if self.gate.error is not None:
             return
         error = self._translated(error) or error
@@ -96,6 +99,8 @@ class Failure:
                 return
             aborted = self._aborted(error)
             aborted.__cause__ = error
+            if tell:  # before the gate is shut: a call that it ends takes it back
+                self.told = error
             self.gate.shut(aborted)
         if isinstance(error, PeerLost) and self._backend.survival is not None:
             self._backend.survival.release()  # no other rank may wait for this one
@@ -128,7 +133,6 @@ class Failure:
     ) -> BaseException:
         """Return an error of a call as its caller gets it: of the tree, with the call's facts."""
         raised: BaseException | None
-        self.told = None
         if error is self.gate.error:  # another thread, or another call, ended this one
             raised = self._ended_by(error.__cause__ or error, entry)
         elif (found := self._found(entry)) is not None:
@@ -149,6 +153,7 @@ class Failure:
         if isinstance(raised, PeerLost):
             self._tell_of_loss(raised, entry)
         if isinstance(raised, CommunicationError):
+            self.told = None
             self._reports.attribute(raised, entry, elapsed)
         return raised
 

@@ -276,8 +276,8 @@ class Inquiry:
         if entry is None or past or entry[NUMBER] > accusation["collective"]:
             self.late = late = isinstance(error, CollectiveTimeout)
             if not late:  # else this rank is late, and its call says so
-                calls.failure.unraised = calls.failure.told = error
-            calls.fail(error)
+                calls.failure.unraised = error
+            calls.failure.fail(error, tell=not late)
             if entry is not None and not past and not late and entry[MODE] is BLOCKING:
                 self._leave(calls, entry, error)
             return

@@ -94,6 +94,18 @@ caller = sys._getframe  # noqa: SLF001 (CPython's and PyPy's, and what logging u
 """``caller(n)`` returns the frame n levels above the function that calls it."""
 
 
+def called_from() -> Site | None:
+    """Return where the function was called that called the caller of this one.
+
+    None if no Python code did, but the interpreter at its exit, say.
+    """
+    try:
+        frame = caller(3)
+    except ValueError:
+        return None
+    return frame.f_code, frame.f_lasti
+
+
 def user_frame() -> FrameType | None:
     """Return the innermost frame of the calling thread outside hpccomm."""
     return _outside(caller(1))

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from pickle import UnpicklingError
 from typing import Any
 
 from hpccomm.backends import refuse_hints
@@ -36,18 +35,21 @@ def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> Backend:
 def ended_making(error: Exception, mpi_comm: Any) -> CommunicationError | None:
     """Return what ended the making of a communicator over `mpi_comm`, if MPI did; None if it did not.
 
-    What arrives after a loss may be no object at all.
+    After a loss anything may have been received instead of an object, and so any error come of it.
     """
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is None or not isinstance(error, mpi.Exception | UnpicklingError):
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
         return None
     from hpccomm.backends.mpi import ulfm
 
-    comm = mpi.COMM_WORLD if mpi_comm is None else mpi_comm
-    lost = ulfm.lost(comm, ulfm.LEARNING_SECONDS) if ulfm.enabled() else ()
-    if lost:
-        return peers_lost(lost, "no communicator was made; start the job anew")
+    if ulfm.enabled():
+        lost = ulfm.lost(mpi.COMM_WORLD if mpi_comm is None else mpi_comm, ulfm.LEARNING_SECONDS)
+        if lost:
+            return peers_lost(lost, "no communicator was made; start the job anew")
+    if not isinstance(error, mpi.Exception):
+        return None
+    rank = mpi.COMM_WORLD.rank
     return CommunicationError(
-        f"{bootstrap.library_name(mpi)} failed in rank {comm.rank} while it made a communicator: {error}",
-        rank=comm.rank,
+        f"{bootstrap.library_name(mpi)} failed in rank {rank} while it made a communicator: {error}",
+        rank=rank,
     )

@@ -22,7 +22,7 @@ from hpccomm.runtime.waiting import completed, polled
 from hpccomm.schedules.algorithms.partition import offsets
 
 IN_PLACE = MPI.IN_PLACE
-"""Looked up once."""
+"""Stands for the array that is sent where the result takes its place."""
 
 Arguments = Callable[[Any, Any], tuple[Any, ...]]
 """``arguments(send, recv)`` gives the arguments of mpi4py's method."""
@@ -40,7 +40,13 @@ def native(comm: Any, call: Signature, reductions: Reductions) -> Native | None:
 
 
 def _bound(
-    comm: Any, method: str, arguments: Arguments, *, blocking: bool = False, copied: bool = False
+    comm: Any,
+    method: str,
+    arguments: Arguments,
+    *,
+    blocking: bool = False,
+    copied: bool = False,
+    held: bool = False,
 ) -> Native:
     """Bind one of mpi4py's methods, and its non-blocking twin.
 
@@ -51,26 +57,31 @@ def _bound(
     method : str
         Name of the blocking method.
     arguments : callable
-        Gives the arguments, the same for both.
+        Gives the arguments, the same for both. Where the blocking method is offered they depend on the places
+        of the arrays alone, since a plan has them once.
     blocking : bool
         Whether the blocking method is offered as well.
     copied : bool
         Whether the result lands in the target of the arguments, apart from `recv`, and is copied.
+    held : bool
+        Whether mpi4py's request keeps the memory that it was given. It does not in reductions, nor where counts
+        are listed.
     """
     begin, run = getattr(comm, f"I{method.lower()}"), getattr(comm, method)
 
-    def start(send: Any, recv: Any) -> Request:
-        test: Request = begin(*arguments(send, recv)).Test  # the request keeps the memory
+    def start_held(send: Any, recv: Any) -> Request:
+        test: Request = begin(*arguments(send, recv)).Test
         return test
 
-    def start_apart(send: Any, recv: Any) -> Request:
+    def start(send: Any, recv: Any) -> Request:
         args = arguments(send, recv)
         request = begin(*args)
 
-        def test() -> bool:
+        def test() -> bool:  # it keeps the arguments, and so their memory
             if not request.Test():
                 return False
-            np.copyto(recv, args[1][0])
+            if copied:
+                np.copyto(recv, args[1][0])
             return True
 
         return test
@@ -80,9 +91,8 @@ def _bound(
         run(*args)
         np.copyto(recv, args[1][0])
 
-    if copied:
-        return Native(start_apart, Blocking(apart) if blocking else None)
-    return Native(start, Blocking(run, arguments) if blocking else None)
+    run_all = Blocking(apart) if copied else Blocking(run, arguments)
+    return Native(start_held if held else start, run_all if blocking else None)
 
 
 # Reductions.
@@ -178,10 +188,14 @@ def _movement(comm: Any, call: Signature) -> Native | None:
     at_root, root, in_place = comm.rank == call.root, call.root, call.in_place
     match call.collective:
         case "barrier":
-            return _bound(comm, "Barrier", lambda _send, _recv: ())
+            return _bound(comm, "Barrier", lambda _send, _recv: (), held=True)
         case "broadcast":
             count, datatype = block(call.nbytes)
-            return _bound(comm, "Bcast", lambda _send, recv: ([recv, count, datatype], root))
+
+            def broadcast(_send: Any, recv: Any) -> tuple[Any, ...]:
+                return [recv, count, datatype], root
+
+            return _bound(comm, "Bcast", broadcast, held=True)
         case "all_gather" | "all_to_all" | "gather" | "scatter":
             layouts = _layouts(call, comm.rank)
         case _:
@@ -194,6 +208,7 @@ def _movement(comm: Any, call: Signature) -> Native | None:
         return IN_PLACE if in_place else [send, *own], [recv, *every]
 
     def all_to_all(send: Any, recv: Any) -> tuple[Any, ...]:
+        # A copy each time, which no blocking call may have once.
         return [send.copy() if in_place else send, *every], [recv, *every]
 
     def gather(send: Any, recv: Any) -> tuple[Any, ...]:
@@ -207,13 +222,13 @@ def _movement(comm: Any, call: Signature) -> Native | None:
     uneven = "" if call.uniform else "v"
     match call.collective:
         case "all_gather":
-            return _bound(comm, f"Allgather{uneven}", all_gather, blocking=True)
+            return _bound(comm, f"Allgather{uneven}", all_gather, blocking=True, held=call.uniform)
         case "gather":
-            return _bound(comm, f"Gather{uneven}", gather)
+            return _bound(comm, f"Gather{uneven}", gather, held=call.uniform)
         case "scatter":
-            return _bound(comm, f"Scatter{uneven}", scatter)
+            return _bound(comm, f"Scatter{uneven}", scatter, held=call.uniform)
     # MPI's offsets hold 2 GiB, and a rank does not know whether its peers stay below.
-    return _bound(comm, "Alltoall", all_to_all) if call.uniform else None
+    return _bound(comm, "Alltoall", all_to_all, held=True) if call.uniform else None
 
 
 def _layouts(call: Signature, rank: int) -> tuple[Layout, Layout] | None:

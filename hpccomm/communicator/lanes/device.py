@@ -310,17 +310,22 @@ class DeviceLane(Lane):
         current = streams.finder(_array(call), self.device) if queue is None else (lambda: queue)
 
         def planned() -> Any:
-            if intake.diverted:
-                return otherwise()
             try:
                 take()
             except IndexError:
+                free = False
+            else:
+                free = True
+            if not free:
                 return otherwise()
-            if calls.closed or gate.error is not None:
+            if intake.diverted or calls.closed or gate.error is not None:
                 give(None)
                 return otherwise()
-            frame = caller(2)  # who called the plan
-            calls.site = (frame.f_code, frame.f_lasti)
+            try:  # `called_from`, written out: a call less
+                frame = caller(2)
+                calls.site = (frame.f_code, frame.f_lasti)
+            except ValueError:
+                calls.site = None
             try:
                 issue(send, recv, current(), keep, limit)
             finally:

@@ -185,17 +185,22 @@ class HostLane(Lane):
         keep, result = call.keep, call.result
 
         def planned() -> Any:
-            if intake.diverted:
-                return otherwise()
             try:
                 take()
             except IndexError:
+                free = False
+            else:
+                free = True
+            if not free:
                 return otherwise()
-            if calls.closed or gate.error is not None:
+            if intake.diverted or calls.closed or gate.error is not None:
                 give(None)
                 return otherwise()
-            frame = caller(2)  # who called the plan
-            calls.site = (frame.f_code, frame.f_lasti)
+            try:  # `called_from`, written out: a call less
+                frame = caller(2)
+                calls.site = (frame.f_code, frame.f_lasti)
+            except ValueError:
+                calls.site = None
             try:
                 issue(arguments, keep, limit)
             finally:
