@@ -168,7 +168,7 @@ def _exchange(
     Parameters are those of `send_recv`; `send` has no `out` and `recv` no `x`.
     """
     calls, site = core.calls, called_from()
-    calls.enter()
+    calls.enter()  # `one_call`, written out: the context manager is slow
     try:
         calls.site = site
         lane, source, target = core.lanes.views(x, out)

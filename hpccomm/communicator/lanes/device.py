@@ -30,7 +30,6 @@ from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View, check_layout
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation
-from hpccomm.runtime.recorder import caller
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.watchdog import watch
 from hpccomm.runtime.work import Work
@@ -303,36 +302,16 @@ class DeviceLane(Lane):
 
         It is put on the stream that is current each time, unless the user gave one.
         """
-        calls, issue = self._calls, call.recipe.issue
-        take, give, gate = calls.turn.pop, calls.turn.append, calls.gate
-        (send, recv), keep, result = pointers(call), call.keep, call.result
-        queue = call.queue
-        current = streams.finder(_array(call), self.device) if queue is None else (lambda: queue)
+        issue, (send, recv), keep, queue = call.recipe.issue, pointers(call), call.keep, call.queue
+        if queue is not None:
+            carry: Callable[[], None] = partial(issue, send, recv, queue, keep, limit)
+        else:
+            current = streams.finder(_array(call), self.device)
 
-        def planned() -> Any:
-            try:
-                take()
-            except IndexError:
-                free = False
-            else:
-                free = True
-            if not free:
-                return otherwise()
-            if intake.diverted or calls.closed or gate.error is not None:
-                give(None)
-                return otherwise()
-            try:  # `called_from`, written out: a call less
-                frame = caller(2)
-                calls.site = (frame.f_code, frame.f_lasti)
-            except ValueError:
-                calls.site = None
-            try:
+            def carry() -> None:
                 issue(send, recv, current(), keep, limit)
-            finally:
-                give(None)
-            return result
 
-        return planned
+        return self._planned(carry, call.result, intake, otherwise)
 
     def admitted(self, call: Call) -> Call:
         """Return a call on the stream that is current now."""

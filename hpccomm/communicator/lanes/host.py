@@ -1,6 +1,7 @@
 """The lane of arrays in host memory."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 from typing import Any, NoReturn
 
@@ -25,7 +26,6 @@ from hpccomm.memory.views import Array, View, as_bytes, check_layout, empty_like
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.issue import Issue
 from hpccomm.runtime.operation import Label, Operation
-from hpccomm.runtime.recorder import caller
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.waiting import completed
 from hpccomm.runtime.work import Work
@@ -179,35 +179,10 @@ class HostLane(Lane):
         self, call: Call, limit: float, intake: Diversion, otherwise: Callable[[], Any]
     ) -> Callable[[], Any]:
         """Return the shortest way to carry a call out again and again."""
-        calls, issue = self._calls, call.recipe.issue
-        take, give, gate = calls.turn.pop, calls.turn.append, calls.gate
-        arguments = call.recipe.arguments(call.send, call.recv)
-        keep, result = call.keep, call.result
-
-        def planned() -> Any:
-            try:
-                take()
-            except IndexError:
-                free = False
-            else:
-                free = True
-            if not free:
-                return otherwise()
-            if intake.diverted or calls.closed or gate.error is not None:
-                give(None)
-                return otherwise()
-            try:  # `called_from`, written out: a call less
-                frame = caller(2)
-                calls.site = (frame.f_code, frame.f_lasti)
-            except ValueError:
-                calls.site = None
-            try:
-                issue(arguments, keep, limit)
-            finally:
-                give(None)
-            return result
-
-        return planned
+        recipe = call.recipe
+        arguments = recipe.arguments(call.send, call.recv)
+        carry = partial(recipe.issue, arguments, call.keep, limit)
+        return self._planned(carry, call.result, intake, otherwise)
 
     def prepare_plan(self, call: Call) -> None:
         """Do nothing: a call on host arrays needs nothing more."""

@@ -26,6 +26,7 @@ from hpccomm.memory.views import View, view
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation, as_one
+from hpccomm.runtime.recorder import caller
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.work import Work
 
@@ -288,6 +289,42 @@ class Lane(ABC):
         otherwise : callable
             Does the same, step by step: for when calls are taken elsewhere, or refused.
         """
+
+    def _planned(
+        self,
+        carry: Callable[[], None],
+        result: Any,
+        intake: Diversion,
+        otherwise: Callable[[], Any],
+    ) -> Callable[[], Any]:
+        """Return what calls `carry` and returns the result, where this thread's call is issued now."""
+        calls = self._calls
+        take, give, gate = calls.turn.pop, calls.turn.append, calls.gate
+
+        def planned() -> Any:
+            try:
+                take()
+            except IndexError:
+                free = False
+            else:
+                free = True
+            if not free:
+                return otherwise()
+            if intake.diverted or calls.closed or gate.error is not None:
+                give(None)
+                return otherwise()
+            try:  # `called_from`, written out: a call less
+                frame = caller(2)
+                calls.site = (frame.f_code, frame.f_lasti)
+            except ValueError:
+                calls.site = None
+            try:
+                carry()
+            finally:
+                give(None)
+            return result
+
+        return planned
 
     @abstractmethod
     def prepare_plan(self, call: Call) -> None:
