@@ -27,6 +27,7 @@ from hpccomm.contracts.transport import (
     Record,
     Request,
     SharedMemory,
+    Steps,
     Transport,
     mismatch,
     other_dtype,
@@ -237,6 +238,10 @@ class LoopbackTransport:
             else:
                 box.receives.append(receive)
         return receive.test
+
+    def receive(self, data: NDArray[Any], src: int, tag: int) -> Steps:
+        """Begin to receive, as steps."""
+        return iter(self.irecv(data, src, tag), True)
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
         """Return False: a receive raises by itself."""

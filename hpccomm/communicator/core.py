@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.intake import Intake
-from hpccomm.communicator.lanes import Call, Check, DeviceLane, Lanes, RefusingLane
+from hpccomm.communicator.lanes import Call, Check, DeviceLane, Lanes, Recipe, RefusingLane
 from hpccomm.communicator.pairing import unpaired
 from hpccomm.communicator.recipes import Recipes
 from hpccomm.communicator.resolving import NO_LISTS, Lists
@@ -65,6 +65,8 @@ class Core:
         How many by all but some of them, by those that were left out; by nobody, of those that are left.
     recipes : Recipes
         What was decided.
+    known : dict
+        How synchronous messages were carried out whose arguments were checked, by what they have in common.
     intake : Intake
         What takes calls instead of their being issued.
     """
@@ -94,6 +96,7 @@ class Core:
         self.groups = 0
         self.shrunk: Counter[tuple[int, ...]] = Counter()
         self.recipes = Recipes(backend.rank, backend.size, lanes)
+        self.known: dict[object, Recipe[Any]] = {}
         self.intake = Intake()
         self._gate = calls.gate
         self._take, self._give = calls.turn.pop, calls.turn.append

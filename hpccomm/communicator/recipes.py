@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from hpccomm.communicator.lanes import Lane, Lanes, Recipe
 from hpccomm.communicator.resolving import NO_LISTS, CallArguments, Lists, resolve
 from hpccomm.contracts.collectives import CALLS, Collective
@@ -49,32 +51,46 @@ class Recipes:
         UsageError
             If an argument does not fit.
         """
-        lane, a, b = self._lanes.views(x, out)
+        # Each statement is paid for by every call.
+        a: View | None
+        b: View | None
+        if x.__class__ is np.ndarray and (out is None or out.__class__ is np.ndarray):
+            lane: Lane = self._lanes.host
+            a, b = x, out
+            # Arrays that each own their memory do not overlap.
+            apart = out is None or (x.flags.owndata and out.flags.owndata and x is not out)
+        else:
+            lane, a, b = self._lanes.views(x, out)
+            apart = a is None or b is None
         in_place = (
-            b is not None
-            and a is not None
-            and overlap(a, b)
-            and _in_place(CALLS[name], name, a, b, self._rank, root, lists.counts)
+            not apart
+            and overlap(a, b)  # type: ignore[arg-type]  # both are there
+            and _in_place(CALLS[name], name, a, b, self._rank, root, lists.counts)  # type: ignore[arg-type]
         )
-        call = (
-            name,
-            None if a is None else (a.dtype, a.shape),
-            None if b is None else (b.dtype, b.shape),
-            op,
-            root,
-            lists,
-            exclusive,
-            in_place,
-        )
-        # The class of the root, since True is equal to 1.
-        key: object = (call, lane, root.__class__, algorithm, deterministic)
+        given = None if a is None else (a.dtype, a.shape)
+        wanted = None if b is None else (b.dtype, b.shape)
+        key: object = (name, lane, given, wanted, op, root, in_place, algorithm, deterministic)
+        if root is not None or lists is not NO_LISTS or exclusive is not False:
+            # The class of the root, since True is equal to 1.
+            key = (key, root.__class__, lists, exclusive)
         try:
             recipe = self._kept.get(key)
         except TypeError:  # an argument that cannot be hashed, such as a callable object
             recipe = None
             key = None  # nothing is kept
         if recipe is None:
-            arguments = CallArguments(self._rank, self._size, *call)
+            arguments = CallArguments(
+                self._rank,
+                self._size,
+                name,
+                given,
+                wanted,
+                op,
+                root,
+                lists,
+                exclusive,
+                in_place,
+            )
             recipe = _decided(lane, arguments, algorithm, deterministic)
             if key is not None:
                 if len(self._kept) >= RECIPES:

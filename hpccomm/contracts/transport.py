@@ -205,6 +205,9 @@ class Transport(Protocol):
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive exactly ``data.nbytes`` bytes from rank `src`."""
 
+    def receive(self, data: NDArray[Any], src: int, tag: int) -> Steps:
+        """Begin the same, as steps: what is shorter for one receive."""
+
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
         """Tell whether a receive of `nbytes` bytes that has waited long seems to wait in vain.
 

@@ -4,6 +4,10 @@ One engine a process holds the operations that were started and are not done. Wh
 moves them all on; while nobody waits, a thread does, where the backend allows any thread to call
 it. Operations of one queue run one after the other, in the order in which they were put there, which
 is the order in which every rank calls them.
+
+To wake the thread costs more than a small operation takes, and then it competes for the interpreter with
+whoever waits. So it lets whoever started a small operation end it, and takes it over some milliseconds
+later. Meanwhile, and a while after the last operation, it looks by itself: nobody wakes it.
 """
 
 import math
@@ -15,7 +19,13 @@ from dataclasses import dataclass, field
 
 from hpccomm.contracts.transport import Steps
 from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, keep
-from hpccomm.runtime.waiting import Expired, Gate, Patience, wait
+from hpccomm.runtime.waiting import SPINS, Expired, Gate, Patience, wait
+
+SMALL_SECONDS = 0.002
+"""So long the thread leaves a small operation to whoever started it."""
+
+LINGER_SECONDS = 0.1
+"""So long after the last operation the thread still looks by itself."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +45,8 @@ class Task:
     ended : callable
         Told the error (or None) and the elapsed seconds, once, when it is over. Returns the error
         as whoever waits gets it.
+    small : bool
+        Whether it is usually over before the thread could take part.
     awaited : bool
         Whether somebody waits for it.
     """
@@ -44,6 +56,7 @@ class Task:
     timeout: float
     expired: Expired
     ended: Callable[[BaseException | None, float], BaseException | None]
+    small: bool = False
     started: float = field(default_factory=time.perf_counter)
     steps: Steps | None = None
     error: BaseException | None = None
@@ -115,6 +128,7 @@ class ProgressEngine:
         self._changed = threading.Condition()  # guards what follows, and _queues
         self._waiters = 0
         self._stopping = False
+        self._parked = False  # whether the thread waits until somebody wakes it
         self._thread: threading.Thread | None = None
 
     def submit(self, queue: TaskQueue, task: Task) -> None:
@@ -126,7 +140,8 @@ class ProgressEngine:
             if self.threaded and self._thread is None and not self._stopping:
                 self._thread = threading.Thread(target=self._run, name="hpccomm", daemon=True)
                 self._thread.start()
-            self._changed.notify()
+            elif self._parked or not task.small:
+                self._changed.notify()
 
     def turn(self) -> bool:
         """Move every queue's first task on; return whether anything moved. Never blocks."""
@@ -159,6 +174,11 @@ class ProgressEngine:
         CommunicationError
             If `timeout` passes; what became of the task is in the task.
         """
+        for _ in range(
+            SPINS
+        ):  # a small one is over before the thread need know that somebody waits
+            if task.over or (self.turn() and task.over):
+                return
 
         def poll() -> bool:
             return task.over or (self.turn() and task.over)
@@ -172,22 +192,42 @@ class ProgressEngine:
             task.awaited = False
             with self._changed:
                 self._waiters -= 1
-                self._changed.notify()
+                if self._queues:
+                    self._changed.notify()
 
     def _run(self) -> None:
         patience = Patience()
+        since = time.perf_counter()  # there was nothing to do
         while True:
             with self._changed:
-                # The thread parks here while there is nothing to do; it waits for no peer.
-                while not self._stopping and (not self._queues or self._waiters):
-                    self._changed.wait()
-                    patience.reset()
                 if self._stopping:
                     return
+                now = time.perf_counter()
+                if self._waiters:
+                    pause: float | None = None  # whoever leaves tells, if anything is left
+                elif not self._queues:
+                    pause = SMALL_SECONDS if now - since < LINGER_SECONDS else None
+                else:
+                    since, pause = now, self._grace(now)
+                if pause != 0.0:
+                    # The thread parks here while there is nothing to do; it waits for no peer.
+                    self._parked = pause is None
+                    self._changed.wait(pause)
+                    self._parked = False
+                    patience.reset()
+                    continue
             if self.turn():
                 patience.reset()
             else:
                 patience.pause()
+
+    def _grace(self, now: float) -> float:
+        """Return for how long whoever started the operations is left alone with them."""
+        first = [queue[0] for queue in self._queues]
+        if not all(task.small for task in first):
+            return 0.0
+        oldest = min(task.started for task in first)
+        return max(0.0, oldest + SMALL_SECONDS - now)
 
     def stop(self) -> None:
         """End the thread. Tasks that are left go on only when somebody waits for them.

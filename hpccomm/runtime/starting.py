@@ -13,6 +13,9 @@ from hpccomm.runtime.work import Work
 if TYPE_CHECKING:
     from hpccomm.runtime.engine import CallEngine
 
+SMALL_BYTES = 64 << 10
+"""Up to this size whoever starts an operation usually ends it."""
+
 
 def start(calls: "CallEngine", operation: Operation, entry: Entry, result: Any) -> Work:
     """Start an operation whose call is recorded.
@@ -51,7 +54,8 @@ def start(calls: "CallEngine", operation: Operation, entry: Entry, result: Any) 
         reports.ended(entry, raised, elapsed)
         return raised
 
-    task = Task(operation.start, calls.gate, timeout, calls.expired(entry), ended)
+    small = operation.label.nbytes <= SMALL_BYTES
+    task = Task(operation.start, calls.gate, timeout, calls.expired(entry), ended, small)
     calls.under_way[task] = entry
     if not (operation.ordered and calls.queue):
         # Begun here and now: a message that is sent later must not overtake it.

@@ -25,14 +25,21 @@ class Tally:
     seconds: float = 0.0
 
 
-_CLASSES = (
-    (0, "0 B"),
-    (1 << 10, "to 1 KiB"),
-    (1 << 16, "to 64 KiB"),
-    (1 << 20, "to 1 MiB"),
-    (1 << 24, "to 16 MiB"),
-    (1 << 28, "to 256 MiB"),
+_LIMITS = {
+    0: "0 B",
+    10: "to 1 KiB",
+    16: "to 64 KiB",
+    20: "to 1 MiB",
+    24: "to 16 MiB",
+    28: "to 256 MiB",
+}
+"""Powers of two, but for 0: the largest sizes of the classes."""
+
+_NAMES = tuple(
+    next((name for power, name in _LIMITS.items() if bits <= power and power), "above 256 MiB")
+    for bits in range(64)
 )
+"""By the bits of the size before: every asynchronous call looks here."""
 
 
 def size_class(nbytes: int) -> str:
@@ -43,7 +50,7 @@ def size_class(nbytes: int) -> str:
     >>> size_class(0), size_class(8), size_class(1 << 20), size_class(1 << 40)
     ('0 B', 'to 1 KiB', 'to 1 MiB', 'above 256 MiB')
     """
-    return next((name for limit, name in _CLASSES if nbytes <= limit), "above 256 MiB")
+    return _NAMES[(nbytes - 1).bit_length()] if nbytes else _LIMITS[0]
 
 
 class Stats:

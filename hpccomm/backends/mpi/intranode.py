@@ -10,7 +10,6 @@ message that was matched by a probe.
 """
 
 from collections.abc import Set
-from functools import partial
 from itertools import count
 from threading import Lock
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hpccomm.backends.mpi.transport import PATIENT_POLLS, CheckedTransport
+from hpccomm.backends.mpi.transport import CheckedTransport, Receives
 from hpccomm.backends.mpi.types import block
 from hpccomm.contracts.transport import (
     DTYPES,
@@ -70,6 +69,8 @@ class NearbyTransport(CheckedTransport):
         The other ranks of the node.
     """
 
+    _apart = NOTE_BYTES
+
     def __init__(self, comm: Any, shared: SharedMemory, near: Set[int]) -> None:
         super().__init__(comm, DTYPES)
         self.shared = shared
@@ -99,16 +100,6 @@ class NearbyTransport(CheckedTransport):
                 return polled(completed([noted, sent]))
             return super().isend(data, dst, tag)
 
-    def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
-        """Begin to receive. Receives of one sender and tag match in their order."""
-        if src not in self._near:
-            return super().irecv(data, src, tag)
-        receives = self._receives[src, tag // self._codes]
-        with self._lock:
-            turn = receives[0]
-            receives[0] = turn + 1
-        return polled(self._taken(data, src, tag, receives, turn))
-
     def _offered(self, shared: SharedMemory, data: NDArray[Any], dst: int, tag: int) -> Steps:
         """Send the place of the array, and wait for the answer."""
         number = next(self._numbers)
@@ -136,39 +127,32 @@ class NearbyTransport(CheckedTransport):
         self._copied[dst].add(int(number[0]))
 
     def _taken(
-        self, data: NDArray[Any], src: int, tag: int, receives: list[int], turn: int
+        self,
+        message: Any,
+        came: int,
+        arrived: int,
+        data: NDArray[Any],
+        src: int,
+        tag: int,
+        receives: Receives,
     ) -> Steps:
-        """Receive the next message: an array, or a note and its array."""
-        while receives[1] != turn:
-            yield False
-        status = MPI.Status()
-        idle, came = 0, tag
-        while (message := self._improbe(src, tag, status)) is None:
-            idle += 1
-            if idle % PATIENT_POLLS == 0:
-                message = self._another(src, tag, status)
-                if message is not None:
-                    came = status.Get_tag()
-                    break
-            yield False
-        nbytes = status.Get_elements(MPI.BYTE)
-        begin, number = message.Irecv, FOLLOWS
-        record = _NO_RECORD
-        if nbytes == NOTE_BYTES:
-            note = np.empty(NOTE_BYTES, np.uint8)
-            yield from completed([message.Irecv([note, *block(NOTE_BYTES)]).Test])
-            numbers = note[:-1].view(np.int64)
-            number, nbytes, record = int(numbers[0]), int(numbers[1]), numbers[2:].copy()
-            # The array is the next message and has this size, so the receive can be posted.
-            begin = partial(self._comm.Irecv, source=src, tag=came)
+        """Receive what was matched: an array, or a note and its array."""
+        if src not in self._near or arrived != NOTE_BYTES:
+            yield from super()._taken(message, came, arrived, data, src, tag, receives)
+            return
+        note = np.empty(NOTE_BYTES, np.uint8)
+        yield from completed([message.Irecv([note, *block(NOTE_BYTES)]).Test])
+        numbers = note[:-1].view(np.int64)
+        number, nbytes, record = int(numbers[0]), int(numbers[1]), numbers[2:].copy()
         fits = nbytes == data.nbytes and came == tag
         if number == FOLLOWS:
             into = data if fits else np.empty(nbytes, np.uint8)  # takes what is lost
-            request = begin([into, *block(nbytes)])
-            receives[1] = turn + 1
+            # The array is the next message and has this size, so the receive can be posted.
+            request = self._comm.Irecv([into, *block(nbytes)], source=src, tag=came)
+            receives.matched += 1
             yield from completed([request.Test])
         else:
-            receives[1] = turn + 1
+            receives.matched += 1
             try:
                 if fits:
                     self._copy(src, record, data)

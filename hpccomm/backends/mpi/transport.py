@@ -4,8 +4,10 @@ A message that is longer than a posted receive may overwrite memory (Open MPI 5 
 posted that a message of another size could match.
 """
 
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -17,13 +19,12 @@ from hpccomm.contracts.transport import (
     CHANNELS,
     Request,
     SharedMemory,
+    Steps,
     mismatch,
     other_dtype,
 )
 from hpccomm.runtime.lifetime import keep
-
-if TYPE_CHECKING:
-    from hpccomm.errors import BufferMismatch
+from hpccomm.runtime.waiting import completed, polled
 
 PATIENT_POLLS = 100
 """So often a receive looks for its message before it looks for one of another dtype."""
@@ -31,7 +32,26 @@ PATIENT_POLLS = 100
 TAGS = CHANNELS * CALLS
 """`SizedTransport` takes tags below this."""
 
+AT_ONCE_BYTES = 2048
+"""Every library sends so little along with the message's envelope: to receive it never blocks."""
+
 _BYTE = MPI.BYTE
+
+
+@dataclass(slots=True)
+class Receives:
+    """The receives of one sender and tag.
+
+    Attributes
+    ----------
+    begun : iterator of int
+        Numbers those that begin, from any thread.
+    matched : int
+        How many have their message.
+    """
+
+    begun: Iterator[int] = field(default_factory=count)
+    matched: int = 0
 
 
 class CheckedTransport:
@@ -47,14 +67,14 @@ class CheckedTransport:
     """
 
     shared: SharedMemory | None = None
+    _apart = -1  # bytes of messages that are never taken as they are
 
     def __init__(self, comm: Any, codes: int = 1) -> None:
         self._codes = codes
         self._comm = comm
         self._isend = comm.Isend
         self._improbe = comm.Improbe
-        # For each sender and tag: the receives that have begun, and those that have their message.
-        self._receives: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+        self._receives: dict[tuple[int, int], Receives] = {}
         self.rank: int = comm.rank
         self.size: int = comm.size
         # MPI promises at least 32767.
@@ -69,45 +89,58 @@ class CheckedTransport:
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive. Receives of one sender and tag match in their order."""
-        receives = self._receives[src, tag // self._codes]
-        turn = receives[0]
-        receives[0] = turn + 1
-        improbe = self._improbe
-        request: Any = None
-        wrong: BufferMismatch | None = None
-        status = MPI.Status()
-        idle = 0
+        return polled(self.receive(data, src, tag))
 
-        def test() -> bool:
-            nonlocal request, wrong, idle
-            if request is None:
-                if receives[1] != turn:
-                    return False
-                message = improbe(src, tag, status)
-                if message is None:
-                    idle += 1
-                    if idle % PATIENT_POLLS:
-                        return False
-                    message = self._another(src, tag, status)
-                    if message is None:
-                        return False
-                    wrong = other_dtype(src, status.Get_tag(), tag)
-                receives[1] = turn + 1
-                arrived = status.Get_elements(MPI.BYTE)
-                into = data
-                if wrong is not None:
-                    into = np.empty(arrived, np.uint8)
-                elif arrived != data.nbytes:
-                    wrong = mismatch(src, arrived, data.nbytes)
-                    into = np.empty(arrived, np.uint8)  # receives the message, which is lost
-                request = message.Irecv([into, *block(arrived)])
-            if not request.Test():
-                return False
-            if wrong is not None:
-                raise wrong
-            return True
+    def receive(self, data: NDArray[Any], src: int, tag: int) -> Steps:
+        """Begin to receive, as steps."""
+        alike = src, tag // self._codes
+        # One of several threads makes it: `setdefault` is atomic.
+        receives = self._receives.get(alike) or self._receives.setdefault(alike, Receives())
+        return self._receiving(data, src, tag, receives, next(receives.begun))
 
-        return test
+    def _receiving(
+        self, data: NDArray[Any], src: int, tag: int, receives: Receives, turn: int
+    ) -> Steps:
+        """Receive the message of that turn."""
+        while receives.matched != turn:
+            yield False
+        improbe, status = self._improbe, MPI.Status()
+        came, idle = tag, 0
+        while (message := improbe(src, tag, status)) is None:
+            idle += 1
+            if idle % PATIENT_POLLS == 0:
+                message = self._another(src, tag, status)
+                if message is not None:
+                    came = status.Get_tag()
+                    break
+            yield False
+        arrived, nbytes = status.Get_elements(_BYTE), data.nbytes
+        if arrived == nbytes <= AT_ONCE_BYTES and came == tag and nbytes != self._apart:
+            message.Recv([data, nbytes, _BYTE])
+            receives.matched = turn + 1
+        else:
+            yield from self._taken(message, came, arrived, data, src, tag, receives)
+
+    def _taken(
+        self,
+        message: Any,
+        came: int,
+        arrived: int,
+        data: NDArray[Any],
+        src: int,
+        tag: int,
+        receives: Receives,
+    ) -> Steps:
+        """Receive a message that was matched: of so many bytes, and of the tag with which it came."""
+        fits = came == tag and arrived == data.nbytes
+        into = data if fits else np.empty(arrived, np.uint8)  # takes what is lost
+        request = message.Irecv([into, *block(arrived)])
+        receives.matched += 1
+        yield from completed([request.Test])
+        if came != tag:
+            raise other_dtype(src, came, tag)
+        if not fits:
+            raise mismatch(src, arrived, data.nbytes)
 
     def _another(self, src: int, tag: int, status: Any) -> Any:
         """Return the message of another dtype that has come with the same tag; None if there is none."""
@@ -160,6 +193,10 @@ class SizedTransport:
             return self._checked.irecv(data, src, tag)
         test: Request = self._irecv([data, nbytes, _BYTE], src, (nbytes + 1) * TAGS + tag).Test
         return test
+
+    def receive(self, data: NDArray[Any], src: int, tag: int) -> Steps:
+        """Begin to receive, as steps."""
+        return iter(self.irecv(data, src, tag), True)
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
         """Return whether the first unmatched message from `src` is not the expected one.

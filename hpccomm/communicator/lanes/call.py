@@ -44,6 +44,8 @@ class Recipe(Generic[R]):
         Whether they are collectives, which all ranks issue in one order.
     arguments : callable
         ``arguments(send, recv)`` gives what `issue` is called with for arrays in host memory.
+    both : bool
+        Whether x is sent and `out` received, both arrays of this rank: the most common case.
     """
 
     lane: "Lane"
@@ -55,6 +57,7 @@ class Recipe(Generic[R]):
     resolved: Resolved | None = None
     ordered: bool = True
     arguments: Callable[[Any, Any], tuple[Any, ...]] = both
+    both: bool = False
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.device_batch import check_batch, check_own, grouped
 from hpccomm.communicator.lanes.ending import DeviceEnd
 from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
-from hpccomm.communicator.lanes.lane import SELF_CHECK, Diversion, Lane
+from hpccomm.communicator.lanes.lane import SELF_CHECK, Lane
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch, DeviceRoute, Piece, Span
 from hpccomm.contracts.terms import joined, of_message, terms
@@ -29,6 +29,7 @@ from hpccomm.memory.cuda.memory import clear
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View, check_layout
 from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.issue import Diversion
 from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.watchdog import watch

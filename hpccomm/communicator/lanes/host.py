@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
 from hpccomm.communicator.lanes.check import Check
-from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Diversion, Lane, wire_tag
+from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Lane, wire_tag
 from hpccomm.contracts.backend import Backend, Blocking, Buffer, both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.terms import of_message
@@ -20,14 +20,13 @@ from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import AUTO, NATIVE
 from hpccomm.dispatch.route import Route
 from hpccomm.dtypes import DType
-from hpccomm.errors import UsageError
+from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.cuda.streams import Queue
-from hpccomm.memory.views import Array, View, as_bytes, check_layout, empty_like_kind
+from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.issue import Issue
+from hpccomm.runtime.issue import Diversion, Issue, planned
 from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.stats import Tally
-from hpccomm.runtime.waiting import completed
 from hpccomm.runtime.work import Work
 
 MESSAGES = 1024
@@ -115,23 +114,24 @@ class HostLane(Lane):
         sent, posted = self._calls.sent, self._calls.posted
 
         def start(send: Buffer, recv: Buffer) -> Steps:
-            requests = []
             outgoing = send.copy() if replaced and send is not None else send
+            receiving = sending = _NOTHING
             if origin is not None and recv is not None:
-                requests.append(transport.irecv(recv, origin, inward))
+                receiving = transport.receive(recv, origin, inward)
                 posted[origin] += 1
             if to is not None and outgoing is not None:
-                requests.append(transport.isend(outgoing, to, outward))
+                sending = iter(transport.isend(outgoing, to, outward), True)
                 sent[to] += 1
-            return completed(requests)
+            if receiving is _NOTHING or sending is _NOTHING:
+                return sending if receiving is _NOTHING else receiving
+            return _both(receiving, sending)
 
         reason = "the backend has messages of its own"
         return Route(Choice(name, "host", self.name, NATIVE, None, False, reason), start)
 
     def prepared(self, array: Array, name: str, written: bool) -> Array:
         """Return an array as 1-D, over the same memory."""
-        flags = array.flags
-        if not flags.c_contiguous or (written and not flags.writeable):
+        if not array.flags.carray:  # contiguous and writable, which fits whatever is done with it
             check_layout(array, name, written=written)
         return array if array.ndim == 1 else array.reshape(-1)
 
@@ -158,15 +158,22 @@ class HostLane(Lane):
         recipe: Recipe[Any],
         x: Any,
         out: Any,
-        a: View | None,
-        b: View | None,
+        a: Any,
+        b: Any,
         stream: object,
         limit: float,
     ) -> Any:
         """Carry a call out, and return its result: `bind` and `run` in one, without a `Call`."""
         if stream is not None:
             self.queue_of(stream)
-        send, recv, result = self._memory(recipe, x, out, a, b, None)
+        if recipe.both:  # `_memory`, written out
+            send, recv, result = a, b, out
+            if not (a.flags.carray and a.ndim == 1):
+                send = self.prepared(a, "x", False)
+            if not (b.flags.carray and b.ndim == 1):
+                recv = self.prepared(b, "out", True)
+        else:
+            send, recv, result = self._memory(recipe, x, out, a, b, None)
         recipe.issue(recipe.arguments(send, recv), (x, result), limit)
         return result
 
@@ -180,7 +187,20 @@ class HostLane(Lane):
     ) -> Callable[[], Any]:
         """Return the shortest way to carry a call out again and again."""
         recipe = call.recipe
-        arguments = recipe.arguments(call.send, call.recv)
+        arguments, run = recipe.arguments(call.send, call.recv), recipe.route.run
+        if run is not None and not self._check.always(recipe.label):
+            return planned(
+                self._calls,
+                recipe.label,
+                recipe.tally,
+                run.call,
+                arguments,
+                call.keep,
+                limit,
+                call.result,
+                intake,
+                otherwise,
+            )
         carry = partial(recipe.issue, arguments, call.keep, limit)
         return self._planned(carry, call.result, intake, otherwise)
 
@@ -219,6 +239,21 @@ class HostLane(Lane):
                 with self._calls.beside_watchdog("self-check", ordered=True):
                     route.run.call(*route.run.arguments(x, x))
             yield route.choice, x
+
+
+_NOTHING: Steps = iter(())
+
+
+def _both(receiving: Steps, sending: Steps) -> Steps:
+    """Wait until both are done. What did not fit is raised then."""
+    lost: BufferMismatch | None = None
+    try:
+        yield from receiving
+    except BufferMismatch as error:
+        lost = error
+    yield from sending
+    if lost is not None:
+        raise lost
 
 
 def _operation(call: Call, label: Label) -> Operation:

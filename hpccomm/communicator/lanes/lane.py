@@ -4,7 +4,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View, view
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.issue import Diversion
 from hpccomm.runtime.operation import Label, Operation, as_one
 from hpccomm.runtime.recorder import caller
 from hpccomm.runtime.stats import Tally
@@ -42,18 +43,6 @@ SELF_CHECK = Signature("all_reduce", np.dtype(np.float64), (4,), op=ReduceOp.SUM
 def wire_tag(tag: int, kind: int, dtype: DType | None = None) -> int:
     """Return the transport's tag for the user's `tag`, a kind of message and its dtype, if it has one."""
     return (2 * tag + kind) * DTYPES + (0 if dtype is None else dtype_code(dtype))
-
-
-class Diversion(Protocol):
-    """Where calls go.
-
-    Attributes
-    ----------
-    diverted : bool
-        Whether something takes calls instead of their being issued: a batch, say.
-    """
-
-    diverted: bool
 
 
 class Lane(ABC):
@@ -115,7 +104,8 @@ class Lane(ABC):
         tally = self._calls.reports.stats.tally(label.name, label.nbytes)
         bare = self._carrying(label, tally, route, ordered)
         arguments = self._arguments(route)
-        recipe = Recipe(self, route, label, tally, bare, apart, resolved, ordered, arguments)
+        plain = resolved is not None and resolved.send == "x" and resolved.recv == "out"
+        recipe = Recipe(self, route, label, tally, bare, apart, resolved, ordered, arguments, plain)
         if not ordered:
             return recipe
         check = self._check
