@@ -103,7 +103,7 @@ def test_off_agrees_on_nothing_and_all_on_every_call() -> None:
     def agreements(comm) -> int:
         control, asked = comm._core.control, []
         steps = control.alike_steps
-        control.alike_steps = lambda numbers: asked.append(numbers) or steps(numbers)
+        control.alike_steps = lambda *mine: asked.append(mine) or steps(*mine)
         for _ in range(3):
             comm.all_gather(np.ones(2))
         return len(asked)

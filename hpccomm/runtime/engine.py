@@ -144,7 +144,7 @@ class CallEngine:
         self.sequence = self.number = MAKING
         self.digest = 0
         self.sent, self.posted = [0] * backend.size, [0] * backend.size
-        self.compare: Callable[[Label, Entry], None] = _uncompared
+        self.compare: Callable[[Label, Entry], object] = _uncompared
         self.origin = Origin(backend.uid, name, backend.rank, backend.size)
         self.site: Site | None = None
         self.current: Entry | None = None

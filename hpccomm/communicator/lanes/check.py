@@ -128,38 +128,43 @@ class Check:
 
         return agreed()
 
-    def wait(self, label: Label, entry: Entry) -> None:
-        """Agree on the call that has just begun, under its deadline."""
+    def wait(self, label: Label, entry: Entry, willing: bool = False) -> bool:
+        """Agree on the call that has just begun, under its deadline; return whether all ranks are `willing`."""
         self.learn(label)
         engine = self._engine
-        with _polled(engine, entry):
-            if engine.queue:  # what was started before agrees before
+        if engine.queue:  # what was started before agrees before
+            with polled_part(engine, entry):
                 engine.drain(entry[TIMEOUT], engine.queue)
-            steps = self._agreement(label, engine.number, engine.digest)
-            if not engine.progress.threaded:
-                steps = engine.together(steps)
-            if not spun(steps):
-                drive(
-                    steps,
-                    timeout=entry[TIMEOUT],
-                    gate=engine.gate,
-                    expired=engine.expired(entry),
-                )
+        answers: list[bool] = []
 
-    def agree(self, what: str, wanted: Terms, error: HpccommError | None) -> None:
-        """Raise on every rank unless all bring the same terms; a rank with an error raises that."""
+        def agreed() -> Steps:
+            number, digest = engine.number, engine.digest
+            answers.append((yield from self._agreement(label, number, digest, None, willing)))
+
+        drive_part(engine, entry, agreed())
+        return answers[0]
+
+    def agree(
+        self, what: str, wanted: Terms, error: HpccommError | None, willing: bool = False
+    ) -> bool:
+        """Raise on every rank unless all bring the same terms; a rank with an error raises that.
+
+        Returns whether all ranks are `willing`.
+        """
         engine = self._engine
         if engine.backend.size == 1:
             if error is not None:
                 raise error
-            return
+            return willing
+        answers: list[bool] = []
         refused: list[HpccommError] = []
         with engine.part_of(what, terms=wanted):
-            agreement = self._agreement(Label(what, 0, wanted), engine.number, engine.digest, error)
+            label = Label(what, 0, wanted)
+            agreement = self._agreement(label, engine.number, engine.digest, error, willing)
 
             def steps() -> Steps:
                 try:
-                    yield from agreement
+                    answers.append((yield from agreement))
                 except HpccommError as wrong:  # nothing has failed: all ranks know of it
                     refused.append(wrong)
 
@@ -167,6 +172,7 @@ class Check:
             if refused:
                 engine.digest = 0  # what differs is told: it is no reason for later calls
                 raise refused[0]
+        return answers[0]
 
     def end(self) -> CommunicationError | None:
         """Return what is wrong with the calls of all ranks, at the end of the communicator.
@@ -200,20 +206,29 @@ class Check:
     # The agreement.
 
     def _agreement(
-        self, label: Label, number: int, digest: int, error: HpccommError | None = None
-    ) -> Steps:
-        """Return steps that raise on every rank unless all of them make this call."""
+        self,
+        label: Label,
+        number: int,
+        digest: int,
+        error: HpccommError | None = None,
+        willing: bool = False,
+    ) -> Result[bool]:
+        """Return steps that raise on every rank unless all of them make this call.
+
+        They return whether all ranks are `willing`.
+        """
         site = self._engine.site
 
-        def agreement() -> Steps:
+        def agreement() -> Result[bool]:
             compared = 0 if self._setting == CHECK_OFF else digest
             mine = (label.fingerprint, compared, error is not None)
-            alike = yield from self._control.alike_steps(mine)
+            alike, all_willing = yield from self._control.alike_steps(mine, willing)
             if not alike:
                 yield from self._compare(label, number, described(site), error)
             if error is not None:
                 raise error
             self._agreed = max(self._agreed, number)
+            return all_willing
 
         return agreement()
 
@@ -294,7 +309,7 @@ def _record(entry: Entry | None) -> dict[str, object]:
 
 
 @contextmanager
-def _polled(engine: CallEngine, entry: Entry) -> Iterator[None]:
+def polled_part(engine: CallEngine, entry: Entry) -> Iterator[None]:
     """Have a call wait by polling for a while, as others see it."""
     current, mode = engine.current, entry[MODE]
     engine.current, entry[MODE] = entry, POLLED
@@ -302,3 +317,12 @@ def _polled(engine: CallEngine, entry: Entry) -> Iterator[None]:
         yield
     finally:
         engine.current, entry[MODE] = current, mode
+
+
+def drive_part(engine: CallEngine, entry: Entry, steps: Steps) -> None:
+    """Wait for steps that are a part of a call which blocks otherwise, under its deadline."""
+    with polled_part(engine, entry):
+        if not engine.progress.threaded:
+            steps = engine.together(steps)
+        if not spun(steps):
+            drive(steps, timeout=entry[TIMEOUT], gate=engine.gate, expired=engine.expired(entry))

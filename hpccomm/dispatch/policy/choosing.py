@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE, Pick, Shape, Table
+from hpccomm.dispatch.policy.table import (
+    NATIVE_CASE,
+    ORDERED_CASE,
+    OWN_CASE,
+    REGISTERED_CASE,
+    Pick,
+    Shape,
+    Table,
+)
 from hpccomm.errors import UsageError
 from hpccomm.reductions import name_of
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -153,6 +161,31 @@ class Policy:
         if not call.individual:
             pick = self.named(call.collective, algorithm, call.nbytes, deterministic=deterministic)
         return Decision(pick, f"as asked; {IN_ORDER}" if deterministic else "as asked")
+
+    def registered(
+        self,
+        call: Signature,
+        algorithm: str | None,
+        setting: str = AUTO,
+        *,
+        native: bool,
+        shared: bool,
+        deterministic: bool,
+    ) -> Decision | None:
+        """Choose what a call takes where its arrays are registered on all ranks.
+
+        Parameters are those of `decide`. None where that is the backend's own way as well, or is not known.
+        """
+        if not (native and shared) or deterministic or call.individual or self.shape.ranks == 1:
+            return None
+        names = applicable(call, native=native, shared=shared, deterministic=deterministic)
+        if taken(algorithm, setting, names, call.name, "") != AUTO:
+            return None
+        row = self.table.find(call.collective, REGISTERED_CASE, call.nbytes)
+        if row is None or row.pick.algorithm == NATIVE or row.pick.algorithm not in names:
+            return None
+        why = f"the fastest on registered arrays from {row.start} bytes on by {self.source}"
+        return Decision(row.pick, why)
 
     def _apart(self, call: Signature, algorithm: str | None, shared: bool) -> str:
         """Return why an algorithm does not apply that needs shared memory, or ''."""

@@ -10,11 +10,13 @@ from hpccomm.errors import UsageError
 NATIVE_CASE = "native"
 OWN_CASE = "own"
 ORDERED_CASE = "ordered"
+REGISTERED_CASE = "registered"
 
 CASES: Mapping[str, str] = {
     NATIVE_CASE: "calls that the backend can carry out by itself",
     OWN_CASE: "calls that it cannot, such as a reduction that it lacks",
     ORDERED_CASE: "reductions with deterministic=True",
+    REGISTERED_CASE: "calls that the backend can carry out by itself, on arrays of comm.empty on all ranks",
 }
 """What a row holds for, beside the collective."""
 
