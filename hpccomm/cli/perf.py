@@ -33,6 +33,7 @@ EXAMPLES = """\
 examples:
   mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 2
   mpiexec -n 4 hpccomm perf all_reduce,all_gather -b 1M -e 16M -i 1M -d double --output runs.h5
+  mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 4 -d float,half -o sum,max
   mpiexec -n 4 hpccomm perf all -b 0 -e 1M -f 4 -o all -d all
   mpiexec -n 2 hpccomm perf send_recv -b 1 -e 4M -f 2 -a 3 -I 1 --csv latency.csv
   mpiexec -n 8 hpccomm perf all_reduce -b 8 -e 8G -f 2 --backend nccl --algorithm ring,tree,native

@@ -113,8 +113,10 @@ def test_sizes_are_read_with_binary_suffixes(text, size):
         (["-f", "0"], "-f/--stepfactor: 0 is out of range"),
         (["-K", "1"], "give -I 1 too"),
         (["-K", "20", "-I", "1"], "give 0 to 19"),
-        (["-o", "median"], "'median' is no reduction; give all or one of sum, prod"),
+        (["-o", "median"], "'median' is no reduction; give all or some of sum, prod"),
         (["-d", "quad"], "'quad' is no type"),
+        (["-o", "band,max", "-d", "complex64"], "-o/--op band,max means nothing on -d/--data"),
+        (["-d", "half,,float"], "-d/--datatype: 'half,,float' has an empty name"),
         (["-r", "-2"], "-r/--root: -2 is out of range"),
         (["-J", "out.txt"], "give a name ending in .json"),
         (["--backend", "mpi,"], "empty name"),
@@ -167,6 +169,16 @@ def test_pairs_that_mean_nothing_are_left_out_and_listed():
         len(options.pairs(COLLECTIVES["send_recv"])) == 17
     )  # named sum, as in nccl-tests, and measured once
     assert read().skipped() == ()
+
+
+def test_types_and_reductions_come_in_lists():
+    options = read("-d", "half,float32,bool,float", "-o", "avg,max")
+    assert options.types == ("half", "float", "bool")  # by one name each, and once
+    assert options.pairs(COLLECTIVES["all_reduce"]) == (
+        *(("half", "avg"), ("half", "max"), ("float", "avg"), ("float", "max")),
+        ("bool", "max"),
+    )
+    assert options.skipped() == ("avg on bool",)
 
 
 def test_roots():

@@ -312,6 +312,17 @@ def test_all_algorithms_are_those_that_a_collective_has():
     assert sorted(tables(text)) == sorted(wanted)
 
 
+def test_lists_of_types_and_reductions_are_measured_but_for_what_means_nothing():
+    small = ["-b", 8, "-e", 8, "-n", 1]
+    text, _, wrong = perf(2, "all_reduce,broadcast", *small, "-d", "half,bool", "-o", "avg,max")
+    assert wrong == 0
+    assert [tuple(line.split()[2:4]) for line in table_lines(text)] == [
+        *(("half", "avg"), ("half", "max"), ("bool", "max")),
+        *(("half", "none"), ("bool", "none")),
+    ]
+    assert text.count("# Skipped, as they do not exist: avg on bool\n") == 2
+
+
 def test_an_algorithm_is_skipped_where_it_does_not_apply():
     small = ["-b", 8, "-e", 8, "-n", 1]
     text, _, _ = perf(2, "all_reduce,broadcast,send_recv", *small, "--algorithm", "auto,linear")

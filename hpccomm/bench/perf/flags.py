@@ -30,13 +30,14 @@ _ONE_RANK = "a rank is a process here; start more of them with mpiexec -n"
 _NO_THREADS = "there is one thread a process to start communication"
 _NO_KERNELS = "hpccomm has no kernels of its own"
 
-_types = readers.named(
-    {name: name for name in TYPES} | {dtype.name: name for name, dtype in TYPES.items()}, "type"
+_types = readers.some_of(
+    {name: name for name in TYPES} | {dtype.name: name for name, dtype in TYPES.items()},
+    "is no type",
 )
 _json_file = readers.file_ending_in(
     ".json", "has no known suffix; JSON is what can be written: give a name"
 )
-_ops = readers.named({name: name for name in OPS}, "reduction")
+_ops = readers.some_of({name: name for name in OPS}, "is no reduction")
 
 FLAGS: dict[str, tuple[Flag, ...]] = {
     "sizes": (
@@ -46,8 +47,13 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
         Flag("-f --stepfactor N", integer(1), "factor between sizes", "step_factor"),
     ),
     "operations": (
-        Flag("-o --op OP sum", _ops, f"reduction: {', '.join(OPS)}; or {ALL}", "ops"),
-        Flag("-d --datatype TYPE float", _types, f"type: {', '.join(TYPES)}; or {ALL}", "types"),
+        Flag("-o --op OP[,OP...] sum", _ops, f"reductions: {', '.join(OPS)}; or {ALL}", "ops"),
+        Flag(
+            "-d --datatype TYPE[,TYPE...] float",
+            _types,
+            f"types: {', '.join(TYPES)}; or {ALL}",
+            "types",
+        ),
         Flag("-r --root RANK 0", readers.root, f"root of rooted collectives, or {ALL} (-1)"),
     ),
     "measurement": (

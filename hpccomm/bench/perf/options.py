@@ -75,8 +75,8 @@ class Options:
         result = tuple(pair for pair in product(self.types, self.ops) if _meaningful(*pair))
         if not result:
             raise UsageError(
-                f"-o/--op {self.ops[0]} means nothing on -d/--datatype {self.types[0]}; "
-                f"give another of them, or {ALL}"
+                f"-o/--op {','.join(self.ops)} means nothing on -d/--datatype "
+                f"{','.join(self.types)}; give others of them, or {ALL}"
             )
         return result
 

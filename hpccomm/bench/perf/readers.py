@@ -79,17 +79,6 @@ def _known(text: str, names: Collection[str], refusal: str, how: str) -> str:
     return text
 
 
-def named(names: Mapping[str, str], what: str) -> Callable[[str], tuple[str, ...]]:
-    """Return a reader of one name, or ``all``; `names` maps accepted names to printed ones."""
-
-    def read(text: str) -> tuple[str, ...]:
-        if text == ALL:
-            return tuple(dict.fromkeys(names.values()))
-        return (names[_known(text, names, f"is no {what}", f"{ALL} or one of")],)
-
-    return read
-
-
 def one_of(names: Sequence[str], what: str) -> Callable[[str], str]:
     """Return a reader of one of some names."""
     return lambda text: _known(text, names, f"is no {what}", "one of")
@@ -127,10 +116,14 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 def some_of(table: Mapping[str, T], refusal: str) -> Callable[[str], tuple[T, ...]]:
-    """Return a reader of keys of a table, or ``all``; `refusal` says why another is refused."""
+    """Return a reader of keys of a table, or ``all``, that gives each of their values once.
+
+    `refusal` says why another key is refused.
+    """
 
     def read(text: str) -> tuple[T, ...]:
         names = tuple(table) if text == ALL else listed(text)
-        return tuple(table[_known(name, table, refusal, f"{ALL} or some of")] for name in names)
+        found = (table[_known(name, table, refusal, f"{ALL} or some of")] for name in names)
+        return tuple(dict.fromkeys(found))
 
     return read
