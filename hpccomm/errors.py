@@ -20,7 +20,8 @@
 Each message says what was given, what would fit and what to do.
 """
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 
 
 class HpccommError(Exception):
@@ -134,3 +135,20 @@ class ResultsError(HpccommError):
 
 class SchemaMismatch(ResultsError):
     """A file is not of the schema that this version reads."""
+
+
+def did_you_mean(given: str, names: Iterable[str], advice: str) -> str:
+    """Return the advice of an error about an unknown name, after the nearest name if one is near.
+
+    Parameters
+    ----------
+    given : str
+        The unknown name.
+    names : iterable of str
+        Those that fit. Letters are compared without their case.
+    advice : str
+        A phrase, such as ``"give one of ring, tree"``.
+    """
+    spelled = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(given.lower(), spelled, n=1)
+    return f"did you mean {spelled[near[0]]}? {advice[0].upper()}{advice[1:]}" if near else advice

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from typing import Protocol
 
 from hpccomm.contracts.backend import Backend
-from hpccomm.errors import BackendUnavailable, UsageError
+from hpccomm.errors import BackendUnavailable, UsageError, did_you_mean
 
 ENTRY_POINTS = "hpccomm.backends"
 
@@ -74,7 +74,8 @@ def opener(name: str) -> Opener:
             ) from error
         return loaded
     known = ", ".join(repr(each) for each in choices())
-    raise UsageError(f"backend is {name!r}; give one of {known}")
+    advice = did_you_mean(name, choices(), f"give one of {known}")
+    raise UsageError(f"backend is {name!r}; {advice}")
 
 
 def refuse_hints(backend: str, hints: Mapping[str, str], known: tuple[str, ...] = ()) -> None:

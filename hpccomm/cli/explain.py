@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpccomm.cli import output
 from hpccomm.cli.show import path
-from hpccomm.errors import UsageError
+from hpccomm.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from hpccomm.diagnosis.faults import Fault
@@ -90,10 +90,11 @@ def _explain_message(args: argparse.Namespace) -> int:
         )
     found = meanings.matching(args.subject)
     if not found:
-        known = ", ".join(each.name for each in meanings.TABLE)
+        known = [each.name for each in meanings.TABLE]
+        advice = did_you_mean(args.subject, known, f"known are {', '.join(known)}")
         raise UsageError(
             f"{args.subject!r:.80} is neither a directory of dumps nor does it name an error that is "
-            f"known; known are {known}"
+            f"known; {advice}"
         )
     if args.json:
         fields = ("name", "meaning", "causes", "remedies")

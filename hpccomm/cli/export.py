@@ -4,6 +4,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from hpccomm.bench.perf import readers
 from hpccomm.cli import output
 from hpccomm.cli.show import add_run, path, told
 from hpccomm.errors import ResultsError
@@ -48,7 +49,14 @@ _FORMATS = {"csv": _csv, "json": _json}
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("file", type=path, metavar="FILE", help="a results file")
-    parser.add_argument("--format", required=True, choices=sorted(_FORMATS), help="what to write")
+    names = sorted(_FORMATS)
+    parser.add_argument(
+        "--format",
+        required=True,
+        type=readers.one_of(names, "format"),
+        metavar=f"{{{','.join(names)}}}",
+        help="what to write",
+    )
     add_run(parser)
     parser.add_argument(
         "--output",

@@ -20,15 +20,12 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, NoReturn
 
 import hpccomm
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.cli import output
-from hpccomm.errors import CommunicationError, HpccommError, UsageError
-
-if TYPE_CHECKING:
-    from _typeshed import SupportsWrite
+from hpccomm.cli.parser import Parser
+from hpccomm.errors import CommunicationError, HpccommError, UsageError, did_you_mean
 
 VERBS: dict[str, tuple[str, str]] = {
     "perf": ("hpccomm.cli.perf", "measure and verify collectives, the way nccl-tests does"),
@@ -54,25 +51,6 @@ arguments, and ``run(arguments) -> int``, which returns the exit status.
 
 SILENCE = 3.0
 """Seconds that a rank which does not speak lives on, for the one that does."""
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are hpccomm's, and whose answers one rank prints."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of ending the process.
-
-        Raises
-        ------
-        UsageError
-            Always.
-        """
-        raise UsageError(f"{message} ({self.prog} --help says more)")
-
-    def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
-        """Print the help or the version, on rank 0 if there are several."""
-        if _speaks():
-            output.write(message)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,7 +89,7 @@ def _fail(error: HpccommError) -> int:
         return 141
     # Misuse is the same on every rank; what went wrong between ranks is each one's own.
     own = isinstance(error, CommunicationError)
-    if own or _speaks():
+    if own or output.speaks():
         place = launched()
         rank = f" [rank {place.rank}]" if own and place is not None and place.size > 1 else ""
         output.warn(f"hpccomm: error{rank}: {_one_line(error)}\n")
@@ -152,8 +130,12 @@ def _parse(words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
     )
     parser.add_argument("--version", action="version", version=f"hpccomm {hpccomm.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs")
-    used = next((text for text in words if not text.startswith("-")), None)
-    module = None
+    at = next((at for at, word in enumerate(words) if not word.startswith("-")), len(words))
+    used = words[at] if at < len(words) else None
+    parser.refuse_unknown_flags(words[:at])
+    if used is not None and used not in VERBS:
+        advice = did_you_mean(used, VERBS, f"the verbs are {', '.join(VERBS)}")
+        raise UsageError(f"hpccomm has no verb {used!r}; {advice} (hpccomm --help says more)")
     for name, (home, summary) in VERBS.items():
         verb_parser = verbs.add_parser(
             name,
@@ -162,18 +144,13 @@ def _parse(words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
             allow_abbrev=False,
         )
         if name == used:
-            module = import_module(home)
+            module, chosen = import_module(home), verb_parser
             verb_parser.description, verb_parser.epilog = module.DESCRIPTION, module.EXAMPLES
             module.configure(verb_parser)
-    arguments = parser.parse_args(words)
-    assert module is not None  # without a known verb the parser has raised
+            verb_parser.refuse_unknown_flags(words[at + 1 :])
+    arguments, more = parser.parse_known_args(words)  # without a verb it raises
+    chosen.refuse_words(more)
     return module, arguments
-
-
-def _speaks() -> bool:
-    """Whether this process is the one that speaks for all."""
-    place = launched()
-    return place is None or place.rank == 0
 
 
 def _one_line(error: HpccommError) -> str:

@@ -3,7 +3,14 @@
 import contextlib
 import sys
 
+from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.errors import ResultsError
+
+
+def speaks() -> bool:
+    """Whether this process is the one that speaks for all."""
+    place = launched()
+    return place is None or place.rank == 0
 
 
 def write(text: str) -> None:

@@ -16,6 +16,7 @@ from hpccomm.cli import output
 from hpccomm.cli.show import path
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import Config
+from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network_files import load, ready
 from hpccomm.schedules.draw import drawing
 from hpccomm.settings import DEFAULT_SEGMENT
@@ -70,7 +71,9 @@ _FLAGS = (
     ),
     Flag(
         "--algorithm NAME[,NAME...]",
-        readers.listed,
+        readers.some_names(
+            sorted({name for named in ALGORITHMS.values() for name in named}), "cannot be simulated"
+        ),
         f"one table for each of these, or {readers.ALL} that the collective has (default: those that "
         "are estimated to be the fastest at the smallest and the largest size)",
     ),

@@ -29,12 +29,42 @@ def hpccomm(*arguments, environment=None, code=None):
     ("arguments", "said"),
     [
         ([], "VERB"),
-        (["perfect"], "invalid choice: 'perfect' (choose from 'perf', 'show', 'export', "),
+        (["frep"], "hpccomm has no verb 'frep'; the verbs are perf, show, export, "),
+        (["pref"], "hpccomm has no verb 'pref'; did you mean perf? The verbs are perf, show, "),
+        (
+            ["--vresion"],
+            "hpccomm has no flag --vresion; did you mean --version? Usage: hpccomm VERB",
+        ),
         (["perf"], "COLLECTIVE"),
-        (["perf", "all_reduce,all_red"], "'all_red' is no collective; give all or some of"),
+        (
+            ["perf", "all_reduce,all_red"],
+            "'all_red' is no collective; did you mean all_reduce? Give all or",
+        ),
         (["perf", "all_reduce", "-n", "0"], "-n/--iters: 0 is out of range"),
         (["perf", "all_reduce", "-b", "2M", "-e", "1M"], "-b/--minbytes 2097152 is above"),
-        (["perf", "all_reduce", "--iterations", "3"], "unrecognized arguments: --iterations"),
+        (
+            ["perf", "all_reduce", "all_gather"],
+            "'all_gather' is more than hpccomm perf takes; usage:",
+        ),
+        (
+            ["perf", "--algoritm", "ring", "all_reduce"],
+            "hpccomm perf has no flag --algoritm; did you mean --algorithm? Usage: hpccomm perf "
+            "COLLECTIVE[,COLLECTIVE...] [FLAG ...] (hpccomm perf --help says more)",
+        ),
+        (["perf", "all_reduce", "-iters", "3"], "has no flag -iters; did you mean --iters? Usage:"),
+        (["perf", "-q", "3", "all_reduce"], "hpccomm perf has no flag -q; usage: hpccomm perf"),
+        (["perf", "AllReduce"], "'AllReduce' is no collective; did you mean all_reduce? Give"),
+        (
+            ["perf", "all_reduce", "--algorithm", "rign"],
+            "'rign' is no algorithm; did you mean ring?",
+        ),
+        (
+            ["perf", "all_reduce", "-d", "half,Flaot"],
+            "'Flaot' is no type; did you mean float? Give",
+        ),
+        (["perf", "all_reduce", "-o", "sum,mix"], "'mix' is no reduction; did you mean min? Give"),
+        (["perf", "all_reduce", "--backend", "lopback"], "'lopback'; did you mean loopback? Give"),
+        (["export", "x", "--format", "jsn"], "'jsn' is no format; did you mean json? Give one of"),
     ],
 )
 def test_misuse_is_one_line_and_status_2(arguments, said):
@@ -48,7 +78,7 @@ def test_misuse_is_one_line_and_status_2(arguments, said):
 def test_under_a_launcher_rank_0_alone_speaks():
     def rank(number):
         place = {"OMPI_COMM_WORLD_RANK": str(number), "OMPI_COMM_WORLD_SIZE": "4"}
-        return hpccomm("perf", "nothing", environment=place)
+        return hpccomm("perf", "all_reduce", "--algoritm", "ring", environment=place)
 
     assert rank(0).stderr != ""
     silent = rank(3)

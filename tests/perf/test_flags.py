@@ -113,7 +113,7 @@ def test_sizes_are_read_with_binary_suffixes(text, size):
         (["-f", "0"], "-f/--stepfactor: 0 is out of range"),
         (["-K", "1"], "give -I 1 too"),
         (["-K", "20", "-I", "1"], "give 0 to 19"),
-        (["-o", "median"], "'median' is no reduction; give all or some of sum, prod"),
+        (["-o", "mode"], "'mode' is no reduction; give all or some of sum, prod"),
         (["-d", "quad"], "'quad' is no type"),
         (["-o", "band,max", "-d", "complex64"], "-o/--op band,max means nothing on -d/--data"),
         (["-d", "half,,float"], "-d/--datatype: 'half,,float' has an empty name"),

@@ -247,7 +247,10 @@ def test_local_steps_move_what_is_said_of_elements() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"algorithm": "rnig"}, "no algorithm is called 'rnig'; give one of .*ring"),
+        (
+            {"algorithm": "rnig"},
+            "no algorithm is called 'rnig'; did you mean ring. Give one of .*tree",
+        ),
         (
             {"algorithm": "ring", "collective": "gather"},
             "gather has no .*'ring'; give one of .*lin",

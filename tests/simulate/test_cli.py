@@ -252,7 +252,10 @@ def test_a_cluster_of_billions_of_ranks_is_refused(capsys, tmp_path):
         (["all_reduce", "--cluster", "ib800"], "'ib800' is no ready network"),
         (["all_reduce", *SMALL, "--ranks", "0"], "--ranks: 0 is out of range"),
         (["all_reduce", "--cluster", "nvlink8", "--ranks", "9"], "nvlink8 is one node of 8 ranks"),
-        (["all_reduce", *SMALL, "--algorithm", "rings"], "--algorithm rings: all_reduce has none"),
+        (
+            ["all_reduce", *SMALL, "--algorithm", "rings"],
+            "'rings' cannot be simulated; did you mean ring? Give",
+        ),
         (["all_reduce", *SMALL, "--algorithm", "shm"], "reach each other's memory"),
         (["all_to_all_v", *SMALL, "--algorithm", "bruck"], "blocks of one size"),
         (["all_to_all_v", *SMALL, "--model", "cost"], "differs from rank to rank"),

@@ -159,7 +159,7 @@ OWN = (
     ),
     Flag(
         "--algorithm NAME[,NAME...]",
-        readers.listed,
+        readers.some_names(policy.NAMES, "is no algorithm"),
         f"one table for each of these: {', '.join(policy.NAMES)}, or {ALL} that the collective has "
         "(default HPCCOMM_ALGORITHM where it applies, else auto)",
         "algorithms",

@@ -7,6 +7,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TypeVar
 
+from hpccomm.errors import did_you_mean
+
 T = TypeVar("T")
 
 ALL = "all"
@@ -75,7 +77,8 @@ def only(neutral: int, why: str) -> Callable[[str], int]:
 def _known(text: str, names: Collection[str], refusal: str, how: str) -> str:
     """Return `text` if it is one of `names`; `refusal` says why another is refused."""
     if text not in names:
-        raise argparse.ArgumentTypeError(f"{text!r} {refusal}; give {how} {', '.join(names)}")
+        advice = did_you_mean(text, names, f"give {how} {', '.join(names)}")
+        raise argparse.ArgumentTypeError(f"{text!r} {refusal}; {advice}")
     return text
 
 
@@ -125,5 +128,17 @@ def some_of(table: Mapping[str, T], refusal: str) -> Callable[[str], tuple[T, ..
         names = tuple(table) if text == ALL else listed(text)
         found = (table[_known(name, table, refusal, f"{ALL} or some of")] for name in names)
         return tuple(dict.fromkeys(found))
+
+    return read
+
+
+def some_names(names: Collection[str], refusal: str) -> Callable[[str], tuple[str, ...]]:
+    """Return a reader of some of these names, in which ``all`` stays as it is."""
+
+    def read(text: str) -> tuple[str, ...]:
+        return tuple(
+            name if name == ALL else _known(name, names, refusal, f"{ALL} or some of")
+            for name in listed(text)
+        )
 
     return read

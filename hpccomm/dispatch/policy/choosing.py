@@ -15,7 +15,7 @@ from hpccomm.dispatch.policy.table import (
     Shape,
     Table,
 )
-from hpccomm.errors import UsageError
+from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.reductions import name_of
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network import Network
@@ -98,9 +98,11 @@ def taken(algorithm: str | None, setting: str, names: tuple[str, ...], call: str
         return setting if setting in names else AUTO
     if algorithm != AUTO and algorithm not in names:
         fits = ", ".join(repr(name) for name in (AUTO, *names))
+        advice = f"give one of {fits}"
+        if algorithm not in NAMES:
+            advice = did_you_mean(algorithm, names, advice)
         raise UsageError(
-            f"algorithm is {algorithm!r}, which does not apply to this {call} over {over}; "
-            f"give one of {fits}"
+            f"algorithm is {algorithm!r}, which does not apply to this {call} over {over}; {advice}"
         )
     return algorithm
 

@@ -22,7 +22,6 @@
     total_bandwidth = inf     # optional: bytes a second of all nodes together
 """
 
-import difflib
 import json
 import math
 import re
@@ -34,7 +33,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpccomm.errors import ConfigurationError
+from hpccomm.errors import ConfigurationError, did_you_mean
 from hpccomm.files.regular import read_text
 from hpccomm.schedules.cost.network import Level, Network
 
@@ -121,9 +120,10 @@ def load(name: str) -> Network:
         text = read_text(name)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not text"
+        advice = f"give one of {', '.join(ready())}, or the path of a TOML file"
         raise ConfigurationError(
             f"{name!r} is no ready network, and no file that can be read ({why}); "
-            f"give one of {', '.join(ready())}, or the path of a TOML file"
+            f"{did_you_mean(name, ready(), advice)}"
         ) from None
     return parse(text, Path(name).name.removesuffix(_SUFFIX), name)
 
@@ -220,12 +220,8 @@ def _checked(
     """
     for key in table:
         if key not in kinds:
-            near = difflib.get_close_matches(key, kinds, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise ConfigurationError(
-                f"network {where}: {prefix}{key} is no known key; {hint}"
-                f"There can be {', '.join(kinds)}"
-            )
+            advice = did_you_mean(key, kinds, f"there can be {', '.join(kinds)}")
+            raise ConfigurationError(f"network {where}: {prefix}{key} is no known key; {advice}")
     values = dict(table)
     for key, kind in kinds.items():
         if key not in table and key not in _NEEDED:

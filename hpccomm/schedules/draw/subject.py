@@ -7,7 +7,7 @@ import numpy as np
 
 from hpccomm.contracts.collectives import DESCRIPTIONS, ROOTED, ring
 from hpccomm.contracts.signature import Signature
-from hpccomm.errors import UsageError
+from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.algorithms.partition import even
 from hpccomm.schedules.draw.trace import MOST_RANKS, DrawnStep, follow
@@ -198,14 +198,15 @@ def _choose(
         collective = (fit or serves)[0]
     if collective is None:
         every = sorted({name for named in known.values() for name in named})
-        raise UsageError(f"no algorithm is called {algorithm!r}; give one of {', '.join(every)}")
+        advice = did_you_mean(algorithm, every, f"give one of {', '.join(every)}")
+        raise UsageError(f"no algorithm is called {algorithm!r}; {advice}")
     if collective not in known:
-        raise UsageError(f"no collective is called {collective!r}; give one of {', '.join(known)}")
+        advice = did_you_mean(collective, known, f"give one of {', '.join(known)}")
+        raise UsageError(f"no collective is called {collective!r}; {advice}")
     if collective not in serves:
-        raise UsageError(
-            f"{collective} has no algorithm {algorithm!r}; give one of "
-            f"{', '.join(known[collective])}"
-        )
+        own = known[collective]
+        advice = did_you_mean(algorithm, own, f"give one of {', '.join(own)}")
+        raise UsageError(f"{collective} has no algorithm {algorithm!r}; {advice}")
     return collective, known[collective][algorithm]
 
 

@@ -1,6 +1,5 @@
 """The arguments of a proof, which are checked before anything is built."""
 
-import difflib
 import operator
 from collections.abc import Sequence
 from typing import Literal
@@ -8,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from hpccomm.contracts.collectives import COLLECTIVES, DESCRIPTIONS, NOBODY, ROOTED, ring
-from hpccomm.errors import UsageError
+from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.schedule import Build
 from hpccomm.settings import check_int
@@ -74,11 +73,8 @@ def chosen(collective: str, algorithm: str | Algorithm | Build) -> Algorithm:
     if isinstance(algorithm, str):
         own = ALGORITHMS[collective]
         if algorithm not in own:
-            near = difflib.get_close_matches(algorithm, own, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise UsageError(
-                f"{collective} has no algorithm {algorithm!r}; {hint}There are {', '.join(own)}"
-            )
+            advice = did_you_mean(algorithm, own, f"there are {', '.join(own)}")
+            raise UsageError(f"{collective} has no algorithm {algorithm!r}; {advice}")
         return own[algorithm]
     if not callable(algorithm):
         raise UsageError(

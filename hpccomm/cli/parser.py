@@ -1,0 +1,87 @@
+"""The argument parser of the command line: its errors are hpccomm's, and one rank prints its answers."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from hpccomm.cli import output
+from hpccomm.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
+_FLAG = re.compile(r"--?[A-Za-z]\S*")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are hpccomm's, and whose answers one rank prints."""
+
+    @property
+    def form(self) -> str:
+        """What a command looks like, in one line: its words and what must be given with a flag."""
+        words = [self.prog]
+        for action in self._actions:
+            what = action.metavar or action.dest.upper()
+            if not action.option_strings:
+                words.append(f"[{what}]" if action.nargs == "?" else f"{what}")
+            elif action.required:
+                words.append(f"{action.option_strings[-1]} {what}")
+        return " ".join([*words, "[FLAG ...]"])
+
+    def refuse_unknown_flags(self, words: Sequence[str]) -> None:
+        """Raise if a word is a flag that the parser does not have.
+
+        argparse itself finds out only when all words are read, and would take the value behind an
+        unknown flag for an argument.
+
+        Raises
+        ------
+        UsageError
+            The message names the nearest flag.
+        """
+        known = self._option_string_actions
+        for word in words:
+            if word == "--":
+                return
+            flag = word.partition("=")[0]
+            if not _FLAG.fullmatch(flag) or flag in known:
+                continue
+            # A letter may have its value behind it, as in -n20.
+            if not flag.startswith("--") and flag[:2] in known and f"-{flag}" not in known:
+                continue
+            names = [name for name in known if name.startswith("--")]
+            usage = f"usage: {self.form} ({self.prog} --help says more)"
+            raise UsageError(
+                f"{self.prog} has no flag {flag}; "
+                + did_you_mean(f"--{flag.lstrip('-')}", names, usage)
+            )
+
+    def refuse_words(self, words: Sequence[str]) -> None:
+        """Raise if there are words that no argument takes.
+
+        Raises
+        ------
+        UsageError
+            If there are.
+        """
+        if words:
+            raise UsageError(
+                f"{' '.join(words)!r} is more than {self.prog} takes; "
+                f"usage: {self.form} ({self.prog} --help says more)"
+            )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of ending the process.
+
+        Raises
+        ------
+        UsageError
+            Always.
+        """
+        raise UsageError(f"{message} ({self.prog} --help says more)")
+
+    def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
+        """Print the help or the version, on rank 0 if there are several."""
+        if output.speaks():
+            output.write(message)
