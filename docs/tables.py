@@ -18,6 +18,7 @@ from hpccomm.diagnosis.meanings import TABLE as EXPLAINED
 from hpccomm.dispatch.policy import CASES
 from hpccomm.dtypes import REDUCIBLE
 from hpccomm.reductions import ReduceOp, meaningful
+from hpccomm.results.csv_text import stored_columns
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.settings import VARIABLES
 
@@ -154,6 +155,13 @@ def verbs() -> Iterator[Line]:
         yield f"``hpccomm {name}``", summary
 
 
+def csv_columns() -> Iterator[Line]:
+    """Columns of the CSV that perf and export write."""
+    yield "column", "unit", "meaning"
+    for column in stored_columns():
+        yield f"``{column.name}``", column.unit, column.meaning
+
+
 def meanings() -> Iterator[Line]:
     """Errors, what libraries say, and exit statuses."""
     yield "message", "means", "usual causes", "what to do"
@@ -180,6 +188,7 @@ TABLES = {
         promised,
         measurements,
         verbs,
+        csv_columns,
         meanings,
     )
 }

@@ -36,10 +36,12 @@ def _json(run: "Run", samples: "WholeSamples") -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def _csv(run: "Run", _: "WholeSamples") -> str:
+def _csv(run: "Run", samples: "WholeSamples") -> str:
     from hpccomm.results import csv_text
 
-    lines = [csv_text.line(run.name, run.info, row) for row in run.rows]
+    lines = [
+        csv_text.line(run.name, run.info, row, samples(index)) for index, row in enumerate(run.rows)
+    ]
     return csv_text.heading() + "".join(lines)
 
 

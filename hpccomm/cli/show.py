@@ -16,6 +16,7 @@ examples:
   hpccomm show run.h5              the last run of the file
   hpccomm show run.h5 --run 1      the first
   hpccomm show run.h5 --run run0003
+  hpccomm show run.h5 --statistics  medians and percentiles as well
   hpccomm show run.h5 --verify     a line a run; status 2 if anything is not as it was stored
 """
 
@@ -28,6 +29,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--verify",
         action="store_true",
         help="check every run, row and sample of the file against its checksum instead",
+    )
+    parser.add_argument(
+        "--statistics",
+        action="store_true",
+        help="print minimum, median, percentiles and maximum over the repetitions of each row as well, in "
+        "lines of comment behind each table",
     )
 
 
@@ -69,7 +76,12 @@ def run(args: argparse.Namespace) -> int:
     finished = chosen.status == "completed"
     samples = reader.WholeSamples(chosen)
     text = table.run_text(
-        chosen.info, chosen.rows, samples, finished=finished, whole=not chosen.damage
+        chosen.info,
+        chosen.rows,
+        samples,
+        finished=finished,
+        whole=not chosen.damage,
+        statistics=args.statistics,
     )
     listing = describe.listing(examined.runs, chosen) if len(examined.runs) > 1 else ""
     output.write(listing + describe.facts(chosen) + text)

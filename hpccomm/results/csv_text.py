@@ -1,24 +1,54 @@
-"""Rows as CSV, each with the facts that identify its run."""
+"""Rows as CSV, each with the facts that identify its run, and statistics over its repetitions."""
 
 import csv
-import dataclasses
 import io
 
-from hpccomm.results.schema import UNCHECKED, Row, RunInfo
+import numpy as np
 
-_FACTS = ("run", "started", "ranks", "nodes", "hpccomm")
-_COLUMNS = tuple(field.name for field in dataclasses.fields(Row))
+from hpccomm.results.repetitions import SUMMARY, summary
+from hpccomm.results.schema import UNCHECKED, Column, Row, RunInfo, columns
+
+_FACTS: tuple[Column, ...] = (
+    Column("run", "str", "name of the run in its results file; empty without one"),
+    Column("started", "str", "when the run started, ISO 8601 with the offset from UTC"),
+    Column("ranks", "<i8", "number of ranks"),
+    Column("nodes", "<i8", "number of nodes"),
+    Column("hpccomm", "str", "version of hpccomm"),
+)
+
+_SUFFIXES = {
+    "us": "_us",
+    "s": "_s",
+    "1e9 B/s": "_GBps",
+    "%": "_pct",
+    "elements": "",
+    "B": "",
+    "": "",
+}
+"""What a unit adds to the name of its column. The names of bytes and count are their units."""
+
+
+def stored_columns() -> tuple[Column, ...]:
+    """Return what the columns hold: the facts of the run, `Row`, and `SUMMARY`.
+
+    The name of a column ends in its unit: ``time_us``, ``busbw_GBps``.
+    """
+    return tuple(
+        each._replace(name=each.name + _SUFFIXES[each.unit])
+        for each in (*_FACTS, *columns(Row), *SUMMARY)
+    )
 
 
 def heading() -> str:
-    """Return the first line: the facts of the run, then the columns of `Row` by their names."""
-    return _line((*_FACTS, *_COLUMNS))
+    """Return the first line: the names of `stored_columns`."""
+    return _line(tuple(column.name for column in stored_columns()))
 
 
-def line(name: str, info: RunInfo, row: Row) -> str:
+def line(name: str, info: RunInfo, row: Row, samples: np.ndarray | None) -> str:
     """Return the line of one row.
 
-    An unchecked row has an empty ``wrong``; ``in_place`` is 0 or 1. Figures have all their digits.
+    An unchecked row has an empty ``wrong``, and one without samples empty statistics. ``in_place`` is 0
+    or 1. Figures have all their digits.
 
     Parameters
     ----------
@@ -28,8 +58,10 @@ def line(name: str, info: RunInfo, row: Row) -> str:
         Facts of the run.
     row : Row
         The measurement.
+    samples : ndarray or None
+        Seconds of each repetition on each rank, shape ``(repetitions, ranks)``.
     """
-    values = {column: getattr(row, column) for column in _COLUMNS}
+    values = {column.name: getattr(row, column.name) for column in columns(Row)}
     values["in_place"] = int(row.in_place)
     values["wrong"] = "" if row.wrong == UNCHECKED else row.wrong
     return _line(
@@ -40,6 +72,7 @@ def line(name: str, info: RunInfo, row: Row) -> str:
             len({rank.node for rank in info.ranks}),
             info.versions.get("hpccomm", ""),
             *values.values(),
+            *(summary(samples, info.config.per_iter_skip) or ("",) * len(SUMMARY)),
         )
     )
 

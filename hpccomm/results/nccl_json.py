@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.results import table
+from hpccomm.results import repetitions, table
 from hpccomm.results.schema import UNCHECKED, Config, Row, RunInfo
 
 VERSION = 3
@@ -32,8 +32,8 @@ def document(
     rows : sequence of Row
         Its rows, in order.
     samples : callable, optional
-        Gives the seconds ``(repetitions, ranks)`` of the row at an index, or None; called only if
-        the run reports statistics over its repetitions.
+        Gives the seconds ``(repetitions, ranks)`` of the row at an index, or None. Rows that have
+        some get statistics over their repetitions.
     ended : datetime, optional
         When the run ended; without it the document has no ``end_time``.
     errors : sequence of str
@@ -130,7 +130,7 @@ def _results(
         }
         for place, index in (("out_of_place", out), ("in_place", inside)):
             result[place] = None if index is None else _half(config, rows[index])
-            if index is None or samples is None or not config.per_iter_timing:
+            if index is None or samples is None:
                 continue
             times = samples(index)
             if times is not None and len(times) > config.per_iter_skip:
@@ -151,10 +151,10 @@ def _half(config: Config, row: Row) -> dict[str, Any]:
 
 
 def _per_iteration(samples: np.ndarray, skip: int) -> dict[str, Any]:
-    times = table.iteration_times(samples)
+    times = repetitions.iteration_times(samples)
     result: dict[str, Any] = {
         "skipped_iterations": skip,
-        **table.iteration_statistics(times[skip:]),
+        **repetitions.iteration_statistics(times[skip:]),
         "times_us": [time * 1e6 for time in times],
     }
     if samples.shape[1] > 1:

@@ -5,13 +5,13 @@ too. Each function returns the text that nccl-tests prints at that point, line e
 """
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 
 import numpy as np
 
 from hpccomm.errors import UsageError
+from hpccomm.results import repetitions
 from hpccomm.results.schema import UNCHECKED, Config, DeviceInfo, Row, RunInfo
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
@@ -30,39 +30,6 @@ def figure(value: float, width: int) -> str:
         if len(text) <= width:
             return text
     return f"{value:{width}.{1 if width >= 7 else 0}e}"
-
-
-def iteration_times(samples: np.ndarray) -> list[float]:
-    """Return each repetition's seconds on its slowest rank, from samples [repetition, rank]."""
-    times: list[float] = samples.max(axis=1).tolist()
-    return times
-
-
-def iteration_statistics(times: Sequence[float]) -> dict[str, float]:
-    """Summarise the seconds of repetitions the way nccl-tests does (nearest-rank percentiles).
-
-    The keys are those of nccl-tests' JSON: ``_us`` are microseconds, ``_pct`` a percentage.
-    """
-    if not times:
-        raise UsageError("statistics over repetitions need at least one; none were recorded")
-    ordered = sorted(times)
-    count = len(ordered)
-
-    def percentile(percent: int) -> float:
-        return ordered[min(count - 1, (count * percent + 99) // 100 - 1)]
-
-    mean = sum(ordered) / count
-    deviation = math.sqrt(sum((time - mean) ** 2 for time in ordered) / count)
-    return {
-        "min_us": ordered[0] * 1e6,
-        "max_us": ordered[-1] * 1e6,
-        "avg_us": mean * 1e6,
-        "p50_us": ordered[count // 2] * 1e6,
-        "p95_us": percentile(95) * 1e6,
-        "p99_us": percentile(99) * 1e6,
-        "stdev_us": deviation * 1e6,
-        "cv_pct": deviation / mean * 100.0 if mean > 0 else 0.0,
-    }
 
 
 def run_header(info: RunInfo, collective: str, backend: str, algorithm: str) -> str:
@@ -193,8 +160,9 @@ def body(half: Half, config: Config) -> str:
         return text
     if samples is None or len(samples) <= config.per_iter_skip:
         return text + _STATISTICS % (("N/A",) * 4)
-    summary = iteration_statistics(iteration_times(samples)[config.per_iter_skip :])
-    return text + _STATISTICS % tuple(figure(summary[key], 7) for key in _SHOWN)
+    times = repetitions.iteration_times(samples)[config.per_iter_skip :]
+    found = repetitions.iteration_statistics(times)
+    return text + _STATISTICS % tuple(figure(found[key], 7) for key in _SHOWN)
 
 
 _SHOWN = ("min_us", "max_us", "p99_us", "cv_pct")
@@ -290,6 +258,7 @@ def run_text(
     *,
     finished: bool,
     whole: bool = True,
+    statistics: bool = False,
 ) -> str:
     """Return everything that a run printed: each block of one collective, header to footer.
 
@@ -300,11 +269,13 @@ def run_text(
     rows : sequence of Row
         Its rows.
     samples : callable
-        Gives the samples of the row at an index, or None; called only if the table has statistics.
+        Gives the samples of the row at an index, or None; called only if there are statistics.
     finished : bool
         Whether the last block came to its end; else it has no footer.
     whole : bool
         Whether these are all rows; else no block has a footer, which would sum up others.
+    statistics : bool
+        Whether what `repetitions_text` gives stands behind each block.
     """
     text: list[str] = []
 
@@ -321,5 +292,40 @@ def run_text(
         text += [line(info, half(out), half(inside)) for out, inside in lines(rows, begin, end)]
         if whole and (finished or end < len(rows)):
             text.append(footer(part, block[0], bounding_link(info)))
+        if statistics:
+            text.append(repetitions_text(info.config, part, map(samples, range(begin, end))))
         begin = end
     return "".join(text)
+
+
+_SUMMARY = "# %12s  %12s  %8s  %6s  %6s  %8s" + "  %11s" + "  %9s" * 6 + "\n"
+
+
+def repetitions_text(
+    config: Config, rows: Iterable[Row], samples: Iterable[np.ndarray | None]
+) -> str:
+    """Return statistics over the repetitions of each row, as lines of comment.
+
+    Parameters
+    ----------
+    config : Config
+        Settings of the run.
+    rows : iterable of Row
+        The rows of one table.
+    samples : iterable of ndarray or None
+        Those of each row, as of `Half`.
+    """
+    columns = repetitions.SUMMARY
+    text = [
+        "# Repetitions, each with the time of its slowest rank\n",
+        _SUMMARY
+        % ("size", "count", "type", "redop", "root", "in place", *(each.name for each in columns)),
+        _SUMMARY
+        % ("(B)", "(elements)", *("",) * 4, *(each.unit and f"({each.unit})" for each in columns)),
+    ]
+    for row, times in zip(rows, samples, strict=True):
+        case = (row.bytes, row.count, row.dtype, row.op, row.root, "yes" if row.in_place else "no")
+        number, *found = repetitions.summary(times, config.per_iter_skip) or (0,)
+        figures = [figure(value, 9).strip() for value in found] or ["N/A"] * (len(columns) - 1)
+        text.append(_SUMMARY % (*case, f"{number:.0f}", *figures))
+    return "".join([*text, "#\n\n"])

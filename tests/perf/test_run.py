@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import csv
 import io
 import json
 import re
@@ -12,6 +13,7 @@ import pytest
 from hpccomm.bench.perf import flags, sweep
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.sources import kept
+from hpccomm.cli.main import main
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -235,6 +237,18 @@ def test_json_and_csv_are_written(tmp_path):
     assert lines[0].startswith("run,started,")
 
 
+def test_csv_is_the_same_from_perf_and_from_export(tmp_path, capsys):
+    table, file = tmp_path / "rows.csv", tmp_path / "run.h5"
+    perf(2, "all_reduce", "-b", 8, "-e", 8, "-n", 3, "--csv", table, "--output", file)
+    assert main(["export", str(file), "--format", "csv"]) == 0
+    assert capsys.readouterr().out == table.read_text()
+    alone = tmp_path / "alone.csv"
+    perf(2, "all_reduce", "-b", 8, "-e", 8, "-n", 3, "--csv", alone)
+    rows = list(csv.DictReader(alone.read_text().splitlines()))
+    assert all(float(row["median_us"]) > 0 for row in rows)
+    assert [row["repetitions"] for row in rows] == ["3", "3"]
+
+
 @pytest.mark.parametrize("registered", [False, True])
 def test_arrays_are_of_the_communicator_where_registered_ones_are_asked_for(tmp_path, registered):
     made = []
@@ -384,7 +398,7 @@ def test_errors_before_anything_is_measured():
     with pytest.raises(UsageError, match=r"-r/--root 2: there are 2 ranks"):
         perf(2, "broadcast", "-b", 8, "-e", 8, "-r", 2)
     with pytest.raises(UsageError, match="algorithm"):
-        perf(2, "all_reduce", "-b", 8, "-e", 8, "--algorithm", "magic")
+        perf(2, "all_reduce", "-b", 8, "-e", 8, "--algorithm", "bruck")
     with pytest.raises(UsageError, match=r"-e/--maxbytes \d+: 2 ranks on"):
         perf(2, "all_reduce", "-b", 8, "-e", "900000G")
 

@@ -50,6 +50,35 @@ def test_show(file, example, capsys):
     assert text.endswith(table.footer(rows, "all_reduce"))
 
 
+def test_show_statistics_in_comments_behind_the_table(tmp_path, example, capsys):
+    path = tmp_path / "run.h5"
+    with Writer(path, example.example_info()) as writer:
+        writer.append(example.example_row(0), example.example_samples(0, 4) / 1e6)
+        writer.append(example.example_row(1), None)
+    call(show, path)
+    plain = capsys.readouterr().out
+    call(show, path, "--statistics")
+    text = capsys.readouterr().out
+    assert text.startswith(plain)
+    block = text.removeprefix(plain).splitlines()
+    assert all(line.startswith("#") for line in block if line)
+    # Slowest ranks: 3, 7, 11 and 15 us.
+    names, measured, without = (block[at].split()[1:] for at in (1, 3, 4))
+    assert names[7:] == ["repetitions", "min", "median", "p95", "p99", "max", "cv"]
+    assert measured[5:] == ["no", "4", "3.00", "9.00", "15.00", "15.00", "15.00", "49.69"]
+    assert without[5:] == ["yes", "0", *["N/A"] * 6]
+
+
+def test_json_has_the_repetitions_of_every_run_with_samples(tmp_path, example, capsys):
+    path = tmp_path / "run.h5"
+    with Writer(path, example.example_info()) as writer:  # without -I 1
+        writer.append(example.example_row(0), example.example_samples(0, 3) / 1e6)
+    call(export, path, "--format", "json")
+    document = json.loads(capsys.readouterr().out)
+    assert document["config"]["per_iter_timing"] == "false"
+    assert document["results"][0]["out_of_place_per_iter"]["p50_us"] == pytest.approx(7)
+
+
 def test_show_an_interrupted_run(file, capsys):
     call(show, file)
     text = capsys.readouterr().out
@@ -113,7 +142,15 @@ def test_csv(file, example, capsys):
     assert rows[1]["run"] == "run0001"
     assert rows[1]["nodes"] == "2"
     assert rows[1]["in_place"] == "1"
-    assert float(rows[1]["time"]) == example.example_row(1).time
+    assert float(rows[1]["time_us"]) == example.example_row(1).time
+    assert float(rows[1]["busbw_GBps"]) == example.example_row(1).busbw
+    assert all(name.isidentifier() for name in rows[1])  # attributes of a pandas table
+    for index, row in enumerate(rows):  # a repetition takes its slowest rank's time
+        times = example.example_samples(index, 3).max(axis=1)
+        found = [float(row[name]) for name in ("min_us", "median_us", "max_us")]
+        np.testing.assert_allclose(found, [times.min(), np.median(times), times.max()])
+        assert float(row["cv_pct"]) == pytest.approx(100 * times.std() / times.mean())
+        assert row["repetitions"] == "3"
     call(export, file, "--format", "csv")
     (unchecked,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
-    assert unchecked["wrong"] == ""
+    assert [unchecked[name] for name in ("wrong", "median_us", "repetitions")] == [""] * 3

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.errors import UsageError
-from hpccomm.results import table
+from hpccomm.results import repetitions, table
 from hpccomm.results.schema import DeviceInfo
 
 libc = ctypes.CDLL(None)
@@ -114,7 +114,7 @@ def test_statistics_and_time_stamp(example):
 
 
 def test_percentiles_are_nearest_rank():
-    summary = table.iteration_statistics([index * 1e-6 for index in range(1, 201)])
+    summary = repetitions.iteration_statistics([index * 1e-6 for index in range(1, 201)])
     found = [summary[key] for key in ("min_us", "p50_us", "p95_us", "p99_us", "max_us")]
     assert found == pytest.approx([1, 101, 190, 198, 200])
 

@@ -83,7 +83,8 @@ class Options:
     @property
     def samples(self) -> bool:
         """Whether to time every repetition, and not only the block."""
-        return self.config.per_iter_timing or self.output is not None
+        kept = self.output is not None or self.csv is not None
+        return self.config.per_iter_timing or kept
 
     def refuse_device_flags(self, why: str) -> None:
         """Raise if there is a flag that host arrays cannot follow.

@@ -127,7 +127,7 @@ class Report:
                 self._writer.append(row, samples)
             if self._csv is not None:
                 name = "" if self._writer is None else self._writer.name
-                _put(self._csv, csv_text.line(name, self._info, row))
+                _put(self._csv, csv_text.line(name, self._info, row, samples))
             self.wrong += table.summary([row])[0]
             if self._json is not None:
                 self._rows.append(row)
@@ -309,7 +309,9 @@ def _open_csv(path: Path) -> TextIO:
         _put(file, heading)
     elif first != heading:
         file.close()
-        raise ResultsError(f"{path} holds something else than rows of hpccomm; name another file")
+        raise ResultsError(
+            f"{path} holds something else than rows of this version of hpccomm; name another file"
+        )
     return file
 
 
