@@ -319,6 +319,18 @@ def test_crossovers_lie_where_logarithms_cross():
     assert crossovers({"flat": points((0, 4.0), (16, 4.0)), "nothing": nothing}) == []
 
 
+def test_what_is_the_fastest_nowhere_has_no_crossover():
+    curves = {
+        "small": points((1, 1.0), (4, 3.0), (16, 9.0), (64, 30.0)),
+        "middling": points((1, 3.0), (4, 3.5), (16, 5.0), (64, 9.0)),
+        "large": points((1, 4.0), (4, 4.0), (16, 4.0), (64, 4.0)),
+    }
+    (found,) = crossovers(curves)
+    assert (found.below, found.above, found.lower, found.upper) == ("small", "large", 4, 16)
+    (line,) = (line for line in text("all", curves).splitlines() if "Crossover" in line)
+    assert line.startswith("# Crossover: small up to 4 B, large from 16 B on; about 5")
+
+
 def test_a_tie_between_is_no_end_of_a_lead():
     one, other = points((1, 1.0), (2, 3.0), (4, 5.0)), points((1, 2.0), (2, 3.0), (4, 4.0))
     (found,) = crossovers({"one": one, "other": other})

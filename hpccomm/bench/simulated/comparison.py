@@ -1,8 +1,7 @@
 """Algorithms side by side: their times, where one overtakes another, and what bounds them."""
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpccomm.results.table import figure
@@ -42,12 +41,12 @@ Curves = Mapping[str, Sequence[Point]]
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Where two algorithms take the same time.
+    """Where the fastest algorithm changes.
 
     Attributes
     ----------
     below, above : str
-        The faster one for smaller sizes, and for larger ones.
+        The fastest for smaller sizes, and for larger ones.
     lower, upper : int
         The sizes that were simulated on either side.
     nbytes : float
@@ -62,35 +61,46 @@ class Crossover:
 
 
 def crossovers(curves: Curves) -> list[Crossover]:
-    """Return where each pair of algorithms changes places, by size.
+    """Return where the fastest algorithm changes, by size.
 
-    Between two sizes, the logarithm of the ratio of times is taken as linear in that of the size.
+    Algorithms that are the fastest at none of the sizes have no part in it. Between two sizes, the
+    logarithm of the ratio of times is taken as linear in that of the size.
     """
-    result = [
-        crossover
-        for (one, points), (other, others) in itertools.combinations(curves.items(), 2)
-        for crossover in _between(one, points, other, others)
+    result: list[Crossover] = []
+    leaders: set[str] = set()
+    last = 0
+    for at, row in enumerate(zip(*curves.values(), strict=True)):
+        if row[0].nbytes <= 0 or min(point.seconds for point in row) <= 0:
+            continue
+        fastest = _fastest(curves, row)
+        if leaders and not leaders & set(fastest):
+            below = next(name for name in curves if name in leaders)
+            result.append(
+                _crossover(below, curves[below], fastest[0], curves[fastest[0]], last, at)
+            )
+        leaders, last = leaders & set(fastest) or set(fastest), at
+    return result
+
+
+def _fastest(curves: Curves, row: Sequence[Point]) -> list[str]:
+    """Return the fastest algorithm at a size; several if they tie."""
+    least = min(point.seconds for point in row)
+    return [
+        name
+        for name, point in zip(curves, row, strict=True)
+        if math.isclose(point.seconds, least, rel_tol=1e-9)
     ]
-    return sorted(result, key=lambda each: each.nbytes)
 
 
-def _between(
-    one: str, points: Sequence[Point], other: str, others: Sequence[Point]
-) -> Iterator[Crossover]:
-    before: tuple[int, float] | None = None  # size, and logarithm of the ratio
-    for mine, its in zip(points, others, strict=True):
-        if mine.nbytes <= 0 or min(mine.seconds, its.seconds) <= 0:
-            continue
-        ratio = math.log(mine.seconds / its.seconds)
-        if math.isclose(ratio, 0, abs_tol=1e-9):
-            continue
-        if before is not None and before[1] * ratio < 0:
-            lower, last = before
-            part = last / (last - ratio)
-            at = math.exp(math.log(lower) + part * math.log(mine.nbytes / lower))
-            below, above = (one, other) if last < 0 else (other, one)
-            yield Crossover(below, above, lower, mine.nbytes, at)
-        before = (mine.nbytes, ratio)
+def _crossover(
+    below: str, points: Sequence[Point], above: str, others: Sequence[Point], last: int, first: int
+) -> Crossover:
+    """Return where two algorithms cross, of which one leads at `last` and the other from `first` on."""
+    lower, upper = points[last].nbytes, points[first].nbytes
+    before, behind = (math.log(points[at].seconds / others[at].seconds) for at in (last, first))
+    part = before / (before - behind)
+    at = math.exp(math.log(lower) + part * math.log(upper / lower))
+    return Crossover(below, above, lower, upper, at)
 
 
 def text(title: str, curves: Curves) -> str:
@@ -108,14 +118,8 @@ def text(title: str, curves: Curves) -> str:
     width = max(20, *(len(name) + 2 for name in curves))
     lines.append("# " + f"{'size (B)':>12s}" + "".join(f"{name:>{width}s}" for name in curves))
     for row in zip(*curves.values(), strict=True):
-        fastest = min(point.seconds for point in row)
         cells = (f"{_times(point):>{width}s}" for point in row)
-        names = [
-            name
-            for name, point in zip(curves, row, strict=True)
-            if math.isclose(point.seconds, fastest, rel_tol=1e-9)
-        ]
-        best = f"  {' = '.join(names)}" if len(curves) > 1 else ""
+        best = f"  {' = '.join(_fastest(curves, row))}" if len(curves) > 1 else ""
         lines.append("# " + f"{row[0].nbytes:12d}" + "".join(cells) + best)
     if len(curves) > 1:
         lines += [

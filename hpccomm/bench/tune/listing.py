@@ -40,7 +40,7 @@ def of(table: Table) -> str:
 
 def verdict(verdicts: Sequence[Confirmation]) -> str:
     """Return how fast `auto` is with the table."""
-    slow = [each for each in verdicts if each.ratio > SLOWER]
+    slow = [each for each in verdicts if each.slower]
     lines = [
         "",
         f"# auto by this table, measured anew: within {SLOWER - 1:.0%} of the fastest fixed choice at "
@@ -48,7 +48,7 @@ def verdict(verdicts: Sequence[Confirmation]) -> str:
     ]
     lines += [
         f"#   slower: {each.call.collective}{' in rank order' if each.call.deterministic else ''}, "
-        f"{each.nbytes} bytes: {each.seconds * 1e6:.2f} us, {spelled(each.best)} "
+        f"{each.nbytes} bytes: {spelled(each.chosen)} {each.seconds * 1e6:.2f} us, {spelled(each.best)} "
         f"{each.fixed[each.best] * 1e6:.2f} us, {each.ratio:.2f} times as long"
         for each in slow
     ]

@@ -171,8 +171,7 @@ def _sweep(
     writer: Writer | None,
     say: Callable[[str], None],
 ) -> list[Finding]:
-    """Measure a call, and write each finding as soon as it is there."""
-    say(listing.title(call))
+    """Measure a call, and write each finding as soon as it is there; print them by size in the end."""
 
     def tell(finding: Finding) -> None:
         def add() -> None:
@@ -181,7 +180,8 @@ def _sweep(
                     writer.append(row, samples)
 
         on_root(bench.comm, add)
-        say(listing.line(finding))
 
     sizes = list(request.sizes.measured(calls.DTYPE.itemsize)) if call.moves else [0]
-    return bench.sweep(call, sizes, tell)
+    found = bench.sweep(call, sizes, tell)
+    say(listing.title(call) + "".join(map(listing.line, found)))
+    return found

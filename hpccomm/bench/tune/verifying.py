@@ -1,6 +1,6 @@
 """Whether `auto` by a new table is as fast as the best fixed choice, measured anew."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,6 +11,7 @@ from hpccomm.bench.tune.calls import Call, TunedCall
 from hpccomm.bench.tune.measuring import Bench, Finding
 from hpccomm.communicator import Communicator
 from hpccomm.dispatch.policy import AUTO, NATIVE, Pick
+from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE
 
 SLOWER = 1.1
 """How many times as long as the best fixed choice `auto` may take."""
@@ -36,12 +37,15 @@ class Confirmation:
         Seconds of a call by `auto`.
     fixed : dict of Pick to float
         Seconds of a call by the fastest fixed choices and by the backend's own algorithm.
+    chosen : Pick
+        What `auto` takes at this size.
     """
 
     call: TunedCall
     nbytes: int
     seconds: float
     fixed: dict[Pick, float]
+    chosen: Pick
 
     @property
     def best(self) -> Pick:
@@ -52,6 +56,14 @@ class Confirmation:
     def ratio(self) -> float:
         """The time of `auto` over that of the fastest fixed choice."""
         return self.seconds / self.fixed[self.best]
+
+    @property
+    def slower(self) -> bool:
+        """Whether another choice would have been faster by more than `SLOWER`.
+
+        Where the fastest is what `auto` takes, both times are of the same calls, and differ by noise.
+        """
+        return self.best != self.chosen and self.ratio > SLOWER
 
 
 def verify(
@@ -77,7 +89,7 @@ def verify(
         fastest = sorted(ideas, key=lambda pick: ideas[pick])[:RIVALS]
         rivals = dict.fromkeys([*fastest, *(pick for pick in ideas if pick.algorithm == NATIVE)])
         args, keywords = call.arguments(tuned, finding.nbytes, bench.memory, AUTO)
-        automatic = Pick(AUTO)
+        automatic, chosen = Pick(AUTO), _chosen(tuned, call, finding.nbytes, ways)
         runs: dict[Pick, Call] = {pick: ways[pick] for pick in rivals}
         runs[automatic] = partial(getattr(tuned, call.collective), *args, **keywords)
         ideas[automatic] = ideas[fastest[0]]
@@ -88,8 +100,16 @@ def verify(
                 collected[pick].append(samples)
             took = {pick: timing.typical(np.concatenate(all_)) for pick, all_ in collected.items()}
             seconds = took.pop(automatic)
-            verdict = Confirmation(call, finding.nbytes, seconds, took)
-            if verdict.ratio <= SLOWER:
+            verdict = Confirmation(call, finding.nbytes, seconds, took, chosen)
+            if not verdict.slower:
                 break
         verdicts.append(verdict)
     return verdicts
+
+
+def _chosen(tuned: Communicator, call: TunedCall, nbytes: int, ways: Mapping[Pick, Call]) -> Pick:
+    """Return what `auto` takes by the table of a communicator; `AUTO` where it has no row for it."""
+    native = any(pick.algorithm == NATIVE for pick in ways)
+    case = ORDERED_CASE if call.deterministic else NATIVE_CASE if native else OWN_CASE
+    row = tuned.policy.table.find(call.collective, case, nbytes)
+    return Pick(AUTO) if row is None else row.pick

@@ -1,0 +1,52 @@
+"""What tune prints: sizes in order, and whether `auto` by its table is slower than another choice."""
+
+import numpy as np
+import pytest
+
+from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.tune import listing, table
+from hpccomm.bench.tune.calls import TunedCall
+from hpccomm.bench.tune.measuring import Effort, Finding
+from hpccomm.bench.tune.verifying import Confirmation
+from hpccomm.dispatch.policy import Pick
+from hpccomm.testing import run_ranks
+
+CALL = TunedCall("all_reduce")
+RING, TREE = Pick("ring"), Pick("tree")
+
+
+class Bench:
+    """Measures a size between two others last, as where the fastest choice changes."""
+
+    def __init__(self, comm):
+        self.comm = comm
+
+    def sweep(self, call, sizes, tell):
+        found = [Finding(size, {}, {RING: size * 1e-6}, {RING: np.ones((1, 1))}) for size in sizes]
+        for finding in sorted(found, key=lambda each: each.nbytes == 32):
+            tell(finding)
+        return found
+
+
+def test_sizes_are_printed_in_order(tmp_path):
+    request = table.TuneRequest(
+        ("all_reduce",), Sizes(8, 128, 4, 0), Effort(1, 1e-5), (), False, False, False, tmp_path
+    )
+
+    def on_rank(comm):
+        said = []
+        table._sweep(Bench(comm), CALL, request=request, writer=None, say=said.append)
+        return "".join(said)
+
+    (said,) = run_ranks(1, on_rank)
+    lines = [line for line in said.splitlines() if not line.startswith("#")]
+    assert [line.split()[0] for line in lines] == ["8", "32", "128"]
+
+
+@pytest.mark.parametrize(("chosen", "slower"), [(TREE, False), (RING, True)])
+def test_noise_between_calls_that_are_the_same_is_no_slower_choice(chosen, slower):
+    found = Confirmation(CALL, 1024, 1.2e-6, {TREE: 1.0e-6, RING: 1.25e-6}, chosen)
+    said = listing.verdict([found])
+    assert f"within 10% of the fastest fixed choice at {1 - slower} of 1 sizes" in said
+    line = "slower: all_reduce, 1024 bytes: ring 1.20 us, tree 1.00 us, 1.20 times as long"
+    assert (line in said) == slower
