@@ -81,6 +81,7 @@ def test_an_interrupt_from_the_keyboard_says_what_is_kept(tmp_path):
         assert process.stdout is not None
         while "float" not in process.stdout.readline():
             pass
+        assert f"# Run run0001 of {path}: running: " in shell(f"hpccomm show {path}")[1]
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
     kept = rf"hpccomm: \d+ rows? (is|are) kept in {path} as run0001: see hpccomm show {path}\n"

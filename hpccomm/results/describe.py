@@ -3,7 +3,8 @@
 import shlex
 from collections.abc import Sequence
 
-from hpccomm.results.reader import INTERRUPTED, Run
+from hpccomm.results.liveness import INTERRUPTED, RUNNING, UNCERTAIN
+from hpccomm.results.reader import Run
 from hpccomm.results.table import TIME_FORMAT
 
 
@@ -32,9 +33,13 @@ def facts(run: Run) -> str:
     nodes = len({rank.node for rank in info.ranks})
     started = info.started.strftime(TIME_FORMAT + " %z")
     ended = "" if run.ended is None else f" to {run.ended.strftime(TIME_FORMAT)}"
-    status = run.status
-    if status == INTERRUPTED:
-        status = f"{INTERRUPTED}: it was killed, or is still running; {_number(len(run.rows), 'row')} so far"
+    rows = _number(len(run.rows), "row")
+    status = {
+        RUNNING: f"{RUNNING}: {rows} so far",
+        INTERRUPTED: f"{INTERRUPTED}: what wrote it was killed; {rows}",
+        UNCERTAIN: f"{UNCERTAIN}: no lock of it can be seen from here, where it ran on "
+        f"{info.ranks[0].host}; {rows} so far",
+    }.get(run.status, run.status)
     lines = [
         f"# Run {run.name} of {run.path}: {status}",
         f"# Started {started}{ended} by {info.user}, {_number(len(info.ranks), 'rank')} on "

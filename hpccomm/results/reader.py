@@ -18,12 +18,9 @@ import numpy as np
 from hpccomm import __version__
 from hpccomm.errors import ResultsError, SchemaMismatch
 from hpccomm.files import apart, seal
-from hpccomm.results import coding, contents, sealed, unsealed
+from hpccomm.results import coding, contents, liveness, sealed, unsealed
 from hpccomm.results.refusals import reported
 from hpccomm.results.schema import SCHEMA_VERSION, UNSEALED, Row, RunInfo
-
-INTERRUPTED = "interrupted"
-"""Status of a run that has no end: it was killed, or is still running."""
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
@@ -46,7 +43,8 @@ class Run:
     rows : tuple of Row
         The measurements in the order in which they were made.
     status : str
-        ``"completed"``, ``"failed: "`` and why, or ``"interrupted"`` for a run without an end.
+        ``"completed"``, ``"failed: "`` and why, or for a run without an end ``"running"``,
+        ``"interrupted"``, or ``"interrupted or running"`` where that cannot be seen.
     ended : datetime or None
         When it ended, in the time zone in which it started.
     numbers : tuple of int
@@ -206,13 +204,18 @@ def examine(path: str | os.PathLike[str]) -> Examined:
     with reported(file, "read"):
         source = sealed.Source(file)
         source.read(0, 1)
+        held = liveness.held(source.descriptor, file)
         found = seal.find(source.descriptor)
         if found is None:
-            return _unsealed(file, source)
+            return _unsealed(file, source, held)
         if found.content["schema_version"] > SCHEMA_VERSION:
             raise _of_version(file, found.content["schema_version"])
         whole = seal.unchanged(source.descriptor, found)
-        runs = [_sealed(file, source, *each) for each in found.content["runs"].items()]
+        last = next(reversed(found.content["runs"]), None)
+        runs = [
+            _sealed(file, source, name, content, _unended(content["facts"], held, name == last))
+            for name, content in found.content["runs"].items()
+        ]
     damage = [f"{run.name}: {what}" for run in runs for what in run.damage]
     if not whole:
         infos, differences = _differences(file, source, found.content["runs"])
@@ -228,10 +231,12 @@ def _of_version(path: Path, version: object) -> SchemaMismatch:
     )
 
 
-def _sealed(path: Path, source: sealed.Source, name: str, content: Mapping[str, Any]) -> Run:
+def _sealed(
+    path: Path, source: sealed.Source, name: str, content: Mapping[str, Any], unended: str
+) -> Run:
     measured = sealed.measured(source, name, content)
     info = coding.run_info(content["facts"])
-    status, ended = _end(info, measured.ended, measured.status)
+    status, ended = _end(info, measured.ended, measured.status, unended)
     if any(what.startswith("end") for what in measured.damage):
         status = UNKNOWN
     return Run(
@@ -248,9 +253,15 @@ def _sealed(path: Path, source: sealed.Source, name: str, content: Mapping[str, 
     )
 
 
-def _end(info: RunInfo, ended: float, status: str) -> tuple[str, datetime | None]:
+def _unended(facts: Mapping[str, Any], held: bool | None, last: bool) -> str:
+    """Return the status of a run if it has no end. Only the last one of a file may get more rows."""
+    host = coding.run_info(facts).ranks[0].host
+    return liveness.without_end(held, host) if last else liveness.INTERRUPTED
+
+
+def _end(info: RunInfo, ended: float, status: str, unended: str) -> tuple[str, datetime | None]:
     if not ended:
-        return INTERRUPTED, None
+        return unended, None
     return status, datetime.fromtimestamp(ended, UTC).astimezone(info.started.tzinfo)
 
 
@@ -308,7 +319,7 @@ def _with(run: Run, info: RunInfo | None) -> Run:
     return run if info is None else replace(run, info=info)
 
 
-def _unsealed(path: Path, source: sealed.Source) -> Examined:
+def _unsealed(path: Path, source: sealed.Source, held: bool | None) -> Examined:
     """Read a file that has no seal, as those of before there were checksums."""
     found = _through_hdf5(path, source)
     if "refused" in found:
@@ -321,7 +332,8 @@ def _unsealed(path: Path, source: sealed.Source) -> Examined:
     runs = []
     for name, stated in found["runs"].items():
         info = coding.run_info(stated["facts"])
-        status, ended = _end(info, stated["ended"], stated["status"])
+        unended = _unended(stated["facts"], held, name == next(reversed(found["runs"])))
+        status, ended = _end(info, stated["ended"], stated["status"], unended)
         rows = stated["rows"]
         runs.append(
             Run(

@@ -7,7 +7,7 @@ wherever HDF5 was in its work.
 
 A writer holds `flock` on the file for as long as it lives, so that a second one is refused, and
 other programs' HDF5 libraries may read but not change it. The kernel drops the lock with the
-process.
+process. A lock of another kind tells readers that it lives (`hpccomm.results.liveness`).
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from hpccomm import __version__
 from hpccomm.errors import ResultsError, SchemaMismatch
 from hpccomm.files import seal
 from hpccomm.files.regular import open_regular
-from hpccomm.results import contents, layout
+from hpccomm.results import contents, layout, liveness
 from hpccomm.results.refusals import mentioned, reported
 from hpccomm.results.schema import FORMAT, RUNS, SCHEMA_VERSION, SEAL, UNSEALED
 
@@ -250,6 +250,7 @@ def replace(
             seal.write(file.fileno(), content, holes, (at, at + room))
             _adopt(path, file.fileno())
             os.fsync(file.fileno())
+            liveness.hold(file.fileno())  # before anybody finds the file
             partial.replace(path)
         except BaseException:
             partial.unlink(missing_ok=True)

@@ -9,6 +9,11 @@ import pytest
 APPENDING = Path(__file__).with_name("appending.py")
 
 
+@pytest.fixture(autouse=True)
+def on_the_host_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "node0.cluster")
+
+
 @pytest.fixture(scope="session")
 def example() -> ModuleType:
     """``example_info``, ``example_row``, ``example_samples``, and the program that appends."""

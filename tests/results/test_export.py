@@ -24,8 +24,8 @@ def file(tmp_path, example):
             writer.append(example.example_row(index), example.example_samples(index, 3) / 1e6)
     interrupted = Writer(path, example.example_info())
     interrupted.append(example.example_row(0, wrong=-1), None)
-    yield path
-    interrupted.end("completed")
+    interrupted._open.close()
+    return path
 
 
 def call(verb, *arguments):

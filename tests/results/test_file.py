@@ -103,7 +103,7 @@ def test_a_run_in_progress_can_be_read_but_not_written_by_another(tmp_path, exam
     writer.append(example.example_row(0), None)
     with h5py.File(path, "r") as file:
         assert file["runs/run0001/state"][()]["rows"] == 1
-        assert reader.read(path)[0].status == "interrupted"
+        assert reader.read(path)[0].status == "running"
     with pytest.raises(ResultsError, match=r"live\.h5 is in use"):
         Writer(path, example.example_info())
     writer.append(example.example_row(1), None)

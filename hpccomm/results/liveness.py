@@ -1,0 +1,77 @@
+"""Whether a run that has no end is still being written: a lock of its writer says so.
+
+A writer locks a byte far behind the end of the file for as long as it lives, and the kernel drops the lock
+with the process. It is a lock of the open file (``F_OFD_SETLK``): a reader can ask for it without taking
+it, and other programs' locks, such as HDF5's `flock`, are none of it. File systems of a network may show it
+on other hosts or not. So a lock that is not seen says nothing there.
+"""
+
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+from pathlib import Path
+
+RUNNING = "running"
+"""Status of a run that is being written."""
+
+INTERRUPTED = "interrupted"
+"""Status of a run that has no end, and whose writer is gone."""
+
+UNCERTAIN = "interrupted or running"
+"""Status of a run that has no end, where it cannot be seen whether its writer is there."""
+
+_BYTE = 1 << 62
+_FORM = "hhqqi"  # struct flock: type, whence, start, length, process
+
+
+def hold(descriptor: int) -> None:
+    """Show that a file is being written, for as long as it is open. Nothing where there are no locks."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _lock(fcntl.F_RDLCK))
+
+
+def held(descriptor: int, path: Path) -> bool | None:
+    """Say whether a file is being written. None if the file system has no locks.
+
+    Ask before the file is read: a writer that ends afterwards may leave it without an end in what was
+    read.
+
+    Parameters
+    ----------
+    descriptor : int
+        The file, open for reading.
+    path : Path
+        Its name. If that names another file by now, a writer has replaced this one.
+    """
+    try:
+        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK))
+    except OSError:
+        return None
+    if struct.unpack(_FORM, answer[: struct.calcsize(_FORM)])[0] != fcntl.F_UNLCK:
+        return True
+    try:
+        return not os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:  # removed
+        return False
+
+
+def without_end(held: bool | None, host: str) -> str:
+    """Return the status of a run that has no end.
+
+    Parameters
+    ----------
+    held : bool or None
+        What `held` said.
+    host : str
+        Where its writer runs, without the domain.
+    """
+    if held:
+        return RUNNING
+    here = socket.gethostname().split(".")[0]
+    return INTERRUPTED if held is not None and host == here else UNCERTAIN
+
+
+def _lock(kind: int) -> bytes:
+    return struct.pack(_FORM, kind, os.SEEK_SET, _BYTE, 1, 0).ljust(32, b"\0")
