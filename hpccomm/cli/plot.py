@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.cli import output
 from hpccomm.cli.show import path
+from hpccomm.extras import install_command
 from hpccomm.schedules.algorithms import ALGORITHMS
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ DESCRIPTION = """\
 Draw an algorithm from its schedule: ranks across, rounds down, an arrow for each message, labelled
 with the elements that it moves and the ranks whose contributions they hold."""
 
-EXAMPLES = """\
+EXAMPLES = f"""\
 examples:
   hpccomm plot --schedule ring --ranks 8
   hpccomm plot --schedule ring --collective all_gather --ranks 5 --output ring.png
@@ -24,7 +25,7 @@ examples:
   hpccomm plot --schedule ring --ranks 16 --text
 
 Without --output the picture goes to a file of the current folder, which is named. Pictures need
-matplotlib (pip install 'hpccomm[plot]'); --text does not.
+matplotlib ({install_command("plot")}); --text does not.
 """
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpccomm.errors import ConfigurationError, UsageError
+from hpccomm.extras import install_command
 from hpccomm.files.regular import check_output
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def new_figure(width: float, height: float) -> "Figure":
     except ImportError as error:
         raise ConfigurationError(
             f"pictures are drawn by matplotlib, which cannot be loaded ({error}); "
-            "install it: pip install 'hpccomm[plot]'"
+            f"install it: {install_command('plot')}"
         ) from error
     return Figure(figsize=(width, height), facecolor="white")
 
