@@ -93,10 +93,15 @@ def name_of(op: Op) -> str:
     """Return the name under which `op` is shown."""
     if isinstance(op, ReduceOp | PremulSum):
         return op.value
-    return getattr(op, "__name__", type(op).__name__)
+    return named(op)
 
 
-def code_of(op: Op) -> str:
+def named(function: Callable[..., object]) -> str:
+    """Return the name under which a user's function is shown."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def code_of(op: object) -> str:
     """Return what tells a user's function from others of its name: 8 hexadecimal digits, "" if unknown.
 
     Equal in all processes that run the same program. Values that it takes from elsewhere do not count.

@@ -3,11 +3,12 @@
 An object travels as a frame: the pickle, and apart from it (pickle protocol 5) the memory of large
 arrays in the object, which is sent and received in place without being copied into the pickle. A
 rank that cannot pickle its object sends a frame that says so, so that nobody waits for it in vain.
+Neither does anyone wait in vain for a fold that fails: what went wrong travels as a frame.
 """
 
 import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -21,6 +22,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.reductions import named
 from hpccomm.runtime.waiting import completed
 
 Bytes = NDArray[np.uint8]
@@ -30,6 +32,11 @@ ALIGNMENT = 64
 
 _BYTE = np.dtype(np.uint8)
 
+PICKLED = b"+"
+UNPICKLABLE = b"!"
+NOT_FOLDED = b"?"
+NOT_FOLDED_FOR_A_PEER = b"-"
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -38,7 +45,7 @@ class Frame:
     Attributes
     ----------
     inline : bytes
-        A flag (pickled, or failed), the sizes of the buffers, and the pickle or the reason.
+        A flag (`PICKLED`, or what failed), the sizes of the buffers, and the pickle or the reason.
     buffers : sequence of ndarray of uint8
         Memory that travels beside the pickle.
     """
@@ -59,11 +66,15 @@ class Frame:
         CommunicationError
             If that rank could not pickle it.
         UsageError
-            If it cannot be unpickled here.
+            If it cannot be unpickled here, or if it is a fold that failed.
         """
-        body = self.inline[9 + 8 * len(_buffer_sizes(self.inline)) :]
-        if self.inline[:1] == b"!":
+        flag, body = self.inline[:1], self.inline[9 + 8 * len(_buffer_sizes(self.inline)) :]
+        if flag == UNPICKLABLE:
             raise CommunicationError(f"rank {rank} could not pickle its object: {body.decode()}")
+        if flag == NOT_FOLDED_FOR_A_PEER:
+            raise CommunicationError(body.decode())
+        if flag == NOT_FOLDED:
+            raise UsageError(body.decode())
         try:
             return pickle.loads(body, buffers=self.buffers)
         except Exception as error:  # unpickling runs the object's own code
@@ -89,12 +100,12 @@ def dump(value: object) -> Frame:
         raise UsageError(
             f"an object of type {type(value).__qualname__} cannot be pickled: {error!r}"
         ) from error
-    return Frame(_inline(b"+", raws, body), raws)
+    return Frame(_inline(PICKLED, raws, body), raws)
 
 
-def failed(error: UsageError) -> Frame:
-    """Return the frame that says that there is no object."""
-    return Frame(_inline(b"!", [], str(error).encode()))
+def failed(error: Exception, flag: bytes = UNPICKLABLE) -> Frame:
+    """Return the frame that says that there is no object, and why."""
+    return Frame(_inline(flag, [], str(error).encode()))
 
 
 def _inline(flag: bytes, buffers: Sequence[Bytes], body: bytes) -> bytes:
@@ -133,6 +144,92 @@ def all_gather(core: Core, frame: Frame) -> Arriving:
     starts = accumulate(counts, initial=0)
     cuts = [_cut(everything[start:], each) for start, each in zip(starts, sizes, strict=False)]
     return dict(enumerate(map(Frame, inlines, cuts)))
+
+
+class Fold:
+    """Folds the objects of all ranks in rank order.
+
+    Parameters
+    ----------
+    op : callable
+        ``op(a, b)``, of two objects.
+
+    Attributes
+    ----------
+    error : Exception or None
+        What a fold failed for.
+    """
+
+    def __init__(self, op: Callable[[Any, Any], Any]) -> None:
+        self.op = op
+        self.error: BaseException | None = None
+
+    def __call__(self, frames: dict[int, Frame]) -> Frame:
+        """Return the frame of the fold, or of what kept it from being made."""
+        try:
+            return dump(self._folded([frame.load(rank) for rank, frame in frames.items()]))
+        except CommunicationError as error:
+            return failed(error, NOT_FOLDED_FOR_A_PEER)
+        except UsageError as error:
+            self.error = error.__cause__
+            return failed(error, NOT_FOLDED)
+
+    def _folded(self, objects: list[Any]) -> Any:
+        total = objects[0]
+        for rank, each in enumerate(objects[1:], 1):
+            kinds = f"{type(total).__qualname__} and {type(each).__qualname__}"
+            try:
+                total = self.op(total, each)
+            except Exception as error:  # whatever the user's function raises
+                raise UsageError(
+                    f"op {named(self.op)} failed on the fold of ranks 0 to {rank - 1} and the object of "
+                    f"rank {rank}, of types {kinds}: {error!r}; give a function that takes the objects "
+                    "of any two ranks"
+                ) from error
+        return total
+
+
+def all_reduce(core: Core, frame: Frame, fold: Fold) -> Arriving:
+    """Fold all ranks' frames on rank 0, and send the result to every rank.
+
+    On one rank, so that all ranks get the same, also of a function that gives another result each time.
+    """
+    gathered = yield from gather(core, frame, 0)
+    result = fold(gathered) if gathered else Frame()
+    arrived = yield from broadcast(core, result, 0)
+    return arrived or {0: _copied(result)}
+
+
+def all_to_all(core: Core, frames: Sequence[Frame]) -> Arriving:
+    """Send each rank's frame for each rank to that rank, in one block: the pickle, then the buffers."""
+    size = core.backend.size
+    blocks = [(np.frombuffer(frame.inline, np.uint8), *frame.buffers) for frame in frames]
+    counts = tuple(sum(_padded(part.size) for part in block) for block in blocks)
+    inlines = np.array([len(frame.inline) for frame in frames], np.int64)
+    theirs = np.empty((2, size), np.int64)
+    mine = np.stack([inlines, np.array(counts, np.int64)])
+    for sent, come in zip(mine, theirs, strict=True):
+        call = Signature("all_to_all", sent.dtype, (1,) * size, (1,) * size)
+        yield from core.lanes.host.dispatch.decide(call, AUTO, False).start(sent, come)
+    outgoing = np.empty(sum(counts), np.uint8)
+    places = _cut(outgoing, [part.size for block in blocks for part in block])
+    for part, place in zip([part for block in blocks for part in block], places, strict=True):
+        place[:] = part
+    comes = tuple(theirs[1].tolist())
+    incoming = np.empty(sum(comes), np.uint8)
+    call = Signature("all_to_all", _BYTE, counts, comes, uniform=False)
+    yield from core.lanes.host.dispatch.decide(call, AUTO, False).start(outgoing, incoming)
+    starts = accumulate(comes, initial=0)
+    return {
+        rank: _unpacked(incoming[start:], int(length))
+        for rank, (start, length) in enumerate(zip(starts, theirs[0], strict=False))
+    }
+
+
+def _unpacked(block: Bytes, length: int) -> Frame:
+    """Return the frame that begins a block, and whose pickle has `length` bytes."""
+    inline = block[:length].tobytes()
+    return Frame(inline, _cut(block[_padded(length) :], _buffer_sizes(inline)))
 
 
 def gather(core: Core, frame: Frame, root: int) -> Arriving:

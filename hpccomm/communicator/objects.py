@@ -4,7 +4,8 @@ Objects are pickled (protocol 5); the memory of large arrays in them is sent sep
 Only unpickle what ranks of your own job send. These calls block.
 """
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -16,6 +17,7 @@ from hpccomm.communicator.object_transfer import Frame
 from hpccomm.contracts.terms import Terms, of_message, terms
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.reductions import PremulSum, ReduceOp, code_of, named
 from hpccomm.runtime.operation import Label, Operation
 from hpccomm.topology import check_rank
 
@@ -156,6 +158,90 @@ class Objects(Face):
             steps = transfer.scatter(self._core, frames, origin)
             label = _label("scatter_object", Frame(), origin)
             return _run(self._core, label, Frame(), steps, timeout, error)[0]
+
+    def all_reduce_object(
+        self,
+        value: Any,
+        op: Callable[[Any, Any], Any] = operator.add,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Return the fold of every rank's object, on every rank. Collective; blocks.
+
+        The fold is ``op(op(x0, x1), x2)`` and so on, always in the order of ranks. Rank 0 folds, and sends
+        the result to all: `op` need not be commutative or associative, and all ranks get the same.
+
+        Parameters
+        ----------
+        value : object
+            This rank's. It stays as it is: the fold works on copies.
+        op : callable
+            ``op(a, b)`` returns the fold of two objects; it may change `a`. All ranks give the same function.
+        timeout : float, optional
+            Deadline in seconds. None is the communicator's deadline.
+
+        Returns
+        -------
+        object
+            On one rank alone a copy of `value`.
+
+        Raises
+        ------
+        UsageError
+            If `op` is not a function, before anything is sent. On every rank, if `op` raises or makes what
+            cannot be pickled. On this rank, if its object cannot be pickled; the other ranks raise
+            `CommunicationError`.
+        CommunicationError
+            If the call fails or its deadline passes.
+        """
+        if isinstance(op, ReduceOp | PremulSum) or not callable(op):
+            raise UsageError(
+                f"op is {op!r}; give a function of two objects, such as operator.add, or use all_reduce, "
+                "which folds arrays"
+            )
+        with self._core.calls.one_call():
+            frame, error = _dumped(value)
+            fold = transfer.Fold(op)
+            steps = transfer.all_reduce(self._core, frame, fold)
+            alike = {"operation": "all_reduce_object", "op": named(op), "code": code_of(op)}
+            label = Label("all_reduce_object", frame.nbytes, terms(alike))
+            try:
+                return _run(self._core, label, frame, steps, timeout, error)[0]
+            except UsageError as refused:
+                if fold.error is not None:
+                    raise refused from fold.error
+                raise
+
+    def all_to_all_object(
+        self, values: Sequence[Any], *, timeout: float | None = None
+    ) -> list[Any]:
+        """Send each rank an object, and return the objects of all ranks for this one. Collective; blocks.
+
+        Parameters
+        ----------
+        values : sequence of object
+            One for each rank, by rank.
+        timeout : float, optional
+            Deadline in seconds. None is the communicator's deadline.
+
+        Returns
+        -------
+        list of object
+            By the rank that sent each. This rank's own is pickled and unpickled.
+
+        Raises
+        ------
+        UsageError
+            If there are more or fewer objects than ranks, or if one cannot be pickled. A rank that waits for
+            such an object raises `CommunicationError`.
+        CommunicationError
+            If the call fails or its deadline passes.
+        """
+        with self._core.calls.one_call():
+            frames, error = _dumped_each(values, self._core.backend.size)
+            steps = transfer.all_to_all(self._core, frames)
+            label = _label("all_to_all_object", Frame())
+            return _run(self._core, label, Frame(), steps, timeout, error)
 
     def send_object(
         self, value: Any, dst: int, tag: int = 0, *, timeout: float | None = None
