@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hpccomm.errors import UnsupportedDtype as UnsupportedDtype
     from hpccomm.errors import UsageError as UsageError
     from hpccomm.reductions import ReduceOp as ReduceOp
+    from hpccomm.reductions import WindowOp as WindowOp
     from hpccomm.reductions import premul_sum as premul_sum
     from hpccomm.runtime.dump import dump as dump
     from hpccomm.runtime.work import DeviceWork as DeviceWork
@@ -44,6 +45,7 @@ _HOME = {
     "Choice": "contracts.choice",
     "CommOptions": "settings",
     "ReduceOp": "reductions",
+    "WindowOp": "reductions",
     "premul_sum": "reductions",
     "dump": "runtime.dump",
     "Work": "runtime.work",

@@ -40,6 +40,16 @@ class ReduceOp(Enum):
         return f"ReduceOp.{self.name}"
 
 
+class WindowOp(Enum):
+    """What the atomic calls of a window take besides the reductions, after MPI's names."""
+
+    REPLACE = "replace"
+    NO_OP = "no_op"
+
+    def __repr__(self) -> str:
+        return f"WindowOp.{self.name}"
+
+
 @dataclass(frozen=True, slots=True)
 class PremulSum:
     """SUM of the contributions, each multiplied by `factor` first."""

@@ -33,6 +33,7 @@ SURFACE = {
     "CommOptions",
     "Choice",
     "ReduceOp",
+    "WindowOp",
     "dump",
     "premul_sum",
     "DeviceWork",

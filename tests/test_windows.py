@@ -28,8 +28,11 @@ def slowly_added(comm: Communicator) -> float:
 
     memory = np.zeros(1)
     with comm.window(memory) as window:
-        for _ in range(5):
-            window.accumulate(np.ones(1), 0, op=slowly)
+        for turn in range(5):
+            if (comm.rank + turn) % 2:
+                window.accumulate(np.ones(1), 0, op=slowly)
+            else:
+                window.fetch_and_op(1.0, 0, op=slowly)
     return float(memory[0])
 
 
@@ -137,6 +140,30 @@ def every_signal_is_the_same(patch: Patch) -> None:
     patch.setattr(Window, "_signalled", lambda self, name, rank, index: (rank, 0))
 
 
+def nothing_is_locked(patch: Patch) -> None:
+    get = Access.get
+
+    def slow(self: Access, into: Array, src: int, start: int) -> Steps:
+        yield from get(self, into, src, start)
+        time.sleep(0.001)
+
+    patch.setattr(Access, "get", slow)
+    for name in ("acquire", "release"):
+        patch.setattr(LoopbackOneSided, name, lambda self, dst: lambda: True)
+
+
+def every_comparison_holds(patch: Patch) -> None:
+    swap = Access.compare_and_swap
+
+    def faulty(
+        self: Access, data: Array, expected: Array, old: Array, dst: int, start: int
+    ) -> Steps:
+        expected[:] = self._reached[dst][start : start + 1]
+        return swap(self, data, expected, old, dst, start)
+
+    patch.setattr(Access, "compare_and_swap", faulty)
+
+
 @pytest.mark.parametrize(
     ("plant", "name"),
     [
@@ -145,6 +172,8 @@ def every_signal_is_the_same(patch: Patch) -> None:
         (a_fence_waits_for_nobody, "windows.fences_part_epochs"),
         (bounds_are_not_looked_at, "windows.misused_windows"),
         (every_signal_is_the_same, "windows.signals_are_counted"),
+        (nothing_is_locked, "atomics.tickets"),
+        (every_comparison_holds, "atomics.replace_and_read[float32]"),
     ],
 )
 def test_a_planted_fault_is_found(

@@ -17,7 +17,7 @@ from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder, premultiply
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.views import as_bytes
-from hpccomm.reductions import Op, PremulSum, ReduceOp
+from hpccomm.reductions import Op, PremulSum, ReduceOp, WindowOp
 from hpccomm.runtime.waiting import completed
 
 Array = NDArray[Any]
@@ -68,6 +68,7 @@ class Access:
         self._watched = watched
         self._blocks = ScratchBuffer()
         self._products = ScratchBuffer()
+        self._folds = ScratchBuffer()
         self._folders: dict[ReduceOp, Folder] = {}
         self.unfinished: set[int] = set()
 
@@ -105,25 +106,86 @@ class Access:
         else:
             there.part(slice(start, start + into.size)).read(into)
 
-    def accumulate(self, data: Array, dst: int, start: int, op: Op) -> Steps:
+    def accumulate(self, data: Array, dst: int, start: int, op: Op | WindowOp) -> Steps:
         """Fold elements into those from `start` on, under the lock of `dst`. Done once it is so."""
         if not data.size:
             return
-        fold = self._folder(op)
-        if isinstance(op, PremulSum):
-            product = self._products.take(data.size, self._dtype)
-            premultiply(op, data, product)
-            data = product
+        if isinstance(op, WindowOp):
+            yield from self._locked(dst, self._put_through(data, dst, start))
+            return
+        fold, data = self._folder(op), self._multiplied(op, data)
+        yield from self._locked(dst, self._folded(fold, data, dst, start))
+
+    def fetch_and_op(
+        self, data: Array, old: Array, dst: int, start: int, op: Op | WindowOp
+    ) -> Steps:
+        """Fold elements into those from `start` on, and read what was there, under the lock of `dst`.
+
+        `old` may be `data`.
+        """
+        if not data.size:
+            return
+        fold = None
+        if not isinstance(op, WindowOp):
+            fold = self._folder(op)
+            data = self._multiplied(op, data)
+        writes = op is not WindowOp.NO_OP
+        yield from self._locked(dst, self._fetched(fold, data, old, dst, start, writes))
+
+    def compare_and_swap(
+        self, data: Array, expected: Array, old: Array, dst: int, start: int
+    ) -> Steps:
+        """Write an element if the one that is there has the bytes of `expected`, under the lock of `dst`.
+
+        `old` gets what was there; it may be `data`.
+        """
+        yield from self._locked(dst, self._swapped(data, expected, old, dst, start))
+
+    def _locked(self, dst: int, steps: Steps) -> Steps:
+        """Carry out steps under the lock of `dst`."""
         onesided = self._onesided
         yield from completed([onesided.acquire(dst)])
         try:
             onesided.order()
-            yield from self._folded(fold, data, dst, start)
+            yield from steps
         except Exception:  # such as the user's function's: the others must get the lock
             yield from completed([onesided.release(dst)])
             raise
         onesided.order()
         yield from completed([onesided.release(dst)])
+
+    def _fetched(
+        self,
+        fold: Folder | None,
+        data: Array,
+        old: Array,
+        dst: int,
+        start: int,
+        writes: bool,
+    ) -> Steps:
+        """Read elements, and fold or write `data` there."""
+        block = REMOTE_BLOCK if self._reached.get(dst) is None else PAGES_BLOCK
+        step = max(1, block // self._dtype.itemsize)
+        for begin in range(0, data.size, step):
+            piece = data[begin : begin + step]
+            current = self._blocks.take(piece.size, self._dtype)
+            yield from self.get(current, dst, start + begin)
+            if fold is not None:
+                folded = self._folds.take(piece.size, self._dtype)
+                fold((current, piece), folded)
+                piece = folded
+            if writes:
+                yield from self.put(piece, dst, start + begin)
+            old[begin : begin + step] = current
+        yield from self.flush(dst)
+
+    def _swapped(self, data: Array, expected: Array, old: Array, dst: int, start: int) -> Steps:
+        current = self._blocks.take(1, self._dtype)
+        yield from self.get(current, dst, start)
+        if current.tobytes() == expected.tobytes():
+            yield from self.put(data, dst, start)
+            yield from self.flush(dst)
+        old[:] = current
 
     def _folded(self, fold: Folder, data: Array, dst: int, start: int) -> Steps:
         there = self._reached.get(dst)
@@ -140,6 +202,18 @@ class Access:
             fold((current, piece), current)
             yield from self.put(current, dst, start + begin)
         yield from self.flush(dst)
+
+    def _put_through(self, data: Array, dst: int, start: int) -> Steps:
+        yield from self.put(data, dst, start)
+        yield from self.flush(dst)
+
+    def _multiplied(self, op: Op, data: Array) -> Array:
+        """Return what is folded: `data`, multiplied by the factor if there is one."""
+        if not isinstance(op, PremulSum):
+            return data
+        product = self._products.take(data.size, self._dtype)
+        premultiply(op, data, product)
+        return product
 
     def _folder(self, op: Op) -> Folder:
         if not isinstance(op, ReduceOp):

@@ -1,24 +1,19 @@
 """What users have of a window."""
 
 from collections import Counter
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.windows.access import Access, Array
+from hpccomm.communicator.windows.atomic import Atomics
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.terms import with_peers
 from hpccomm.contracts.transport import Exposure, Steps
 from hpccomm.contracts.window import OneSided
 from hpccomm.dispatch.policy import AUTO
-from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
-from hpccomm.memory.folding import try_out
-from hpccomm.memory.views import check_dtype, check_layout, flat, host_view
-from hpccomm.reductions import Op, ReduceOp, check
+from hpccomm.errors import UsageError
 from hpccomm.runtime.lifetime import keep, let_go
-from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.waiting import completed
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
@@ -27,23 +22,25 @@ _NOTHING = np.empty(0, np.uint8)
 _BARRIER = Signature("barrier", np.dtype(np.bool_), (0,))
 
 
-class Window:
+class Window(Atomics):
     """Memory of every rank that the others read and write by themselves.
 
-    Made by `Communicator.window`. `put`, `get`, `accumulate` and `signal` need no call on the other
-    rank; they block this one until its own arrays may be used again, with `get` and `accumulate`
-    until it is done. `fence` and `close` are collective.
+    Made by `Communicator.window`. `put`, `get`, `accumulate`, `fetch_and_op`, `compare_and_swap` and
+    `signal` need no call on the other rank; they block this one until its own arrays may be used again,
+    but for `put` and `signal` until it is done. `fence` and `close` are collective.
 
     **What is seen when.** What a rank put is in the target's memory, for the target and for every
     `get`, once one of these has happened, in this order: the rank sends a `signal` to the target and
     the target returns from `wait_signal`; or every rank returns from `fence`. After `flush` it is
     there too, but a reader must still learn of it (by a signal, or by any other call of the
     communicator that comes after it). To write what another rank reads or writes meanwhile gives any
-    mixture of bytes; only accumulates may meet. The own memory (``x`` itself) is read and written as
+    mixture of bytes; only the atomic calls may meet. The own memory (``x`` itself) is read and written as
     any array, under the same rules.
 
-    **Atomicity.** Accumulates of any rank on elements of the same window happen one after the other,
-    whatever their reductions: none is lost. That does not hold between an accumulate and a `put`.
+    **Atomicity.** `accumulate`, `fetch_and_op` and `compare_and_swap` of any rank on one rank's memory
+    happen one after the other, whatever their reductions: none is lost, and none sees a part of another.
+    That does not hold between one of them and a `put` or `get`, or what the rank itself does with x; use
+    `WindowOp.REPLACE` and `WindowOp.NO_OP` instead.
 
     **Progress.** On memory that is reached directly (`way` says so) the target does nothing, and may
     compute. By the backend's one-sided communication it may have to be in a call: MPI libraries move
@@ -69,19 +66,14 @@ class Window:
         onesided: OneSided,
         exposure: Exposure | None,
     ) -> None:
-        self.sizes = sizes
-        self.dtype = array.dtype
-        self._core = core
-        self._array = array
+        super().__init__(core, array, sizes, access)
         self._rank = core.backend.rank
-        self._access = access
         self._onesided = onesided
         self._exposure = exposure
         self._barrier = core.lanes.host.dispatch.decide(_BARRIER, AUTO, False).start
         # Signals of this rank to itself, by index. As messages they would wait for the receive where
         # an MPI library delivers no message of a rank to itself before (MPICH on one rank).
         self._own_signals: Counter[int] = Counter()
-        self._closed = False
         # Until it is closed a peer may reach its memory, whoever let go of it here.
         keep(self)
 
@@ -162,52 +154,6 @@ class Window:
             steps = self._access.get(into, peer, start)
             self._issue("get", into.nbytes, steps, (out,), timeout, peer)
         return out
-
-    def accumulate(
-        self,
-        x: Any,
-        dst: int,
-        offset: int = 0,
-        op: Op = ReduceOp.SUM,
-        *,
-        timeout: float | None = None,
-    ) -> None:
-        """Fold x into rank `dst`'s memory, element by element. Blocks until it is done there.
-
-        Parameters
-        ----------
-        x : array
-            Of any shape, and the window's dtype.
-        dst : int
-            Whose memory; the own rank too.
-        offset : int
-            The first element folded into, in elements.
-        op : ReduceOp, premul_sum(factor), or callable
-            As for collectives, with their meanings; but for AVG, since nobody knows how many ranks
-            accumulate. Narrow floats are rounded each time.
-        timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
-
-        Raises
-        ------
-        UsageError
-            If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
-            `dst`, `UnsupportedDtype` if `op` means nothing on the dtype. Before anything is written.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        with self._call("accumulate"):
-            data = self._checked(x, "x", written=False)
-            if op is ReduceOp.AVG:
-                raise UnsupportedDtype(
-                    "op is ReduceOp.AVG, which has no meaning here: how many ranks will accumulate "
-                    "is not known; use ReduceOp.SUM or premul_sum, and divide after a fence"
-                )
-            check(op, self.dtype)
-            try_out(op, self.dtype)
-            peer, start = self._place("dst", dst, offset, data.size)
-            steps = self._access.accumulate(data, peer, start, op)
-            self._issue("accumulate", data.nbytes, steps, (x,), timeout, peer)
 
     def flush(self, rank: int | None = None, *, timeout: float | None = None) -> None:
         """Wait until all that this rank put to `rank` is there. Blocks.
@@ -352,49 +298,6 @@ class Window:
         self._onesided.order()
         yield from self._barrier(None, None)
         self._onesided.order()
-
-    def _call(self, name: str) -> AbstractContextManager[None]:
-        if self._closed:
-            raise UsageError(f"{name}: the window is closed; make another one")
-        return self._core.outside_batch(name)
-
-    def _issue(
-        self,
-        name: str,
-        nbytes: int,
-        steps: Steps,
-        keep: tuple[object, ...],
-        timeout: float | None,
-        *peers: int,
-        ordered: bool = False,
-    ) -> None:
-        """Run a call and wait for it; it may wait for `peers`, or for all ranks."""
-        label = Label(name, nbytes, with_peers(peers) if peers else None)
-        operation = Operation(label, lambda: steps, keep, ordered)
-        self._core.calls.operate(operation, self._core.limit(timeout))
-
-    def _checked(self, x: Any, name: str, *, written: bool) -> Array:
-        array = host_view(x, name)
-        check_dtype(name, array.dtype)
-        check_layout(array, name, written=written)
-        if array.dtype != self.dtype:
-            raise BufferMismatch(
-                f"{name} has dtype {array.dtype} and the window {self.dtype}; "
-                f"give an array of dtype {self.dtype}"
-            )
-        return flat(array)
-
-    def _place(self, name: str, rank: object, offset: object, count: int) -> tuple[int, int]:
-        """Return rank and first element, if `count` elements lie in its memory from there on."""
-        peer = check_rank(name, rank, len(self.sizes))
-        start, size = check_int("offset", offset), self.sizes[peer]
-        if start < 0 or start + count > size:
-            raise BufferMismatch(
-                f"offset is {offset!r} and the array has {count} elements; the window of rank {peer} "
-                f"has {size}, so give at most {size} elements and an offset from 0 to "
-                f"{max(size - count, 0)}"
-            )
-        return peer, start
 
     def _signalled(self, name: str, rank: object, index: object) -> tuple[int, int]:
         peer = check_rank(name, rank, len(self.sizes))

@@ -32,6 +32,7 @@ comparison is for equality; the few cases that tolerate an error say why.
 from hpccomm.testing.conformance import (
     algorithms,
     arrays,
+    atomics,
     collectives,
     creation,
     deterministic,
@@ -64,6 +65,7 @@ SECTIONS = (
     neighbors.NEIGHBORS,
     messages.MESSAGES,
     windows.WINDOWS,
+    atomics.ATOMICS,
     objects.OBJECTS,
     works.WORKS,
     plans.PLANS,

@@ -19,13 +19,18 @@ from hpccomm.errors import (
     UsageError,
 )
 from hpccomm.reductions import meaningful
+from hpccomm.testing.conformance import atomics
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
 from hpccomm.testing.conformance.creation import another
 from hpccomm.testing.conformance.inputs import RECORD, moved, poison, reduced, reduction
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from hpccomm.communicator import Communicator
+
+    Array = npt.NDArray[Any]
 
 WINDOWS = Behaviours("windows")
 
@@ -105,6 +110,11 @@ def accumulate_from_all_at_once(comm: Communicator, dtype: np.dtype[Any]) -> Non
             assert memory[0] == memory[-1] == 0, f"{op.name} beside the elements"
 
 
+def larger(a: Array, b: Array) -> Array:
+    """Return the larger of each two elements."""
+    return np.where(a > b, a, b)
+
+
 @WINDOWS.behaviour()
 def accumulate_by_other_reductions(comm: Communicator) -> None:
     """A factor multiplies x first; a function of two arrays folds; x stays as it is."""
@@ -119,7 +129,7 @@ def accumulate_by_other_reductions(comm: Communicator) -> None:
         memory[:] = -1.0
         window.fence()
         for rank in range(comm.size):
-            window.accumulate(x + comm.rank, rank, op=lambda a, b: np.where(a > b, a, b))
+            window.accumulate(x + comm.rank, rank, op=larger)
         window.fence()
         equal(memory, np.arange(6.0) + comm.size - 1, "the larger")
         equal(x, np.arange(6.0), "x")
@@ -249,6 +259,9 @@ def windows_by_messages_alone(comm: Communicator) -> None:
         empty_memory_and_parts(apart)
         if apart.size > 1:
             accumulate_many_times(apart)
+        atomics.tickets(apart)
+        atomics.a_lock_of_ones_own(apart)
+        atomics.fetch_large_parts(apart)
 
 
 @WINDOWS.behaviour()
