@@ -64,7 +64,8 @@ def reductions() -> Iterator[Line]:
     for op in ReduceOp:
         fits = [dtype.name for dtype in REDUCIBLE if meaningful(op, dtype)]
         every = len(fits) == len(REDUCIBLE)
-        yield f"``{op.name}``", "all of them" if every else _listed(fits)
+        shown = "all of them" if every else _listed(fits)
+        yield f"``{op.name}``", shown if fits else "values with their indices: see below"
 
 
 def flags() -> Iterator[Line]:

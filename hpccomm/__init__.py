@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from hpccomm.errors import UsageError as UsageError
     from hpccomm.reductions import ReduceOp as ReduceOp
     from hpccomm.reductions import WindowOp as WindowOp
+    from hpccomm.reductions import loc_dtype as loc_dtype
     from hpccomm.reductions import premul_sum as premul_sum
+    from hpccomm.reductions import with_index as with_index
     from hpccomm.runtime.dump import dump as dump
     from hpccomm.runtime.work import DeviceWork as DeviceWork
     from hpccomm.runtime.work import Work as Work
@@ -47,6 +49,8 @@ _HOME = {
     "ReduceOp": "reductions",
     "WindowOp": "reductions",
     "premul_sum": "reductions",
+    "loc_dtype": "reductions",
+    "with_index": "reductions",
     "dump": "runtime.dump",
     "Work": "runtime.work",
     "DeviceWork": "runtime.work",

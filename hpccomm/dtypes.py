@@ -21,7 +21,8 @@ WIDE: tuple[DType, ...] = (FLOAT32, np.dtype(np.float64))
 COMPLEX: tuple[DType, ...] = (np.dtype(np.complex64), np.dtype(np.complex128))
 
 REDUCIBLE: tuple[DType, ...] = (BOOL, *SIGNED, *UNSIGNED, *NARROW, *WIDE, *COMPLEX)
-"""Every dtype that some reduction takes. Others (structured, datetime, ...) move but do not reduce."""
+"""Every plain dtype that some reduction takes. MINLOC and MAXLOC take a structured one, `is_located`;
+others (structured, datetime, ...) move but do not reduce."""
 
 _INTEGERS = frozenset((*SIGNED, *UNSIGNED))
 _FLOATS = frozenset((*NARROW, *WIDE))
@@ -53,6 +54,14 @@ def is_complex(dtype: DType) -> bool:
 def is_reducible(dtype: DType) -> bool:
     """Whether some reduction takes `dtype`."""
     return dtype in _REDUCIBLE
+
+
+def is_located(dtype: DType) -> bool:
+    """Whether elements of `dtype` are a value, which is no complex number, and its index."""
+    if dtype.names is None or set(dtype.names) != {"value", "index"}:
+        return False
+    value, index = dtype["value"], dtype["index"]
+    return value in _REDUCIBLE and value not in _COMPLEX and index in _INTEGERS
 
 
 def is_native(dtype: DType) -> bool:

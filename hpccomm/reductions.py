@@ -3,6 +3,7 @@
 The meanings are NumPy's: integers wrap, SUM of bool is or, MIN and MAX give NaN as soon as one
 contribution is NaN. AVG of integers is the (wrapped) sum divided towards zero, as NCCL's. Narrow
 floats (float16, bfloat16, float8) are accumulated in float32 and rounded when they are stored.
+MINLOC and MAXLOC are NumPy's argmin and argmax: of equal values, and of several NaN, the smallest index.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 from hpccomm import dtypes
@@ -32,6 +34,8 @@ class ReduceOp(Enum):
     BAND = "band"
     BOR = "bor"
     BXOR = "bxor"
+    MINLOC = "minloc"
+    MAXLOC = "maxloc"
 
     # Enum's own hash is a Python function; members are single objects, and calls look them up.
     __hash__ = object.__hash__
@@ -92,11 +96,83 @@ def premul_sum(factor: complex) -> PremulSum:
     return PremulSum(factor)
 
 
+def loc_dtype(dtype: npt.DTypeLike, index: npt.DTypeLike = np.int64) -> DType:
+    """Return the dtype of values with their indices, which MINLOC and MAXLOC reduce.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of the values: bool, an integer, or a real floating type.
+    index : dtype
+        Of the indices: an integer.
+
+    Returns
+    -------
+    dtype
+        Structured, with the fields ``value`` and ``index``. Any other dtype with these two fields serves as
+        well, in any order, with or without padding, whose bits are lost.
+
+    Raises
+    ------
+    UnsupportedDtype
+        If values or indices have another dtype.
+    """
+    made = np.dtype([("value", dtype), ("index", index)])
+    if not dtypes.is_located(made):
+        raise UnsupportedDtype(
+            f"values of dtype {made['value']} with indices of dtype {made['index']} have no reduction; "
+            "give bool, integer or real floating values, and integer indices"
+        )
+    return made
+
+
+def with_index(value: npt.ArrayLike, index: npt.ArrayLike) -> Array:
+    """Return values with their indices, for MINLOC and MAXLOC.
+
+    Parameters
+    ----------
+    value : array_like
+        Of any shape: bool, integers, or real floating numbers.
+    index : int or array_like of int
+        Where they come from, such as the rank. It is broadcast to the shape of `value`.
+
+    Returns
+    -------
+    ndarray
+        New, of the shape of `value`, with the fields ``value`` and ``index`` (int64).
+
+    Raises
+    ------
+    UsageError
+        If the indices are no integers, or do not fit the shape; `UnsupportedDtype` if the values cannot be
+        ordered.
+
+    Examples
+    --------
+    >>> hpccomm.with_index([2.5, 0.5], 3)
+    array([(2.5, 3), (0.5, 3)], dtype=[('value', '<f8'), ('index', '<i8')])
+    """
+    values, indices = np.asarray(value), np.asarray(index)
+    located = np.empty(values.shape, loc_dtype(values.dtype))
+    if not np.can_cast(indices.dtype, np.int64, "same_kind"):
+        raise UsageError(f"index has dtype {indices.dtype}; give integers that int64 holds")
+    located["value"] = values
+    try:
+        located["index"] = indices
+    except ValueError:
+        raise UsageError(
+            f"index has shape {indices.shape} and value {values.shape}; give one index, or as many as values"
+        ) from None
+    return located
+
+
 Elementwise = Callable[[Array, Array], Array]
 Op = ReduceOp | PremulSum | Elementwise
 
 _BITWISE = frozenset((ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR))
 _ORDERED = frozenset((ReduceOp.MIN, ReduceOp.MAX))
+LOCATING = frozenset((ReduceOp.MINLOC, ReduceOp.MAXLOC))
+"""Reductions of values with their indices."""
 
 
 def name_of(op: Op) -> str:
@@ -125,6 +201,8 @@ def code_of(op: object) -> str:
 
 def meaningful(op: Op, dtype: DType) -> bool:
     """Whether `op` on elements of `dtype` means something."""
+    if isinstance(op, ReduceOp) and op in LOCATING:
+        return dtypes.is_located(dtype)
     if not dtypes.is_reducible(dtype):
         return False
     if not isinstance(op, ReduceOp):
@@ -165,7 +243,10 @@ def check(op: object, dtype: DType) -> None:
             "or a commutative elementwise function of two arrays"
         )
     if not meaningful(op, dtype):
-        fits = ", ".join(d.name for d in dtypes.REDUCIBLE if meaningful(op, d))
+        fits = ", ".join(d.name for d in dtypes.REDUCIBLE if meaningful(op, d)) or (
+            "a structured dtype of a value (bool, integer or real floating) and an index (integer), "
+            "such as that of hpccomm.with_index(value, index)"
+        )
         raise UnsupportedDtype(f"op {name_of(op)} means nothing on dtype {dtype}; it takes {fits}")
     if isinstance(op, PremulSum):
         _check_factor(op.factor, dtype)
@@ -233,7 +314,13 @@ def identity(op: Op, dtype: DType) -> Any:
         if dtype == dtypes.FLOAT8_E4M3FN:  # the one float here that has no infinity
             return dtype.type(448.0 if largest else -448.0)
         return dtype.type(np.inf if largest else -np.inf)
+    if op is ReduceOp.MINLOC or op is ReduceOp.MAXLOC:
+        plain = ReduceOp.MIN if op is ReduceOp.MINLOC else ReduceOp.MAX
+        both = np.empty((), dtype)
+        both["value"] = identity(plain, dtype["value"])
+        both["index"] = np.iinfo(dtype["index"]).max  # which every index of an equal value precedes
+        return both[()]
     raise UsageError(
         f"op {name_of(op)} has no identity element, which rank 0 of an exclusive scan needs; "
-        "use an inclusive scan, or SUM, PROD, MIN, MAX, BAND, BOR, BXOR or premul_sum"
+        "use an inclusive scan, or a named reduction such as SUM or MAX"
     )

@@ -36,6 +36,8 @@ SURFACE = {
     "WindowOp",
     "dump",
     "premul_sum",
+    "loc_dtype",
+    "with_index",
     "DeviceWork",
     "Work",
     "__version__",

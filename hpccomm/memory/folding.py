@@ -12,7 +12,16 @@ from hpccomm import dtypes
 from hpccomm.contracts.transport import Pages
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
-from hpccomm.reductions import Op, PremulSum, ReduceOp, accumulator, name_of, samples, writes
+from hpccomm.reductions import (
+    LOCATING,
+    Op,
+    PremulSum,
+    ReduceOp,
+    accumulator,
+    name_of,
+    samples,
+    writes,
+)
 
 Array = NDArray[Any]
 
@@ -43,6 +52,30 @@ _ORDERED_INTO: dict[object, Pair] = {
     ReduceOp.MIN: lambda a, b, out: np.minimum(a, b, out=out),
     ReduceOp.MAX: lambda a, b, out: np.maximum(a, b, out=out),
 }
+
+
+_NEARER: dict[ReduceOp, np.ufunc] = {
+    ReduceOp.MINLOC: np.less,
+    ReduceOp.MAXLOC: np.greater,
+}
+
+
+def _locating(nearer: np.ufunc, dtype: DType) -> Pair:
+    """Return what folds values with their indices: of equal values, and of NaN, the smallest index."""
+    numbers = dtypes.is_float(dtype["value"])
+
+    def combine(a: Array, b: Array, out: Array) -> None:
+        left, right = a["value"], b["value"]
+        tied = left == right
+        second = nearer(right, left)
+        if numbers:  # a NaN wins over numbers
+            lost, found = np.isnan(left), np.isnan(right)
+            tied |= lost & found
+            second |= found & ~lost
+        second |= tied & (b["index"] < a["index"])
+        np.copyto(out, np.where(second, b, a))
+
+    return combine
 
 
 class Average:
@@ -138,7 +171,7 @@ class Folder:
         # a context costs a call almost nothing; `np.errstate` costs a microsecond.
         self._run = Context().run
         self._run(np.seterr, over="ignore", invalid="ignore")
-        single = self._named and self._exact and self._average is None
+        single = self._named and self._exact and self._average is None and op not in LOCATING
         # NumPy deprecates a third positional argument of these two alone.
         combine = (
             _ORDERED_INTO.get(op, self._combine) if isinstance(op, ReduceOp) else self._combine
@@ -228,7 +261,7 @@ def _combine(op: Op, dtype: DType) -> Callable[..., object]:
     if op is ReduceOp.PROD and dtype.kind == "c":
         return _multiply
     if isinstance(op, ReduceOp):
-        return UFUNC[op]
+        return UFUNC[op] if op in UFUNC else _locating(_NEARER[op], dtype)
     elementwise = op
 
     def call(a: Array, b: Array, out: Array) -> None:

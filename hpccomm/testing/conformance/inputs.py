@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 
 from hpccomm import ReduceOp
-from hpccomm.dtypes import NARROW, REDUCIBLE
-from hpccomm.reductions import meaningful
+from hpccomm.dtypes import BFLOAT16, NARROW, REDUCIBLE
+from hpccomm.reductions import LOCATING, loc_dtype, meaningful
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,10 +24,23 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-OPS = tuple(ReduceOp)
+OPS = tuple(op for op in ReduceOp if op not in LOCATING)
+"""Those of plain dtypes."""
 
 PAIRS = tuple((op, dtype) for op in OPS for dtype in REDUCIBLE if meaningful(op, dtype))
 """Every reduction with every dtype that it means something for."""
+
+LOCATED = {
+    "float64": loc_dtype(np.float64),
+    "float32": loc_dtype(np.float32),
+    "int8": loc_dtype(np.int8),
+    "uint64": loc_dtype(np.uint64),
+    "bfloat16": loc_dtype(BFLOAT16),
+    "float16": loc_dtype(np.float16, np.int32),
+    "padded": np.dtype([("value", np.int16), ("index", np.int64)], align=True),
+    "turned": np.dtype([("index", np.uint8), ("value", np.bool_)]),
+}
+"""Dtypes of values with their indices."""
 
 RECORD = np.dtype([("index", np.int32), ("point", np.float64, (2,)), ("flag", np.bool_)])
 """A structured dtype of odd size, with a sub-array."""
@@ -100,7 +113,7 @@ def reduced(
     shape : tuple of int
         Of each rank's array.
     dtype : dtype
-        One of `hpccomm.dtypes.REDUCIBLE` for which `op` means something.
+        One for which `op` means something.
     seed : int
         Another seed gives other values.
 
@@ -112,7 +125,10 @@ def reduced(
     dtype = np.dtype(dtype)
     arrays = []
     for rank in range(size):
-        random = np.random.default_rng([seed, size, rank, OPS.index(op)])
+        random = np.random.default_rng([seed, size, rank, list(ReduceOp).index(op)])
+        if op in LOCATING:
+            arrays.append(_located(random, shape, dtype))
+            continue
         if dtype.kind == "b":
             values: Any = random.integers(0, 2, shape)
         elif dtype.kind in "iu":
@@ -133,6 +149,30 @@ def reduced(
                 values = values + 1j * random.integers(-magnitude, magnitude + 1, shape)
         arrays.append(np.ascontiguousarray(np.asarray(values).astype(dtype)).reshape(shape))
     return arrays
+
+
+def _located(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return few values, so that some are equal, some of them NaN; indices are not in the ranks' order."""
+    array = np.zeros(shape, dtype)
+    values = random.integers(0, 4, shape).astype(np.float64)
+    if dtype["value"].kind not in "biu":
+        values = np.where(random.integers(0, 6, shape) == 0, np.nan, values - 2)
+    array["value"] = values.astype(dtype["value"])
+    array["index"] = random.integers(0, 100, shape)
+    return array
+
+
+def _best(op: ReduceOp, contributions: Sequence[Array]) -> Array:
+    """Return, element by element, what `numpy.argmin` or `numpy.argmax` finds among the indices in order."""
+    stacked = np.stack(contributions)
+    order = np.argsort(stacked["index"], axis=0, kind="stable")
+    by_index = np.take_along_axis(stacked, order, axis=0)
+    values = by_index["value"]
+    if values.dtype in NARROW:
+        values = values.astype(np.float32)
+    find = np.argmin if op is ReduceOp.MINLOC else np.argmax
+    at = np.asarray(find(values, axis=0))
+    return np.asarray(np.take_along_axis(by_index, at[np.newaxis], axis=0)[0])
 
 
 def float_info(dtype: np.dtype[Any]) -> Any:
@@ -162,6 +202,8 @@ def reduction(op: ReduceOp, contributions: Sequence[Array]) -> Array:
     ndarray
         New, of the same shape and dtype.
     """
+    if op in LOCATING:
+        return _best(op, contributions)
     dtype = contributions[0].dtype
     wide = np.dtype(np.float32) if dtype in NARROW else dtype
     operands = [array.astype(wide) for array in contributions]

@@ -333,6 +333,11 @@ MEANINGS = {
 
 def identity(op: ReduceOp, dtype: np.dtype[Any]) -> Any:
     """Return the value that changes nothing under `op`."""
+    if op in (ReduceOp.MINLOC, ReduceOp.MAXLOC):
+        both, plain = np.zeros((), dtype), ReduceOp.MIN if op is ReduceOp.MINLOC else ReduceOp.MAX
+        both["value"] = identity(plain, dtype["value"])
+        both["index"] = np.iinfo(dtype["index"]).max
+        return both
     if op in (ReduceOp.MIN, ReduceOp.MAX):
         if dtype.kind == "b":
             return op is ReduceOp.MIN

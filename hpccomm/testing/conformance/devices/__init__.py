@@ -71,7 +71,8 @@ class LeftOut:
 
 
 LEFT_OUT = (
-    LeftOut("windows.", WAYS, "one-sided calls are for host memory"),
+    LeftOut("windows. atomics.", WAYS, "one-sided calls are for host memory"),
+    LeftOut("locations.", WAYS, "values with their indices are reduced on the host"),
     LeftOut("shared_memory.", WAYS, "what ranks of a node share is host memory"),
     LeftOut("registered.", WAYS, "of the host's memory; devices.registered is of the device's"),
     LeftOut(

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm.errors import UsageError
+import hpccomm
+from hpccomm import ReduceOp
+from hpccomm.errors import UnsupportedDtype, UsageError
+from hpccomm.memory.cuda import arrays
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.devices.inputs import device_of, filled, stream_of
 from hpccomm.testing.conformance.misuse import refused
@@ -90,6 +93,18 @@ def windows(comm: Communicator) -> None:
         if comm.size == 1:
             with refused(comm) as attempt:
                 attempt("window", UsageError, ("x", "device"), comm.window, x)
+
+
+@MISUSE.behaviour()
+def locations(comm: Communicator) -> None:
+    """Values with their indices are reduced on the host only."""
+    with device_of(comm):
+        x = arrays.empty((4,), hpccomm.loc_dtype(np.float64))
+        with refused(comm) as attempt:
+            for op in (ReduceOp.MINLOC, ReduceOp.MAXLOC):
+                words = (op.name, "host")
+                attempt("all_reduce", UnsupportedDtype, words, comm.all_reduce, x, op)
+                attempt("scan", UnsupportedDtype, words, comm.scan, x, op)
 
 
 @MISUSE.behaviour()
