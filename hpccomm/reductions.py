@@ -226,8 +226,8 @@ def accumulator(op: Op, dtype: DType) -> DType:
 def check(op: object, dtype: DType) -> None:
     """Raise unless `op` is a reduction that means something on `dtype`.
 
-    A user's function is not called here. It is tried on arrays of the kind that the call gives it, in
-    `hpccomm.memory.folding` or `hpccomm.memory.cuda.folding`.
+    A user's function is not called here. It is tried on arrays of the kind that the call gives it, by
+    `hpccomm.memory.folding` or `hpccomm.memory.cuda.folding`, in the way of `hpccomm.memory.op_trial`.
 
     Raises
     ------
@@ -240,7 +240,7 @@ def check(op: object, dtype: DType) -> None:
         known = ", ".join(f"ReduceOp.{member.name}" for member in ReduceOp)
         raise UsageError(
             f"op is {op!r}; give one of {known}, hpccomm.premul_sum(factor), "
-            "or a commutative elementwise function of two arrays"
+            "or a commutative, associative, elementwise function of two arrays"
         )
     if not meaningful(op, dtype):
         fits = ", ".join(d.name for d in dtypes.REDUCIBLE if meaningful(op, d)) or (
@@ -269,24 +269,6 @@ def _check_factor(factor: complex, dtype: DType) -> None:
         raise UsageError(
             f"premul_sum: factor has {len(str(factor))} digits; no float holds it"
         ) from None
-
-
-def samples(dtype: DType) -> tuple[Array, Array]:
-    """Return two arrays of two elements on which a user's function is tried; one is the other reversed.
-
-    A commutative function that writes its result to an argument changes these arrays. It is refused,
-    because its arguments may be peers' own arrays.
-    """
-    a = np.array([False, True] if dtype == dtypes.BOOL else [1, 2]).astype(dtype)
-    return a, a[::-1].copy()
-
-
-def writes(op: Op) -> UsageError:
-    """Return the error of a user's function that writes to its arguments."""
-    return UsageError(
-        f"op {name_of(op)} writes to its arguments, which may be the arrays of any rank; "
-        "give a function that returns a new array"
-    )
 
 
 def identity(op: Op, dtype: DType) -> Any:

@@ -30,8 +30,9 @@ class Reductions(Face):
         x : array
             This rank's contribution, of the same shape and dtype on all ranks.
         op : ReduceOp, premul_sum(factor) or callable
-            The reduction. A callable must be a commutative elementwise function of two arrays. It
-            may be called on slices, in any order, and must not modify them.
+            The reduction. A callable must be a commutative, associative, elementwise function of two
+            arrays, and is tried first. It may be called on slices, in any order, and must not modify
+            them.
         out : array, optional
             The array for the result. If it is None, the result is written to x.
         async_op : bool
@@ -84,8 +85,9 @@ class Reductions(Face):
         root : int
             The rank that gets the result.
         op : ReduceOp, premul_sum(factor) or callable
-            The reduction. A callable must be a commutative elementwise function of two arrays. It
-            may be called on slices, in any order, and must not modify them.
+            The reduction. A callable must be a commutative, associative, elementwise function of two
+            arrays, and is tried first. It may be called on slices, in any order, and must not modify
+            them.
         out : array, optional
             The array for the result on the root. If it is None, the result is written to x there. Other
             ranks do not use it.
@@ -137,8 +139,9 @@ class Reductions(Face):
             This rank's contribution, of the same shape and dtype on all ranks. Axis 0 must be divisible
             by the number of ranks.
         op : ReduceOp, premul_sum(factor) or callable
-            The reduction. A callable must be a commutative elementwise function of two arrays. It
-            may be called on slices, in any order, and must not modify them.
+            The reduction. A callable must be a commutative, associative, elementwise function of two
+            arrays, and is tried first. It may be called on slices, in any order, and must not modify
+            them.
         out : array, shape ``(x.shape[0] // size, *x.shape[1:])``, optional
             The array for the result; None makes a new array. It may be this rank's block of x.
         async_op : bool
@@ -189,8 +192,9 @@ class Reductions(Face):
         x : array
             This rank's contribution, of the same shape and dtype on all ranks.
         op : ReduceOp, premul_sum(factor) or callable
-            The reduction; AVG is refused. A callable must be a commutative elementwise function of two
-            arrays. It may be called on slices, in any order, and must not modify them.
+            The reduction; AVG is refused. A callable must be a commutative, associative, elementwise
+            function of two arrays, and is tried first. It may be called on slices, in any order, and
+            must not modify them.
         out : array, optional
             The array for the result; None makes a new array. It may be x.
         exclusive : bool

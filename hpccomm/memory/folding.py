@@ -12,16 +12,8 @@ from hpccomm import dtypes
 from hpccomm.contracts.transport import Pages
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
-from hpccomm.reductions import (
-    LOCATING,
-    Op,
-    PremulSum,
-    ReduceOp,
-    accumulator,
-    name_of,
-    samples,
-    writes,
-)
+from hpccomm.memory.op_trial import REMEDY, check_fit
+from hpccomm.reductions import LOCATING, Op, PremulSum, ReduceOp, accumulator, name_of
 
 Array = NDArray[Any]
 
@@ -278,28 +270,31 @@ def _combine(op: Op, dtype: DType) -> Callable[..., object]:
 
 
 def try_out(op: Op, dtype: DType) -> None:
-    """Try a user's function on two NumPy arrays, so that an unfit one is refused before the call.
+    """Try a user's function on a few values in NumPy arrays, so that an unfit one is refused before the call.
 
     Raises
     ------
     UsageError
-        If `op` is a callable but not an elementwise function of two such arrays.
+        If `op` is a callable but not a commutative, associative, elementwise function of two such arrays.
     """
     if isinstance(op, ReduceOp | PremulSum):
         return
-    a, b = samples(dtype)
-    given, out = samples(dtype), np.ones(2, dtype)
-    try:
-        _combine(op, dtype)(a, b, out=out)
-    except UsageError:
-        raise
-    except Exception as error:  # whatever the user's function raises
-        raise UsageError(
-            f"op {name_of(op)} fails on two NumPy arrays of 2 elements of {dtype} ({error!r}); "
-            "give a commutative elementwise function of two arrays"
-        ) from error
-    if (a != given[0]).any() or (b != given[1]).any():
-        raise writes(op)
+    combine = _combine(op, dtype)
+
+    def apply(a: Array, b: Array) -> Array:
+        out = np.ones(a.size, dtype)
+        try:
+            combine(a, b, out=out)
+        except UsageError:
+            raise
+        except Exception as error:  # whatever the user's function raises
+            raise UsageError(
+                f"op {name_of(op)} fails on two NumPy arrays of {a.size} elements of {dtype} ({error!r}); "
+                f"{REMEDY}"
+            ) from error
+        return out
+
+    check_fit(op, dtype, apply)
 
 
 def premultiply(op: PremulSum, source: Array, target: Array) -> None:

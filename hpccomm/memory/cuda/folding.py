@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.dtypes import FLOAT32, DType
@@ -21,7 +22,8 @@ from hpccomm.memory.cuda.memory import Scratch
 from hpccomm.memory.cuda.narrow import carrier, narrow, widen
 from hpccomm.memory.cuda.streams import capturing, make_stream, on_device
 from hpccomm.memory.folding import UFUNC
-from hpccomm.reductions import Op, PremulSum, ReduceOp, accumulator, name_of, samples, writes
+from hpccomm.memory.op_trial import check_fit
+from hpccomm.reductions import Op, PremulSum, ReduceOp, accumulator, name_of
 
 BLOCK = 1 << 22
 """Elements that are folded at a time if that needs scratch. This bounds the scratch."""
@@ -132,7 +134,8 @@ class DeviceFolder:
     Raises
     ------
     UsageError
-        If `op` is a callable that is no elementwise function of two CuPy arrays of this dtype.
+        If `op` is a callable that is no commutative, associative, elementwise function of two CuPy
+        arrays of this dtype.
     """
 
     __slots__ = ("_average_over", "_combine", "_elements", "_seen", "_wide")
@@ -222,8 +225,8 @@ def _users(op: Callable[[Any, Any], Any]) -> Combine:
             result = op(a, b)
         except Exception as error:  # whatever the user's function raises
             raise UsageError(
-                f"op {name_of(op)} fails on CuPy arrays of {a.dtype} ({error!r}); give a commutative "
-                "elementwise function that takes them, such as one of NumPy's or CuPy's, or use host "
+                f"op {name_of(op)} fails on CuPy arrays of {a.dtype} ({error!r}); give a commutative, "
+                "associative, elementwise function that takes them, such as one of NumPy's or CuPy's, or use host "
                 "arrays"
             ) from error
         if (
@@ -241,9 +244,24 @@ def _users(op: Callable[[Any, Any], Any]) -> Combine:
 
 
 def _try(op: Op, combine: Combine, dtype: DType, device: int) -> None:
-    """Call a user's function on two elements, so that an unfit one is refused before the call."""
+    """Call a user's function on a few elements, so that an unfit one is refused before the call."""
     module = cupy()
-    given = samples(dtype)
+
+    def apply(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+        try:
+            x, y, out = (module.empty(a.size, dtype) for _ in range(3))
+        except ValueError as error:
+            raise UsageError(
+                f"op {name_of(op)}: CuPy has no arrays of {dtype} that it could be given; "
+                "move host arrays, or use one of hpccomm's reductions"
+            ) from error
+        x.set(a)
+        y.set(b)
+        combine(x, y, out)
+        a[:], b[:] = x.get(), y.get()  # which shows whether the function wrote to them
+        result: NDArray[Any] = out.get()
+        return result
+
     with on_device(device):
         try:
             if capturing(module.cuda.get_current_stream().ptr):
@@ -252,16 +270,4 @@ def _try(op: Op, combine: Combine, dtype: DType, device: int) -> None:
             return  # the default stream during the capture of another one
         # On a stream of its own, because the host waits for it and must not wait for other work.
         with make_stream(device, high_priority=False):
-            try:
-                a, b, out = (module.empty(2, dtype) for _ in range(3))
-            except ValueError as error:
-                raise UsageError(
-                    f"op {name_of(op)}: CuPy has no arrays of {dtype} that it could be given; "
-                    "move host arrays, or use one of hpccomm's reductions"
-                ) from error
-            arrays = (a, b)
-            for array, elements in zip(arrays, given, strict=True):
-                array.set(elements)
-            combine(a, b, out)
-            if any((x.get() != y).any() for x, y in zip(arrays, given, strict=True)):
-                raise writes(op)
+            check_fit(op, dtype, apply, device)

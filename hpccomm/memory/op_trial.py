@@ -1,0 +1,156 @@
+"""Trying a user's function before it reduces anything: whether it is what a reduction must be.
+
+A function that is not elementwise, commutative and associative gives another result on each number of
+ranks, and with each algorithm. Nothing in the result shows it. So the function is tried on a few values
+first, once for each dtype.
+
+The values are small, so that sums and products do not overflow in 8 bits. None of them is zero, and no two
+that meet differ in their sign alone: the element of the larger magnitude is a common reduction, which
+prefers one of two of equal magnitude.
+"""
+
+from collections.abc import Callable
+from math import sqrt
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm import dtypes
+from hpccomm.dtypes import DType
+from hpccomm.errors import UsageError
+from hpccomm.reductions import Op, name_of
+
+Array = NDArray[Any]
+Apply = Callable[[Array, Array], Array]
+"""``apply(a, b)`` gives what the function makes of two arrays in host memory, in their dtype."""
+
+ELEMENTS = 8
+"""Elements of each array on which a function is tried."""
+
+REMEDY = "give a commutative, associative, elementwise function of two arrays, such as np.maximum"
+
+KEPT = 256
+"""Functions that are remembered as fit; a program with more different ones tries them again."""
+
+_A = (1, 2, 3, -5, 1, 2, 4, 3)
+_B = (2, 1, 5, 3, 3, 2, -1, 4)
+_C = (3, 4, 1, 2, 16, 1, 2, -6)
+
+_finfo: Any = ml_dtypes.finfo  # of NumPy's floats too; it has no types
+
+_fit: dict[object, None] = {}
+
+
+def samples(dtype: DType) -> tuple[Array, Array, Array]:
+    """Return three arrays of `ELEMENTS` elements on which a user's function is tried."""
+    if dtype == dtypes.BOOL:
+        bits = np.arange(ELEMENTS)
+        return bits & 1 != 0, bits & 2 != 0, bits & 4 != 0
+    each = np.array((_A, _B, _C))
+    if dtype.kind == "u":
+        each = np.abs(each)
+    if dtypes.is_complex(dtype):
+        # The signs tell a number from its conjugate.
+        a, b, c = each + 1j * each * np.array([[0.5], [-0.25], [0.5]])
+        return a.astype(dtype), b.astype(dtype), c.astype(dtype)
+    a, b, c = each.astype(dtype)
+    return a, b, c
+
+
+def check_fit(op: Op, dtype: DType, apply: Apply, where: object = "host") -> None:
+    """Raise unless a user's function is fit for reductions of `dtype`, as far as the trial shows.
+
+    A function that was found fit is not tried again. It must not write to its arguments, which may be
+    peers' own arrays.
+
+    Parameters
+    ----------
+    op : callable
+        The user's function.
+    dtype : dtype
+        Of the arrays.
+    apply : callable
+        Calls it. It raises `UsageError` if the function fails, or makes an array of another shape or of
+        a dtype that does not fit.
+    where : object
+        Distinguishes kinds of memory.
+
+    Raises
+    ------
+    UsageError
+        With the values that show what is wrong.
+    """
+    key = (op, dtype, where)
+    try:
+        if key in _fit:
+            return
+        if len(_fit) >= KEPT:
+            _fit.clear()
+    except TypeError:  # a callable object that cannot be hashed is tried each time
+        key = None  # type: ignore[assignment]
+    with np.errstate(all="ignore"):
+        _try(op, dtype, apply)
+    if key is not None:
+        _fit[key] = None
+
+
+def _try(op: Op, dtype: DType, apply: Apply) -> None:
+    name = name_of(op)
+    a, b, c = samples(dtype)
+
+    def call(x: Array, y: Array) -> Array:
+        given = x.copy(), y.copy()
+        result = apply(x, y)
+        if x.tobytes() != given[0].tobytes() or y.tobytes() != given[1].tobytes():
+            raise UsageError(
+                f"op {name} writes to its arguments, which may be the arrays of any rank: of "
+                f"{given[0]} and {given[1]} it left {x} and {y}; give a function that returns a new array"
+            )
+        return result
+
+    def refuse(law: str, shown: str) -> UsageError:
+        return UsageError(f"op {name} is not {law} on {dtype}: {shown}; {REMEDY}")
+
+    whole, half = call(a, b), ELEMENTS // 2
+    for part in (slice(half), slice(half, None), slice(1), slice(1, 2)):
+        alone = call(a[part], b[part])
+        if _differing(whole[part], alone, (a[part], b[part])) is not None:
+            raise refuse(
+                "elementwise",
+                f"of {a} and {b} it makes {whole}, and of their parts {a[part]} and {b[part]} it makes "
+                f"{alone}, not {whole[part]}",
+            )
+    turned = call(b, a)
+    at = _differing(whole, turned, (a, b))
+    if at is not None:
+        raise refuse(
+            "commutative",
+            f"{name}({a[at]}, {b[at]}) is {whole[at]}, and {name}({b[at]}, {a[at]}) is {turned[at]}",
+        )
+    left, right = call(whole, c), call(a, call(b, c))
+    at = _differing(left, right, (a, b, c))
+    if at is not None:
+        raise refuse(
+            "associative",
+            f"{name}({name}({a[at]}, {b[at]}), {c[at]}) is {left[at]}, and "
+            f"{name}({a[at]}, {name}({b[at]}, {c[at]})) is {right[at]}",
+        )
+
+
+def _differing(one: Array, other: Array, inputs: tuple[Array, ...]) -> int | None:
+    """Return the first element in which two results differ by more than rounding, or None.
+
+    Elements that are not finite are left aside: the values need not lie where the function is defined.
+    """
+    dtype = one.dtype
+    if dtype == dtypes.BOOL or dtypes.is_integer(dtype):
+        differs = one != other
+    else:
+        wide = np.complex128 if dtypes.is_complex(dtype) else np.float64
+        x, y, *given = (each.astype(wide) for each in (one, other, *inputs))
+        scale = np.max(np.abs([x, y, *given]), axis=0)
+        differs = np.abs(x - y) > sqrt(float(_finfo(dtype).eps)) * scale
+        differs &= np.isfinite(x) & np.isfinite(y)
+    return int(np.argmax(differs)) if differs.any() else None
