@@ -295,6 +295,7 @@ class Collectives(Face):
         timeout: float | None = None,
         algorithm: str | None = None,
         stream: object = None,
+        return_counts: bool = False,
     ) -> Any:
         """Send block j of x to rank ``peers[j]``, and receive block j of the result from it.
 
@@ -332,11 +333,14 @@ class Collectives(Face):
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
+        return_counts : bool
+            Also return the rows of each block of the result.
 
         Returns
         -------
         array
-            The blocks from the peers, in the order of `peers`; or a `Work`.
+            The blocks from the peers, in the order of `peers`. With `return_counts`, a pair of that and a
+            tuple of int. Or a `Work`, whose ``wait`` returns the same.
 
         Raises
         ------
@@ -358,4 +362,5 @@ class Collectives(Face):
             send_counts,
             recv_counts,
             peers,
+            return_counts=return_counts,
         )

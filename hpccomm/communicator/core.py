@@ -117,11 +117,13 @@ class Core:
         lists: Lists = NO_LISTS,
         exclusive: bool = False,
         site: Site | None = None,
+        counts: tuple[int, ...] | None = None,
     ) -> Any:
         """Carry out one collective call, and return its result, or its `Work`.
 
         Parameters are those of the call of that name; `lists` are checked. `site` is where it is made,
-        if that is not where the caller of this method was called.
+        if that is not where the caller of this method was called. If there are `counts`, the result is a
+        pair of the array, or None, and them.
         """
         calls = self.calls
         if site is None:
@@ -150,9 +152,12 @@ class Core:
                 name, x, out, op, root, lists, exclusive, algorithm, deterministic
             )
             lane = recipe.lane
-            if async_op is False and not self.intake.diverted:
+            if async_op is False and counts is None and not self.intake.diverted:
                 return lane.carry_out(recipe, x, out, a, b, stream, limit)
-            return self.issue(lane.bind(recipe, x, out, a, b, stream), async_op, limit)
+            call = lane.bind(recipe, x, out, a, b, stream)
+            if counts is not None:
+                call.result = (call.result, counts)
+            return self.issue(call, async_op, limit)
         finally:
             self._give(None)
 

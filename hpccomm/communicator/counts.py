@@ -14,6 +14,7 @@ from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, view
 from hpccomm.runtime.recorder import called_from, site_of, user_frame
+from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
 
 
@@ -45,10 +46,12 @@ def listed(
     op: Any = None,
     deterministic: bool = False,
     root: Any = None,
+    return_counts: bool = False,
 ) -> Any:
     """Carry out one call. Parameters are those of the call of that name.
 
-    `counts` is what some calls name ``send_counts``.
+    `counts` is what some calls name ``send_counts``. The counts that are returned are those of the blocks
+    that arrive, where each rank has its own.
 
     Raises
     ------
@@ -56,6 +59,7 @@ def listed(
         If a list does not fit, or must be there and is not.
     """
     site = called_from()
+    check_bool("return_counts", return_counts)
     what, size = CALLS[name], core.backend.size
     if what.uneven == "counts":
         complete = counts is not None or what.reduces
@@ -65,6 +69,11 @@ def listed(
         complete = counts is None or recv_counts is not None
     if not complete:
         lists = _completed(core, Unlisted(name, x, out, timeout, algorithm, stream, root), lists)
+    known: tuple[int, ...] | None = None
+    if return_counts:
+        known = lists.recv_counts if what.individual else lists.counts
+        if what.peers and counts is None:
+            known = _equal_blocks(x, len(lists.peers))
     return core.collective(
         name,
         x,
@@ -78,7 +87,13 @@ def listed(
         root=root,
         lists=lists,
         site=site,
+        counts=known,
     )
+
+
+def _equal_blocks(x: Any, blocks: int) -> tuple[int, ...]:
+    """Return the rows of each of some blocks of one size, of an array that the call checks."""
+    return (_row_count("x", x) // blocks,) * blocks if blocks else ()
 
 
 def _completed(core: Core, call: Unlisted, lists: Lists) -> Lists:

@@ -1,7 +1,8 @@
 """The collectives on blocks of different sizes.
 
 Counts are numbers of rows along axis 0, one for each rank. With ``None`` the ranks exchange them first;
-this blocks, even with ``async_op=True``.
+this blocks, even with ``async_op=True``. With ``return_counts=True`` a call, a `Work` or a plan gives a pair
+of the result and the counts. That is a rank's own affair: the others need not ask for them.
 """
 
 from typing import Any
@@ -26,6 +27,7 @@ class Uneven(Face):
         timeout: float | None = None,
         algorithm: str | None = None,
         stream: object = None,
+        return_counts: bool = False,
     ) -> Any:
         """Collect every rank's rows on every rank.
 
@@ -46,11 +48,14 @@ class Uneven(Face):
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
+        return_counts : bool
+            Also return the rows of each rank.
 
         Returns
         -------
         array, shape ``(sum(counts), *rest)``
-            The rows of all ranks, by rank; or a `Work`.
+            The rows of all ranks, by rank. With `return_counts`, a pair of that and a tuple of
+            int. Or a `Work`, whose ``wait`` returns the same.
 
         Raises
         ------
@@ -60,7 +65,16 @@ class Uneven(Face):
             If the call fails or its deadline passes.
         """
         return listed(
-            self._core, "all_gather_v", x, out, async_op, timeout, algorithm, stream, counts
+            self._core,
+            "all_gather_v",
+            x,
+            out,
+            async_op,
+            timeout,
+            algorithm,
+            stream,
+            counts,
+            return_counts=return_counts,
         )
 
     def reduce_scatter_v(
@@ -75,6 +89,7 @@ class Uneven(Face):
         algorithm: str | None = None,
         deterministic: bool = False,
         stream: object = None,
+        return_counts: bool = False,
     ) -> Any:
         """Reduce the arrays of all ranks; rank i gets counts[i] rows of the result.
 
@@ -101,11 +116,14 @@ class Uneven(Face):
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
+        return_counts : bool
+            Also return the rows of each rank.
 
         Returns
         -------
         array, shape ``(counts[rank], *rest)``
-            The rows of this rank; or a `Work`.
+            The rows of this rank. With `return_counts`, a pair of that and a tuple of
+            int. Or a `Work`, whose ``wait`` returns the same.
 
         Raises
         ------
@@ -126,6 +144,7 @@ class Uneven(Face):
             counts,
             op=op,
             deterministic=deterministic,
+            return_counts=return_counts,
         )
 
     def all_to_all_v(
@@ -139,6 +158,7 @@ class Uneven(Face):
         timeout: float | None = None,
         algorithm: str | None = None,
         stream: object = None,
+        return_counts: bool = False,
     ) -> Any:
         """Send send_counts[j] rows to rank j, and receive recv_counts[j] rows from it.
 
@@ -162,11 +182,14 @@ class Uneven(Face):
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
+        return_counts : bool
+            Also return the rows that come from each rank.
 
         Returns
         -------
         array, shape ``(sum(recv_counts), *rest)``
-            The rows from each rank, by rank; or a `Work`.
+            The rows from each rank, by rank. With `return_counts`, a pair of that and a tuple of
+            int. Or a `Work`, whose ``wait`` returns the same.
 
         Raises
         ------
@@ -186,6 +209,7 @@ class Uneven(Face):
             stream,
             send_counts,
             recv_counts,
+            return_counts=return_counts,
         )
 
     def gather_v(
@@ -199,6 +223,7 @@ class Uneven(Face):
         timeout: float | None = None,
         algorithm: str | None = None,
         stream: object = None,
+        return_counts: bool = False,
     ) -> Any:
         """Collect every rank's rows on the root.
 
@@ -221,11 +246,14 @@ class Uneven(Face):
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
+        return_counts : bool
+            Also return the rows of each rank, on every rank.
 
         Returns
         -------
         array, shape ``(sum(counts), *rest)``, or None
-            On the root the rows of all ranks, by rank; None on other ranks; or a `Work`.
+            On the root the rows of all ranks, by rank; None on other ranks. With `return_counts`, a pair of that and a tuple of
+            int. Or a `Work`, whose ``wait`` returns the same.
 
         Raises
         ------
@@ -235,7 +263,17 @@ class Uneven(Face):
             If the call fails or its deadline passes.
         """
         return listed(
-            self._core, "gather_v", x, out, async_op, timeout, algorithm, stream, counts, root=root
+            self._core,
+            "gather_v",
+            x,
+            out,
+            async_op,
+            timeout,
+            algorithm,
+            stream,
+            counts,
+            root=root,
+            return_counts=return_counts,
         )
 
     def scatter_v(
@@ -249,6 +287,7 @@ class Uneven(Face):
         timeout: float | None = None,
         algorithm: str | None = None,
         stream: object = None,
+        return_counts: bool = False,
     ) -> Any:
         """Give each rank its rows of the root's array.
 
@@ -273,11 +312,14 @@ class Uneven(Face):
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
+        return_counts : bool
+            Also return the rows of each rank, on every rank.
 
         Returns
         -------
         array, shape ``(counts[rank], *rest)``
-            This rank's rows; or a `Work`.
+            This rank's rows. With `return_counts`, a pair of that and a tuple of
+            int. Or a `Work`, whose ``wait`` returns the same.
 
         Raises
         ------
@@ -287,5 +329,15 @@ class Uneven(Face):
             If the call fails or its deadline passes.
         """
         return listed(
-            self._core, "scatter_v", x, out, async_op, timeout, algorithm, stream, counts, root=root
+            self._core,
+            "scatter_v",
+            x,
+            out,
+            async_op,
+            timeout,
+            algorithm,
+            stream,
+            counts,
+            root=root,
+            return_counts=return_counts,
         )

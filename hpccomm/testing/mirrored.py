@@ -100,6 +100,9 @@ class Use:
 
     def end(self, result: Any, *, failed: bool = False) -> Any:
         """Return a call's result on the host, once the device is done; or note that it failed."""
+        if isinstance(result, tuple):  # with the counts
+            array, *counts = result
+            return (self.end(array, failed=failed), *counts)
         if self.over:
             return None
         self.over = True
@@ -119,6 +122,9 @@ class Use:
 
     def named(self, result: Any) -> Any:
         """Return the host's array for a call's result before it is there; None if that is new."""
+        if isinstance(result, tuple):
+            array, *counts = result
+            return (self.named(array), *counts)
         return next((x for x, twin, _ in self._arrays if result is twin), None)
 
 

@@ -71,7 +71,7 @@ class Call:
     send, recv : View or None
         Arrays: flat on the host; on a device as they are. None where this rank has none.
     result : object
-        What the call returns.
+        What the call returns: an array, None, or a pair of that and the counts.
     keep : tuple
         What must live until it is done. The first is an array.
     queue : tuple of int and object, or None

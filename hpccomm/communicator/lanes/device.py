@@ -221,10 +221,13 @@ class DeviceLane(Lane):
         """Return the stream on which a call's arrays are ready, and its result will be."""
         if call.queue is not None:
             return call.queue
-        if call.result is None:
+        result = call.result
+        if result.__class__ is tuple:  # with the counts
+            result = result[0]
+        if result is None:
             return streams.current(call.keep[0], self.device)
         seen: Any = call.recv
-        return streams.current(call.result, self.device, None if seen is None else seen.kind)
+        return streams.current(result, self.device, None if seen is None else seen.kind)
 
     # Carrying calls out.
 
@@ -444,7 +447,8 @@ class DeviceLane(Lane):
 
 def _array(call: Call) -> Any:
     """Return the array whose framework's stream is meant."""
-    return call.keep[0] if call.result is None else call.result
+    result = call.result[0] if isinstance(call.result, tuple) else call.result
+    return call.keep[0] if result is None else result
 
 
 def _span(array: DeviceArray) -> Span:

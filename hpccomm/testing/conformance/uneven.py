@@ -9,7 +9,7 @@ import numpy as np
 import hpccomm
 from hpccomm import CommOptions, ReduceOp
 from hpccomm.dtypes import BFLOAT16
-from hpccomm.errors import BufferMismatch, RankMismatch
+from hpccomm.errors import BufferMismatch, RankMismatch, UsageError
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
 from hpccomm.testing.conformance.creation import another
@@ -164,6 +164,83 @@ def uneven_calls_may_be_asynchronous(comm: Communicator) -> None:
     works.append(comm.all_to_all_v(np.repeat(x, comm.size), send, async_op=True))
     for work in works:
         equal(work.wait(), np.repeat(np.arange(comm.size), range(comm.size)))
+
+
+@UNEVEN.behaviour()
+def counts_are_returned(comm: Communicator) -> None:
+    """`return_counts=True` gives a pair of the result and the counts, in each form of a call."""
+    rank, size = comm.rank, comm.size
+    rows = growing(size)
+    mine, gathered = np.full(rank, rank), np.repeat(np.arange(size), rows)
+    root = size - 1
+    at_root = rank == root
+    sent = (rank,) * size
+    blocks = np.repeat(np.arange(size), sent)
+    arrived = np.full(sum(rows), rank)
+
+    def holds(outcome: Any, expected: Any, counts: Counts, what: str) -> None:
+        result, told = outcome
+        assert told == counts and isinstance(told, tuple), f"{what}: counts {told!r}, not {counts}"
+        if expected is None:
+            assert result is None, f"{what}: {result!r} instead of None"
+        else:
+            equal(result, expected, what)
+
+    def out() -> Any:
+        return np.empty(rank, np.int64)
+
+    # The name of the call, its arguments without counts and with all, and what comes.
+    calls: tuple[tuple[str, dict[str, Any], dict[str, Any], Any, Counts], ...] = (
+        ("all_gather_v", {"x": mine}, {"counts": rows}, gathered, rows),
+        (
+            "gather_v",
+            {"x": mine, "root": root},
+            {"counts": rows},
+            gathered if at_root else None,
+            rows,
+        ),
+        (
+            "scatter_v",
+            {"x": gathered if at_root else None, "root": root, "out": out()},
+            {"counts": rows},
+            mine,
+            rows,
+        ),
+        ("all_to_all_v", {"x": blocks, "send_counts": sent}, {"recv_counts": rows}, arrived, rows),
+    )
+    for name, arguments, listed, expected, counts in calls:
+        call = getattr(comm, name)
+        arguments["return_counts"] = True
+        holds(call(**arguments), expected, counts, f"{name}, exchanged")
+        holds(call(**arguments, **listed), expected, counts, f"{name}, given")
+        holds(call(**arguments, async_op=True).wait(), expected, counts, f"{name}, asynchronous")
+        planned = comm.plan(name, **arguments, **listed)
+        for _ in range(2):
+            holds(planned(), expected, counts, f"{name}, planned")
+        into = None if expected is None else np.empty_like(expected)
+        with comm.batch():
+            outcome = call(**{**arguments, **listed, "out": into})
+        holds(outcome, expected, counts, f"{name}, in a batch")
+        # Who asks for the counts is told, and the others are not.
+        result = call(**{**arguments, "return_counts": bool(rank % 2)})
+        assert isinstance(result, tuple) == bool(rank % 2), f"{name}, on some ranks: {result!r}"
+    x = np.full((sum(rows), 2), 1)
+    holds(
+        comm.reduce_scatter_v(x, rows, return_counts=True),
+        np.full((rank, 2), size),
+        rows,
+        "reduce_scatter_v",
+    )
+    peers = [(rank - 1) % size, (rank + 1) % size]
+    arguments = {"x": np.full(2 * rank, rank), "peers": peers, "return_counts": True}
+    expected = np.repeat(peers, peers)
+    told = comm.neighbor_all_to_all(send_counts=[rank, rank], **arguments)
+    holds(told, expected, tuple(peers), "neighbor_all_to_all")
+    told = comm.neighbor_all_to_all(np.full(6, rank), peers, return_counts=True)
+    holds(told, np.repeat(peers, 3), (3, 3), "neighbor_all_to_all, blocks of one size")
+    with raises(UsageError, "return_counts", "True"):
+        comm.all_gather_v(mine, return_counts=1)  # type: ignore[arg-type]
+    comm.barrier()
 
 
 @UNEVEN.behaviour(min_size=2)
