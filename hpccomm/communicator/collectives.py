@@ -213,12 +213,13 @@ class Collectives(Face):
         Parameters
         ----------
         x : array or None
-            On the root; axis 0 must be divisible by the number of ranks. Other ranks do not use it.
+            On the root; axis 0 must be divisible by the number of ranks. On another rank without `out`, an
+            array of the same shape and dtype, which is not read. Else other ranks do not use it.
         root : int
             The rank whose data is sent.
         out : array, optional
-            The array for this rank's block. Required on all ranks except the root, where None makes a new
-            array and it may be the root's block of x.
+            The array for this rank's block; None makes a new array of the kind of x. On the root it may be
+            the root's block of x.
         async_op : bool
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional

@@ -132,7 +132,9 @@ def _wanted(core: Core, call: Unlisted) -> Lists:
     at_root = rank == check_rank("root", call.root, size)
     if out is None and not at_root:
         raise UsageError(
-            f"out is None on rank {rank}; {call.name} requires out on every rank except the root"
+            f"{call.name}: counts and out are None on rank {rank}, which is not the root and does not know "
+            "how many rows arrive; give out=np.empty((rows, ...), dtype), or give counts on every rank and "
+            "an x of the shape and dtype of the root's, which is not read"
         )
     available = _row_count("x", call.x) if at_root else 0
     rows = available if out is None else _row_count("out", out)

@@ -240,7 +240,10 @@ def _checked(
         check_dtype("out", target.dtype)
         target = lane.prepared(target, "out", True)
     elif name != "send":
-        view(out, "out")
+        raise UsageError(
+            f"out is None; give {name} an array of the message's elements and dtype, "
+            "such as out=np.empty(shape, dtype)"
+        )
     queue = None if stream is None else lane.queue_of(stream)
     to = None if dst is None else check_rank("dst", dst, core.backend.size)
     origin = None if src is None else check_rank("src", src, core.backend.size)

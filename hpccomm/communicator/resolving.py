@@ -117,10 +117,12 @@ def resolve(collective: Collective, arguments: CallArguments) -> Resolved:
     sends = rank == root or not collective.root_sends
     receives = rank == root or not collective.root_receives
     one_array = collective.in_place == "always"
-    has_x = sends or one_array
-    dtype, shape = _required(arguments, "x" if has_x else "out")
+    # An x that is not sent stands for the root's, where no out says what arrives.
+    like_root = not sends and arguments.out is None and arguments.x is not None
+    which = "x" if sends or one_array or like_root else "out"
+    dtype, shape = _required(arguments, which)
     op = _reduction(collective, arguments, dtype)
-    extents = _extents(collective, arguments, "x" if has_x else "out", shape, sends=sends)
+    extents = _extents(collective, arguments, which, shape, sends=sends or like_root)
     recv: Role | None = None
     if receives:
         to_x = one_array or (collective.in_place == "by default" and arguments.out is None)
@@ -154,9 +156,12 @@ def _required(arguments: CallArguments, which: str) -> tuple[DType, Shape]:
         return array
     if which == "x":
         raise UsageError("x is None; give an array")
+    counts = arguments.lists.counts
+    shown = f"({counts[arguments.rank]}, ...)" if counts else "shape"
     raise UsageError(
-        f"out is None on rank {arguments.rank}; {arguments.name} requires out on every rank except "
-        "the root"
+        f"{arguments.name}: x and out are None on rank {arguments.rank}, which is not the root and does not "
+        f"know what arrives; give out=np.empty({shown}, dtype) of this rank's block, or an x of the shape "
+        "and dtype of the root's, which is not read"
     )
 
 

@@ -294,15 +294,16 @@ class Uneven(Face):
         Parameters
         ----------
         x : array, shape ``(sum(counts), *rest)``, or None
-            On the root. Other ranks do not use it.
+            On the root. On another rank with `counts` and without `out`, an array of the same shape and
+            dtype, which is not read. Else other ranks do not use it.
         root : int
             The rank whose data is sent.
         counts : sequence of int, optional
             Rows of each rank; the same on all ranks. None takes them from `out` of each rank. The
             root's own `out` may be None then; the root gets the rows that remain.
         out : array, shape ``(counts[rank], *rest)``, optional
-            The array for this rank's rows. Required on all ranks except the root, where None makes a new
-            array and it may be the root's block of x.
+            The array for this rank's rows; None makes a new array of the kind of x. On the root it may be
+            the root's block of x.
         async_op : bool
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional

@@ -9,7 +9,8 @@ import numpy as np
 
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, same_bits
-from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES, ranks_for
+from hpccomm.testing.conformance.inputs import MOVABLE, RECORD, SHAPES, ranks_for
+from hpccomm.testing.conformance.inputs import moved as moved_elements
 from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, MEANINGS, NEW, OUT, Ask
 from hpccomm.testing.conformance.trials import carry_out
 
@@ -50,7 +51,7 @@ def asks(comm: Communicator, collective: str, dtype: Any, *results: str) -> Iter
 def moved(comm: Communicator, collective: str, dtype: np.dtype[Any]) -> None:
     """Without `out`, every rank that gets something has it in a new array, and x stays.
 
-    A broadcast overwrites x, but the root's; a rank that scatters nothing needs an `out`.
+    A broadcast overwrites x, but the root's; a rank that scatters nothing has an `out`.
     """
     for ask in asks(comm, collective, dtype, NEW):
         carry_out(comm, ask)
@@ -67,6 +68,32 @@ def moved_out(comm: Communicator, collective: str) -> None:
     for result in (OUT, FLAT, IN_PLACE):
         for ask in asks(comm, collective, np.float32, result):
             carry_out(comm, ask)
+
+
+@COLLECTIVES.behaviour()
+def scattered_to_ranks_that_give_an_x_like_the_root_s(comm: Communicator) -> None:
+    """Such a rank needs no `out`: it gets a new array, and its x is neither read nor written."""
+    root, counts = comm.size - 1, tuple(range(comm.size))
+    for dtype in (np.dtype(np.float32), RECORD):
+        for name, rows, listed in (
+            ("scatter", (2,) * comm.size, {}),
+            ("scatter_v", counts, {"counts": counts}),
+        ):
+            shape = (sum(rows), 3)
+            whole = moved_elements(comm.size, shape, dtype)[root]
+            expected = np.split(whole, np.cumsum(rows)[:-1])[comm.rank]
+            before = whole if comm.rank == root else np.zeros(shape, dtype)
+            for form in ("call", "asynchronous", "plan"):
+                x = before.copy()
+                if form == "plan":
+                    result = comm.plan(name, x, root, **listed)()
+                elif form == "asynchronous":
+                    result = getattr(comm, name)(x, root, **listed, async_op=True).wait()
+                else:
+                    result = getattr(comm, name)(x, root, **listed)
+                equal(result, expected, f"{name}, {form}")
+                equal(x, before, f"{name}, {form}: x")
+                assert not np.shares_memory(result, x), "apart from x"
 
 
 @COLLECTIVES.behaviour()

@@ -213,11 +213,20 @@ def counts(comm: Communicator) -> None:
 
 
 @MISUSE.behaviour(min_size=2)
-def scatter_needs_out_elsewhere(comm: Communicator) -> None:
-    """Away from the root, `out` says what arrives; x and counts do not."""
+def nothing_says_what_arrives(comm: Communicator) -> None:
+    """A rank that cannot know what arrives is told what to write."""
+    counts = [2] * comm.size
+    written = ("None", "root", "out=np.empty(shape, dtype)", "an x")
     with refused(comm) as attempt:
-        attempt("scatter", UsageError, ("out", "None", "root"), comm.scatter, None, 0)
-        attempt("scatter_v", UsageError, ("out", "None", "root"), comm.scatter_v, None, 0)
+        attempt("scatter", UsageError, written, comm.scatter, None, 0)
+        listed = ("None", "root", "out=np.empty((2, ...), dtype)", "an x")
+        attempt("scatter_v", UsageError, listed, comm.scatter_v, None, 0, counts)
+        for x in (None, np.ones(2 * comm.size)):
+            unlisted = ("None", "root", "counts", "out=np.empty((rows, ...), dtype)")
+            attempt("scatter_v without counts", UsageError, unlisted, comm.scatter_v, x, 0)
+        taken = ("out is None", "out=np.empty(shape, dtype)")
+        attempt("recv", UsageError, taken, comm.recv, None, 0)
+        attempt("send_recv", UsageError, taken, comm.send_recv, np.ones(1), 0, None, 0)
 
 
 @MISUSE.behaviour()
