@@ -10,6 +10,7 @@ import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,14 @@ from hpccomm.contracts.survival import Survival
 from hpccomm.contracts.transport import (
     DTYPES,
     RECORD,
+    Persistent,
     Reach,
     Record,
     Request,
     SharedMemory,
     Steps,
     Transport,
+    begun_anew,
     mismatch,
     other_dtype,
 )
@@ -131,6 +134,7 @@ class LoopbackExposure:
     """
 
     lasting = False
+    registered = None
 
     def __init__(
         self,
@@ -154,6 +158,9 @@ class LoopbackExposure:
     def reach(self, peer: int, buffer: int, dtype: DType) -> NDArray[Any]:
         """Return the peer's buffer of that number."""
         return self._exposed[peer][buffer].view(dtype)
+
+    def detached(self) -> None:
+        """Return None: the arrays of each call are listed anew."""
 
     def withdraw(self) -> None:
         """Let go of the arrays."""
@@ -183,6 +190,9 @@ class LoopbackMemory:
     def holds(self, data: NDArray[Any]) -> bool:
         """Return False: no memory is special here."""
         return False
+
+    def tend(self) -> None:
+        """Do nothing: no memory is special here."""
 
     def expose(
         self, buffers: Buffers, fingerprint: int, scratch: int, *, plain: bool, room: int
@@ -242,6 +252,14 @@ class LoopbackTransport:
     def receive(self, data: NDArray[Any], src: int, tag: int) -> Steps:
         """Begin to receive, as steps."""
         return iter(self.irecv(data, src, tag), True)
+
+    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Persistent:
+        """Return what sends this array whenever it is started."""
+        return begun_anew(partial(self.isend, data, dst, tag))
+
+    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Persistent:
+        """Return what receives into this array whenever it is started."""
+        return begun_anew(partial(self.irecv, data, src, tag))
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
         """Return False: a receive raises by itself."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
 import numpy as np
@@ -30,6 +30,22 @@ Request = Callable[[], bool]
 The request of a receive raises `hpccomm.BufferMismatch` if a message of another size came. A request is
 not called again after it has returned True or raised.
 """
+
+
+class Persistent(NamedTuple):
+    """A transfer of the same memory, to or from the same rank, that is begun again and again.
+
+    Attributes
+    ----------
+    start : callable
+        Begins it, once the one before is complete. Never blocks.
+    test : Request
+        Tells whether it is complete. It may be asked again after that.
+    """
+
+    start: Callable[[], object]
+    test: Request
+
 
 Steps = Iterator[bool]
 """A polled operation. Each `next` moves it on as far as it can go and tells whether it moved; the
@@ -95,11 +111,21 @@ class Exposure(Protocol):
         Memory that peers reach in every case, as much as was asked for; None where there was none.
     lasting : bool
         Whether the same records lead to the same memory in a later call.
+    registered : sequence of ndarray of uint8, or None
+        This rank's arrays, where all are in registered memory that lasts longer than they do. These keep
+        no array alive, and are the memory of the same record in later calls as well.
     """
 
-    record: Record
     scratch: NDArray[np.uint8] | None
     lasting: bool
+
+    @property
+    def record(self) -> Record:
+        """What this rank publishes."""
+
+    @property
+    def registered(self) -> Sequence[NDArray[Any]] | None:
+        """The arrays of this rank, where all are in registered memory."""
 
     def learn(self, records: Mapping[int, Record]) -> Reach:
         """Take what each rank of the node published, this one too, and return what all reach.
@@ -111,6 +137,13 @@ class Exposure(Protocol):
         """Return the peer's buffer of that number in the same call, as elements of `dtype`.
 
         Only after `learn`, of what it said, and until the ranks meet for the last time.
+        """
+
+    def detached(self) -> "Exposure | None":
+        """Return a new exposure for all calls on the same registered memory; None where there is none.
+
+        It keeps no array alive, and `withdraw` does nothing to it. There is none with scratch, which each
+        call takes anew.
         """
 
     def withdraw(self) -> None:
@@ -149,6 +182,9 @@ class SharedMemory(Protocol):
 
     def holds(self, data: NDArray[Any]) -> bool:
         """Tell whether an array lies in registered memory of this process."""
+
+    def tend(self) -> None:
+        """Do what is due now and then to this process's registered memory. Local; cheap."""
 
     def expose(
         self,
@@ -208,6 +244,12 @@ class Transport(Protocol):
     def receive(self, data: NDArray[Any], src: int, tag: int) -> Steps:
         """Begin the same, as steps: what is shorter for one receive."""
 
+    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Persistent:
+        """Return what sends this array to rank `dst`, as `isend` does, whenever it is started."""
+
+    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Persistent:
+        """Return what receives into this array from rank `src`, as `irecv` does, whenever it is started."""
+
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
         """Tell whether a receive of `nbytes` bytes that has waited long seems to wait in vain.
 
@@ -229,6 +271,23 @@ class Transport(Protocol):
         BufferMismatch
             With `take`, if another message came.
         """
+
+
+def begun_anew(begin: Callable[[], Request]) -> Persistent:
+    """Return a persistent transfer that is a new one each time, for transports that know no others."""
+    test: Request | None = None
+
+    def start() -> None:
+        nonlocal test
+        test = begin()
+
+    def tested() -> bool:
+        nonlocal test
+        if test is not None and test():
+            test = None
+        return test is None
+
+    return Persistent(start, tested)
 
 
 def dtype_code(dtype: DType) -> int:

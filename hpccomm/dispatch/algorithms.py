@@ -13,7 +13,12 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.terms import of_call
 from hpccomm.contracts.transport import Reach
 from hpccomm.dispatch import policy
-from hpccomm.dispatch.execution.program import Program, compiled
+from hpccomm.dispatch.execution.program import (
+    MemoryProgram,
+    Program,
+    compiled,
+    compiled_in_memory,
+)
 from hpccomm.dispatch.execution.runner import Runner
 from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.dispatch.one_rank import by_messages, lengths_of, nbytes_of, segment_elements
@@ -108,11 +113,13 @@ class AlgorithmRunner:
                 reach: cache(partial(self._built, build, call, pick))
                 for reach, build in builds.items()
             },
+            call.dtype,
+            fold,
             scratch=scratch,
             plain=sharing.plain,
             room=sharing.room,
         )
-        start = partial(self._runner.formed, forms, call.dtype, fold)
+        start = partial(self._runner.formed, forms)
         segment = nbytes_of(likely.segment, itemsize)
         reason = f"{choice.reason}; {reached}"
         return Route(replace(choice, segment=segment, reason=reason), start)
@@ -151,8 +158,10 @@ class AlgorithmRunner:
         logger.info("%s of %d bytes: %s", call.name, call.nbytes, reached)
         return self._schedule(builds[Reach.APART], call, pick), 0, reached
 
-    def _built(self, build: Build, call: Signature, pick: policy.Pick) -> Program:
-        return compiled(self._schedule(build, call, pick), lengths_of(call, self._backend.rank))
+    def _built(self, build: Build, call: Signature, pick: policy.Pick) -> Program | MemoryProgram:
+        schedule = self._schedule(build, call, pick)
+        lengths = lengths_of(call, self._backend.rank)
+        return compiled_in_memory(schedule, lengths) or compiled(schedule, lengths)
 
     def _schedule(self, build: Build, call: Signature, pick: policy.Pick) -> Schedule:
         """Return this rank's schedule."""

@@ -60,7 +60,8 @@ class MpiBackend:
         self.size: int = comm.size
         self.topology = topology
         self._memory = memory
-        self.collectives: Transport = SizedTransport(comm, memory)
+        self._own = SizedTransport(comm, memory)
+        self.collectives: Transport = self._own
         self.messages: Transport = CheckedTransport(self._user, DTYPES)
         if memory is not None:
             near = frozenset(topology.neighbours(self.rank)) - {self.rank}
@@ -147,6 +148,7 @@ class MpiBackend:
         """Free the duplicates."""
         if not MPI.Is_finalized():
             self._side.close(root=self._root)
+            self._own.free()
             self._user.Free()
             self._comm.Free()
 

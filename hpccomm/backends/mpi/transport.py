@@ -6,6 +6,7 @@ posted that a message of another size could match.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -17,9 +18,11 @@ from hpccomm.backends.mpi.types import INT_MAX, block
 from hpccomm.contracts.transport import (
     CALLS,
     CHANNELS,
+    Persistent,
     Request,
     SharedMemory,
     Steps,
+    begun_anew,
     mismatch,
     other_dtype,
 )
@@ -142,6 +145,14 @@ class CheckedTransport:
         if not fits:
             raise mismatch(src, arrived, data.nbytes)
 
+    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Persistent:
+        """Return what sends this array whenever it is started."""
+        return begun_anew(partial(self.isend, data, dst, tag))
+
+    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Persistent:
+        """Return what receives into this array whenever it is started."""
+        return begun_anew(partial(self.irecv, data, src, tag))
+
     def _another(self, src: int, tag: int, status: Any) -> Any:
         """Return the message of another dtype that has come with the same tag; None if there is none."""
         first = tag - tag % self._codes
@@ -172,6 +183,7 @@ class SizedTransport:
         self._isend = comm.Isend
         self._irecv = comm.Irecv
         self._checked = CheckedTransport(comm)
+        self._persistent: list[Any] = []
         # The most bytes that a tag can encode, and no more than MPI's plain counts hold.
         self._most = min((self._checked.largest_tag + 1) // TAGS - 2, INT_MAX)
         self.rank: int = comm.rank
@@ -197,6 +209,30 @@ class SizedTransport:
     def receive(self, data: NDArray[Any], src: int, tag: int) -> Steps:
         """Begin to receive, as steps."""
         return iter(self.irecv(data, src, tag), True)
+
+    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Persistent:
+        """Return what sends this array whenever it is started."""
+        if data.nbytes > self._most:
+            return self._checked.isend_again(data, dst, tag)
+        return self._again(self._comm.Send_init, data, dst, tag)
+
+    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Persistent:
+        """Return what receives into this array whenever it is started."""
+        if data.nbytes > self._most:
+            return self._checked.irecv_again(data, src, tag)
+        return self._again(self._comm.Recv_init, data, src, tag)
+
+    def _again(self, init: Any, data: NDArray[Any], peer: int, tag: int) -> Persistent:
+        nbytes = data.nbytes
+        request = init([data, nbytes, _BYTE], peer, (nbytes + 1) * TAGS + tag)
+        self._persistent.append(request)
+        return Persistent(request.Start, request.Test)
+
+    def free(self) -> None:
+        """Free the persistent requests, none of which is under way."""
+        for request in self._persistent:
+            request.Free()
+        self._persistent.clear()
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
         """Return whether the first unmatched message from `src` is not the expected one.

@@ -84,6 +84,36 @@ class Program(NamedTuple):
     scratch: int
 
 
+class MemoryRound(NamedTuple):
+    """What this rank does in one round where nothing but barriers is sent.
+
+    Attributes
+    ----------
+    local : tuple of Step
+        In their order.
+    barrier : tuple of (int, int)
+        The steps of the barrier that follows: who is heard, and who is told.
+    """
+
+    local: tuple[Step[Slice], ...]
+    barrier: tuple[tuple[int, int], ...]
+
+
+class MemoryProgram(NamedTuple):
+    """What one rank does in a collective on memory that ranks share, without messages.
+
+    Attributes
+    ----------
+    rounds : tuple of MemoryRound
+        In their order. The barrier with which the schedule begins is left out.
+    scratch : int
+        Elements of its scratch.
+    """
+
+    rounds: tuple[MemoryRound, ...]
+    scratch: int
+
+
 Placed = Callable[[int, int, int], Where]
 """``placed(buffer, start, count)`` names elements of the buffer of that number."""
 
@@ -98,13 +128,40 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
     lengths : tuple of int
         Elements of this rank's `SEND` and `RECV`.
     """
+    return Program(local_rounds(schedule, _slices(schedule, lengths)), schedule.scratch)
+
+
+def compiled_in_memory(schedule: Schedule, lengths: tuple[int, int]) -> MemoryProgram | None:
+    """Return the program of a schedule that sends nothing but barriers; None for any other.
+
+    Parameters are those of `compiled`.
+    """
+    if len(schedule.channels) != 1:
+        return None
+    placed = _slices(schedule, lengths)
+    rounds: list[MemoryRound] = []
+    opening = True
+    for each in schedule.channels[0]():
+        if each.receives or each.sends:
+            return None
+        opening = opening and not each.local
+        if opening:
+            continue  # whoever runs the program has them meet
+        local = tuple(step for table in each.local for step in _steps(table, placed))
+        barrier = () if each.barrier is None else tuple(_meetings(each.barrier))
+        if local or barrier:
+            rounds.append(MemoryRound(local, barrier))
+    return MemoryProgram(tuple(rounds), schedule.scratch)
+
+
+def _slices(schedule: Schedule, lengths: tuple[int, int]) -> "Placed[Slice]":
     sizes = (*lengths, schedule.scratch)
 
     def placed(buffer: int, start: int, count: int) -> Slice:
         whole = buffer < len(OWN) and start == 0 and count == sizes[buffer]
         return Slice(buffer, None if whole else slice(start, start + count))
 
-    return Program(local_rounds(schedule, placed), schedule.scratch)
+    return placed
 
 
 def local_rounds(
@@ -157,15 +214,20 @@ def _at(place: Place, row: int, rank: int, count: int, placed: Placed[Where]) ->
 
 
 def _met(group: Group, placed: Placed[Where]) -> Iterator[LocalRound[Where]]:
-    """Return the turns of a dissemination barrier: after ⌈log2 n⌉ all know of all.
-
-    D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", 1988.
-    """
+    """Return the turns of a barrier."""
     nothing = placed(_NUMBER[SCRATCH], 0, 0)  # scratch, since that can be written
+    for hears, tells in _meetings(group):
+        yield LocalRound((Message(hears, nothing),), (Message(tells, nothing),))
+
+
+def _meetings(group: Group) -> Iterator[tuple[int, int]]:
+    """Return whom the one rank hears, and whom it tells, in each step of a dissemination barrier.
+
+    After ⌈log2 n⌉ steps all know of all. D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier
+    synchronization", 1988.
+    """
     distance = 1
     while len(group.rank) and distance < group.size:
         ahead, behind = ((group.at + step) % group.size for step in (distance, -distance))
-        hears = Message(int(group.peer(behind)[0]), nothing)
-        tells = Message(int(group.peer(ahead)[0]), nothing)
-        yield LocalRound((hears,), (tells,))
+        yield int(group.peer(behind)[0]), int(group.peer(ahead)[0])
         distance *= 2

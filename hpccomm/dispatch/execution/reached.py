@@ -1,7 +1,8 @@
 """Steps on the memory of peers: mapped here, or reached through the kernel."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.views import address
 
 Array = NDArray[Any]
+Action = Callable[[], object]
+"""Does one step on the memory to which it is bound."""
 
 
 class Peers(dict[int, Array | Pages]):
@@ -72,30 +75,49 @@ class Reached:
             return found
         return found[elements] if isinstance(found, np.ndarray) else found.part(elements)
 
-    def carry_out(self, step: Step[Slice], fold: Folder | None) -> None:
-        """Do one local step."""
+    def _action(self, step: Step[Slice], fold: Folder | None) -> Action | None:
+        """Return what does one step, as often as it is called; None if there is nothing to do."""
         sources = [self._part(source) for source in step.sources]
         target = self._part(step.target)
         if step.final is None:
             source = sources[0]
             if not isinstance(source, np.ndarray):
                 assert isinstance(target, np.ndarray)  # of the two, one is this rank's
-                source.read(target)
-            elif isinstance(target, np.ndarray):
-                copy(source, target)
-            else:
-                target.write(source)
-            return
+                return partial(source.read, target)
+            if not isinstance(target, np.ndarray):
+                return partial(target.write, source)
+            return None if same(source, target) else partial(np.copyto, target, source)
         assert fold is not None
-        if isinstance(target, np.ndarray):
-            fold(sources, target, step.final)
-        else:
-            result = self.results.take(target.size, self.own[-1].dtype)
-            fold(sources, result, step.final)
-            target.write(result)
+        if not isinstance(target, np.ndarray):
+            return partial(self._folded_far, fold, sources, target, step.final)
+        if fold.pair is not None and len(sources) == 2:
+            left, right = sources
+            if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+                return partial(fold.pair, left, right, target)
+        return partial(fold, sources, target, step.final)
+
+    def _folded_far(
+        self, fold: Folder, sources: Sequence[Array | Pages], target: Pages, final: bool
+    ) -> None:
+        """Fold into memory of this rank, and write that to the peer's through the kernel."""
+        result = self.results.take(target.size, self.own[-1].dtype)
+        fold(sources, result, final)
+        target.write(result)
+
+    def actions(self, steps: Iterable[Step[Slice]], fold: Folder | None) -> Iterator[Action]:
+        """Return what does local steps, one after the other, each bound when its turn comes."""
+        for step in steps:
+            action = self._action(step, fold)
+            if action is not None:
+                yield action
 
 
 def copy(source: Array, target: Array) -> None:
     """Copy elements, unless the two are the same memory: to copy that would take as long as any."""
-    if not np.may_share_memory(source, target) or address(source) != address(target):
+    if not same(source, target):
         target[:] = source
+
+
+def same(source: Array, target: Array) -> bool:
+    """Return whether two arrays of as many elements are the same memory."""
+    return np.may_share_memory(source, target) and address(source) == address(target)

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.backend import Buffer
-from hpccomm.contracts.transport import CALLS, CHANNELS, Reach, Request, Steps, Transport
-from hpccomm.dispatch.execution.program import LocalRound, Program, Slice
+from hpccomm.contracts.transport import CALLS, CHANNELS, Exposure, Reach, Request, Steps, Transport
+from hpccomm.dispatch.execution.exchanges import Exchanges
+from hpccomm.dispatch.execution.program import LocalRound, MemoryProgram, Program, Slice
 from hpccomm.dispatch.execution.reached import Reached, copy
 from hpccomm.dispatch.execution.suspects import NONE, PATIENT_POLLS, suspected
-from hpccomm.dispatch.execution.variants import Variants
+from hpccomm.dispatch.execution.variants import Found, Variants
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder
 from hpccomm.memory.scratch import ScratchBuffer
@@ -45,6 +46,7 @@ class Runner:
         self._transport = transport
         self._room = ScratchBuffer()
         self._results = ScratchBuffer()
+        self._exchanges: Exchanges | None = None
         # Ranks come to the same number of a call, since they run the same calls.
         self._tags = cycle(range(FIRST_TAG, CHANNELS * CALLS, CHANNELS))
 
@@ -70,12 +72,15 @@ class Runner:
         buffers = (scratch if send is None else send, scratch if recv is None else recv, scratch)
         return self._program(program, tag, fold, buffers)
 
-    def formed(
-        self, forms: Variants, dtype: DType, fold: Folder | None, send: Buffer, recv: Buffer
-    ) -> Steps:
+    def formed(self, forms: Variants, send: Buffer, recv: Buffer) -> Steps:
         """Run the form that fits what the ranks of the node reach of each other, polled.
 
-        Parameters are those of `steps`.
+        Parameters
+        ----------
+        forms : Variants
+            The forms. Those of one runner have the same members.
+        send, recv : ndarray or None, 1-D of its dtype
+            This rank's arrays.
 
         Raises
         ------
@@ -87,28 +92,52 @@ class Runner:
         tag = next(self._tags)
         shared = self._transport.shared
         assert shared is not None
-        exposed = [_NOTHING if send is None else send, _NOTHING if recv is None else recv]
-        exposure = shared.expose(
-            exposed, forms.fingerprint, forms.scratch, plain=forms.plain, room=forms.room
-        )
+        exchanges = self._exchanges
+        if exchanges is None:
+            exchanges = self._exchanges = Exchanges(self._transport, forms.members)
+        exposure = forms.exposed(shared, send, recv)
         try:
             # The ranks of the node meet, and run the form that fits.
-            table = forms.table
-            table[0] = exposure.record
-            yield from self._channel(forms.meeting, tag, None, (table.reshape(-1),), EAGER_POLLS)
-            _, reach, program, peers = forms.learned(exposure, dtype)
-            if reach is Reach.STAGED:
-                assert exposure.scratch is not None
-                scratch = exposure.scratch[: program.scratch * dtype.itemsize].view(dtype)
-            else:
-                scratch = self._room.take(program.scratch, dtype)
-            own = [scratch if send is None else send, scratch if recv is None else recv, scratch]
-            buffers = Reached(own, peers, self._results)
-            yield from self._program(program, tag, fold, buffers)
+            for each in exchanges.meeting(tag, exposure.record):
+                if not each.begun():
+                    yield from exchanges.late(each)
+            found = forms.learned(exchanges.table, exposure, self._results)
+            turns = found.turns
+            if turns is None:
+                program = found.program
+                buffers = self._reached(found, exposure, forms, send, recv)
+                if not isinstance(program, MemoryProgram):
+                    yield from self._program(program, tag, forms.fold, buffers)
+                    exposure.withdraw()
+                    return
+                turns = (
+                    (buffers.actions(each.local, forms.fold), each.barrier)
+                    for each in program.rounds
+                )
+            for actions, barrier in turns:
+                for action in actions:
+                    action()
+                for pair in barrier:
+                    token = exchanges.token(tag, pair)
+                    if not token.begun():
+                        yield from exchanges.late(token)
         except BaseException:  # the call failed, or nobody goes on with it
-            keep(exposure, exposed)
+            keep(exposure, exchanges, send, recv)
             raise
         exposure.withdraw()
+
+    def _reached(
+        self, found: Found, exposure: Exposure, forms: Variants, send: Buffer, recv: Buffer
+    ) -> Reached:
+        """Return the buffers of this call, and those of its peers."""
+        elements, dtype = found.program.scratch, forms.dtype
+        if found.reach is Reach.STAGED:
+            assert exposure.scratch is not None
+            scratch = exposure.scratch[: elements * dtype.itemsize].view(dtype)
+        else:
+            scratch = self._room.take(elements, dtype)
+        own = [scratch if send is None else send, scratch if recv is None else recv, scratch]
+        return Reached(own, found.peers, self._results)
 
     def _program(self, program: Program, tag: int, fold: Folder | None, buffers: Buffers) -> Steps:
         channels = program.channels
@@ -159,8 +188,8 @@ class Runner:
                             self._transport, suspects, expected, requests, left, tag
                         )
                 if near is not None:
-                    for step in local:
-                        near.carry_out(step, fold)
+                    for action in near.actions(local, fold):
+                        action()
                     local = ()
                 for sources, (number, where), final in local:
                     target = buffers[number] if where is None else buffers[number][where]

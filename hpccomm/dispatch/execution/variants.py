@@ -3,42 +3,73 @@
 That is found out in the call. The ranks of the node exchange what they publish of their arrays, by
 messages; so they have met, which stands for the barrier with which such schedules begin, and all of
 them know the same.
+
+What follows from that is kept for later calls in which all publish the same again. It depends on nothing
+else, and holds no array: a peer's registered memory stays mapped, and what lies there is the array that
+the peer publishes in that call.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from weakref import ref
 
 import numpy as np
 
+from hpccomm.contracts.backend import Buffer
 from hpccomm.contracts.majority import odd_ones
-from hpccomm.contracts.transport import RECORD, Exposure, Reach, Record
-from hpccomm.dispatch.execution.program import LocalRound, Message, Program, Slice
-from hpccomm.dispatch.execution.reached import Peers
+from hpccomm.contracts.transport import Exposure, Reach, Record, SharedMemory
+from hpccomm.dispatch.execution.program import MemoryProgram, Program
+from hpccomm.dispatch.execution.reached import Action, Peers, Reached
 from hpccomm.dtypes import DType
 from hpccomm.errors import RankMismatch
+from hpccomm.memory.folding import Folder
+from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.runtime.verdict import ranks_named
+
+KEPT = 64
+"""Calls on so many different arrays find at once what they found before."""
+
+BOUND_STEPS = 1024
+"""Programs of more steps are bound anew in each call: they take long, and what is bound takes memory."""
+
+_NOTHING = np.empty(0, np.uint8)
+
+Turns = Iterable[tuple[Iterable[Action], tuple[tuple[int, int], ...]]]
+"""The rounds of a program on memory: what is done, and the steps of the barrier that follows."""
 
 
 class Found(NamedTuple):
-    """What ranks know once they have met. In a loop they find the same.
+    """What ranks know once they have met, and have published these records.
 
     Attributes
     ----------
-    table : bytes
-        What they published.
     reach : Reach
         What they reach of each other.
-    program : Program
+    program : Program or MemoryProgram
         Of the form that fits.
     peers : Peers
         The buffers of the others.
+    turns : Turns or None
+        The program, bound to the memory that all have published; None where it is bound in each call.
     """
 
-    table: bytes
     reach: Reach
-    program: Program
+    program: Program | MemoryProgram
     peers: Peers
+    turns: Turns | None
+
+
+def _none() -> None:
+    """Stand for a reference to an array, where there is none."""
+
+
+class _Known(NamedTuple):
+    """References to the arrays of a call, and how they are exposed in every call."""
+
+    send: Callable[[], object]
+    recv: Callable[[], object]
+    exposure: Exposure
 
 
 @dataclass(slots=True, eq=False)
@@ -53,54 +84,115 @@ class Variants:
         Of the call: different where calls differ.
     programs : mapping of Reach to callable
         Returns the program of each form, made when it is first needed.
+    dtype : dtype
+        Of the elements.
+    fold : Folder or None
+        The reduction, if there is one.
     scratch : int
         Bytes of scratch that peers reach, as the staged form needs; 0 for none.
     plain : bool
         Whether plain arrays may be reached, where they can be.
     room : int
         Bytes of such scratch that this process may have in use for all its calls.
-    table : ndarray of int64, shape (ranks of the node, RECORD)
-        What the members published, in that order.
-    meeting : tuple of LocalRound
-        Fills it, but for the first row.
-    found : Found or None
-        What came of the last table.
     """
 
     members: tuple[int, ...]
     fingerprint: int
-    programs: Mapping[Reach, Callable[[], Program]]
+    programs: Mapping[Reach, Callable[[], Program | MemoryProgram]]
+    dtype: DType
+    fold: Folder | None
     scratch: int
     plain: bool
     room: int
-    table: Record = field(init=False)
-    meeting: tuple[LocalRound[Slice], ...] = field(init=False)
-    found: Found | None = None
+    _last: tuple[bytes, Found] | None = field(init=False, default=None)
+    _found: dict[bytes, Found] = field(init=False, default_factory=dict)
+    _known: dict[tuple[int, int], _Known] = field(init=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.table = np.zeros((len(self.members), RECORD), np.int64)
-        self.meeting = tuple(_meeting(self.members))
+    def exposed(self, shared: SharedMemory, send: Buffer, recv: Buffer) -> Exposure:
+        """Let the peers reach this rank's arrays."""
+        key = (id(send), id(recv))
+        known = self._known.get(key)
+        if known is not None and known.send() is send and known.recv() is recv:
+            shared.tend()
+            return known.exposure
+        arrays = [_NOTHING if send is None else send, _NOTHING if recv is None else recv]
+        exposure = shared.expose(
+            arrays, self.fingerprint, self.scratch, plain=self.plain, room=self.room
+        )
+        detached = exposure.detached()
+        if detached is None:
+            return exposure
+        if len(self._known) >= KEPT:
+            self._known.clear()
+        self._known[key] = _Known(
+            _none if send is None else ref(send), _none if recv is None else ref(recv), detached
+        )
+        return detached
 
-    def learned(self, exposure: Exposure, dtype: DType) -> Found:
-        """Return what follows from the table.
+    def learned(self, table: Record, exposure: Exposure, results: ScratchBuffer) -> Found:
+        """Return what follows from a table of what the members published, in their order.
+
+        Parameters
+        ----------
+        table : ndarray of int64, shape (ranks of the node, RECORD)
+            What they published.
+        exposure : Exposure
+            Of this call.
+        results : ScratchBuffer
+            As in `Reached`.
 
         Raises
         ------
         RankMismatch
             On all members alike, if they do not make the same call.
         """
-        published = self.table.tobytes()
-        found = self.found
-        if found is None or found.table != published:
-            self._check()
-            reach = exposure.learn(dict(zip(self.members, self.table, strict=True)))
-            found = Found(published, reach, self.programs[reach](), Peers(exposure, dtype))
-            self.found = found if exposure.lasting else None
+        published = table.tobytes()
+        last = self._last
+        if last is not None and last[0] == published:
+            return last[1]
+        found = self._found.get(published)
+        if found is None:
+            self._check(table)
+            # What later calls have as well may learn other records.
+            exposure = exposure.detached() or exposure
+            reach = exposure.learn(dict(zip(self.members, table, strict=True)))
+            program, peers = self.programs[reach](), Peers(exposure, self.dtype)
+            turns = self._bound(program, reach, exposure, peers, results)
+            found = Found(reach, program, peers, turns)
+            if not exposure.lasting:
+                return found
+            if len(self._found) >= KEPT:
+                self._found.clear()
+            self._found[published] = found
+        self._last = published, found
         return found
 
-    def _check(self) -> None:
+    def _bound(
+        self,
+        program: Program | MemoryProgram,
+        reach: Reach,
+        exposure: Exposure,
+        peers: Peers,
+        results: ScratchBuffer,
+    ) -> Turns | None:
+        """Return a program bound to memory that is the same where all publish the same; else None."""
+        registered = exposure.registered
+        if reach is not Reach.DIRECT or registered is None or not exposure.lasting:
+            return None
+        # Scratch is the next call's as well, which may need more of it.
+        if not isinstance(program, MemoryProgram) or program.scratch:
+            return None
+        if sum(len(each.local) for each in program.rounds) > BOUND_STEPS:
+            return None
+        own = [each.view(self.dtype) for each in registered]
+        memory = Reached([*own, np.empty(0, self.dtype)], peers, results)
+        return tuple(
+            (tuple(memory.actions(each.local, self.fold)), each.barrier) for each in program.rounds
+        )
+
+    def _check(self, table: Record) -> None:
         """Raise unless all members make the same call."""
-        theirs = self.table[:, 0]
+        theirs = table[:, 0]
         if (theirs == self.fingerprint).all():
             return
         odd = odd_ones(dict(zip(self.members, theirs.tolist(), strict=True)))
@@ -111,23 +203,3 @@ class Variants:
             "give arrays of the same size and dtype, and the same op, root and algorithm, on all ranks",
             ranks=odd,
         )
-
-
-def _meeting(members: tuple[int, ...]) -> list[LocalRound[Slice]]:
-    """Return the turns that fill a table, of which each rank has the first row, with all rows.
-
-    J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby, "Efficient algorithms for all-to-all
-    communications in multiport message-passing systems", 1997: ⌈log2 n⌉ messages, as a barrier's.
-    """
-    n = len(members)
-    turns = []
-    known = 1
-    while known < n:
-        count = min(known, n - known)
-        new = Slice(0, slice(known * RECORD, (known + count) * RECORD))
-        old = Slice(0, slice(0, count * RECORD))
-        receive = Message(members[known], new)
-        send = Message(members[-known], old)
-        turns.append(LocalRound((receive,), (send,)))
-        known += count
-    return turns

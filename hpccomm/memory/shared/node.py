@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hpccomm.contracts.transport import Pages, Reach, Record
 from hpccomm.dtypes import DType
 from hpccomm.errors import CommunicationError
+from hpccomm.memory.addressed import AddressedBytes
 from hpccomm.memory.folding import FAR_BLOCK_BYTES
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.shared.heap import Heap
@@ -101,7 +102,7 @@ class NodeMemory:
         self._peers = {peer: _Peer(peer, pid) for peer, pid in pids.items()}
         self._heap, self._leases, self._segments = process_memory()
         self._bounce = ScratchBuffer(FAR_BLOCK_BYTES)
-        self._record = lru_cache(KEPT)(partial(_record, self._heap))
+        self._own = lru_cache(KEPT)(partial(_own, self._heap))
         self._told = False
 
     def group(self, ranks: Sequence[int], rank: int) -> "NodeMemory":
@@ -121,6 +122,10 @@ class NodeMemory:
         """Return whether an array lies in registered memory of this process."""
         return self._heap.where(address(data)) is not None
 
+    def tend(self) -> None:
+        """Return pages to the system that have been free for long."""
+        self._heap.tend()
+
     def expose(
         self,
         buffers: Sequence[Array],
@@ -137,7 +142,7 @@ class NodeMemory:
         key: list[int] = [fingerprint, self._heap.segments]
         for data in held:
             key += (address(data), data.nbytes)
-        return NodeExposure(self, buffers, self._record(*key), lease, plain and self.plain)
+        return NodeExposure(self, buffers, self._own(*key), lease, plain and self.plain)
 
     def _lease(self, nbytes: int, room: int) -> NDArray[np.uint8] | None:
         why = f"all calls of this process together may use {room} bytes"
@@ -197,18 +202,40 @@ class NodeMemory:
         self._leases.give(lease)
 
 
-def _record(heap: Heap, fingerprint: int, _segments: int, *buffers: int) -> Record:
-    """Return the record of buffers, given the address and the bytes of each one after the other.
+class _Own(NamedTuple):
+    """What this rank publishes of its buffers.
+
+    Attributes
+    ----------
+    record : Record
+        Their places.
+    registered : tuple of ndarray of uint8, or None
+        The sent and the received array, where both are in registered memory; they keep none alive,
+        since segments stay mapped.
+    """
+
+    record: Record
+    registered: tuple[Array, ...] | None
+
+
+def _own(heap: Heap, fingerprint: int, _segments: int, *buffers: int) -> _Own:
+    """Return what is published of buffers, given the address and the bytes of each one after the other.
 
     Where they lie may change with the number of segments.
     """
     numbers = [fingerprint]
+    registered: list[Array] = []
     for at, nbytes in zip(buffers[::2], buffers[1::2], strict=True):
         segment = heap.where(at) if nbytes else None
         inside = (-1, 0) if segment is None else (segment.key, at - segment.at)
         numbers += (at, *inside, nbytes)
-    lacking = BUFFERS - len(buffers) // 2
-    return np.array(numbers + [*_NOWHERE] * lacking, np.int64)
+        if not nbytes:
+            registered.append(np.empty(0, np.uint8))
+        elif segment is not None:
+            registered.append(AddressedBytes(at, nbytes).array())
+    given = len(buffers) // 2
+    record = np.array(numbers + [*_NOWHERE] * (BUFFERS - given), np.int64)
+    return _Own(record, tuple(registered[:SCRATCH]) if len(registered) == given else None)
 
 
 @dataclass(slots=True, eq=False)
@@ -221,7 +248,7 @@ class NodeExposure:
         Of its communicator.
     buffers : sequence of ndarray
         Its own.
-    record : Record
+    own : _Own
         Their places.
     scratch : ndarray of uint8, or None
         Its own, for peers to reach.
@@ -235,11 +262,28 @@ class NodeExposure:
 
     memory: NodeMemory
     buffers: Sequence[Array]
-    record: Record
+    own: _Own
     scratch: NDArray[np.uint8] | None
     plain: bool
     sights: dict[int, _Sight] = field(init=False, repr=False)
     lasting = True
+
+    @property
+    def record(self) -> Record:
+        """What this rank publishes."""
+        return self.own.record
+
+    @property
+    def registered(self) -> Sequence[Array] | None:
+        """The sent and the received array, where both are in registered memory."""
+        return self.own.registered
+
+    def detached(self) -> "NodeExposure | None":
+        """Return the exposure for every call on the same registered memory."""
+        own = self.own
+        if own.registered is None or self.scratch is not None:
+            return None
+        return _Detached(self.memory, own.registered, own, None, self.plain)
 
     def learn(self, records: Mapping[int, Record]) -> Reach:
         """Take the records of all ranks of the node, and return how they reach each other."""
@@ -269,3 +313,12 @@ class NodeExposure:
         if self.scratch is not None:
             self.memory.end(self.scratch)
             self.scratch = None
+
+
+class _Detached(NodeExposure):
+    """The exposure for all calls on the same registered memory."""
+
+    __slots__ = ()
+
+    def withdraw(self) -> None:
+        """Do nothing: a later call has it too."""

@@ -1,0 +1,143 @@
+"""Small messages between ranks of a node that are the same in every call: bound once, begun again and again."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hpccomm.contracts.transport import RECORD, Persistent, Record, Request, Steps, Transport
+from hpccomm.dispatch.execution.suspects import NONE, PATIENT_POLLS, suspected
+
+EAGER_POLLS = 64
+"""So often a message is polled before others look at deadlines: some microseconds, in which the message of a
+rank that calls at the same time comes."""
+
+_NOTHING = np.empty(0, np.uint8)
+
+
+class Exchange(NamedTuple):
+    """A message to one rank and one from another, of as many bytes.
+
+    Attributes
+    ----------
+    begun : callable
+        Begins both, and tells whether they are complete. Never blocks for longer than some microseconds.
+    received, sent : Request
+        Tell whether each is complete, also after that.
+    peer : int
+        Whose message is received.
+    nbytes : int
+        Its size.
+    tag : int
+        Its tag.
+    """
+
+    begun: Callable[[], bool]
+    received: Request
+    sent: Request
+    peer: int
+    nbytes: int
+    tag: int
+
+
+def exchange(receive: Persistent, send: Persistent, peer: int, nbytes: int, tag: int) -> Exchange:
+    """Return the exchange of two messages."""
+    begin_receive, received = receive
+    begin_send, sent = send
+
+    def begun() -> bool:
+        begin_receive()
+        begin_send()
+        for _ in range(EAGER_POLLS):
+            if received():
+                return sent()
+        return False
+
+    return Exchange(begun, received, sent, peer, nbytes, tag)
+
+
+class Exchanges:
+    """The exchanges of the ranks of a node over one transport. One call at a time has them.
+
+    Parameters
+    ----------
+    transport : Transport
+        Moves the messages.
+    members : sequence of int
+        The ranks of the node in an order that is the same on all, but beginning with this rank.
+
+    Attributes
+    ----------
+    table : ndarray of int64, shape (ranks of the node, RECORD)
+        What the members published last, in that order.
+    """
+
+    def __init__(self, transport: Transport, members: Sequence[int]) -> None:
+        self._transport = transport
+        self._members = members
+        self.table: Record = np.zeros((len(members), RECORD), np.int64)
+        self._published: Record | None = None
+        self._meetings: dict[int, tuple[Exchange, ...]] = {}
+        self._tokens: dict[int, dict[tuple[int, int], Exchange]] = {}
+
+    def meeting(self, tag: int, record: Record) -> tuple[Exchange, ...]:
+        """Return the exchanges, one after the other, that fill the table with what all publish."""
+        if record is not self._published:
+            self.table[0] = self._published = record
+        found = self._meetings.get(tag)
+        if found is None:
+            found = self._meetings[tag] = tuple(self._meeting(tag))
+        return found
+
+    def token(self, tag: int, pair: tuple[int, int]) -> Exchange:
+        """Return the exchange of messages without data: whose is received, and who gets one."""
+        tokens = self._tokens.setdefault(tag, {})
+        found = tokens.get(pair)
+        if found is None:
+            hears, tells = pair
+            receive = self._transport.irecv_again(_NOTHING, hears, tag)
+            send = self._transport.isend_again(_NOTHING, tells, tag)
+            found = tokens[pair] = exchange(receive, send, hears, 0, tag)
+        return found
+
+    def late(self, exchange: Exchange) -> Steps:
+        """Wait, polled, for an exchange that has begun.
+
+        Raises
+        ------
+        BufferMismatch
+            If another message comes instead.
+        """
+        received, sent = exchange.received, exchange.sent
+        idle = 0
+        suspects = NONE
+        while not (received() and sent()):
+            yield False
+            idle += 1
+            if idle % PATIENT_POLLS == 0:
+                suspects = suspected(
+                    self._transport,
+                    suspects,
+                    [(exchange.peer, exchange.nbytes)],
+                    [received],
+                    [] if received() else [received],
+                    exchange.tag,
+                )
+
+    def _meeting(self, tag: int) -> list[Exchange]:
+        """Return the exchanges that fill a table, of which each rank has the first row, with all rows.
+
+        J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby, "Efficient algorithms for all-to-all
+        communications in multiport message-passing systems", 1997: ⌈log2 n⌉ messages, as a barrier's.
+        """
+        transport, members, table = self._transport, self._members, self.table
+        made = []
+        known = 1
+        while known < len(members):
+            count = min(known, len(members) - known)
+            new, old = table[known : known + count].reshape(-1), table[:count].reshape(-1)
+            receive = transport.irecv_again(new, members[known], tag)
+            send = transport.isend_again(old, members[-known], tag)
+            made.append(exchange(receive, send, members[known], new.nbytes, tag))
+            known += count
+        return made
