@@ -56,6 +56,31 @@ def exchange(receive: Persistent, send: Persistent, peer: int, nbytes: int, tag:
     return Exchange(begun, received, sent, peer, nbytes, tag)
 
 
+class Tokens(dict[tuple[int, int], Exchange]):
+    """The exchanges of messages without data: by whose is received, and who gets one.
+
+    Parameters
+    ----------
+    transport : Transport
+        Moves them.
+    tag : int
+        Their tag.
+    """
+
+    def __init__(self, transport: Transport, tag: int) -> None:
+        super().__init__()
+        self._transport = transport
+        self._tag = tag
+
+    def __missing__(self, pair: tuple[int, int], /) -> Exchange:
+        """Make the exchange, when it is first needed."""
+        hears, tells = pair
+        receive = self._transport.irecv_again(_NOTHING, hears, self._tag)
+        send = self._transport.isend_again(_NOTHING, tells, self._tag)
+        found = self[pair] = exchange(receive, send, hears, 0, self._tag)
+        return found
+
+
 class Exchanges:
     """The exchanges of the ranks of a node over one transport. One call at a time has them.
 
@@ -77,27 +102,24 @@ class Exchanges:
         self._members = members
         self.table: Record = np.zeros((len(members), RECORD), np.int64)
         self._published: Record | None = None
-        self._meetings: dict[int, tuple[Exchange, ...]] = {}
-        self._tokens: dict[int, dict[tuple[int, int], Exchange]] = {}
+        self._by_tag: dict[int, tuple[tuple[Exchange, ...], Tokens]] = {}
 
-    def meeting(self, tag: int, record: Record) -> tuple[Exchange, ...]:
-        """Return the exchanges, one after the other, that fill the table with what all publish."""
+    def begin(self, tag: int, record: Record) -> tuple[tuple[Exchange, ...], Tokens]:
+        """Return the exchanges of a call in which this rank publishes a record.
+
+        Returns
+        -------
+        tuple of Exchange
+            What fills the table with the records of all, one after the other.
+        Tokens
+            Those of barriers.
+        """
         if record is not self._published:
             self.table[0] = self._published = record
-        found = self._meetings.get(tag)
+        found = self._by_tag.get(tag)
         if found is None:
-            found = self._meetings[tag] = tuple(self._meeting(tag))
-        return found
-
-    def token(self, tag: int, pair: tuple[int, int]) -> Exchange:
-        """Return the exchange of messages without data: whose is received, and who gets one."""
-        tokens = self._tokens.setdefault(tag, {})
-        found = tokens.get(pair)
-        if found is None:
-            hears, tells = pair
-            receive = self._transport.irecv_again(_NOTHING, hears, tag)
-            send = self._transport.isend_again(_NOTHING, tells, tag)
-            found = tokens[pair] = exchange(receive, send, hears, 0, tag)
+            tokens = Tokens(self._transport, tag)
+            found = self._by_tag[tag] = tuple(self._meeting(tag)), tokens
         return found
 
     def late(self, exchange: Exchange) -> Steps:

@@ -98,7 +98,8 @@ class Runner:
         exposure = forms.exposed(shared, send, recv)
         try:
             # The ranks of the node meet, and run the form that fits.
-            for each in exchanges.meeting(tag, exposure.record):
+            meeting, tokens = exchanges.begin(tag, exposure.record)
+            for each in meeting:
                 if not each.begun():
                     yield from exchanges.late(each)
             found = forms.learned(exchanges.table, exposure, self._results)
@@ -118,7 +119,7 @@ class Runner:
                 for action in actions:
                     action()
                 for pair in barrier:
-                    token = exchanges.token(tag, pair)
+                    token = tokens[pair]
                     if not token.begun():
                         yield from exchanges.late(token)
         except BaseException:  # the call failed, or nobody goes on with it

@@ -101,6 +101,7 @@ class NodeMemory:
         self._fullest = fullest
         self._peers = {peer: _Peer(peer, pid) for peer, pid in pids.items()}
         self._heap, self._leases, self._segments = process_memory()
+        self.tend = self._heap.tend
         self._bounce = ScratchBuffer(FAR_BLOCK_BYTES)
         self._own = lru_cache(KEPT)(partial(_own, self._heap))
         self._told = False
@@ -121,10 +122,6 @@ class NodeMemory:
     def holds(self, data: Array) -> bool:
         """Return whether an array lies in registered memory of this process."""
         return self._heap.where(address(data)) is not None
-
-    def tend(self) -> None:
-        """Return pages to the system that have been free for long."""
-        self._heap.tend()
 
     def expose(
         self,
