@@ -34,6 +34,35 @@ def test_messages_of_all_sizes_keep_their_order(mpi_comm: Any, most: int) -> Non
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("most", [0, 100])
+def test_messages_that_begin_again_match_those_that_do_not(mpi_comm: Any, most: int) -> None:
+    transport = SizedTransport(mpi_comm)
+    transport._most = min(most, transport._most)
+    right, left = (mpi_comm.rank + 1) % mpi_comm.size, (mpi_comm.rank - 1) % mpi_comm.size
+    for size in (0, 24):
+        sent, taken = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+        again = transport.isend_again(sent, right, 3), transport.irecv_again(taken, left, 3)
+        for number in range(6):
+            sent[:], taken[:] = 10 * number + mpi_comm.rank, 255
+            mpi_comm.Barrier()
+            tests = []
+            if number % 3 != 1:
+                again[1].start()
+            tests.append(again[1].test if number % 3 != 1 else transport.irecv(taken, left, 3))
+            if number % 3 != 2:
+                again[0].start()
+            tests.append(again[0].test if number % 3 != 2 else transport.isend(sent, right, 3))
+            for test in tests:
+                while not test():
+                    pass
+            assert again[0].test()  # also after that
+            assert again[1].test()
+            assert (taken == 10 * number + left).all()
+    transport.free()
+    transport.free()
+
+
+@pytest.mark.mpi(min_size=2)
 def test_what_came_instead_is_seen_and_taken(mpi_comm: Any) -> None:
     transport = SizedTransport(mpi_comm)
     data = np.zeros(8, np.uint8)
