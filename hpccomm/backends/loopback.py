@@ -24,6 +24,7 @@ from hpccomm.contracts.survival import Survival
 from hpccomm.contracts.transport import (
     DTYPES,
     RECORD,
+    Bound,
     Persistent,
     Reach,
     Record,
@@ -215,6 +216,7 @@ class LoopbackTransport:
     """Messages between the threads of one communicator."""
 
     largest_tag = 2**31 - 1
+    persistent: Persistent | None = None
 
     def __init__(
         self, world: World, context: Context, members: Sequence[int], rank: int, codes: int = 1
@@ -253,11 +255,11 @@ class LoopbackTransport:
         """Begin to receive, as steps."""
         return iter(self.irecv(data, src, tag), True)
 
-    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Persistent:
+    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
         """Return what sends this array whenever it is started."""
         return begun_anew(partial(self.isend, data, dst, tag))
 
-    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Persistent:
+    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Bound:
         """Return what receives into this array whenever it is started."""
         return begun_anew(partial(self.irecv, data, src, tag))
 
@@ -345,10 +347,10 @@ class LoopbackBackend:
         self.rank = rank
         self.size = len(self.members)
         self.topology: Topology = world.topology.restrict(self.members)
-        self._transports = tuple(
+        self._transports = [
             LoopbackTransport(world, (*context, use), self.members, rank, codes)
             for use, codes in (("collectives", 1), ("messages", DTYPES))
-        )
+        ]
         self.collectives: Transport = self._transports[0]
         self.messages: Transport = self._transports[1]
         self.uid = group_uid(world.token, members, context)
@@ -364,6 +366,13 @@ class LoopbackBackend:
         # Every member makes the same context from common knowledge, so nothing is exchanged.
         context = (*self._context, label, tuple(members))
         return LoopbackBackend(self.world, context, members, list(ranks).index(self.rank))
+
+    def planned(self) -> LoopbackTransport:
+        """Return a transport for the messages of plans. Does not block."""
+        context = (*self._context, "planned", len(self._transports))
+        made = LoopbackTransport(self.world, context, self.members, self.rank, DTYPES)
+        self._transports.append(made)
+        return made
 
     def window(self) -> LoopbackOneSided:
         """Return one-sided communication. Does not block."""

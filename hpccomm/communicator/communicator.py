@@ -9,7 +9,7 @@ from hpccomm.communicator.groups import Groups
 from hpccomm.communicator.memory import MemoryCalls
 from hpccomm.communicator.messages import Messages
 from hpccomm.communicator.objects import Objects
-from hpccomm.communicator.planning import Batch, Plan
+from hpccomm.communicator.planning import Batch, Plan, Planning
 from hpccomm.communicator.reductions import Reductions
 from hpccomm.communicator.uneven import Uneven
 from hpccomm.contracts.choice import Choice
@@ -123,7 +123,8 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, MemoryCal
         Parameters
         ----------
         collective : str
-            Name of a collective call.
+            Name of a collective call, ``"send"``, ``"recv"`` or ``"send_recv"``. For a message, each rank plans
+            its own end, and those that have no part in it plan a send or receive with rank None.
         *args, **keywords
             Its arguments. Counts must not be None. The arrays are kept alive.
 
@@ -138,9 +139,42 @@ class Communicator(Collectives, Reductions, Uneven, Messages, Objects, MemoryCal
         UsageError
             If this rank's arguments do not fit.
         RankMismatch
-            On the other ranks in that case, and on all ranks if they plan different calls.
+            On the other ranks in that case, and on all ranks if they plan different calls, or messages that
+            do not fit each other.
         """
         return planning.plan(self._core, self, collective, args, keywords)
+
+    def planning(self, timeout: float | None = None) -> Planning:
+        """Return a context manager that plans the calls of its block, to make all of them many times.
+
+        Nothing is sent within the block. At its end, which is collective and blocks, the ranks compare their
+        calls: collectives must be the same, in the same order, and what one rank sends must be what the other
+        one receives, message by message. The plan is called after the block, without arguments. It carries out
+        one call after the other, and together those of a `batch`.
+
+        Messages of plans on host arrays match those of the same plan alone. Where the MPI library moves them,
+        their requests are persistent: made once, and only started by the plan.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Deadline of one call of the plan in seconds, for all that it does; None is the communicator's.
+            Calls in the block take no timeout, and no ``async_op=True``.
+
+        Returns
+        -------
+        Planning
+            For a ``with`` statement, whose target is the `Plan`.
+
+        Raises
+        ------
+        UsageError
+            If the block is within another one, or within a batch. At its end, if calls of a batch write memory
+            that another one uses. What the block raises on this rank, it raises.
+        RankMismatch
+            At its end, on the other ranks in these cases; and on all ranks, if the calls do not fit each other.
+        """
+        return Planning(self._core, self._core.limit(timeout))
 
     def batch(self, async_op: bool = False, timeout: float | None = None) -> Batch:
         """Return a context manager whose calls are issued together at its end.

@@ -10,6 +10,7 @@ from hpccomm.backends.control import Control
 from hpccomm.communicator.intake import Intake
 from hpccomm.communicator.lanes import Call, Check, DeviceLane, Lanes, Recipe, RefusingLane
 from hpccomm.communicator.pairing import unpaired
+from hpccomm.communicator.plan_tags import PlanTags
 from hpccomm.communicator.recipes import Recipes
 from hpccomm.communicator.resolving import NO_LISTS, Lists
 from hpccomm.contracts.backend import Backend
@@ -69,6 +70,8 @@ class Core:
         How synchronous messages were carried out whose arguments were checked, by what they have in common.
     intake : Intake
         What takes calls instead of their being issued.
+    plan_tags : PlanTags
+        Tags for the messages of plans.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Core:
         self.recipes = Recipes(backend.rank, backend.size, lanes)
         self.known: dict[object, Recipe[Any]] = {}
         self.intake = Intake()
+        self.plan_tags = PlanTags(backend, calls)
         self._gate = calls.gate
         self._take, self._give = calls.turn.pop, calls.turn.append
 
@@ -177,12 +181,13 @@ class Core:
         Raises
         ------
         UsageError
-            If `timeout` is no number of seconds, or a batch is open, which has its own.
+            If `timeout` is no number of seconds, or a batch or `planning` is open, which has its own.
         """
         if timeout is None:
             return self.calls.timeout
-        if self.intake.batch is not None:
-            raise UsageError(f"timeout is {timeout!r} within a batch; give it to batch() itself")
+        within = self.intake.within
+        if within:
+            raise UsageError(f"timeout is {timeout!r} within {within}; give it to {within} itself")
         return check_seconds("timeout", timeout)
 
     def tag(self, tag: object) -> int:

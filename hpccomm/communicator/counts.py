@@ -201,7 +201,7 @@ def _refuse_exchange(core: Core, name: str) -> None:
     """Raise where calls are not issued when they are made."""
     intake = core.intake
     if intake.diverted:
-        where = "a batch" if intake.batch is not None else "plan or explain"
+        where = intake.within or "plan or explain"
         raise UsageError(f"{name} is None in {where}, which cannot exchange it; give {name}")
 
 

@@ -8,40 +8,61 @@ from typing import TYPE_CHECKING, Any
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call
+from hpccomm.communicator.sequences import agreed, chosen
+from hpccomm.communicator.steps import Step
 from hpccomm.contracts.choice import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import HpccommError, UsageError
+from hpccomm.runtime.recorder import site_of, user_frame
 
 if TYPE_CHECKING:
     from hpccomm.runtime.work import Work
 
 
-class Plan:
-    """A collective call that was checked and decided once. Made by `Communicator.plan`.
+MESSAGES = ("send", "recv", "send_recv")
+"""The calls that are planned and explained besides collectives."""
 
-    Calling it is collective and does what the call does, on the current contents of the same arrays. It
-    blocks, unless it was planned with ``async_op=True`` or its arrays are on a device. Then it is put on
-    the stream that is current at that time, or on the stream that was passed to `Communicator.plan`.
+
+class Plan:
+    """Calls that were checked and decided once. Made by `Communicator.plan` and `Communicator.planning`.
+
+    Calling it does what its calls do, in their order, on the current contents of the same arrays. It is
+    collective, as its calls are, and blocks, unless it was planned with ``async_op=True`` or its arrays are
+    on a device. Then they are put on the stream that is current at that time, or on the one that was passed.
+
+    Attributes
+    ----------
+    choices : tuple of Choice
+        How each call is carried out, in order.
     """
 
-    __slots__ = ("_call", "_choice")
+    __slots__ = ("_call", "_steps")
 
-    def __init__(self, call: Callable[[], Any], choice: Choice) -> None:
+    def __init__(self, call: Callable[[], Any], steps: tuple[tuple[Choice, ...], ...]) -> None:
         self._call = call
-        self._choice = choice
+        self._steps = steps
 
     def __call__(self) -> Any:
-        """Carry the call out, or add it to the open batch.
+        """Carry the calls out, or add them to the open batch or `Communicator.planning`.
 
         Returns
         -------
         object
-            What the call returns; the same array each time.
+            Of a plan of one call, what that returns; the same array each time. Else None.
         """
         return self._call()
 
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """How each call is carried out, in order."""
+        return tuple(choice for step in self._steps for choice in step)
+
     def __repr__(self) -> str:
-        return f"<hpccomm.Plan: {self._choice}>"
+        if len(self._steps) == 1 and len(self._steps[0]) == 1:
+            return f"<hpccomm.Plan: {self._steps[0][0]}>"
+        each = (" and ".join(map(str, step)) for step in self._steps)
+        told = "; ".join(f"{number}. {step}" for number, step in enumerate(each, 1))
+        return f"<hpccomm.Plan of {len(self._steps)} steps{told and f': {told}'}>"
 
 
 class Batch:
@@ -78,11 +99,15 @@ class Batch:
             raise UsageError(
                 "a batch has calls on host arrays and on device arrays; make one for each kind"
             )
-        self._calls.append(lane.admitted(call))
+        # What is planned goes on the stream that is current when the plan is called.
+        planned = self._core.intake.planning is not None
+        self._calls.append(call if planned else lane.admitted(call))
 
     def __enter__(self) -> "Batch":
         if self._entered:
             raise UsageError("this batch was used before; make another by batch()")
+        if self._async and self._core.intake.planning is not None:
+            raise UsageError("async_op is True within planning(), whose plan blocks; leave it out")
         with self._core.calls.one_call():
             self._core.intake.open(self)
         self._entered = True
@@ -94,8 +119,62 @@ class Batch:
         if kind is not None or not (self._calls or self._async):
             return
         with core.calls.one_call():
+            if core.intake.planning is not None:
+                core.intake.planning.add(tuple(self._calls), batched=True)
+                return
             lane = self._calls[0].recipe.lane if self._calls else core.lanes.host
             self.work = lane.batch(tuple(self._calls), self._async, self._timeout)
+
+
+class Planning:
+    """Takes the calls of a ``with`` block, and plans them together at its end.
+
+    Made by `Communicator.planning`.
+    """
+
+    def __init__(self, core: Core, timeout: float) -> None:
+        self._core = core
+        self._timeout = timeout
+        self._steps: list[Step] = []
+        self._plan: Plan | None = None
+
+    def add(self, calls: tuple[Call, ...], *, batched: bool = False) -> None:
+        """Take a call, or those of a batch."""
+        self._steps.append(Step(calls, batched, self._core.calls.site))
+
+    def __enter__(self) -> Plan:
+        if self._plan is not None:
+            raise UsageError("this planning() was used before; make another")
+        with self._core.calls.one_call():
+            self._core.intake.begin_planning(self)
+        self._plan = Plan(_unfinished, ())
+        return self._plan
+
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
+        core, plan = self._core, self._plan
+        assert plan is not None
+        core.intake.end_planning()
+        gone = core.calls.gate.error is not None or core.calls.closed
+        if error is not None and (gone or not isinstance(error, Exception)):
+            return  # the others cannot be told, or it is Ctrl-C, which is not to wait for them
+        own = error if error is None or isinstance(error, HpccommError) else _left_by(error)
+        try:
+            call = agreed(core, tuple(self._steps), own, self._timeout)
+        except HpccommError as raised:
+            if raised is own:  # all ranks know of it: the block's own error goes on
+                return
+            raise
+        plan._call, plan._steps = call, chosen(self._steps)  # noqa: SLF001 (made here)
+
+
+def _left_by(error: BaseException) -> HpccommError:
+    return UsageError(f"the block of planning() was left by {type(error).__name__}: {error}")
+
+
+def _unfinished() -> Any:
+    raise UsageError(
+        "this plan is not made: its block has not ended, or was left by an exception; call it after the block"
+    )
 
 
 def explain(
@@ -131,48 +210,27 @@ def plan(
     core: Core, face: object, collective: object, args: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Plan:
     """Decide, check and agree a call once. Parameters are those of `explain`."""
-    call, error, timeout = None, None, core.calls.timeout
+    if core.intake.planning is not None:
+        raise UsageError("plan() within planning(), which plans calls as they are; make the call")
+    steps: tuple[Step, ...] = ()
+    error, timeout = None, core.calls.timeout
     async_op = bool(keywords.get("async_op", False))
-    mine: dict[str, object] = {}
     try:
         timeout = core.limit(keywords.get("timeout"))
         call = _captured(core, face, collective, args, keywords)
-        label = call.recipe.apart if async_op else call.recipe.label
-        assert label.terms is not None  # it is a collective
-        mine = {**label.terms.values, "operation": f"plan of {label.name}"}
+        steps = (Step((call,), False, site_of(user_frame())),)
     except HpccommError as refused:
         error = refused
-    with core.calls.one_call():
-        core.agree("plan", mine, error)
-        assert call is not None
-        assert call.recipe.resolved is not None
-        call.recipe.lane.agreed(call, async_op)
-        signature = call.recipe.resolved.call
-        if signature.individual:
-            core.agree_on_pairs("plan", signature)
-    return Plan(_planned(core, call, async_op, timeout), call.recipe.route.choice)
-
-
-def _planned(core: Core, call: Call, async_op: bool, timeout: float) -> Callable[[], Any]:
-    """Return what carries a planned call out."""
-    lane = call.recipe.lane
-
-    def step_by_step() -> Any:
-        with core.calls.one_call():
-            return core.issue(call, async_op, timeout)
-
-    lane.prepare_plan(call)
-    if async_op:
-        return step_by_step
-    return lane.plan(call, timeout, core.intake, step_by_step)
+    return Plan(agreed(core, steps, error, timeout, async_op=async_op), chosen(steps))
 
 
 def _captured(
     core: Core, face: object, name: object, args: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Call:
     """Check and decide a call without issuing it. Local."""
-    if name not in CALLS:
-        raise UsageError(f"collective is {name!r}; give one of {', '.join(map(repr, CALLS))}")
+    if name not in (*CALLS, *MESSAGES):
+        names = ", ".join(map(repr, (*CALLS, *MESSAGES)))
+        raise UsageError(f"collective is {name!r}; give one of {names}")
     method = getattr(face, str(name))
     try:
         inspect.signature(method).bind(*args, **keywords)

@@ -118,6 +118,13 @@ class Backend(Protocol):
         Blocks until they have. `label` tells groups apart that are made at the same time.
         """
 
+    def planned(self) -> Transport:
+        """Return a new transport, for the messages of plans, which no other messages disturb.
+
+        Its tags are as those of `messages`. Collective, in the same order on all ranks; blocks until all have
+        called. `close` frees it.
+        """
+
     def window(self) -> OneSided | None:
         """Return one-sided communication between all ranks; None where the backend has none.
 

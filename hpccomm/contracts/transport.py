@@ -32,15 +32,15 @@ not called again after it has returned True or raised.
 """
 
 
-class Persistent(NamedTuple):
-    """A transfer of the same memory, to or from the same rank, that is begun again and again.
+class Bound(NamedTuple):
+    """Messages that are bound to their arrays, and begun again and again.
 
     Attributes
     ----------
     start : callable
-        Begins it, once the one before is complete. Never blocks.
+        Begins all of them, once those before are complete. Never blocks.
     test : Request
-        Tells whether it is complete. It may be asked again after that.
+        Tells whether all of them are complete; moves them on, never blocks. It may be asked again after that.
     """
 
     start: Callable[[], object]
@@ -214,6 +214,37 @@ class SharedMemory(Protocol):
         """
 
 
+class Message(NamedTuple):
+    """One end of a message that is sent again and again.
+
+    Attributes
+    ----------
+    data : ndarray
+        C-contiguous. What is sent, or takes what is received.
+    peer : int
+        The rank at the other end.
+    tag : int
+        As of `Transport.isend`. No other message between the two ranks may have it.
+    """
+
+    data: NDArray[Any]
+    peer: int
+    tag: int
+
+
+class Persistent(Protocol):
+    """Messages that a library prepares once, so that sending them again costs less."""
+
+    def pays(self, peer: int, nbytes: int) -> bool:
+        """Tell whether a message of so many bytes is to be bound. Local; equal at both ends."""
+
+    def bind(self, receives: Sequence[Message], sends: Sequence[Message]) -> Bound:
+        """Bind messages to their arrays, which live as long as what is returned. Local; never blocks.
+
+        The two ends of each have agreed on its size: a receive does not look at what comes.
+        """
+
+
 class Transport(Protocol):
     """Messages between the ranks of one communicator.
 
@@ -228,12 +259,15 @@ class Transport(Protocol):
         Tags go from 0 to this; those of the users' messages have a code of ``DTYPES`` behind them.
     shared : SharedMemory or None
         Where ranks reach each other's memory, the way to it.
+    persistent : Persistent or None
+        How messages are bound to their arrays; None where that cannot be done, or would not help.
     """
 
     rank: int
     size: int
     largest_tag: int
     shared: SharedMemory | None
+    persistent: Persistent | None
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Begin to send a C-contiguous array to rank `dst`."""
@@ -244,10 +278,10 @@ class Transport(Protocol):
     def receive(self, data: NDArray[Any], src: int, tag: int) -> Steps:
         """Begin the same, as steps: what is shorter for one receive."""
 
-    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Persistent:
+    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
         """Return what sends this array to rank `dst`, as `isend` does, whenever it is started."""
 
-    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Persistent:
+    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Bound:
         """Return what receives into this array from rank `src`, as `irecv` does, whenever it is started."""
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
@@ -273,7 +307,7 @@ class Transport(Protocol):
         """
 
 
-def begun_anew(begin: Callable[[], Request]) -> Persistent:
+def begun_anew(begin: Callable[[], Request]) -> Bound:
     """Return a persistent transfer that is a new one each time, for transports that know no others."""
     test: Request | None = None
 
@@ -287,7 +321,7 @@ def begun_anew(begin: Callable[[], Request]) -> Persistent:
             test = None
         return test is None
 
-    return Persistent(start, tested)
+    return Bound(start, tested)
 
 
 def dtype_code(dtype: DType) -> int:

@@ -5,11 +5,11 @@ What is the same for all calls of one kind is bound once: the functions that are
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hpccomm.contracts.backend import Start
 from hpccomm.runtime.operation import COMPARED, DIGEST, Label
-from hpccomm.runtime.recorder import BLOCKING, ENDED, POLLED, Site, caller
+from hpccomm.runtime.recorder import BLOCKING, ENDED, POLLED
 from hpccomm.runtime.starting import harmless_error
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.waiting import drive, spun
@@ -21,18 +21,6 @@ if TYPE_CHECKING:
 Issue = Callable[[tuple[Any, ...], object, float], None]
 """``issue(arguments, keep, timeout)`` carries a call out and waits for it: what it is called with, what must
 live meanwhile, and seconds."""
-
-
-class Diversion(Protocol):
-    """Where calls go.
-
-    Attributes
-    ----------
-    diverted : bool
-        Whether something takes calls instead of their being issued: a batch, say.
-    """
-
-    diverted: bool
 
 
 def blocking(calls: "CallEngine", label: Label, tally: Tally, run: Callable[..., object]) -> Issue:
@@ -71,80 +59,6 @@ def blocking(calls: "CallEngine", label: Label, tally: Tally, run: Callable[...,
         tally.seconds += elapsed
         if elapsed > slow_call or post.registered:
             reports.report(entry, elapsed)
-
-    return issue
-
-
-def planned(
-    calls: "CallEngine",
-    label: Label,
-    tally: Tally,
-    run: Callable[..., object],
-    arguments: tuple[Any, ...],
-    keep: object,
-    timeout: float,
-    result: Any,
-    intake: Diversion,
-    otherwise: Callable[[], Any],
-) -> Callable[[], Any]:
-    """Return what does all that `blocking` does for one call with all that it needs, and returns its result.
-
-    Here it is this call's turn as well, if it is anybody's: `otherwise` is called where calls are taken
-    elsewhere, or refused.
-    """
-    nbytes, reports, origin = label.nbytes, calls.reports, calls.origin
-    pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
-    queue, gate, record = calls.queue, calls.gate, calls.record
-    take, give = calls.turn.pop, calls.turn.append
-    fingerprint = label.fingerprint & DIGEST
-
-    def issue() -> Any:
-        try:
-            take()
-        except IndexError:
-            free = False
-        else:
-            free = True
-        if not free:
-            return otherwise()
-        if intake.diverted or calls.closed or gate.error is not None:
-            give(None)
-            return otherwise()
-        try:
-            try:  # `called_from`, written out: a call less
-                frame = caller(2)
-                site: Site | None = (frame.f_code, frame.f_lasti)
-            except ValueError:
-                site = None
-            calls.site = site
-            if queue:
-                calls.drain(timeout, queue)
-            calls.sequence = sequence = calls.sequence + 1
-            calls.number = number = calls.number + 1
-            calls.digest = (calls.digest * 9 ^ fingerprint) & 0x3FFFFFF
-            begin = perf_counter()
-            calls.current = entry = [
-                origin, sequence, number, label, BLOCKING, site, begin, timeout, None, None,
-            ]  # fmt: skip
-            record(entry)
-            try:
-                if pre.registered:
-                    pre(reports.info(entry))
-                if number & COMPARED == COMPARED:
-                    calls.compare(label, entry)
-                run(*arguments)
-            except BaseException as error:  # noqa: BLE001 (raised again)
-                calls.failed(error, entry, (arguments, keep))
-            calls.current = None
-            entry[ENDED] = elapsed = perf_counter() - begin
-            tally.calls += 1
-            tally.nbytes += nbytes
-            tally.seconds += elapsed
-            if elapsed > slow_call or post.registered:
-                reports.report(entry, elapsed)
-        finally:
-            give(None)
-        return result
 
     return issue
 

@@ -14,6 +14,7 @@ from hpccomm.backends.bootstrap.node_sockets import serve
 from hpccomm.backends.mpi import ulfm
 from hpccomm.backends.mpi.collectives import native
 from hpccomm.backends.mpi.intranode import NearbyTransport
+from hpccomm.backends.mpi.persistent import PersistentMessages
 from hpccomm.backends.mpi.side import MpiSideChannel, SideMessages, apart
 from hpccomm.backends.mpi.transport import CheckedTransport, SizedTransport
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
@@ -35,7 +36,7 @@ logger = logging.getLogger("hpccomm")
 
 
 class MpiBackend:
-    """The ranks of an MPI communicator, of which it owns two duplicates."""
+    """The ranks of an MPI communicator, of which it owns two duplicates, and those for plans."""
 
     name = "mpi"
     crowded = False
@@ -63,10 +64,12 @@ class MpiBackend:
         self._own = SizedTransport(comm, memory)
         self.collectives: Transport = self._own
         self.messages: Transport = CheckedTransport(self._user, DTYPES)
+        self._near: frozenset[int] = frozenset()
         if memory is not None:
-            near = frozenset(topology.neighbours(self.rank)) - {self.rank}
+            self._near = frozenset(topology.neighbours(self.rank)) - {self.rank}
             own = memory.group(range(self.size), self.rank)
-            self.messages = NearbyTransport(self._user, own, near)
+            self.messages = NearbyTransport(self._user, own, self._near)
+        self._planned: list[tuple[Any, PersistentMessages]] = []
         self.threaded = threaded
         self.mpi_comm = mpi_comm
         self.uid = uid
@@ -113,6 +116,22 @@ class MpiBackend:
         side = self._side.group(ranks, comm.rank)
         return MpiBackend(comm, topology, comm, self._reductions, self.threaded, memory, uid, side)
 
+    def planned(self) -> "Transport":
+        """Return a transport for the messages of plans, over a duplicate. Blocks until all have called."""
+        comm = self._comm.Dup()
+        if self._ulfm is not None:
+            self._ulfm.add(comm)
+        transport = CheckedTransport(comm, DTYPES)
+        if self._memory is not None:
+            own = self._memory.group(range(self.size), self.rank)
+            transport = NearbyTransport(comm, own, self._near)
+            if self.messages.shared is None:
+                transport.shared = None
+        persistent = PersistentMessages(comm, self._near)
+        transport.persistent = persistent
+        self._planned.append((comm, persistent))
+        return transport
+
     def window(self) -> MpiOneSided:
         """Make one-sided communication over a duplicate. Blocks until all ranks have called."""
         memory = self._memory
@@ -149,6 +168,9 @@ class MpiBackend:
         if not MPI.Is_finalized():
             self._side.close(root=self._root)
             self._own.free()
+            for comm, persistent in self._planned:
+                persistent.close()
+                comm.Free()
             self._user.Free()
             self._comm.Free()
 

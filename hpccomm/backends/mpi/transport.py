@@ -18,6 +18,7 @@ from hpccomm.backends.mpi.types import INT_MAX, block
 from hpccomm.contracts.transport import (
     CALLS,
     CHANNELS,
+    Bound,
     Persistent,
     Request,
     SharedMemory,
@@ -71,6 +72,7 @@ class CheckedTransport:
 
     shared: SharedMemory | None = None
     _apart = -1  # bytes of messages that are never taken as they are
+    persistent: Persistent | None = None
 
     def __init__(self, comm: Any, codes: int = 1) -> None:
         self._codes = codes
@@ -145,11 +147,11 @@ class CheckedTransport:
         if not fits:
             raise mismatch(src, arrived, data.nbytes)
 
-    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Persistent:
+    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
         """Return what sends this array whenever it is started."""
         return begun_anew(partial(self.isend, data, dst, tag))
 
-    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Persistent:
+    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Bound:
         """Return what receives into this array whenever it is started."""
         return begun_anew(partial(self.irecv, data, src, tag))
 
@@ -176,6 +178,7 @@ class SizedTransport:
     """
 
     largest_tag = TAGS - 1
+    persistent: Persistent | None = None
 
     def __init__(self, comm: Any, shared: SharedMemory | None = None) -> None:
         self._comm = comm
@@ -210,23 +213,23 @@ class SizedTransport:
         """Begin to receive, as steps."""
         return iter(self.irecv(data, src, tag), True)
 
-    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Persistent:
+    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
         """Return what sends this array whenever it is started."""
         if data.nbytes > self._most:
             return self._checked.isend_again(data, dst, tag)
         return self._again(self._comm.Send_init, data, dst, tag)
 
-    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Persistent:
+    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Bound:
         """Return what receives into this array whenever it is started."""
         if data.nbytes > self._most:
             return self._checked.irecv_again(data, src, tag)
         return self._again(self._comm.Recv_init, data, src, tag)
 
-    def _again(self, init: Any, data: NDArray[Any], peer: int, tag: int) -> Persistent:
+    def _again(self, init: Any, data: NDArray[Any], peer: int, tag: int) -> Bound:
         nbytes = data.nbytes
         request = init([data, nbytes, _BYTE], peer, (nbytes + 1) * TAGS + tag)
         self._persistent.append(request)
-        return Persistent(request.Start, request.Test)
+        return Bound(request.Start, request.Test)
 
     def free(self) -> None:
         """Free the persistent requests, none of which is under way."""

@@ -1,6 +1,6 @@
 """The lane of arrays in the memory of one rank's device: calls on streams."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,15 +11,22 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe, pointers
 from hpccomm.communicator.lanes.check import Check
-from hpccomm.communicator.lanes.device_batch import check_batch, check_own, grouped
+from hpccomm.communicator.lanes.device_batch import (
+    by_host,
+    check_batch,
+    check_one_stream,
+    check_own,
+    grouped,
+)
 from hpccomm.communicator.lanes.ending import DeviceEnd
 from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
 from hpccomm.communicator.lanes.lane import SELF_CHECK, Lane
+from hpccomm.communicator.lanes.planned import Numbered
 from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch, DeviceRoute, Piece, Span
 from hpccomm.contracts.terms import joined, of_message, terms
-from hpccomm.contracts.transport import Steps
+from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.dtypes import DType
 from hpccomm.errors import CommunicationError, UnsupportedDtype, UsageError
@@ -31,7 +38,6 @@ from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View, check_layout
 from hpccomm.reductions import LOCATING, ReduceOp
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.issue import Diversion
 from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.watchdog import watch
@@ -312,23 +318,45 @@ class DeviceLane(Lane):
         with self._calls.part_of(what):
             route.needs.make()
 
-    def plan(
-        self, call: Call, limit: float, intake: Diversion, otherwise: Callable[[], Any]
-    ) -> Callable[[], Any]:
-        """Return the shortest way to carry a call out again and again.
+    def issuing(self, call: Call) -> Callable[[float], None]:
+        """Return what carries a planned call out, again and again.
 
         It is put on the stream that is current each time, unless the user gave one.
         """
         issue, (send, recv), keep, queue = call.recipe.issue, pointers(call), call.keep, call.queue
         if queue is not None:
-            carry: Callable[[], None] = partial(issue, send, recv, queue, keep, limit)
-        else:
-            current = streams.finder(_array(call), self.device)
+            return partial(issue, send, recv, queue, keep)
+        current = streams.finder(_array(call), self.device)
 
-            def carry() -> None:
-                issue(send, recv, current(), keep, limit)
+        def carry(limit: float) -> None:
+            issue(send, recv, current(), keep, limit)
 
-        return self._planned(carry, call.result, intake, otherwise)
+        return carry
+
+    def check_step(self, calls: tuple[Call, ...], *, batched: bool) -> None:
+        """Raise unless calls can be a step of a plan: on a stream, as a batch must."""
+        if self.backend is not None and batched:
+            check_one_stream(calls)
+            check_batch(tuple(self.admitted(call) for call in calls))
+        elif self.backend is not None:
+            check_own(calls)
+
+    def step(
+        self, calls: Sequence[Numbered], transport: Transport | None, *, batched: bool
+    ) -> Call:
+        """Return a step of a plan as one call."""
+        each = tuple(one.call for one in calls)
+        if not batched:
+            return each[0]
+        return self._as_one(each) if self.backend is not None else self._by_host(each)
+
+    def _by_host(self, calls: tuple[Call, ...]) -> Call:
+        """Return the calls of a batch in which the host takes part as one call."""
+        whole, start = by_host(calls)
+        route = DeviceRoute(calls[0].recipe.route.choice, start=start)
+        recipe = self._recipe(whole.label, whole.label, route, ordered=whole.ordered)
+        keep = (_array(calls[0]), *(call.keep for call in calls))
+        return Call(recipe, None, None, None, keep, queue=calls[0].queue)
 
     def admitted(self, call: Call) -> Call:
         """Return a call on the stream that is current now."""
@@ -342,13 +370,22 @@ class DeviceLane(Lane):
         UsageError
             Before anything is issued, if they do not fit together.
         """
-        first = calls[0]
         if self.backend is None:
             operations = (self._operation(call, call.recipe.label, async_op) for call in calls)
             return self._together(operations, async_op, limit)
         check_batch(calls)
         for call in calls:
             self._make_ready(call)
+        one = self._as_one(calls)
+        if async_op:
+            return self.start(one, limit)
+        self.run(one, limit)
+        return None
+
+    def _as_one(self, calls: tuple[Call, ...]) -> Call:
+        """Return calls that are put on a stream together as one."""
+        first = calls[0]
+        assert self.backend is not None
         route = DeviceRoute(first.recipe.route.choice, grouped(calls, self.backend))
         nbytes = sum(call.recipe.label.nbytes for call in calls)
         terms_of = (call.recipe.label.terms for call in calls if call.recipe.ordered)
@@ -356,11 +393,7 @@ class DeviceLane(Lane):
         whole, apart = (Label("batch", nbytes, joined(each, a) if each else None) for a in (0, 1))
         recipe = self._recipe(whole, apart, route, ordered=bool(each))
         keep = (_array(first), *(call.keep for call in calls))
-        one = Call(recipe, None, None, None, keep, queue=first.queue)
-        if async_op:
-            return self.start(one, limit)
-        self.run(one, limit)
-        return None
+        return Call(recipe, None, None, None, keep, queue=first.queue)
 
     # Memory.
 

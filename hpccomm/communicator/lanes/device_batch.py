@@ -1,10 +1,14 @@
 """Calls on device arrays that are put on one stream together."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 from hpccomm.communicator.lanes.call import Call, pointers
-from hpccomm.contracts.device import Begun, DeviceBackend, Launch
+from hpccomm.contracts.device import Begun, DeviceBackend, DeviceStart, Launch
+from hpccomm.contracts.transport import Steps
 from hpccomm.errors import UsageError
+from hpccomm.memory.views import address
+from hpccomm.runtime.operation import Operation, as_one, together
 
 
 def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
@@ -33,6 +37,41 @@ def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
     return launch
 
 
+def by_host(calls: tuple[Call, ...]) -> tuple[Operation, DeviceStart]:
+    """Return calls in which the host takes part as one, and what gives its steps on a stream."""
+
+    def operations(stream: int) -> tuple[Operation, ...]:
+        return tuple(
+            Operation(
+                call.recipe.label,
+                partial(call.recipe.route.start, *pointers(call), stream),
+                (),
+                call.recipe.ordered,
+            )
+            for call in calls
+        )
+
+    def start(_send: int, _recv: int, stream: int) -> Steps:
+        return together(operations(stream))
+
+    return as_one(operations(0)), start
+
+
+def check_one_stream(calls: tuple[Call, ...]) -> None:
+    """Raise unless the planned calls of a batch are all given one stream, or all none.
+
+    Raises
+    ------
+    UsageError
+        If they are not.
+    """
+    if len({call.queue and call.queue[0] for call in calls}) > 1:
+        raise UsageError(
+            "calls of a batch in planning() are given different streams; give all of them one stream, or "
+            "none: then it is the one that is current when the plan is called"
+        )
+
+
 def check_batch(calls: tuple[Call, ...]) -> None:
     """Raise unless calls can be put on a stream together.
 
@@ -46,7 +85,7 @@ def check_batch(calls: tuple[Call, ...]) -> None:
     assert first is not None
     if any(call.queue is None or call.queue[0] != first[0] for call in calls):
         raise UsageError("the calls of a batch are on several streams; give all of them one stream")
-    _check_apart(calls)
+    check_apart(calls, "a device carries a batch out at once")
     check_own(calls)
 
 
@@ -65,15 +104,18 @@ def check_own(calls: tuple[Call, ...]) -> None:
         )
 
 
-def _check_apart(calls: tuple[Call, ...]) -> None:
-    """Raise if one call of a batch touches what another one writes: they are carried out at once."""
+def check_apart(calls: tuple[Call, ...], why: str) -> None:
+    """Raise if one call of a batch touches what another one writes: they are carried out at once.
+
+    `why` says so, for the message.
+    """
     far = written = _Extent(0, 0, False, "")  # of those so far, that which reaches farthest
     for extent in sorted(each for call in calls for each in _extents(call)):
         other = far if extent.written else written
         if extent.start < other.end:
             raise UsageError(
                 f"{other.name} and {extent.name} of a batch share memory that one of them writes, and "
-                "a device carries a batch out at once; take one of them out of it"
+                f"{why}; take one of them out of it"
             )
         far = max(far, extent, key=_end)
         if extent.written:
@@ -108,4 +150,5 @@ def _extents(call: Call) -> list[_Extent]:
 def _extent(array: Any, written: bool, name: str) -> _Extent | None:
     if array is None or not array.nbytes:
         return None
-    return _Extent(array.pointer, array.pointer + array.nbytes, written, name)
+    start = address(array)
+    return _Extent(start, start + array.nbytes, written, name)

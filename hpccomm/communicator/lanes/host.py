@@ -1,6 +1,6 @@
 """The lane of arrays in host memory."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import prod
 from typing import Any, NoReturn
@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
 from hpccomm.communicator.lanes.check import Check
+from hpccomm.communicator.lanes.device_batch import check_apart
 from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Lane, wire_tag
+from hpccomm.communicator.lanes.planned import Messages, Numbered, PlannedCall, start_of, used
 from hpccomm.contracts.backend import Backend, Blocking, Buffer, both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.terms import of_message
-from hpccomm.contracts.transport import Steps
+from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import AUTO, NATIVE
 from hpccomm.dispatch.route import Route
@@ -24,8 +26,9 @@ from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.issue import Diversion, Issue, planned
-from hpccomm.runtime.operation import Label, Operation
+from hpccomm.runtime.issue import Issue
+from hpccomm.runtime.operation import Label, Operation, as_one, together
+from hpccomm.runtime.planned import Diversion, blocked, exchanging
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.work import Work
 
@@ -186,26 +189,76 @@ class HostLane(Lane):
         self, call: Call, limit: float, intake: Diversion, otherwise: Callable[[], Any]
     ) -> Callable[[], Any]:
         """Return the shortest way to carry a call out again and again."""
-        recipe = call.recipe
-        arguments, run = recipe.arguments(call.send, call.recv), recipe.route.run
-        if run is not None and not self._check.always(recipe.label):
-            return planned(
-                self._calls,
+        messages = call.messages if isinstance(call, PlannedCall) else None
+        calls, recipe = self._calls, call.recipe
+        if messages is not None and messages.bound is not None and calls.progress.threaded:
+            return exchanging(
+                calls,
                 recipe.label,
                 recipe.tally,
-                run.call,
-                arguments,
+                messages.bound,
+                messages.sources,
+                messages.targets,
+                call.result,
                 call.keep,
                 limit,
-                call.result,
                 intake,
                 otherwise,
             )
-        carry = partial(recipe.issue, arguments, call.keep, limit)
-        return self._planned(carry, call.result, intake, otherwise)
+        run = recipe.route.run
+        if run is None or self._check.always(recipe.label):
+            return super().plan(call, limit, intake, otherwise)
+        return blocked(
+            calls,
+            recipe.label,
+            recipe.tally,
+            run.call,
+            recipe.arguments(call.send, call.recv),
+            call.keep,
+            limit,
+            call.result,
+            intake,
+            otherwise,
+        )
+
+    def issuing(self, call: Call) -> Callable[[float], None]:
+        """Return what carries a planned call out, again and again."""
+        recipe = call.recipe
+        return partial(recipe.issue, recipe.arguments(call.send, call.recv), call.keep)
 
     def prepare_plan(self, call: Call) -> None:
         """Do nothing: a call on host arrays needs nothing more."""
+
+    def check_step(self, calls: tuple[Call, ...], *, batched: bool) -> None:
+        """Raise unless calls can be a step of a plan."""
+        messages = tuple(used(call) for call in calls if not call.recipe.ordered)
+        if messages and batched:  # collectives follow one another
+            why = "messages are under way at the same time as all else"
+            check_apart(messages, why)
+            for call in calls:
+                if call.recipe.ordered:
+                    check_apart((*messages, call), why)
+
+    def step(
+        self, calls: Sequence[Numbered], transport: Transport | None, *, batched: bool
+    ) -> Call:
+        """Return a step of a plan as one call."""
+        first = calls[0].call
+        if first.recipe.ordered and not batched:
+            return first
+        operations = tuple(_operation(one.call, one.call.recipe.label) for one in calls)
+        collectives = tuple(each for each in operations if each.ordered)
+        ends = [one for one in calls if not one.call.recipe.ordered]
+        messages = Messages(ends, transport)
+        start = start_of(
+            self._calls, messages, partial(together, collectives) if collectives else None
+        )
+        whole = as_one(operations) if batched else operations[0]
+        route = Route(first.recipe.route.choice, start)
+        recipe = self._recipe(whole.label, whole.label, route, ordered=whole.ordered)
+        alone = None if collectives or not messages.all_bound else messages
+        result = None if batched else first.result
+        return PlannedCall(recipe, None, None, result, whole.keep, messages=alone)
 
     def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:
         """Carry calls out together: messages at the same time, collectives in their order."""

@@ -2,8 +2,9 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,21 +13,22 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
 from hpccomm.communicator.lanes.check import Check
+from hpccomm.communicator.lanes.planned import Numbered
 from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.backend import both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceDispatch, DeviceRoute
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.terms import of_call
-from hpccomm.contracts.transport import DTYPES, dtype_code
+from hpccomm.contracts.transport import DTYPES, Transport, dtype_code
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dtypes import DType
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View, view
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.issue import Diversion
 from hpccomm.runtime.operation import Label, Operation, as_one
+from hpccomm.runtime.planned import Diversion
 from hpccomm.runtime.recorder import caller
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.work import Work
@@ -260,7 +262,6 @@ class Lane(ABC):
     def start(self, call: Call, limit: float) -> Work:
         """Start a call that goes on by itself."""
 
-    @abstractmethod
     def plan(
         self, call: Call, limit: float, intake: Diversion, otherwise: Callable[[], Any]
     ) -> Callable[[], Any]:
@@ -279,8 +280,13 @@ class Lane(ABC):
         otherwise : callable
             Does the same, step by step: for when calls are taken elsewhere, or refused.
         """
+        return self.planned(partial(self.issuing(call), limit), call.result, intake, otherwise)
 
-    def _planned(
+    @abstractmethod
+    def issuing(self, call: Call) -> Callable[[float], None]:
+        """Return what carries a planned call out, within so many seconds, again and again."""
+
+    def planned(
         self,
         carry: Callable[[], None],
         result: Any,
@@ -319,6 +325,39 @@ class Lane(ABC):
     @abstractmethod
     def prepare_plan(self, call: Call) -> None:
         """Make what a planned call needs. Collective; blocks."""
+
+    @abstractmethod
+    def check_step(self, calls: tuple[Call, ...], *, batched: bool) -> None:
+        """Raise unless calls can be a step of a plan. Local.
+
+        Parameters
+        ----------
+        calls : tuple of Call
+            One call, or those of a batch.
+        batched : bool
+            Whether they are a batch.
+
+        Raises
+        ------
+        UsageError
+            If they do not fit together.
+        """
+
+    @abstractmethod
+    def step(
+        self, calls: Sequence[Numbered], transport: Transport | None, *, batched: bool
+    ) -> Call:
+        """Return a step of a plan as one call, to be carried out again and again. Local.
+
+        Parameters
+        ----------
+        calls : sequence of Numbered
+            One call, or those of a batch; checked and agreed.
+        transport : Transport or None
+            Has the messages of host arrays; None where there are none.
+        batched : bool
+            Whether they are a batch.
+        """
 
     def admitted(self, call: Call) -> Call:
         """Return a call as a batch takes it, which carries it out later."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpccomm.contracts.transport import RECORD, Persistent, Record, Request, Steps, Transport
+from hpccomm.contracts.transport import RECORD, Bound, Record, Request, Steps, Transport
 from hpccomm.dispatch.execution.suspects import NONE, PATIENT_POLLS, suspected
 
 EAGER_POLLS = 64
@@ -40,7 +40,7 @@ class Exchange(NamedTuple):
     tag: int
 
 
-def exchange(receive: Persistent, send: Persistent, peer: int, nbytes: int, tag: int) -> Exchange:
+def exchange(receive: Bound, send: Bound, peer: int, nbytes: int, tag: int) -> Exchange:
     """Return the exchange of two messages."""
     begin_receive, received = receive
     begin_send, sent = send

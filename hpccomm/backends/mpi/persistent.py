@@ -1,0 +1,82 @@
+"""Messages of plans by MPI's persistent requests.
+
+A receive is posted before its message has come, which `hpccomm.backends.mpi.transport` does not do: Open MPI
+writes beyond the array if the message is longer. Here both ends have agreed on the size of each message, and
+nothing else can match it, since the communicator has messages of plans only, and each of them has its own tag.
+
+A request can be freed only by a call of MPI, which a destructor must not make: it runs in any thread, at any
+time. What belonged to a plan that is gone is freed by the next call of `PersistentMessages`.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Sequence, Set
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from hpccomm.backends.mpi.intranode import DIRECT_BYTES
+from hpccomm.backends.mpi.types import block
+from hpccomm.contracts.transport import Bound, Message
+
+_start_all = MPI.Prequest.Startall
+_test_all = MPI.Request.Testall
+
+
+class PersistentMessages:
+    """Binds messages of one communicator to their arrays.
+
+    Parameters
+    ----------
+    comm : MPI communicator
+        It has no other messages whose tags are those of bound ones.
+    near : set of int
+        The other ranks of the node. Their large messages do not only go through MPI.
+    """
+
+    def __init__(self, comm: Any, near: Set[int]) -> None:
+        self._comm = comm
+        self._near = near
+        self._bound: set[tuple[int, ...]] = set()  # handles of the requests of each exchange
+        self._left: deque[tuple[int, ...]] = deque()  # of those that are gone
+
+    def pays(self, peer: int, nbytes: int) -> bool:
+        """Tell whether a message is bound: the larger ones of a node go as `NearbyTransport` sends them."""
+        return peer not in self._near or nbytes < DIRECT_BYTES
+
+    def bind(self, receives: Sequence[Message], sends: Sequence[Message]) -> Bound:
+        """Make the requests of an exchange; receives first, so that they are posted first."""
+        self._free_left()
+        receive, send = self._comm.Recv_init, self._comm.Send_init
+        requests = [receive(_part(data), source=peer, tag=tag) for data, peer, tag in receives]
+        requests += [send(_part(data), dest=peer, tag=tag) for data, peer, tag in sends]
+        exchange = Bound(partial(_start_all, requests), partial(_test_all, requests))
+        handles = tuple(request.handle for request in requests)
+        self._bound.add(handles)
+        # Lists and tuples have no weak references.
+        weakref.finalize(exchange.start, self._left.append, handles).atexit = False
+        return exchange
+
+    def close(self) -> None:
+        """Free all requests. None is active: this is not called after a failure."""
+        for handles in self._bound:
+            _free(handles)
+        self._bound.clear()
+        self._left.clear()
+
+    def _free_left(self) -> None:
+        while self._left:
+            handles = self._left.popleft()
+            self._bound.discard(handles)
+            _free(handles)
+
+
+def _free(handles: Sequence[int]) -> None:
+    for handle in handles:
+        MPI.Prequest.fromhandle(handle).Free()
+
+
+def _part(data: NDArray[Any]) -> list[Any]:
+    return [data, *block(data.nbytes)]

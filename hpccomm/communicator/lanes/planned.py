@@ -1,0 +1,166 @@
+"""The messages of plans on arrays in host memory: how they start, again and again.
+
+They go over a transport of their own, on which each has its own tag. Where that can bind messages to their
+arrays, it does so once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hpccomm.communicator.lanes.call import Call
+from hpccomm.contracts.backend import Buffer, Start
+from hpccomm.contracts.transport import DTYPES, Bound, Message, Steps, Transport
+from hpccomm.memory.views import overlap
+from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.waiting import at_once, completed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbered:
+    """A call of a plan, and which of the transport's tags its messages have.
+
+    Attributes
+    ----------
+    call : Call
+        A message, or a collective, which has no tags.
+    to, outward : int or None
+        The receiver of what is sent, and the tag; None where nothing is.
+    origin, inward : int or None
+        The sender of what is received, and the tag; None where nothing is.
+    """
+
+    call: Call
+    to: int | None = None
+    outward: int | None = None
+    origin: int | None = None
+    inward: int | None = None
+
+
+@dataclass(slots=True)
+class PlannedCall(Call):
+    """A step of a plan that has messages, as one call.
+
+    Attributes
+    ----------
+    messages : Messages or None
+        What it does, if that is all.
+    """
+
+    messages: "Messages | None" = None
+
+
+class Messages:
+    """The messages of one step, bound to their arrays where that pays.
+
+    Parameters
+    ----------
+    calls : sequence of Numbered
+        Those that are messages.
+    transport : Transport or None
+        That of plans; None if there are none.
+    """
+
+    def __init__(self, calls: Sequence[Numbered], transport: Transport | None) -> None:
+        self.sources: list[int] = []
+        self.targets: list[int] = []
+        self.receives: list[Message] = []
+        self.sends: list[Message] = []
+        self.copies: list[tuple[Any, Any]] = []
+        for one in calls:
+            if one.inward is not None and one.origin is not None:
+                self.sources.append(one.origin)
+                recv: Any = one.call.recv
+                self.receives.append(Message(recv, one.origin, one.inward * DTYPES))
+            if one.outward is not None and one.to is not None:
+                self.targets.append(one.to)
+                send: Any = one.call.send
+                if one.inward is not None and overlap(send, one.call.recv):  # type: ignore[arg-type]
+                    # What comes takes the place of what is sent, which goes from a copy.
+                    send = np.empty_like(send)
+                    self.copies.append((send, one.call.send))
+                self.sends.append(Message(send, one.to, one.outward * DTYPES))
+        self.bound, self.loose = self._bound(transport)
+
+    def _bound(self, transport: Transport | None) -> tuple[Bound | None, Callable[[], Steps]]:
+        """Return the messages that are bound, if there are such, and what gives the steps of the others."""
+        if transport is None or not (self.receives or self.sends):
+            return None, nothing
+        persistent = transport.persistent
+
+        def pays(one: Message) -> bool:
+            return persistent is not None and persistent.pays(one.peer, one.data.nbytes)
+
+        receives = [one for one in self.receives if pays(one)]
+        sends = [one for one in self.sends if pays(one)]
+        loose_in = [one for one in self.receives if not pays(one)]
+        loose_out = [one for one in self.sends if not pays(one)]
+        irecv, isend = transport.irecv, transport.isend
+
+        def loose() -> Steps:
+            requests = [irecv(*one) for one in loose_in]
+            requests.extend(isend(*one) for one in loose_out)
+            return completed(requests)
+
+        if persistent is None or not (receives or sends):
+            return None, loose
+        return persistent.bind(receives, sends), loose if loose_in or loose_out else nothing
+
+    @property
+    def all_bound(self) -> bool:
+        """Whether there are messages, all of them bound, and nothing is to be copied."""
+        return self.bound is not None and self.loose is nothing and not self.copies
+
+
+def start_of(
+    calls: CallEngine, messages: Messages, collectives: Callable[[], Steps] | None
+) -> Start:
+    """Return what starts the messages of a step, and beside them its collectives."""
+    posted, sent, exchange, loose = calls.posted, calls.sent, messages.bound, messages.loose
+
+    def start(_send: Buffer, _recv: Buffer) -> Steps:
+        for peer in messages.sources:
+            posted[peer] += 1
+        for peer in messages.targets:
+            sent[peer] += 1
+        for into, what in messages.copies:
+            np.copyto(into, what)
+        under_way = []
+        if exchange is not None:
+            exchange.start()
+            # This yields False until all requests are complete, without Python code.
+            under_way.append(iter(exchange.test, True))
+        if loose is not nothing:
+            under_way.append(loose())
+        if collectives is not None:
+            under_way.append(collectives())
+        return under_way[0] if len(under_way) == 1 else at_once(under_way)
+
+    return start
+
+
+def nothing() -> Steps:
+    """Return no steps."""
+    return iter(())
+
+
+def ends(call: Call) -> tuple[int | None, int | None]:
+    """Return the receiver of what a message sends and the sender of what it receives; None for a collective."""
+    terms = call.recipe.label.terms
+    if call.recipe.ordered or terms is None:
+        return None, None
+    to: Any = terms.values["dst"]
+    origin: Any = terms.values["src"]
+    return to, origin
+
+
+def used(call: Call) -> Call:
+    """Return a message with those arrays alone that it sends and receives."""
+    to, origin = ends(call)
+    return replace(
+        call,
+        send=None if to is None else call.send,
+        recv=None if origin is None else call.recv,
+    )

@@ -1,0 +1,48 @@
+"""Tags for the messages of plans: each has its own, which no other message between the two ranks has."""
+
+from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.transport import Transport
+from hpccomm.errors import UsageError
+from hpccomm.runtime.engine import CallEngine
+
+
+class PlanTags:
+    """The tags of one communicator's plans, and the transports on which they are.
+
+    The first plan with messages makes a transport, and so does each that finds too few tags left.
+
+    Parameters
+    ----------
+    backend : Backend
+        Makes the transports.
+    calls : CallEngine
+        The communicator's.
+    """
+
+    def __init__(self, backend: Backend, calls: CallEngine) -> None:
+        self._backend = backend
+        self._calls = calls
+        self._transport: Transport | None = None
+        self._next = 0
+
+    def take(self, count: int) -> tuple[Transport, int]:
+        """Return a transport and the first of `count` tags on it. Collective, with the same count; blocks.
+
+        Raises
+        ------
+        UsageError
+            If a transport has not so many.
+        """
+        transport = self._transport
+        if transport is None or self._next + count > transport.largest_tag + 1:
+            with self._calls.beside_watchdog("planning messages", ordered=True):
+                transport = self._backend.planned()
+            if count > transport.largest_tag + 1:
+                raise UsageError(
+                    f"the plan has {count} messages from one rank to another, and the backend has "
+                    f"{transport.largest_tag + 1} tags; plan fewer, or make larger messages"
+                )
+            self._transport, self._next = transport, 0
+        first = self._next
+        self._next += count
+        return transport, first

@@ -1,0 +1,153 @@
+"""What plans do: the ranks agree on the steps, once, and carry them out again and again."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from hpccomm.communicator.core import Core
+from hpccomm.communicator.lanes import Call
+from hpccomm.communicator.lanes.planned import Numbered, ends
+from hpccomm.communicator.steps import (
+    HOST,
+    Announced,
+    Step,
+    announced,
+    differing,
+    most_messages,
+    numbers,
+    read,
+)
+from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.transport import Transport
+from hpccomm.errors import HpccommError, RankMismatch
+
+
+def agreed(
+    core: Core,
+    steps: tuple[Step, ...],
+    error: HpccommError | None,
+    limit: float,
+    *,
+    async_op: bool = False,
+) -> Callable[[], Any]:
+    """Agree on the steps of a plan, and return what carries them out. Collective; blocks.
+
+    Parameters
+    ----------
+    core : Core
+        The communicator's.
+    steps : tuple of Step
+        Of this rank.
+    error : HpccommError or None
+        Why this rank has none.
+    limit : float
+        Seconds that a call of the plan may take.
+    async_op : bool
+        Whether a call of the plan only starts them. It has one step then.
+
+    Raises
+    ------
+    UsageError
+        If calls of a batch do not fit together; or `error`.
+    RankMismatch
+        On all ranks, if another rank has an error, or their steps do not fit each other.
+    """
+    try:
+        for step in steps:
+            step.calls[0].recipe.lane.check_step(step.calls, batched=step.batched)
+    except HpccommError as refused:
+        error = error or refused
+    with core.calls.one_call():
+        core.agree("plan", {"async_op": async_op}, error)
+        everyone = _compared(core, announced(steps, async_op=async_op))
+        whole = [step.calls[0] for step in steps] if async_op else _bound(core, steps, everyone)
+        for step, call in zip(steps, whole, strict=True):
+            lane = call.recipe.lane
+            if call.recipe.ordered:
+                lane.agreed(call, async_op)
+            for each in step.calls:
+                if each.recipe.resolved is not None and each.recipe.resolved.call.individual:
+                    core.agree_on_pairs("plan", each.recipe.resolved.call)
+            for each in step.calls:
+                lane.prepare_plan(each)
+    return _carrying(core, steps, whole, limit, async_op)
+
+
+def chosen(steps: Sequence[Step]) -> tuple[tuple[Choice, ...], ...]:
+    """Return how the calls of each step are carried out."""
+    return tuple(tuple(call.recipe.route.choice for call in step.calls) for step in steps)
+
+
+def _compared(core: Core, mine: Announced) -> list[Announced]:
+    """Return what all ranks plan, by rank; raise on all of them if that does not fit."""
+    with core.calls.part_of("plan"):
+        payloads = core.control.all_gather(json.dumps(mine).encode())
+        everyone = [read(json.loads(each)) for each in payloads]
+        wrong = differing(everyone)
+        if wrong is not None:
+            raise RankMismatch(wrong[0], ranks=wrong[1])
+    return everyone
+
+
+def _bound(core: Core, steps: Sequence[Step], everyone: Sequence[Announced]) -> list[Call]:
+    """Return each step as one call, its messages on host arrays numbered. Collective."""
+    most = most_messages(everyone)
+    transport, first = core.plan_tags.take(most) if most else (None, 0)
+    mine = everyone[core.backend.rank]
+    sends = numbers([one for one in mine.sends if one.memory == HOST])
+    receives = numbers([one for one in mine.receives if one.memory == HOST])
+    return [_one(step, transport, first, sends, receives) for step in steps]
+
+
+def _one(
+    step: Step,
+    transport: Transport | None,
+    first: int,
+    sends: Iterator[int],
+    receives: Iterator[int],
+) -> Call:
+    """Return a step as one call; its messages take the next numbers."""
+    lane = step.calls[0].recipe.lane
+    calls = []
+    for call in step.calls:
+        to, origin = ends(call) if lane.memory == HOST else (None, None)
+        outward = None if to is None else first + next(sends)
+        inward = None if origin is None else first + next(receives)
+        calls.append(Numbered(call, to, outward, origin, inward))
+    return lane.step(calls, transport, batched=step.batched)
+
+
+def _carrying(
+    core: Core, steps: tuple[Step, ...], whole: Sequence[Call], limit: float, async_op: bool
+) -> Callable[[], Any]:
+    """Return what carries a plan out."""
+    calls, intake = core.calls, core.intake
+    if async_op:
+        return partial(_start, core, whole[0], limit)
+    each = [call.recipe.lane.issuing(call) for call in whole]
+    carry = partial(each[0], limit) if len(each) == 1 else partial(_in_turn, each, limit)
+    result = whole[0].result if len(whole) == 1 else None
+
+    def step_by_step() -> Any:
+        with calls.one_call():
+            if not intake.takes_plan(steps):
+                carry()
+            return result
+
+    if len(whole) == 1:
+        return whole[0].recipe.lane.plan(whole[0], limit, intake, step_by_step)
+    return core.lanes.host.planned(carry, result, intake, step_by_step)
+
+
+def _start(core: Core, call: Call, limit: float) -> Any:
+    with core.calls.one_call():
+        return core.issue(call, True, limit)
+
+
+def _in_turn(each: Sequence[Callable[[float], None]], limit: float) -> None:
+    """Carry steps out one after the other, within so many seconds in all."""
+    until = perf_counter() + limit
+    for issue in each:
+        issue(until - perf_counter())

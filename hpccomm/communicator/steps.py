@@ -1,0 +1,246 @@
+"""The steps of a plan, and whether those of all ranks fit together."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from hpccomm.communicator.lanes import Call
+from hpccomm.communicator.lanes.planned import ends
+from hpccomm.contracts.majority import odd_ones
+from hpccomm.contracts.terms import Terms, joined, written
+from hpccomm.runtime.recorder import Site, described
+from hpccomm.runtime.verdict import side_by_side
+
+HOST = "host"
+"""The kind of memory whose messages are numbered."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A step of a plan: a call, or the calls of a batch.
+
+    Attributes
+    ----------
+    calls : tuple of Call
+        The calls, at least one.
+    batched : bool
+        Whether they are a batch.
+    site : Site or None
+        Where in the program they were made.
+    """
+
+    calls: tuple[Call, ...]
+    batched: bool
+    site: Site | None
+
+
+class Sent(NamedTuple):
+    """One end of a planned message, as its rank tells of it.
+
+    Attributes
+    ----------
+    step : int
+        Of the plan, from 0.
+    name : str
+        Of the call.
+    peer : int
+        The other end.
+    tag : int
+        The user's.
+    nbytes : int
+        Its size.
+    dtype : str
+        Of the array.
+    memory : str
+        Kind of memory in which the array lies.
+    """
+
+    step: int
+    name: str
+    peer: int
+    tag: int
+    nbytes: int
+    dtype: str
+    memory: str
+
+
+class Announced(NamedTuple):
+    """What a rank tells the others of its plan.
+
+    Attributes
+    ----------
+    sites : sequence of str
+        Where each step was made.
+    collectives : sequence of (int, mapping)
+        The steps with collective calls, and what must be equal on all ranks.
+    sends, receives : sequence of Sent
+        The messages.
+    """
+
+    sites: Sequence[str]
+    collectives: Sequence[tuple[int, Mapping[str, Any]]]
+    sends: Sequence[Sent]
+    receives: Sequence[Sent]
+
+
+def announced(steps: Sequence[Step], *, async_op: bool) -> Announced:
+    """Return what a rank tells of its steps."""
+    collectives = []
+    sends: list[Sent] = []
+    receives: list[Sent] = []
+    for number, step in enumerate(steps):
+        terms = _terms(step, async_op=async_op)
+        if terms is not None:
+            collectives.append((number, terms.values))
+        for call in step.calls:
+            outward, inward = ends(call)
+            for peer, array, ended in ((outward, call.send, sends), (inward, call.recv, receives)):
+                if peer is not None:
+                    ended.append(_told(number, call, peer, array))
+    return Announced([described(step.site) for step in steps], collectives, sends, receives)
+
+
+def read(came: Sequence[Any]) -> Announced:
+    """Return what another rank announced, as JSON brings it."""
+    sites, collectives, sends, receives = came
+    return Announced(sites, collectives, [Sent(*e) for e in sends], [Sent(*e) for e in receives])
+
+
+def _terms(step: Step, *, async_op: bool) -> Terms | None:
+    """Return what must be equal on all ranks in a step; None if it has messages alone."""
+    recipes = [call.recipe for call in step.calls if call.recipe.ordered]
+    each = [(one.apart if async_op else one.label).terms for one in recipes]
+    there = [one for one in each if one is not None]
+    if not there:
+        return None
+    return joined(there, False) if step.batched else there[0]
+
+
+def _told(step: int, call: Call, peer: int, array: Any) -> Sent:
+    label = call.recipe.label
+    assert label.terms is not None
+    tag: Any = label.terms.values["tag"]
+    return Sent(
+        step, label.name, peer, tag, array.nbytes, str(array.dtype), call.recipe.lane.memory
+    )
+
+
+# Whether they fit.
+
+
+def differing(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ...]] | None:
+    """Return what does not fit, and the ranks concerned; None if all does. The same on all ranks."""
+    return _collectives(everyone) or _messages(everyone)
+
+
+def _collectives(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ...]] | None:
+    most = max(len(each.collectives) for each in everyone)
+    for number in range(most):
+        came: dict[int, dict[str, Any]] = {}
+        for rank, each in enumerate(everyone):
+            if number < len(each.collectives):
+                step, values = each.collectives[number]
+                came[rank] = {"record": values, "site": each.sites[step]}
+            else:
+                came[rank] = {"record": {"operation": "no call"}}
+        odd = {rank: written(facts["record"]) for rank, facts in came.items()}
+        if len(set(odd.values())) > 1:
+            return (
+                f"the ranks plan different collectives as number {number + 1}: {side_by_side(came)}; "
+                "plan the same collectives in the same order on all ranks"
+            ), odd_ones(odd)
+    return None
+
+
+_Ends = Mapping[tuple[int, int, str], Sequence[Sent]]
+"""By sender, receiver and kind of memory."""
+
+
+def _messages(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ...]] | None:
+    sends: dict[tuple[int, int, str], list[Sent]] = defaultdict(list)
+    receives: dict[tuple[int, int, str], list[Sent]] = defaultdict(list)
+    for rank, each in enumerate(everyone):
+        for one in each.sends:
+            sends[rank, one.peer, one.memory].append(one)
+        for one in each.receives:
+            receives[one.peer, rank, one.memory].append(one)
+    for pair in sorted(sends.keys() | receives.keys()):
+        sent, taken = sends.get(pair, []), receives.get(pair, [])
+        # Messages of one tag and dtype arrive in their order; others may be received in another one.
+        if [_what(one) for one in _ordered(sent)] != [_what(one) for one in _ordered(taken)]:
+            sender, receiver, _ = pair
+            return _odd_message(everyone, sender, receiver, sent, taken), (sender, receiver)
+    return None
+
+
+def _what(one: Sent) -> tuple[int, str, int]:
+    return one.tag, one.dtype, one.nbytes
+
+
+def _ordered(messages: Sequence[Sent]) -> list[Sent]:
+    return [messages[place] for place in _order(messages)]
+
+
+def _order(messages: Sequence[Sent]) -> list[int]:
+    """Return the places of messages between two ranks in an order that both ends know."""
+    return sorted(
+        range(len(messages)), key=lambda place: (messages[place].tag, messages[place].dtype)
+    )
+
+
+def _odd_message(
+    everyone: Sequence[Announced],
+    sender: int,
+    receiver: int,
+    sent: Sequence[Sent],
+    taken: Sequence[Sent],
+) -> str:
+    """Say which message between two ranks is the first that does not fit."""
+    for tag in sorted({one.tag for one in (*sent, *taken)}):
+        out = [one for one in sent if one.tag == tag]
+        come = [one for one in taken if one.tag == tag]
+        for number in range(max(len(out), len(come))):
+            one = out[number] if number < len(out) else None
+            other = come[number] if number < len(come) else None
+            if one is None or other is None or _what(one) != _what(other):
+                return (
+                    f"as message {number + 1} with tag {tag}, rank {sender} sends rank {receiver} "
+                    f"{_shown(one, everyone[sender])}, and rank {receiver} receives "
+                    f"{_shown(other, everyone[receiver])} from it; let what a rank receives be what the "
+                    "other one sends, in the same order"
+                )
+    return f"what rank {sender} sends rank {receiver} is not what that receives"
+
+
+def _shown(one: Sent | None, of: Announced) -> str:
+    if one is None:
+        return "nothing"
+    site = of.sites[one.step]
+    return f"{one.nbytes} bytes of {one.dtype} in {one.memory} memory ({one.name}{site and f' at {site}'})"
+
+
+# Numbers of messages.
+
+
+def most_messages(everyone: Iterable[Announced]) -> int:
+    """Return how many messages of host arrays go from one rank to another at most."""
+    pairs = Counter(
+        (rank, one.peer)
+        for rank, each in enumerate(everyone)
+        for one in each.sends
+        if one.memory == HOST
+    )
+    return max(pairs.values(), default=0)
+
+
+def numbers(messages: Sequence[Sent]) -> Iterator[int]:
+    """Yield the number of each message of one rank, from 0 for each peer. Both ends find the same."""
+    places: dict[int, list[int]] = defaultdict(list)
+    for place, one in enumerate(messages):
+        places[one.peer].append(place)
+    found = [0] * len(messages)
+    for there in places.values():
+        for number, place in enumerate(_order([messages[each] for each in there])):
+            found[there[place]] = number
+    yield from found
