@@ -195,9 +195,10 @@ def explain(
     """
     call = _captured(core, face, collective, args, keywords)
     recipe = call.recipe
-    choice: Choice = recipe.route.choice
+    route = recipe.lane.settled(recipe)
+    choice: Choice = route.choice
     # Under ULFM a call that is blocked in the library can be released.
-    blocks = getattr(recipe.route, "run", None) is not None and core.backend.survival is None
+    blocks = getattr(route, "run", None) is not None and core.backend.survival is None
     ends = {"abort": ENDS_JOB, "report": WAITS_ON}.get(core.calls.on_timeout)
     return replace(
         choice,

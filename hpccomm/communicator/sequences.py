@@ -63,10 +63,14 @@ def agreed(
         core.agree("plan", {"async_op": async_op}, error)
         everyone = _compared(core, announced(steps, async_op=async_op))
         whole = [step.calls[0] for step in steps] if async_op else _bound(core, steps, everyone)
-        for step, call in zip(steps, whole, strict=True):
+        everywhere = map(all, zip(*(each.registered for each in everyone), strict=True))
+        for number, (step, call) in enumerate(zip(steps, whole, strict=True)):
             lane = call.recipe.lane
             if call.recipe.ordered:
-                lane.agreed(call, async_op)
+                registered = next(everywhere) and not async_op
+                lane.agreed(call, async_op, registered=registered)
+                if registered:
+                    whole[number] = lane.on_registered(call)
             for each in step.calls:
                 if each.recipe.resolved is not None and each.recipe.resolved.call.individual:
                     core.agree_on_pairs("plan", each.recipe.resolved.call)

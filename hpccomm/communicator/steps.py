@@ -76,35 +76,43 @@ class Announced(NamedTuple):
         The steps with collective calls, and what must be equal on all ranks.
     sends, receives : sequence of Sent
         The messages.
+    registered : sequence of bool
+        Of each step with collective calls, whether it is one on registered arrays of this rank.
     """
 
     sites: Sequence[str]
     collectives: Sequence[tuple[int, Mapping[str, Any]]]
     sends: Sequence[Sent]
     receives: Sequence[Sent]
+    registered: Sequence[bool]
 
 
 def announced(steps: Sequence[Step], *, async_op: bool) -> Announced:
     """Return what a rank tells of its steps."""
     collectives = []
+    registered = []
     sends: list[Sent] = []
     receives: list[Sent] = []
     for number, step in enumerate(steps):
         terms = _terms(step, async_op=async_op)
         if terms is not None:
             collectives.append((number, terms.values))
+            first = step.calls[0]
+            registered.append(not step.batched and first.recipe.lane.registered(first))
         for call in step.calls:
             outward, inward = ends(call)
             for peer, array, ended in ((outward, call.send, sends), (inward, call.recv, receives)):
                 if peer is not None:
                     ended.append(_told(number, call, peer, array))
-    return Announced([described(step.site) for step in steps], collectives, sends, receives)
+    sites = [described(step.site) for step in steps]
+    return Announced(sites, collectives, sends, receives, registered)
 
 
 def read(came: Sequence[Any]) -> Announced:
     """Return what another rank announced, as JSON brings it."""
-    sites, collectives, sends, receives = came
-    return Announced(sites, collectives, [Sent(*e) for e in sends], [Sent(*e) for e in receives])
+    sites, collectives, sends, receives, registered = came
+    sent, taken = [Sent(*each) for each in sends], [Sent(*each) for each in receives]
+    return Announced(sites, collectives, sent, taken, registered)
 
 
 def _terms(step: Step, *, async_op: bool) -> Terms | None:

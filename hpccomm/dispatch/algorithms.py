@@ -7,7 +7,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.backend import Backend, Start
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.terms import of_call
@@ -74,6 +74,7 @@ class AlgorithmRunner:
         pick: policy.Pick,
         deterministic: bool,
         choice: Choice,
+        otherwise: Start | None = None,
     ) -> Route:
         """Return what runs an algorithm.
 
@@ -90,6 +91,9 @@ class AlgorithmRunner:
         choice : Choice
             The decision, without what is known of the algorithm: the bytes that are moved at a time, and
             how the ranks of a node reach each other's arrays.
+        otherwise : callable, optional
+            What runs instead where not all ranks of the node have registered arrays. By default the algorithm
+            does, on any arrays.
         """
         found = ALGORITHMS[call.collective][pick.algorithm]
         fold = None if call.op is None else self._folder(call.op, call.dtype)
@@ -115,13 +119,14 @@ class AlgorithmRunner:
             },
             call.dtype,
             fold,
-            scratch=scratch,
-            plain=sharing.plain,
+            scratch=0 if otherwise else scratch,
+            plain=sharing.plain and otherwise is None,
             room=sharing.room,
+            otherwise=otherwise,
         )
         start = partial(self._runner.formed, forms)
         segment = nbytes_of(likely.segment, itemsize)
-        reason = f"{choice.reason}; {reached}"
+        reason = choice.reason if otherwise else f"{choice.reason}; {reached}"
         return Route(replace(choice, segment=segment, reason=reason), start)
 
     def _builds(self, call: Signature, found: Algorithm, deterministic: bool) -> dict[Reach, Build]:

@@ -85,12 +85,45 @@ class HostDispatch:
         if decision.algorithm == policy.NATIVE:
             assert native is not None
             route = Route(choice, _polled(native), native.run)
+            if before is None:
+                registered = self._registered(call, algorithm, deterministic, route, after)
+                if registered is not None:
+                    other = f"{registered.choice.algorithm!r} where all ranks' arrays are of comm.empty"
+                    route = replace(
+                        route, choice=replace(choice, reason=f"{decision.reason}; {other}")
+                    )
+                return replace(with_pre_and_post(route, before, after), registered=registered)
         elif deterministic and call.description.prefix and call.accumulator != call.dtype:
             wide = replace(inner, dtype=call.accumulator, in_place=False)
             route = _widened(self._own.route(call, wide, decision.pick, True, choice))
         else:
             route = self._own.route(call, inner, decision.pick, deterministic, choice)
         return with_pre_and_post(route, before, after)
+
+    def _registered(
+        self,
+        call: Signature,
+        algorithm: str | None,
+        deterministic: bool,
+        native: Route,
+        after: After | None,
+    ) -> Route | None:
+        """Return what carries a call out where its arrays are registered on all ranks; None for `native`."""
+        decision = self.policy.registered(
+            call,
+            algorithm,
+            self._setting,
+            native=True,
+            shared=self._shared,
+            deterministic=deterministic,
+        )
+        if decision is None:
+            return None
+        way, backend = decision.algorithm, self._backend.name
+        choice = Choice(call.name, "host", backend, way, None, True, decision.reason)
+        otherwise = with_pre_and_post(native, None, after).start
+        route = self._own.route(call, call.summed, decision.pick, False, choice, otherwise)
+        return with_pre_and_post(route, None, self._after(call, way))
 
     def registered(self, *arrays: Buffer) -> bool:
         """Tell whether this rank has arrays, all of them in memory that its peers map. Local."""

@@ -23,11 +23,15 @@ class Route:
         ``start(send, recv)`` gives the polled steps.
     run : Blocking or None
         Blocks in the backend's library; synchronous calls take it where it is there.
+    registered : Route or None
+        What is faster where the arrays of all ranks are registered, and right where they are not. The ranks
+        must agree on it.
     """
 
     choice: Choice
     start: Start
     run: Blocking | None = None
+    registered: "Route | None" = None
 
 
 def with_pre_and_post(route: Route, before: Before | None, after: After | None) -> Route:

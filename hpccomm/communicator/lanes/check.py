@@ -70,6 +70,7 @@ class Check:
         self._control = control
         self._setting = CHECK_OFF if alone else setting
         self._known: set[int] = set()
+        self._registered: set[int] = set()  # of those, what all ranks had registered arrays for
         self._agreed = 0  # number of the last call that was agreed
         if self._setting != CHECK_OFF:
             engine.compare = self.wait
@@ -92,10 +93,16 @@ class Check:
         """Tell whether calls of that label need not be agreed any more."""
         return self._setting == CHECK_OFF or label.fingerprint in self._known
 
-    def learn(self, label: Label) -> None:
-        """Remember that calls of that label are agreed."""
+    def learn(self, label: Label, *, registered: bool = False) -> None:
+        """Remember that calls of that label are agreed, and whether on `registered` arrays of all ranks."""
         if len(self._known) < KNOWN:
             self._known.add(label.fingerprint)
+            if registered:
+                self._registered.add(label.fingerprint)
+
+    def registered(self, label: Label) -> bool:
+        """Tell whether calls of that label were agreed on registered arrays. The same on all ranks."""
+        return label.fingerprint in self._registered
 
     # Ways to agree.
 
@@ -128,8 +135,11 @@ class Check:
 
         return agreed()
 
-    def wait(self, label: Label, entry: Entry, willing: bool = False) -> bool:
-        """Agree on the call that has just begun, under its deadline; return whether all ranks are `willing`."""
+    def wait(self, label: Label, entry: Entry, registered: bool = False) -> bool:
+        """Agree on the call that has just begun, under its deadline.
+
+        Returns whether the arrays of all ranks are `registered`, as this rank's are.
+        """
         self.learn(label)
         engine = self._engine
         if engine.queue:  # what was started before agrees before
@@ -139,32 +149,27 @@ class Check:
 
         def agreed() -> Steps:
             number, digest = engine.number, engine.digest
-            answers.append((yield from self._agreement(label, number, digest, None, willing)))
+            answers.append((yield from self._agreement(label, number, digest, None, registered)))
 
         drive_part(engine, entry, agreed())
+        self.learn(label, registered=answers[0])
         return answers[0]
 
-    def agree(
-        self, what: str, wanted: Terms, error: HpccommError | None, willing: bool = False
-    ) -> bool:
-        """Raise on every rank unless all bring the same terms; a rank with an error raises that.
-
-        Returns whether all ranks are `willing`.
-        """
+    def agree(self, what: str, wanted: Terms, error: HpccommError | None) -> None:
+        """Raise on every rank unless all bring the same terms; a rank with an error raises that."""
         engine = self._engine
         if engine.backend.size == 1:
             if error is not None:
                 raise error
-            return willing
-        answers: list[bool] = []
+            return
         refused: list[HpccommError] = []
         with engine.part_of(what, terms=wanted):
             label = Label(what, 0, wanted)
-            agreement = self._agreement(label, engine.number, engine.digest, error, willing)
+            agreement = self._agreement(label, engine.number, engine.digest, error)
 
             def steps() -> Steps:
                 try:
-                    answers.append((yield from agreement))
+                    yield from agreement
                 except HpccommError as wrong:  # nothing has failed: all ranks know of it
                     refused.append(wrong)
 
@@ -172,7 +177,6 @@ class Check:
             if refused:
                 engine.digest = 0  # what differs is told: it is no reason for later calls
                 raise refused[0]
-        return answers[0]
 
     def end(self) -> CommunicationError | None:
         """Return what is wrong with the calls of all ranks, at the end of the communicator.
@@ -211,24 +215,24 @@ class Check:
         number: int,
         digest: int,
         error: HpccommError | None = None,
-        willing: bool = False,
+        registered: bool = False,
     ) -> Result[bool]:
         """Return steps that raise on every rank unless all of them make this call.
 
-        They return whether all ranks are `willing`.
+        They return whether the arrays of all ranks are `registered`.
         """
         site = self._engine.site
 
         def agreement() -> Result[bool]:
             compared = 0 if self._setting == CHECK_OFF else digest
             mine = (label.fingerprint, compared, error is not None)
-            alike, all_willing = yield from self._control.alike_steps(mine, willing)
+            alike, everywhere = yield from self._control.alike_steps(mine, registered)
             if not alike:
                 yield from self._compare(label, number, described(site), error)
             if error is not None:
                 raise error
             self._agreed = max(self._agreed, number)
-            return all_willing
+            return everywhere
 
         return agreement()
 

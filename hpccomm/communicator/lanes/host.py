@@ -1,6 +1,7 @@
 """The lane of arrays in host memory."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any, NoReturn
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
-from hpccomm.communicator.lanes.check import Check
+from hpccomm.communicator.lanes.check import Check, drive_part
 from hpccomm.communicator.lanes.device_batch import check_apart
 from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Lane, wire_tag
 from hpccomm.communicator.lanes.planned import Messages, Numbered, PlannedCall, start_of, used
@@ -68,8 +69,16 @@ class HostLane(Lane):
             return self._calls.blocking(label, tally, route.run.call)
         return self._calls.polling(label, tally, route.start, ordered=ordered)
 
+    def _settled(self, route: Route, label: Label) -> Route:
+        if route.registered is None:
+            return route
+        return route.registered if self._check.registered(label) else _from_arrays(route)
+
     def _arguments(self, route: Route) -> Callable[[Any, Any], tuple[Any, ...]]:
-        return both if route.run is None else route.run.arguments
+        # What may go one way or the other is given arrays.
+        if route.run is None or route.registered is not None:
+            return both
+        return route.run.arguments
 
     def _agreeing(self, route: Route, label: Label) -> Route:
         calls, check, start, run = self._calls, self._check, route.start, route.run
@@ -79,6 +88,8 @@ class HostLane(Lane):
 
         if run is None:
             return Route(route.choice, agreed_start)
+        if route.registered is not None:
+            return Route(route.choice, agreed_start, Blocking(self._either(route, label)))
 
         def agreed_run(*arguments: Any) -> None:
             entry = calls.current
@@ -87,6 +98,23 @@ class HostLane(Lane):
             run.call(*arguments)
 
         return Route(route.choice, agreed_start, Blocking(agreed_run, run.arguments))
+
+    def _either(self, route: Route, label: Label) -> Callable[[Buffer, Buffer], None]:
+        """Return what has the ranks agree on a call and goes the way that suits the arrays of all of them."""
+        calls, check, registered = self._calls, self._check, route.registered
+        run = _from_arrays(route).run
+        assert run is not None
+        assert registered is not None
+
+        def either(send: Buffer, recv: Buffer) -> None:
+            entry = calls.current
+            assert entry is not None  # of this very call
+            if check.wait(label, entry, self.dispatch.registered(send, recv)):
+                drive_part(calls, entry, registered.start(send, recv))
+            else:
+                run.call(send, recv)
+
+        return either
 
     def message(self, message: PointToPoint) -> Call:
         """Return a point-to-point call."""
@@ -213,13 +241,23 @@ class HostLane(Lane):
             recipe.label,
             recipe.tally,
             run.call,
-            recipe.arguments(call.send, call.recv),
+            run.arguments(call.send, call.recv),
             call.keep,
             limit,
             call.result,
             intake,
             otherwise,
         )
+
+    def on_registered(self, call: Call) -> Call:
+        """Return a call whose arrays are registered on all ranks, as all know."""
+        recipe, route = call.recipe, call.recipe.route.registered
+        if route is None:
+            return call
+        label = recipe.label
+        agreed = self._agreeing(route, label) if self._check.always(label) else route
+        issue = self._carrying(label, recipe.tally, agreed, recipe.ordered)
+        return replace(call, recipe=replace(recipe, route=route, issue=issue, arguments=both))
 
     def issuing(self, call: Call) -> Callable[[float], None]:
         """Return what carries a planned call out, again and again."""
@@ -295,6 +333,17 @@ class HostLane(Lane):
 
 
 _NOTHING: Steps = iter(())
+
+
+def _from_arrays(route: Route) -> Route:
+    """Return a route that blocks, with the arrays as arguments."""
+    run = route.run
+    assert run is not None
+
+    def on_arrays(send: Buffer, recv: Buffer) -> None:
+        run.call(*run.arguments(send, recv))
+
+    return Route(route.choice, route.start, Blocking(on_arrays))
 
 
 def _both(receiving: Steps, sending: Steps) -> Steps:

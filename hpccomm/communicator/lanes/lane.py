@@ -104,7 +104,7 @@ class Lane(ABC):
         ordered: bool = True,
     ) -> Recipe[Any]:
         tally = self._calls.reports.stats.tally(label.name, label.nbytes)
-        bare = self._carrying(label, tally, route, ordered)
+        bare = self._carrying(label, tally, self._settled(route, label), ordered)
         arguments = self._arguments(route)
         plain = resolved is not None and resolved.send == "x" and resolved.recv == "out"
         recipe = Recipe(self, route, label, tally, bare, apart, resolved, ordered, arguments, plain)
@@ -118,7 +118,8 @@ class Lane(ABC):
         def first(*arguments: Any) -> None:
             (agreeing() if check.due(label) else bare)(*arguments)
             if check.known(label):
-                recipe.issue = bare
+                settled = self._settled(route, label)
+                recipe.issue = self._carrying(label, tally, settled, ordered)
 
         if check.always(label):
             recipe.issue = agreeing()
@@ -132,6 +133,14 @@ class Lane(ABC):
     ) -> Callable[..., None]:
         """Return what carries out the calls of a route."""
 
+    def settled(self, recipe: Recipe[Any]) -> Any:
+        """Return the route that calls take, as far as the ranks have agreed on it. Local."""
+        return self._settled(recipe.route, recipe.label)
+
+    def _settled(self, route: Any, label: Label) -> Any:
+        """Return the route of calls of that label that need not be agreed any more."""
+        return route
+
     def _arguments(self, route: Any) -> Callable[[Any, Any], tuple[Any, ...]]:
         """Return what gives the arguments with which the calls of a route on host arrays are issued."""
         return both
@@ -140,12 +149,17 @@ class Lane(ABC):
     def _agreeing(self, route: Any, label: Label) -> Any:
         """Return the route on which the ranks agree on the call before anything moves."""
 
-    def agreed(self, call: Call, async_op: bool) -> None:
-        """Note that the ranks have agreed on calls like this one, as those of a plan have."""
+    def agreed(self, call: Call, async_op: bool, *, registered: bool = False) -> None:
+        """Note that the ranks have agreed on calls like this one, as those of a plan have.
+
+        `registered` says that they did so on registered arrays of all ranks.
+        """
         recipe, check = call.recipe, self._check
-        check.learn(recipe.apart if async_op else recipe.label)
-        if not async_op and check.known(recipe.label) and not check.always(recipe.label):
-            recipe.issue = self._carrying(recipe.label, recipe.tally, recipe.route, recipe.ordered)
+        label = recipe.apart if async_op else recipe.label
+        check.learn(label, registered=registered)
+        if not async_op and check.known(label) and not check.always(label):
+            settled = self._settled(recipe.route, label)
+            recipe.issue = self._carrying(label, recipe.tally, settled, recipe.ordered)
 
     def bind(
         self,
@@ -321,6 +335,10 @@ class Lane(ABC):
             return result
 
         return planned
+
+    def on_registered(self, call: Call) -> Call:
+        """Return a planned call whose arrays are registered on all ranks, as all know."""
+        return call
 
     @abstractmethod
     def prepare_plan(self, call: Call) -> None:

@@ -104,6 +104,10 @@ class Runner:
                     yield from exchanges.late(each)
             found = forms.learned(exchanges.table, exposure, self._results)
             turns = found.turns
+            if forms.otherwise is not None and found.reach is not Reach.DIRECT:
+                yield from forms.otherwise(send, recv)
+                exposure.withdraw()
+                return
             if turns is None:
                 program = found.program
                 buffers = self._reached(found, exposure, forms, send, recv)
