@@ -6,6 +6,7 @@ too. Each function returns the text that nccl-tests prints at that point, line e
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
@@ -194,42 +195,85 @@ def line(info: RunInfo, out_of_place: Half, in_place: Half = (None, None)) -> st
     return preamble(last) + halves + timestamp(last, info) + "\n"
 
 
-def footer(rows: Iterable[Row], collective: str, link: DeviceInfo | None = None) -> str:
+@dataclass(slots=True)
+class Tally:
+    """What stands behind a table, counted row by row.
+
+    Attributes
+    ----------
+    rows : int
+        How many rows there are.
+    wrong : int
+        Their wrong values.
+    busbw : float
+        The sum of their bus bandwidths in 1e9 B/s.
+    best : float
+        The largest of these.
+    """
+
+    rows: int = 0
+    wrong: int = 0
+    busbw: float = 0.0
+    best: float = 0.0
+
+    def add(self, row: Row) -> None:
+        """Count a row."""
+        self.rows += 1
+        self.wrong += row.wrong if row.wrong != UNCHECKED else 0
+        self.busbw += row.busbw
+        self.best = max(self.best, row.busbw)
+
+    @property
+    def mean(self) -> float:
+        """The average bus bandwidth; 0 without rows."""
+        return self.busbw / self.rows if self.rows else 0.0
+
+
+def tallied(rows: Iterable[Row]) -> Tally:
+    """Return the tally of rows."""
+    tally = Tally()
+    for row in rows:
+        tally.add(row)
+    return tally
+
+
+def footer(
+    tally: Tally, collective: str, link: DeviceInfo | None = None, *, interrupted: bool = False
+) -> str:
     """Return what stands behind a table: the verdict on its values and the average bus bandwidth.
 
     Parameters
     ----------
-    rows : iterable of Row
-        All rows of the table.
+    tally : Tally
+        Of all rows of the table.
     collective : str
         Name of what was measured.
     link : DeviceInfo, optional
         The `bounding_link`, if there is one: the best bus bandwidth is compared with it.
+    interrupted : bool
+        Whether the table ends before its last line, which is said.
     """
-    rows = list(rows)
-    wrong, bandwidth = summary(rows)
     peak = ""
-    if link is not None and rows:
-        best = max(row.busbw for row in rows)
+    if link is not None and tally.rows:
         peak = (
-            f"# {'Peak bus bandwidth':20s} : {best:g} ({best / link.peak:.0%} of the link's "
+            f"# {'Peak bus bandwidth':20s} : {tally.best:g} ({tally.best / link.peak:.0%} of the link's "
             f"{link.peak:g}) \n"
         )
+    end = "interrupted" if interrupted else "concluded"
     return (
-        f"# {'Out of bounds values':20s} : {wrong} {'FAILED' if wrong else 'OK'}\n"
-        f"# {'Avg bus bandwidth':20s} : {bandwidth:g} \n"
+        f"# {'Out of bounds values':20s} : {tally.wrong} {'FAILED' if tally.wrong else 'OK'}\n"
+        f"# {'Avg bus bandwidth':20s} : {tally.mean:g} \n"
         f"{peak}"
         "#\n"
-        f"# Collective test concluded: {collective}\n"
+        f"# Collective test {end}: {collective}\n"
         "#\n\n"
     )
 
 
 def summary(rows: Iterable[Row]) -> tuple[int, float]:
     """Return the number of wrong values, and the average bus bandwidth in 1e9 B/s (0 without rows)."""
-    rows = list(rows)
-    wrong = sum(row.wrong for row in rows if row.wrong != UNCHECKED)
-    return wrong, sum(row.busbw for row in rows) / len(rows) if rows else 0.0
+    tally = tallied(rows)
+    return tally.wrong, tally.mean
 
 
 def lines(
@@ -291,7 +335,7 @@ def run_text(
         text += [run_header(info, *block), heading(info.config)]
         text += [line(info, half(out), half(inside)) for out, inside in lines(rows, begin, end)]
         if whole and (finished or end < len(rows)):
-            text.append(footer(part, block[0], bounding_link(info)))
+            text.append(footer(tallied(part), block[0], bounding_link(info)))
         if statistics:
             text.append(repetitions_text(info.config, part, map(samples, range(begin, end))))
         begin = end

@@ -200,10 +200,7 @@ class Writer:
             raise UsageError(f"run {self.name} of {self.path} has ended already")
         if status != "completed" and not status.startswith("failed: "):
             raise UsageError(f"status {status!r} is neither 'completed' nor 'failed: ...'")
-        text = status.encode()[: coding.STATUS_BYTES].decode(errors="ignore").encode()
-        end = coding.encode_end(self.name, time.time(), text)
-        at = self._space.state_at
-        self._write((text, at + coding.STATUS_AT), (end, at + coding.END_AT))
+        self.note_end(status)
         with self._reported():
             os.fsync(self._open.fileno())
         self._check_there()
@@ -214,6 +211,26 @@ class Writer:
             _log.warning("run %s stays uncompressed: %s", self.name, error)
         self._open.close()
         self._open = None
+
+    def note_end(self, status: str) -> None:
+        """Record how the run ended, and leave the file in the form in which it was measured.
+
+        From any thread, also while another adds a row: these bytes are of nothing else.
+
+        Parameters
+        ----------
+        status : str
+            As for `end`.
+
+        Raises
+        ------
+        ResultsError, UsageError
+            As `end` does.
+        """
+        text = status.encode()[: coding.STATUS_BYTES].decode(errors="ignore").encode()
+        end = coding.encode_end(self.name, time.time(), text)
+        at = self._space.state_at
+        self._write((text, at + coding.STATUS_AT), (end, at + coding.END_AT))
 
     def __enter__(self) -> Self:
         return self

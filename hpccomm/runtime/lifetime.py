@@ -27,6 +27,7 @@ _exit_steps: "dict[tuple[ExitStep, Step], None]" = {}  # in the order of registr
 _child_steps: list[Step] = []
 _last_steps: list[Step] = []
 _leaving = False
+_ending: int | None = None
 _blocked_before: dict[int, set[signal.Signals | int]] = {}  # of threads that are forking
 
 LAST_SECONDS = 2.0
@@ -123,8 +124,15 @@ def before_end(step: Step) -> Step:
     return step
 
 
-def write_last() -> None:
+def ending() -> int | None:
+    """Return the status with which hpccomm ends the process, for what `before_end` runs."""
+    return _ending
+
+
+def write_last(with_status: int) -> None:
     """Run what was registered by `before_end`; takes at most `LAST_SECONDS`. From any thread."""
+    global _ending
+    _ending = with_status
 
     def run() -> None:
         for step in _last_steps:

@@ -4,7 +4,7 @@ import pytest
 
 from hpccomm.bench.perf.report import Report
 from hpccomm.cli.main import main
-from hpccomm.results import reader
+from hpccomm.results import reader, table
 
 
 def test_an_interrupted_run_says_how_many_rows_are_kept(tmp_path, capfd, monkeypatch):
@@ -20,4 +20,8 @@ def test_an_interrupted_run_says_how_many_rows_are_kept(tmp_path, capfd, monkeyp
     (run,) = reader.read(path)
     assert (len(run.rows), run.status) == (4, "failed: interrupted")
     said = f"hpccomm: 4 rows are kept in {path} as run0001: see hpccomm show {path}\n"
-    assert capfd.readouterr().err.count(said) == 1
+    printed = capfd.readouterr()
+    assert printed.err.count(said) == 1
+    rows = table.tallied(run.rows)
+    assert printed.out.endswith(table.footer(rows, "all_reduce", interrupted=True))
+    assert "# Collective test interrupted: all_reduce\n" in printed.out

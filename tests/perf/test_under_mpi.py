@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from terminal import on_terminal
 
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.results import reader
@@ -35,7 +37,8 @@ MISUSE = {
     "-n 0": "-n/--iters: 0 is out of range",
     "-r 2 --output run.h5": "-r/--root 2: there are 2 ranks; give 0 to 1, or all",
     "--output nowhere/run.h5": "nowhere",
-    "--algorithm magic": "algorithm is 'magic'",
+    "--algorithm magic": "'magic' is no algorithm",
+    "--algorithm bruck": "algorithm is 'bruck'",
     "--backend loopback": "--backend loopback: its ranks are in one process",
     "-e 900000G": "-e/--maxbytes",
 }
@@ -120,3 +123,23 @@ def test_killed_at_any_moment_the_file_holds_every_printed_row(launcher, tmp_pat
         stored = [(f"{row.bytes}", f"{row.count}") for row in runs[-1].rows if not row.in_place]
         shown = [tuple(line.split()[:2]) for line in rows_of(printed)]
         assert stored[: len(shown)] == shown
+
+
+@pytest.mark.parametrize("redirected", ["", ">table.txt"])
+def test_ctrl_c_given_to_the_launcher_closes_the_table_and_the_file(
+    launcher, tmp_path, monkeypatch, redirected
+):
+    file = tmp_path / "run.h5"
+    sweep = ["all_reduce", "-b", "1K", "-e", "4K", "-f", "2", "-N", "0", "--output", str(file)]
+    perf = [launcher, "-n", "2", sys.executable, *PERF, *sweep]
+    monkeypatch.chdir(tmp_path)
+    with on_terminal(perf, launch_environment(), redirected) as terminal:
+        terminal.wait_for("all_reduce float sum 4096 B in place" if redirected else "float")
+        terminal.press(b"\x03")
+        assert terminal.wait() != 0
+    shown = terminal.shown
+    (run,) = reader.read(file)
+    assert run.status == "failed: interrupted"
+    assert f"rows are kept in {file} as run0001" in shown
+    table = Path("table.txt").read_text() if redirected else ""
+    assert "# Collective test interrupted: all_reduce" in shown + table

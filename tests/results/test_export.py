@@ -47,7 +47,7 @@ def test_show(file, example, capsys):
     halves = list(zip(rows, samples, strict=True))
     for out in (0, 2):
         assert table.line(info, *halves[out : out + 2]) in text
-    assert text.endswith(table.footer(rows, "all_reduce"))
+    assert text.endswith(table.footer(table.tallied(rows), "all_reduce"))
 
 
 def test_show_statistics_in_comments_behind_the_table(tmp_path, example, capsys):

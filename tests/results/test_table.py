@@ -122,7 +122,7 @@ def test_percentiles_are_nearest_rank():
 @pytest.mark.parametrize(("wrong", "verdict"), [(0, "0 OK"), (7, "7 FAILED"), (-1, "0 OK")])
 def test_footer(example, wrong, verdict):
     rows = [example.example_row(0), example.example_row(1, wrong=wrong)]
-    assert table.footer(rows, "all_reduce") == (
+    assert table.footer(table.tallied(rows), "all_reduce") == (
         f"# Out of bounds values : {verdict}\n# Avg bus bandwidth    : 1.25 \n"
         "#\n# Collective test concluded: all_reduce\n#\n\n"
     )
@@ -142,7 +142,9 @@ def test_the_best_bus_bandwidth_is_compared_with_the_slowest_link(example):
     link = table.bounding_link(info)
     assert link == info.devices[1]
     line = "# Peak bus bandwidth   : 40 (80% of the link's 50) \n"
-    assert table.footer(rows, "all_reduce", link).splitlines(keepends=True)[2] == line
+    assert (
+        table.footer(table.tallied(rows), "all_reduce", link).splitlines(keepends=True)[2] == line
+    )
     text = table.run_text(info, rows, lambda index: None, finished=True)
     assert line in text
     assert "# Link of a device: NVLink, 50 GB/s in one direction\n" in text
@@ -163,7 +165,7 @@ def test_no_link_is_named_where_it_does_not_bound_the_bandwidth(example, about):
     info = devices(example, **about)
     assert table.bounding_link(info) is None
     assert "Link" not in table.run_header(info, "all_reduce", "nccl", "auto")
-    assert "Peak" not in table.footer([example.example_row(0)], "all_reduce", None)
+    assert "Peak" not in table.footer(table.tallied([example.example_row(0)]), "all_reduce", None)
 
 
 def test_a_run_is_printed_block_by_block(example):

@@ -110,7 +110,7 @@ def _begin(with_status: int) -> None:
         patience = threading.Timer(PATIENCE_SECONDS, _exit_now, (with_status,))
         patience.daemon = True
         patience.start()
-    lifetime.write_last()
+    lifetime.write_last(with_status)
 
 
 def _ends_here() -> bool:

@@ -29,10 +29,12 @@ class Launch:
     local_size: int | None = None
 
 
+OPEN_MPI = "Open MPI's mpiexec"
+
 # SLURM_NTASKS is no evidence: a plain script in a batch job has it too.
 _LAUNCHERS = (
     (
-        "Open MPI's mpiexec",
+        OPEN_MPI,
         "OMPI_COMM_WORLD_RANK",
         "OMPI_COMM_WORLD_SIZE",
         "OMPI_COMM_WORLD_LOCAL_SIZE",

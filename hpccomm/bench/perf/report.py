@@ -1,5 +1,6 @@
 """The output of a run: the table, CSV, nccl-tests' JSON, the results file. Only on rank 0."""
 
+import contextlib
 import itertools
 import json
 import logging
@@ -16,12 +17,15 @@ from typing import Any, Self, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.backends.bootstrap.launch import OPEN_MPI, launched
 from hpccomm.bench.perf.options import Options
-from hpccomm.errors import ResultsError
+from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files.regular import check_output
 from hpccomm.results import csv_text, nccl_json, table
 from hpccomm.results.schema import Row, RunInfo
+from hpccomm.runtime import lifetime
 from hpccomm.runtime.lifetime import before_end
+from hpccomm.runtime.statuses import Status
 from hpccomm.runtime.stderr import write_stderr
 
 _log = logging.getLogger(__name__)
@@ -70,11 +74,11 @@ class Report:
         self._progress = Progress(terminal)
         self._err = err
         self.wrong = 0
-        # Of all rows, only what is printed at an end that will come is kept.
-        self._endless = options.config.run_cycles == 0
+        # Rows are kept for the JSON alone: a run may have no end.
         self._rows: list[Row] = []
         self._kept: list[Samples | None] = []
-        self._block: list[Row] = []
+        self._tally = table.Tally()
+        self._begun: str | None = None  # the collective whose table has no end yet
         self._json = None if options.json is None else _free_name(options.json)
         self._csv: TextIO | None = None
         self._writer: Any = None
@@ -101,16 +105,16 @@ class Report:
                     raise
             # The files are this object's from here on, and closed when it is left.
             self._opened = opened.pop_all()
-        if self._writer is not None:
-            before_end(self._tell_of_rows)
+        before_end(self._end_at_once)
         if self._json is not None:
             self.show(f"# Writing JSON output to {self._json}\n")
 
     def begin(self, collective: str, backend: str, algorithm: str) -> None:
         """Print what stands before a table, and its heading."""
-        self._block = []
+        self._tally = table.Tally()
         self.show(table.run_header(self._info, collective, backend, algorithm))
         self.show(table.heading(self._info.config))
+        self._begun = collective
 
     def add(self, halves: Sequence[tuple[Row, Samples]], wrong: Sequence[str]) -> None:
         """Add one line: the row out of place and the row in place, or only the first.
@@ -128,12 +132,11 @@ class Report:
             if self._csv is not None:
                 name = "" if self._writer is None else self._writer.name
                 _put(self._csv, csv_text.line(name, self._info, row, samples))
-            self.wrong += table.summary([row])[0]
+            self.wrong += table.tallied([row]).wrong
+            self._tally.add(row)
             if self._json is not None:
                 self._rows.append(row)
                 self._kept.append(samples if self._info.config.per_iter_timing else None)
-            if not self._endless:
-                self._block.append(row)
         # On disk first, then shown.
         self.show(table.line(self._info, *halves))
         for sentence in wrong:
@@ -141,7 +144,8 @@ class Report:
 
     def finish(self, collective: str) -> None:
         """Print what stands behind a table."""
-        self.show(table.footer(self._block, collective, table.bounding_link(self._info)))
+        self._begun = None
+        self.show(table.footer(self._tally, collective, table.bounding_link(self._info)))
 
     def show(self, text: str) -> None:
         """Print text, in place of what is shown on the terminal."""
@@ -163,12 +167,14 @@ class Report:
     ) -> None:
         self._progress.clear()
         if isinstance(error, KeyboardInterrupt):
+            self._interrupt()
             self._tell_of_rows()
         self._left = True
         try:
             try:
                 if self._json is not None:
-                    self._write_json(self._json, [] if error is None else [f"{error}"])
+                    said = "interrupted" if kind is KeyboardInterrupt else f"{error}"
+                    self._write_json(self._json, [] if error is None else [said])
             finally:
                 # Closes the files, and tells the writer how the run ended.
                 self._opened.__exit__(kind, error, traceback)
@@ -178,17 +184,52 @@ class Report:
             # The exception on its way out matters more than this one.
             _log.info("the end of the run is not written: %s", second)
 
+    def _end_at_once(self) -> None:
+        """Write down what would be lost where hpccomm ends the process. From any thread."""
+        if self._left:
+            return
+        if lifetime.ending() in (Status.TERMINATED, Status.INTERRUPTED):
+            self._interrupt()
+            if self._writer is not None:
+                with contextlib.suppress(ResultsError, UsageError):
+                    self._writer.note_end("failed: interrupted")
+            if self._json is not None:
+                with contextlib.suppress(OSError, ResultsError):
+                    self._write_json(self._json, ["interrupted"])
+        self._tell_of_rows()
+        self._left = True
+
+    def _interrupt(self) -> None:
+        """Close the table that is broken off. From any thread."""
+        if self._begun is None:
+            return
+        link = table.bounding_link(self._info)
+        text = table.footer(self._tally, self._begun, link, interrupted=True)
+        self._begun = None
+        self._progress.clear()
+        if _cut_off():
+            self._progress.say(text)
+        # Past the stream's buffer, which is empty and whose lock the main thread may hold.
+        try:
+            os.write(self._out.fileno(), text.encode())
+        except ValueError:  # no file
+            self._out.write(text)
+        except OSError:  # nobody reads it any more
+            pass
+
     def _tell_of_rows(self) -> None:
         """Say where the rows are of a run that is broken off. From any thread."""
-        if self._writer is None or self._left:
+        if self._writer is None:
             return
-        self._left = True
         path, rows = self._writer.path, self._writer.rows
         kept = "1 row is" if rows == 1 else f"{rows} rows are"
-        write_stderr(
+        said = (
             f"hpccomm: {kept} kept in {path} as {self._writer.name}: "
             f"see hpccomm show {shlex.quote(str(path))}"
         )
+        write_stderr(said)
+        if _cut_off():
+            self._progress.say(f"{said}\n")
 
     def _write_json(self, path: Path, errors: list[str]) -> None:
         document = nccl_json.document(
@@ -221,12 +262,29 @@ class Progress:
             self._stream.flush()
             self._shown = True
 
+    def say(self, text: str) -> None:
+        """Write text that stays."""
+        if self._stream is not None:
+            self._stream.write(text)
+            self._stream.flush()
+
     def clear(self) -> None:
         """Remove the line, so that others can be printed."""
         if self._stream is not None and self._shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
             self._shown = False
+
+
+def _cut_off() -> bool:
+    """Whether what this process prints reaches nobody any more.
+
+    From Ctrl-C on, Open MPI's mpiexec drops it. It sends SIGTERM after a quarter of a second, and SIGKILL as
+    soon afterwards.
+    """
+    place = launched()
+    ended = lifetime.ending() == Status.TERMINATED
+    return ended and place is not None and place.launcher == OPEN_MPI
 
 
 def _put(file: TextIO, text: str) -> None:
