@@ -17,6 +17,7 @@ import sys
 import hpccomm
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.progress import Progress
 from hpccomm.bench.tune import calls
 from hpccomm.bench.tune.calls import TunedCall
 from hpccomm.bench.tune.measuring import Bench, Effort, spelled
@@ -40,7 +41,7 @@ def line(verdict: Confirmation, takes: str) -> str:
     return (
         f"{verdict.nbytes:>12}  {takes:<24}{verdict.seconds * 1e6:>11.2f}{own}"
         f"   {spelled(verdict.best):<24}{best * 1e6:>11.2f}{verdict.ratio:>7.2f}"
-        f"{'  slower' if verdict.ratio > SLOWER else ''}"
+        f"{'  slower' if verdict.slower else ''}"
     )
 
 
@@ -86,10 +87,10 @@ def main() -> int:
             swept = [0] if collective == "barrier" else sizes
             call = TunedCall(collective)
             found = bench.sweep(call, swept, lambda _: None)
-            for verdict in verify(bench, comm, call, found):
+            for verdict in verify(bench, comm, call, found, Progress(None)):
                 args, keywords = call.arguments(comm, verdict.nbytes, memory, AUTO)
                 takes = comm.explain(collective, *args, **keywords).algorithm
-                slow += verdict.ratio > SLOWER
+                slow += verdict.slower
                 total += 1
                 if comm.rank == 0:
                     print(line(verdict, takes), flush=True)

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.show import path
 from hpccomm.errors import UsageError, did_you_mean
@@ -111,13 +112,15 @@ def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
 
     if args.output is not None:
         _check_place(args.output)
-    read = read_folder(folder)
-    job = history.join(read.dumps)
-    found = faults.find(job)
+    with watched(f"reading {folder.name}"):
+        read = read_folder(folder)
+        job = history.join(read.dumps)
+        found = faults.find(job)
     status = 1 if found else 0
     told = _told(read, job, found, args)
     if args.output is not None:
-        _draw(folder, job, found, args, told)
+        with watched(f"drawing {args.output.name}"):
+            _draw(folder, job, found, args, told)
     notes = []
     if args.pytorch is not None:
         from hpccomm.diagnosis import pytorch

@@ -5,6 +5,7 @@ import json
 from typing import TYPE_CHECKING
 
 from hpccomm.bench.perf import readers
+from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.show import add_run, path, told
 from hpccomm.errors import ResultsError
@@ -72,10 +73,12 @@ def run(args: argparse.Namespace) -> int:
     """Write the run; return the exit status."""
     from hpccomm.results import reader
 
-    examined = reader.examine(args.file)
+    with watched(f"reading {args.file.name}"):
+        examined = reader.examine(args.file)
     chosen = reader.choose(examined.runs, args.run)
-    samples = reader.WholeSamples(chosen)
-    text = _FORMATS[args.format](chosen, samples)
+    with watched(f"exporting {chosen.name}", len(chosen.rows)) as progress:
+        samples = reader.WholeSamples(chosen, progress)
+        text = _FORMATS[args.format](chosen, samples)
     status = told(args.file, [*examined.damage, *samples.damage()])
     if args.output is None:
         output.write(text)

@@ -5,6 +5,7 @@ import argparse
 from hpccomm.bench.fit.report import fitted
 from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import readers
+from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.show import add_run, path, told
 from hpccomm.errors import UsageError
@@ -69,9 +70,10 @@ def run(args: argparse.Namespace) -> int:
             check_output(to)
     if to is not None and to.exists() and to.samefile(args.file):
         raise UsageError(f"--output {to} is the results file itself; give another name")
-    report, description, damage = fitted(
-        args.file, args.run, args.cluster, segment=args.segment, channels=args.channels
-    )
+    with watched(f"fitting to {args.file.name}"):
+        report, description, damage = fitted(
+            args.file, args.run, args.cluster, segment=args.segment, channels=args.channels
+        )
     if to is None:
         output.write(report + description)
         return told(args.file, damage)

@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
     options = flags.options(args)
     # Arguments are checked before MPI is started.
     from hpccomm.bench.perf import sweep
-    from hpccomm.bench.perf.report import terminal
     from hpccomm.bench.perf.sources import CommSource, kept
+    from hpccomm.bench.progress import terminal
 
     place = launched()
     with ExitStack() as stack:
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
             "none" if place is None else place.launcher,
             sys.stdout,
             sys.stderr,
-            terminal() if place is None or place.rank == 0 else None,
+            terminal(),
         )
     return 1 if wrong else 0
 

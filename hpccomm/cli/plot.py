@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.show import path
 from hpccomm.extras import install_command
@@ -70,11 +71,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw it; return the exit status."""
-    from hpccomm.schedules.draw import drawing, schedule, text
-    from hpccomm.schedules.draw.subject import subject
+    from hpccomm.schedules.draw import drawing
 
     if args.output is not None:
         drawing.check_place(args.output)  # before the work
+    with watched(f"drawing {args.schedule}"):
+        said = _drawn(args)
+    output.write(said)
+    return 0
+
+
+def _drawn(args: argparse.Namespace) -> str:
+    """Draw it; return what is to be said."""
+    from hpccomm.schedules.draw import drawing, schedule, text
+    from hpccomm.schedules.draw.subject import subject
+
     shown = subject(
         args.schedule,
         args.collective,
@@ -87,12 +98,10 @@ def run(args: argparse.Namespace) -> int:
         deterministic=args.deterministic,
     )
     if args.text:
-        output.write("".join(f"{line}\n" for line in text.lines(shown)))
-        return 0
+        return "".join(f"{line}\n" for line in text.lines(shown))
     file = args.output or Path(f"{_name(shown, args)}.svg")
     drawing.save(schedule.draw(shown), file)
-    output.write(f"{shown.title}: {shown.summary}\ndrawn in {file}\n")
-    return 0
+    return f"{shown.title}: {shown.summary}\ndrawn in {file}\n"
 
 
 def _name(shown: "Subject", args: argparse.Namespace) -> str:

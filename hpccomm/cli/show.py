@@ -63,26 +63,30 @@ def told(file: Path, damage: Sequence[str]) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Print the run; return the exit status."""
+    from hpccomm.bench.progress import watched
     from hpccomm.results import describe, reader, table
     from hpccomm.results.verify import verify
 
     if args.verify:
-        lines, whole = verify(args.file)
+        with watched(f"checking {args.file.name}") as progress:
+            lines, whole = verify(args.file, progress)
         output.write("".join(f"{line}\n" for line in lines))
         return 0 if whole else 2
-    examined = reader.examine(args.file)
+    with watched(f"reading {args.file.name}"):
+        examined = reader.examine(args.file)
     status = told(args.file, examined.damage)
     chosen = reader.choose(examined.runs, args.run)
     finished = chosen.status == "completed"
-    samples = reader.WholeSamples(chosen)
-    text = table.run_text(
-        chosen.info,
-        chosen.rows,
-        samples,
-        finished=finished,
-        whole=not chosen.damage,
-        statistics=args.statistics,
-    )
+    with watched(f"showing {chosen.name}", len(chosen.rows)) as progress:
+        samples = reader.WholeSamples(chosen, progress)
+        text = table.run_text(
+            chosen.info,
+            chosen.rows,
+            samples,
+            finished=finished,
+            whole=not chosen.damage,
+            statistics=args.statistics,
+        )
     listing = describe.listing(examined.runs, chosen) if len(examined.runs) > 1 else ""
     output.write(listing + describe.facts(chosen) + text)
     return told(args.file, samples.damage()) or status

@@ -8,7 +8,7 @@ from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import flags, readers
 from hpccomm.bench.perf.lines import MAXIMUM
 from hpccomm.bench.perf.options import Options
-from hpccomm.bench.perf.report import terminal
+from hpccomm.bench.progress import terminal, watched
 from hpccomm.bench.simulated import comparison, picture, runs
 from hpccomm.bench.simulated.request import EVENTS, MODELS, SimulationRequest
 from hpccomm.bench.simulated.tables import SIMULATED, tables
@@ -130,7 +130,8 @@ def run(args: argparse.Namespace) -> int:
     for title, curves in groups.items():
         output.write(comparison.text(title, curves))
     if args.plot is not None:
-        drawing.save(picture.draw(groups), args.plot)
+        with watched(f"drawing {args.plot.name}"):
+            drawing.save(picture.draw(groups), args.plot)
         output.write(f"# Drawn in {args.plot}\n")
     return 0
 

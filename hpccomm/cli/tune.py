@@ -110,6 +110,7 @@ def run(args: argparse.Namespace) -> int:
             "give sizes that ascend"
         )
     # Arguments are checked before MPI is started.
+    from hpccomm.bench.progress import terminal
     from hpccomm.bench.tune.measuring import Effort
     from hpccomm.bench.tune.table import TuneRequest, tune
     from hpccomm.communicator.creation import new_comm
@@ -140,6 +141,7 @@ def run(args: argparse.Namespace) -> int:
             ("hpccomm", *sys.argv[1:]),
             "none" if place is None else place.launcher,
             sys.stdout,
+            terminal(),
         )
         if comm.rank == 0:
             output.write(f"# Written to {request.output}: set HPCCOMM_TUNING_FILE to it\n")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -140,6 +140,18 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
     return examined.runs
 
 
+class Steps(Protocol):
+    """Who shows how far something is."""
+
+    def advance(self, count: int = 1) -> None:
+        """Say that some more is done."""
+        ...
+
+    def remain(self, count: int) -> None:
+        """Say how much there is left to do."""
+        ...
+
+
 class WholeSamples:
     """The samples of a run's rows that are whole.
 
@@ -147,6 +159,8 @@ class WholeSamples:
     ----------
     run : Run
         The run.
+    progress : Steps, optional
+        Advances by one for each row.
 
     Attributes
     ----------
@@ -154,8 +168,9 @@ class WholeSamples:
         Numbers of rows whose samples were asked for and are damaged.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, progress: "Steps | None" = None) -> None:
         self._run = run
+        self._progress = progress
         self.lost: list[int] = []
 
     def __call__(self, index: int) -> np.ndarray | None:
@@ -166,6 +181,8 @@ class WholeSamples:
         ResultsError
             If the file cannot be read.
         """
+        if self._progress is not None:
+            self._progress.advance()
         try:
             return self._run.samples(index)
         except sealed.Damaged:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpccomm.results import reader, sealed
-from hpccomm.results.reader import Examined, Run, WholeSamples
+from hpccomm.results.reader import Examined, Run, Steps, WholeSamples
 
 
 class Verification(NamedTuple):
@@ -22,8 +22,15 @@ class Verification(NamedTuple):
     whole: bool
 
 
-def verify(path: Path) -> Verification:
+def verify(path: Path, progress: Steps | None = None) -> Verification:
     """Check everything in a file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    progress : Steps, optional
+        Advances by one for each row.
 
     Raises
     ------
@@ -31,8 +38,10 @@ def verify(path: Path) -> Verification:
         If it is no results file, cannot be read, or nothing of it can be trusted.
     """
     examined = reader.examine(path)
+    if progress is not None:
+        progress.remain(sum(len(run.rows) for run in examined.runs))
     spare = {run.name: run.spare() for run in examined.runs}
-    damage = {run.name: _damage(run, spare[run.name], examined) for run in examined.runs}
+    damage = {run.name: _damage(run, spare[run.name], examined, progress) for run in examined.runs}
     lines = [_line(run, damage[run.name], spare[run.name], examined) for run in examined.runs]
     names = tuple(f"{name}: " for name in damage)
     outside = [what for what in examined.damage if not what.startswith(names)]
@@ -45,10 +54,10 @@ def verify(path: Path) -> Verification:
     return Verification([*lines, *outside], whole)
 
 
-def _damage(run: Run, spare: str, examined: Examined) -> list[str]:
+def _damage(run: Run, spare: str, examined: Examined, progress: Steps | None) -> list[str]:
     prefix = f"{run.name}: "
     found = [what.removeprefix(prefix) for what in examined.damage if what.startswith(prefix)]
-    samples = WholeSamples(run)
+    samples = WholeSamples(run, progress)
     for index in range(len(run.rows)):
         samples(index)
     found += [what.removeprefix(prefix) for what in samples.damage()]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.progress import Progress
 from hpccomm.bench.tune import listing, table
 from hpccomm.bench.tune.calls import TunedCall
 from hpccomm.bench.tune.measuring import Effort, Finding
@@ -35,7 +36,14 @@ def test_sizes_are_printed_in_order(tmp_path):
 
     def on_rank(comm):
         said = []
-        table._sweep(Bench(comm), CALL, request=request, writer=None, say=said.append)
+        table._sweep(
+            Bench(comm),
+            CALL,
+            request=request,
+            writer=None,
+            say=said.append,
+            progress=Progress(None),
+        )
         return "".join(said)
 
     (said,) = run_ranks(1, on_rank)

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.bootstrap.launch import OPEN_MPI, launched
 from hpccomm.bench.perf.options import Options
+from hpccomm.bench.progress import Progress
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files.regular import check_output
 from hpccomm.results import csv_text, nccl_json, table
@@ -46,8 +46,8 @@ class Report:
         Rows that the run will have, as far as is known.
     out, err : text stream
         For the table, and for wrong results.
-    terminal : text stream or None
-        For progress.
+    progress : Progress
+        Its line is taken away while others are printed, and for good when this is left.
 
     Attributes
     ----------
@@ -67,11 +67,11 @@ class Report:
         expected_rows: int,
         out: TextIO,
         err: TextIO,
-        terminal: TextIO | None,
+        progress: Progress,
     ) -> None:
         self._info = info
         self._out = out
-        self._progress = Progress(terminal)
+        self._progress = progress
         self._err = err
         self.wrong = 0
         # Rows are kept for the JSON alone: a run may have no end.
@@ -137,6 +137,7 @@ class Report:
             if self._json is not None:
                 self._rows.append(row)
                 self._kept.append(samples if self._info.config.per_iter_timing else None)
+        self._progress.advance(len(halves))
         # On disk first, then shown.
         self.show(table.line(self._info, *halves))
         for sentence in wrong:
@@ -149,8 +150,8 @@ class Report:
 
     def show(self, text: str) -> None:
         """Print text, in place of what is shown on the terminal."""
-        self._progress.clear()
-        _put(self._out, text)
+        with self._progress.hidden():
+            _put(self._out, text)
 
     def progress(self, doing: str) -> None:
         """Say what is measured, on a terminal."""
@@ -165,7 +166,7 @@ class Report:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._progress.clear()
+        self._progress.close()
         if isinstance(error, KeyboardInterrupt):
             self._interrupt()
             self._tell_of_rows()
@@ -206,7 +207,8 @@ class Report:
         link = table.bounding_link(self._info)
         text = table.footer(self._tally, self._begun, link, interrupted=True)
         self._begun = None
-        self._progress.clear()
+        with self._progress.hidden():
+            pass
         if _cut_off():
             self._progress.say(text)
         # Past the stream's buffer, which is empty and whose lock the main thread may hold.
@@ -244,38 +246,6 @@ class Report:
             self.show(f"# JSON output is in {written}\n")
 
 
-class Progress:
-    """One line on a terminal that says what is going on; nothing where there is no terminal."""
-
-    def __init__(self, terminal: TextIO | None) -> None:
-        self._stream = terminal
-        self._shown = False
-
-    def show(self, text: str) -> None:
-        """Replace the line.
-
-        The cursor stays at its start: a line of the table, which a launcher may bring to the
-        terminal later than this, then replaces it.
-        """
-        if self._stream is not None:
-            self._stream.write(f"\r{text}\x1b[K\r")
-            self._stream.flush()
-            self._shown = True
-
-    def say(self, text: str) -> None:
-        """Write text that stays."""
-        if self._stream is not None:
-            self._stream.write(text)
-            self._stream.flush()
-
-    def clear(self) -> None:
-        """Remove the line, so that others can be printed."""
-        if self._stream is not None and self._shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._shown = False
-
-
 def _cut_off() -> bool:
     """Whether what this process prints reaches nobody any more.
 
@@ -294,29 +264,6 @@ def _put(file: TextIO, text: str) -> None:
         file.flush()
     except OSError as error:
         raise _refused(getattr(file, "name", "the output"), error) from None
-
-
-def terminal() -> TextIO | None:
-    """Return the terminal that the job was started from and that waits for it, if there is one.
-
-    Standard error is checked first. Standard output does not help, since Open MPI gives every rank a
-    terminal there. Below a launcher the process or its parent is of the terminal's foreground group; a
-    batch job or a job in the background writes nothing to anybody's terminal.
-    """
-    if sys.stderr.isatty():
-        return sys.stderr
-    try:
-        stream = open("/dev/tty", "w")  # noqa: PTH123, SIM115
-    except OSError:
-        return None
-    try:
-        foreground = os.tcgetpgrp(stream.fileno())
-        if foreground in (os.getpgrp(), os.getpgid(os.getppid())):
-            return stream
-    except OSError:
-        pass
-    stream.close()
-    return None
 
 
 def _free_name(path: Path) -> Path:

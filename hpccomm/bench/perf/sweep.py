@@ -16,6 +16,7 @@ from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.report import Report
 from hpccomm.bench.perf.root import on_root
 from hpccomm.bench.perf.sources import CommSource, MemoryKind, kind_of_arrays, memory_of
+from hpccomm.bench.progress import Progress
 from hpccomm.results.schema import Config, RunInfo
 
 if TYPE_CHECKING:
@@ -144,7 +145,10 @@ class _SharedReport:
         """Open the report. Collective."""
 
         def make() -> Report:
-            report = Report(info, self._options, self.expected_rows, *self._streams)
+            out, err, terminal = self._streams
+            endless = self._options.config.run_cycles == 0
+            progress = Progress(terminal, None if endless else self.expected_rows)
+            report = Report(info, self._options, self.expected_rows, out, err, progress)
             return self.opened.enter_context(report)
 
         self._report = on_root(comm, make)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hpccomm.bench.perf import facts
 from hpccomm.bench.perf.report import Report
+from hpccomm.bench.progress import Progress
 from hpccomm.bench.rows import rates
 from hpccomm.bench.simulated.comparison import Curves, Point
 from hpccomm.bench.simulated.request import COST, EVENTS, SimulationRequest
@@ -67,7 +68,8 @@ def run(
     curves: dict[str, dict[str, list[Point]]] = {}
     info = run_info(request, skipped, arguments)
     lines = sum(table.lines for table in tables)
-    with Report(info, request.options, lines, out, err, terminal) as report:
+    progress = Progress(terminal, lines, ticking=True)
+    with Report(info, request.options, lines, out, err, progress) as report:
         for table in tables:
             name = table.collective.name
             report.begin(name, BACKEND, table.algorithm)

@@ -10,6 +10,7 @@ from typing import TextIO
 from hpccomm.bench.perf import facts, memory_use
 from hpccomm.bench.perf.root import on_root
 from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.progress import Progress
 from hpccomm.bench.tune import calls, listing, measuring
 from hpccomm.bench.tune.calls import TunedCall
 from hpccomm.bench.tune.measuring import Bench, Effort, Finding
@@ -68,6 +69,7 @@ def tune(
     arguments: tuple[str, ...],
     launcher: str,
     out: TextIO,
+    terminal: TextIO | None = None,
 ) -> list[Confirmation]:
     """Measure, write the table, and check it. Collective; blocks.
 
@@ -83,6 +85,8 @@ def tune(
         What started the ranks, for the record.
     out : text stream
         Rank 0 writes its report there.
+    terminal : text stream, optional
+        Rank 0 shows there how far it is.
 
     Returns
     -------
@@ -111,13 +115,16 @@ def tune(
         average=3,
     )
     info = facts.run_info(comm, config, (), arguments, launcher)
+    progress = Progress(terminal, _number_of_sizes(request) * (1 + request.verify))
     with ExitStack() as stack, ExitStack() as files:
+        stack.callback(progress.close)
         writer = on_root(comm, lambda: files.enter_context(Writer(request.output, info)))
 
         def say(text: str) -> None:
             if comm.rank == 0:
-                out.write(text)
-                out.flush()
+                with progress.hidden():
+                    out.write(text)
+                    out.flush()
 
         say(listing.heading(comm.policy.shape))
         fixed = {
@@ -126,7 +133,7 @@ def tune(
         }
         bench = Bench(fixed, calls.arrays(largest), request.effort, every=request.every)
         found = {
-            call: _sweep(bench, call, request=request, writer=writer, say=say)
+            call: _sweep(bench, call, request=request, writer=writer, say=say, progress=progress)
             for call in request.calls()
         }
         rows = {
@@ -145,8 +152,9 @@ def tune(
         verdicts: list[Confirmation] = []
         if request.verify:
             with _same_ranks(comm, "tuned", tuning_file=str(request.output)) as tuned:
+                progress.remain(sum(map(len, found.values())))
                 for call, findings in found.items():
-                    verdicts += verify(bench, tuned, call, findings)
+                    verdicts += verify(bench, tuned, call, findings, progress)
             say(listing.verdict(verdicts))
         on_root(comm, files.close)
     return verdicts
@@ -163,6 +171,15 @@ def _same_ranks(
     return new_comm(comm.backends["host"] or "", mpi_comm=comm.mpi_comm, name=name, options=options)
 
 
+def _sizes(request: TuneRequest, call: TunedCall) -> list[int]:
+    """Return the sizes at which a call is measured first."""
+    return list(request.sizes.measured(calls.DTYPE.itemsize)) if call.moves else [0]
+
+
+def _number_of_sizes(request: TuneRequest) -> int:
+    return sum(len(_sizes(request, call)) for call in request.calls())
+
+
 def _sweep(
     bench: Bench,
     call: TunedCall,
@@ -170,6 +187,7 @@ def _sweep(
     request: TuneRequest,
     writer: Writer | None,
     say: Callable[[str], None],
+    progress: Progress,
 ) -> list[Finding]:
     """Measure a call, and write each finding as soon as it is there; print them by size in the end."""
 
@@ -180,8 +198,11 @@ def _sweep(
                     writer.append(row, samples)
 
         on_root(bench.comm, add)
+        progress.advance()
+        progress.show(f"measuring {call.collective}")
 
-    sizes = list(request.sizes.measured(calls.DTYPE.itemsize)) if call.moves else [0]
+    progress.show(f"measuring {call.collective}")
+    sizes = _sizes(request, call)
     found = bench.sweep(call, sizes, tell)
     say(listing.title(call) + "".join(map(listing.line, found)))
     return found

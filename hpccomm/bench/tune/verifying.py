@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from hpccomm.bench.progress import Progress
 from hpccomm.bench.tune import timing
 from hpccomm.bench.tune.calls import Call, TunedCall
 from hpccomm.bench.tune.measuring import Bench, Finding
@@ -67,7 +68,11 @@ class Confirmation:
 
 
 def verify(
-    bench: Bench, tuned: Communicator, call: TunedCall, findings: Sequence[Finding]
+    bench: Bench,
+    tuned: Communicator,
+    call: TunedCall,
+    findings: Sequence[Finding],
+    progress: Progress,
 ) -> list[Confirmation]:
     """Measure `auto` and its rivals, in turns, at the sizes that were measured. Collective; blocks.
 
@@ -81,9 +86,12 @@ def verify(
         The call.
     findings : sequence of Finding
         The earlier measurements.
+    progress : Progress
+        Says how far it is.
     """
     verdicts = []
     for finding in findings:
+        progress.show(f"measuring {call.collective} by the table")
         ways = bench.ways(call, finding.nbytes)
         ideas = {pick: seconds for pick, seconds in finding.seconds.items() if pick in ways}
         fastest = sorted(ideas, key=lambda pick: ideas[pick])[:RIVALS]
@@ -104,6 +112,7 @@ def verify(
             if not verdict.slower:
                 break
         verdicts.append(verdict)
+        progress.advance()
     return verdicts
 
 
