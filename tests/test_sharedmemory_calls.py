@@ -131,6 +131,9 @@ def test_a_call_on_the_same_registered_arrays_looks_for_nothing_again(monkeypatc
     monkeypatch.setattr(NodeExposure, "reach", refuse)
     for _ in range(20):
         summed(ranks, sent, received)
+    # Nor on other views of them.
+    views = [array[:] for array in sent]
+    summed(ranks, views, [array[:] for array in received] if apart else views)
 
 
 @pytest.mark.parametrize("plain", [True, False])

@@ -25,6 +25,7 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import RankMismatch
 from hpccomm.memory.folding import Folder
 from hpccomm.memory.scratch import ScratchBuffer
+from hpccomm.memory.views import address
 from hpccomm.runtime.verdict import ranks_named
 
 KEPT = 64
@@ -34,6 +35,9 @@ BOUND_STEPS = 1024
 """Programs of more steps are bound anew in each call: they take long, and what is bound takes memory."""
 
 _NOTHING = np.empty(0, np.uint8)
+
+_Places = tuple[int, int, int, int]
+"""Address and bytes of the sent array, and of the received one."""
 
 Turns = Iterable[tuple[Iterable[Action], tuple[tuple[int, int], ...]]]
 """The rounds of a program on memory: what is done, and the steps of the barrier that follows."""
@@ -64,8 +68,8 @@ def _none() -> None:
     """Stand for a reference to an array, where there is none."""
 
 
-class _Known(NamedTuple):
-    """References to the arrays of a call, and how they are exposed in every call."""
+class _Recent(NamedTuple):
+    """References to the arrays of the last call, and how they are exposed in every call."""
 
     send: Callable[[], object]
     recv: Callable[[], object]
@@ -109,8 +113,8 @@ class Variants:
     otherwise: Start | None = None
     _last: tuple[bytes, Found] | None = field(init=False, default=None)
     _found: dict[bytes, Found] = field(init=False, default_factory=dict)
-    _recent: _Known | None = field(init=False, default=None)
-    _known: dict[tuple[int, int], _Known] = field(init=False, default_factory=dict)
+    _recent: _Recent | None = field(init=False, default=None)
+    _registered: dict[_Places, Exposure] = field(init=False, default_factory=dict)
 
     def exposed(self, shared: SharedMemory, send: Buffer, recv: Buffer) -> Exposure:
         """Let the peers reach this rank's arrays."""
@@ -118,24 +122,26 @@ class Variants:
         if recent is not None and recent.send() is send and recent.recv() is recv:
             shared.tend()
             return recent.exposure
-        key = (id(send), id(recv))
-        known = self._known.get(key)
-        if known is not None and known.send() is send and known.recv() is recv:
-            self._recent = known
-            return known.exposure
-        arrays = [_NOTHING if send is None else send, _NOTHING if recv is None else recv]
-        exposure = shared.expose(
-            arrays, self.fingerprint, self.scratch, plain=self.plain, room=self.room
-        )
-        detached = exposure.detached()
-        if detached is None:
-            return exposure
-        if len(self._known) >= KEPT:
-            self._known.clear()
-        self._recent = self._known[key] = _Known(
-            _none if send is None else ref(send), _none if recv is None else ref(recv), detached
-        )
-        return detached
+        exposure = None
+        if self._registered:
+            # Other views of the same registered memory come again, and other arrays in turn.
+            exposure = self._registered.get(_places(send, recv))
+        if exposure is not None:
+            shared.tend()
+        else:
+            arrays = [_NOTHING if send is None else send, _NOTHING if recv is None else recv]
+            once = shared.expose(
+                arrays, self.fingerprint, self.scratch, plain=self.plain, room=self.room
+            )
+            exposure = once.detached()
+            if exposure is None:
+                return once
+            if len(self._registered) >= KEPT:
+                self._registered.clear()
+            self._registered[_places(send, recv)] = exposure
+        references = [_none if each is None else ref(each) for each in (send, recv)]
+        self._recent = _Recent(references[0], references[1], exposure)
+        return exposure
 
     def learned(self, table: Record, exposure: Exposure, results: ScratchBuffer) -> Found:
         """Return what follows from a table of what the members published, in their order.
@@ -211,3 +217,9 @@ class Variants:
             "give arrays of the same size and dtype, and the same op, root and algorithm, on all ranks",
             ranks=odd,
         )
+
+
+def _places(send: Buffer, recv: Buffer) -> _Places:
+    sent = (0, 0) if send is None else (address(send), send.nbytes)
+    received = (0, 0) if recv is None else sent if recv is send else (address(recv), recv.nbytes)
+    return *sent, *received
