@@ -249,3 +249,18 @@ def expected(collective: str, given: Arrays, rank: int) -> np.ndarray:
     if collective == "all_gather":
         return np.concatenate(given)
     return np.concatenate([each[half] for each in given])
+
+
+@pytest.mark.parametrize(("kilobytes", "share"), [(32, 0), (64, 32), (256, 128)])
+def test_the_root_of_a_broadcast_writes_its_share_where_that_is_worth_it(kilobytes, share) -> None:
+    count = kilobytes * 1024 // 8
+    call = Signature("broadcast", F8, (count,), root=0)
+    moved = []
+    for rank in range(SIZE):
+        group = world(SIZE, np.array([rank]))
+        schedule = ALGORITHMS["broadcast"]["shm"].build(group, call, Tuning(512 * 1024 // 8))
+        program = compiled_in_memory(schedule, lengths_of(call, rank))
+        assert program is not None
+        wheres = [step.target.where for each in program.rounds for step in each.local]
+        moved.append(sum(len(range(count)[where or slice(None)]) * 8 // 1024 for where in wheres))
+    assert moved == [share, kilobytes - share]

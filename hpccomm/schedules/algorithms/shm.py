@@ -55,6 +55,9 @@ from hpccomm.schedules.schedule import (
     folds,
 )
 
+SHARE_BYTES = 32 << 10
+"""What the root of a broadcast writes at least, on each peer: it takes a few microseconds."""
+
 Part = TypeVar("Part")
 Steps = Sequence[Copies | Folds]
 
@@ -175,10 +178,11 @@ def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
 def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank reads the root's array, of which the root writes a part to all others.
 
-    The root takes part where its share is worth a segment: the last n-th of the array.
+    The root takes part where its share, the last n-th of the array, is worth the steps.
     """
     n, at, rank, count = group.size, group.at, group.rank, call.counts[0]
-    written = count // n if count // n >= tuning.segment else 0
+    worth = min(tuning.segment, SHARE_BYTES // call.dtype.itemsize)
+    written = count // n if count // n >= worth else 0
     read = count - written
     others = at != call.root
     source = Place(RECV, 0, _of(group, call.root))
