@@ -15,7 +15,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator as Communicator
+    from hpccomm.communicator.arrivals import Message as Message
     from hpccomm.communicator.creation import new_comm as new_comm
+    from hpccomm.contracts.arrivals import ANY as ANY
     from hpccomm.contracts.choice import Choice as Choice
     from hpccomm.errors import BackendUnavailable as BackendUnavailable
     from hpccomm.errors import BufferMismatch as BufferMismatch
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 _HOME = {
     "new_comm": "communicator.creation",
     "Communicator": "communicator",
+    "Message": "communicator.arrivals",
+    "ANY": "contracts.arrivals",
     "Choice": "contracts.choice",
     "CommOptions": "settings",
     "ReduceOp": "reductions",

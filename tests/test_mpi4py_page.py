@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "mpi4py.rst").read_text("utf-8")
 ROWS = re.findall(r"^   \* - (.*?)\n     - (.*?)\n     -(.*?)(?=\n   \*|\n\n)", PAGE, re.M | re.S)[
     1:
 ]
-NAMES = ("comm", "window", "work", "hpccomm")
+NAMES = ("comm", "window", "work", "message", "hpccomm")
 
 Ours = dict[str, Any]
 
@@ -28,7 +28,12 @@ def ours() -> Iterator[Ours]:
     with hpccomm.new_comm(backend="loopback") as comm, comm.window(np.zeros(1)) as window:
         work = comm.all_reduce(np.zeros(1), async_op=True)
         work.wait()
-        yield dict(zip(NAMES, (comm, window, work, hpccomm), strict=True))
+        sent = comm.send(np.zeros(1), 0, async_op=True)
+        message = comm.probe()
+        assert message is not None
+        yield dict(zip(NAMES, (comm, window, work, message, hpccomm), strict=True))
+        message.recv()
+        sent.wait()
 
 
 # What these do is no communication.

@@ -31,6 +31,8 @@ SURFACE = {
     "new_comm",
     "Communicator",
     "CommOptions",
+    "ANY",
+    "Message",
     "Choice",
     "ReduceOp",
     "WindowOp",

@@ -8,7 +8,7 @@ each other's arrays: a `World` lists what they expose in a call.
 import secrets
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends import refuse_hints
+from hpccomm.contracts.arrivals import Arrival, Wanted
 from hpccomm.contracts.backend import Native
 from hpccomm.contracts.side import ANSWERED, Answer, Facts, SideChannel, group_uid
 from hpccomm.contracts.signature import Signature
@@ -104,6 +105,13 @@ seat = _Seat()
 def _sent() -> bool:
     """Return True: a send completes at once."""
     return True
+
+
+def _copied(message: NDArray[Any], data: NDArray[Any] | None) -> Steps:
+    """Copy a message that has arrived, at once."""
+    if data is not None:
+        as_bytes(data)[:] = message
+    return iter(())
 
 
 @dataclass(slots=True, eq=False)
@@ -267,6 +275,19 @@ class LoopbackTransport:
         """Return False: a receive raises by itself."""
         return False
 
+    def take(self, wanted: Wanted) -> Generator[bool, None, Arrival | None]:
+        """Take a message that has arrived; return None if there is none. Neither waits."""
+        yield from ()
+        with self._world.lock:
+            for (context, src, dst, _), box in self._world.mailboxes.items():
+                mine = context == self._context and dst == self.rank
+                if mine and box.messages and wanted.src in (None, src):
+                    tag, message = box.messages[0]
+                    if wanted.fits(tag):
+                        box.messages.popleft()
+                        return Arrival(src, tag, message.nbytes, partial(_copied, message))
+        return None
+
     def forget(self) -> None:
         """Drop the messages to this rank that were not received."""
         with self._world.lock:
@@ -353,6 +374,7 @@ class LoopbackBackend:
         ]
         self.collectives: Transport = self._transports[0]
         self.messages: Transport = self._transports[1]
+        self.arrivals = self._transports[1]
         self.uid = group_uid(world.token, members, context)
         self.side: SideChannel | None = LoopbackSideChannel()
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from hpccomm.communicator import planning
+from hpccomm.communicator.arrivals import Probing
 from hpccomm.communicator.collectives import Collectives
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.groups import Groups
@@ -19,7 +20,9 @@ from hpccomm.runtime.stats import Key, Tally
 from hpccomm.settings import check_bool, check_seconds
 
 
-class Communicator(Collectives, Reductions, Uneven, Messages, Objects, MemoryCalls, Groups):
+class Communicator(
+    Collectives, Reductions, Uneven, Messages, Probing, Objects, MemoryCalls, Groups
+):
     """A group of ranks that communicate. Made by `hpccomm.new_comm`.
 
     Only one thread at a time may call it; `abort` and `set_timeout` may be called from any thread. It is a

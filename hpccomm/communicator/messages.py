@@ -4,9 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from hpccomm.communicator.arrivals import received
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.face import Face
 from hpccomm.communicator.lanes import Call, PointToPoint
+from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import View, address, check_dtype, overlap, view
 from hpccomm.runtime.recorder import Site, caller
@@ -64,8 +66,8 @@ class Messages(Face):
     def recv(
         self,
         out: Any,
-        src: int | None,
-        tag: int = 0,
+        src: int | Anything | None,
+        tag: int | Anything = 0,
         *,
         async_op: bool = False,
         timeout: float | None = None,
@@ -75,14 +77,15 @@ class Messages(Face):
 
         Parameters
         ----------
-        out : array
-            It must have exactly as many bytes as are sent.
-        src : int or None
-            The sender; None does nothing.
-        tag : int
-            The message's.
+        out : array or None
+            It must have exactly as many bytes as are sent. None makes a new 1-D host array of the message's
+            size and dtype; of a structured dtype, say, an array of its bytes (uint8).
+        src : int, ANY or None
+            The sender; `ANY` is any, for host arrays (`probe` tells which one); None does nothing.
+        tag : int or ANY
+            The message's; `ANY` is any.
         async_op : bool
-            Return a `Work` at once.
+            Return a `Work` at once. Sender, tag and `out` must be given then.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
         stream : object, optional
@@ -92,7 +95,7 @@ class Messages(Face):
         Returns
         -------
         array
-            `out`; or a `Work`.
+            `out` or the new array; or a `Work`.
 
         Raises
         ------
@@ -103,6 +106,14 @@ class Messages(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
+        if src is ANY or tag is ANY or (out is None and src is not None):
+            if async_op or stream is not None:
+                option = "async_op" if async_op else "stream"
+                raise UsageError(
+                    f"{option} does not go with recv from any sender, of any tag or of any size; give out, "
+                    "src and tag, or use probe(block=False)"
+                )
+            return received(self._core, out, src, tag, timeout)  # type: ignore[arg-type]  # checked there
         return _exchange(self._core, "recv", None, None, out, src, tag, async_op, timeout, stream)
 
     def send_recv(

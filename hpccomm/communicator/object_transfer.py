@@ -272,6 +272,11 @@ def receive(transport: Transport, src: int, tag: int) -> Arriving:
     """Receive a frame from one rank."""
     header = np.empty(1, np.int64)
     yield from completed([transport.irecv(header, src, tag)])
+    return (yield from receive_after(transport, header, src, tag))
+
+
+def receive_after(transport: Transport, header: NDArray[np.int64], src: int, tag: int) -> Arriving:
+    """Receive the rest of a frame from one rank, once its header is there."""
     inline = np.empty(int(header[0]), np.uint8)
     yield from completed([transport.irecv(inline, src, tag)])
     frame = _with_room(inline.tobytes())

@@ -10,10 +10,12 @@ from functools import cache
 from typing import Any
 
 from hpccomm.communicator import object_transfer as transfer
+from hpccomm.communicator.arrivals import received_object
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.face import Face
 from hpccomm.communicator.lanes.lane import OBJECTS, wire_tag
 from hpccomm.communicator.object_transfer import Frame
+from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.contracts.terms import Terms, of_message, terms
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
@@ -276,15 +278,17 @@ class Objects(Face):
             self._core.calls.sent[peer] += 1
             _run(self._core, label, frame, steps, timeout, ordered=False)
 
-    def recv_object(self, src: int, tag: int = 0, *, timeout: float | None = None) -> Any:
+    def recv_object(
+        self, src: int | Anything, tag: int | Anything = 0, *, timeout: float | None = None
+    ) -> Any:
         """Return an object that rank `src` sends. Blocks until it has arrived.
 
         Parameters
         ----------
-        src : int
-            The sender.
-        tag : int
-            The message's.
+        src : int or ANY
+            The sender; `ANY` is any.
+        tag : int or ANY
+            The message's; `ANY` is any.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline.
 
@@ -298,6 +302,9 @@ class Objects(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
+        if src is ANY or tag is ANY:
+            with self._core.outside_batch("recv_object"):
+                return received_object(self._core, src, tag, timeout)
         with self._core.calls.one_call():
             peer = check_rank("src", src, self._core.backend.size)
             tag = self._core.tag(tag)

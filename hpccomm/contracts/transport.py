@@ -21,6 +21,7 @@ DTYPES = 32
 """Dtypes that the tag of a user's message tells apart, in its last digit of this base."""
 
 _CODES = {dtype: code for code, dtype in enumerate(REDUCIBLE, 1)}  # 0: no dtype
+_DTYPES = {code: dtype for dtype, code in _CODES.items()}
 _DTYPE_NAMES = {code: f"dtype {dtype}" for dtype, code in _CODES.items()}
 _FIRST_OTHER = len(_CODES) + 1
 
@@ -331,6 +332,11 @@ def dtype_code(dtype: DType) -> int:
         return known
     # Structured ones, say: most of them differ here too.
     return _FIRST_OTHER + crc32(repr(dtype).encode()) % (DTYPES - _FIRST_OTHER)
+
+
+def dtype_of(tag: int) -> DType | None:
+    """Return the dtype that the tag of a user's message has; None of a structured one, say."""
+    return _DTYPES.get(tag % DTYPES)
 
 
 def other_dtype(src: int, came: int, tag: int) -> BufferMismatch:

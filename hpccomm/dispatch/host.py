@@ -88,7 +88,9 @@ class HostDispatch:
             if before is None:
                 registered = self._registered(call, algorithm, deterministic, route, after)
                 if registered is not None:
-                    other = f"{registered.choice.algorithm!r} where all ranks' arrays are of comm.empty"
+                    other = (
+                        f"{registered.choice.algorithm!r} where all ranks' arrays are of comm.empty"
+                    )
                     route = replace(
                         route, choice=replace(choice, reason=f"{decision.reason}; {other}")
                     )

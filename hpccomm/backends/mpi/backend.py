@@ -12,6 +12,7 @@ from hpccomm.backends.bootstrap import mpi as bootstrap
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.backends.bootstrap.node_sockets import serve
 from hpccomm.backends.mpi import ulfm
+from hpccomm.backends.mpi.arrivals import MpiArrivals
 from hpccomm.backends.mpi.collectives import native
 from hpccomm.backends.mpi.intranode import NearbyTransport
 from hpccomm.backends.mpi.persistent import PersistentMessages
@@ -63,12 +64,14 @@ class MpiBackend:
         self._memory = memory
         self._own = SizedTransport(comm, memory)
         self.collectives: Transport = self._own
-        self.messages: Transport = CheckedTransport(self._user, DTYPES)
+        messages = CheckedTransport(self._user, DTYPES)
         self._near: frozenset[int] = frozenset()
         if memory is not None:
             self._near = frozenset(topology.neighbours(self.rank)) - {self.rank}
             own = memory.group(range(self.size), self.rank)
-            self.messages = NearbyTransport(self._user, own, self._near)
+            messages = NearbyTransport(self._user, own, self._near)
+        self.messages: Transport = messages
+        self.arrivals = MpiArrivals(self._user, messages)
         self._planned: list[tuple[Any, PersistentMessages]] = []
         self.threaded = threaded
         self.mpi_comm = mpi_comm

@@ -153,18 +153,26 @@ class NearbyTransport(CheckedTransport):
             yield from completed([request.Test])
         else:
             receives.matched += 1
-            try:
-                if fits:
-                    self._copy(src, record, data)
-            finally:  # the sender waits for the answer even if the copy failed
-                answer = np.array([number])
-                yield from completed(
-                    [self._comm.Isend([answer, 1, MPI.INT64_T], src, self._answers).Test]
-                )
+            yield from self.copied(src, number, record, data if fits else None)
         if came != tag:
             raise other_dtype(src, came, tag)
         if not fits:
             raise mismatch(src, nbytes, data.nbytes)
+
+    def precedes(self, src: int) -> bool:
+        """Return whether a note may precede the messages of a rank."""
+        return src in self._near
+
+    def copied(self, src: int, number: int, record: Record, data: NDArray[Any] | None) -> Steps:
+        """Copy the array that a note offers, if it is wanted, and answer the note."""
+        try:
+            if data is not None:
+                self._copy(src, record, data)
+        finally:  # the sender waits for the answer even if the copy failed
+            answer = np.array([number])
+            yield from completed(
+                [self._comm.Isend([answer, 1, MPI.INT64_T], src, self._answers).Test]
+            )
 
     def _copy(self, src: int, record: Record, into: NDArray[Any]) -> None:
         """Copy the registered array of rank `src` that the record describes."""

@@ -4,10 +4,10 @@ A message that is longer than a posted receive may overwrite memory (Open MPI 5 
 posted that a message of another size could match.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -48,13 +48,13 @@ class Receives:
 
     Attributes
     ----------
-    begun : iterator of int
-        Numbers those that begin, from any thread.
+    begun : int
+        How many have begun.
     matched : int
         How many have their message.
     """
 
-    begun: Iterator[int] = field(default_factory=count)
+    begun: int = 0
     matched: int = 0
 
 
@@ -79,7 +79,8 @@ class CheckedTransport:
         self._comm = comm
         self._isend = comm.Isend
         self._improbe = comm.Improbe
-        self._receives: dict[tuple[int, int], Receives] = {}
+        self._receives: dict[tuple[int, int], Receives] = defaultdict(Receives)
+        self._beginning = Lock()
         self.rank: int = comm.rank
         self.size: int = comm.size
         # MPI promises at least 32767.
@@ -98,10 +99,11 @@ class CheckedTransport:
 
     def receive(self, data: NDArray[Any], src: int, tag: int) -> Steps:
         """Begin to receive, as steps."""
-        alike = src, tag // self._codes
-        # One of several threads makes it: `setdefault` is atomic.
-        receives = self._receives.get(alike) or self._receives.setdefault(alike, Receives())
-        return self._receiving(data, src, tag, receives, next(receives.begun))
+        with self._beginning:  # from any thread
+            receives = self._receives[src, tag // self._codes]
+            turn = receives.begun
+            receives.begun = turn + 1
+        return self._receiving(data, src, tag, receives, turn)
 
     def _receiving(
         self, data: NDArray[Any], src: int, tag: int, receives: Receives, turn: int
@@ -154,6 +156,11 @@ class CheckedTransport:
     def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Bound:
         """Return what receives into this array whenever it is started."""
         return begun_anew(partial(self.irecv, data, src, tag))
+
+    def awaited(self, src: int, tag: int) -> bool:
+        """Return whether a receive has begun that has no message yet."""
+        receives = self._receives.get((src, tag // self._codes))
+        return receives is not None and receives.begun != receives.matched
 
     def _another(self, src: int, tag: int, status: Any) -> Any:
         """Return the message of another dtype that has come with the same tag; None if there is none."""

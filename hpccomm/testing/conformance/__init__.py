@@ -32,6 +32,7 @@ comparison is for equality; the few cases that tolerate an error say why.
 from hpccomm.testing.conformance import (
     algorithms,
     arrays,
+    arrivals,
     atomics,
     collectives,
     creation,
@@ -66,6 +67,7 @@ SECTIONS = (
     uneven.UNEVEN,
     neighbors.NEIGHBORS,
     messages.MESSAGES,
+    arrivals.ARRIVALS,
     windows.WINDOWS,
     atomics.ATOMICS,
     objects.OBJECTS,

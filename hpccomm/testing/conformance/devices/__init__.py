@@ -72,6 +72,7 @@ class LeftOut:
 
 LEFT_OUT = (
     LeftOut("windows. atomics.", WAYS, "one-sided calls are for host memory"),
+    LeftOut("arrivals.", WAYS, "only messages of host arrays and objects are looked for"),
     LeftOut("locations.", WAYS, "values with their indices are reduced on the host"),
     LeftOut("shared_memory.", WAYS, "what ranks of a node share is host memory"),
     LeftOut("registered.", WAYS, "of the host's memory; devices.registered is of the device's"),

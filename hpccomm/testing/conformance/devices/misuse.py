@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import hpccomm
-from hpccomm import ReduceOp
+from hpccomm import ANY, ReduceOp
 from hpccomm.errors import UnsupportedDtype, UsageError
 from hpccomm.memory.cuda import arrays
 from hpccomm.testing.conformance.case import Behaviours
@@ -105,6 +105,17 @@ def locations(comm: Communicator) -> None:
                 words = (op.name, "host")
                 attempt("all_reduce", UnsupportedDtype, words, comm.all_reduce, x, op)
                 attempt("scan", UnsupportedDtype, words, comm.scan, x, op)
+
+
+@MISUSE.behaviour()
+def any_sender(comm: Communicator) -> None:
+    """Only host arrays are received from any sender, or of any tag."""
+    with device_of(comm):
+        out = filled(comm, 4)
+        with refused(comm) as attempt:
+            words = ("out", "device", "host")
+            attempt("recv", UsageError, words, comm.recv, out, ANY)
+            attempt("recv", UsageError, words, comm.recv, out, 0, ANY)
 
 
 @MISUSE.behaviour()

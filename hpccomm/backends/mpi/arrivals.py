@@ -1,0 +1,101 @@
+"""Messages from any sender, of any tag and size, over MPI.
+
+They are matched (``MPI_Improbe``), so that what was looked at is what is received, whatever other threads
+receive meanwhile. MPI finds the first message that fits a tag or all tags; what lies between, such as
+arrays of one tag and any dtype, is found tag by tag.
+"""
+
+from collections.abc import Generator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from hpccomm.backends.mpi.intranode import FOLLOWS, NOTE_BYTES, NearbyTransport
+from hpccomm.backends.mpi.transport import CheckedTransport
+from hpccomm.backends.mpi.types import block
+from hpccomm.contracts.arrivals import Arrival, Wanted
+from hpccomm.contracts.transport import Record, Steps
+from hpccomm.runtime.waiting import completed
+
+
+class MpiArrivals:
+    """Looks for messages on a transport.
+
+    Parameters
+    ----------
+    comm : MPI communicator
+        That of the transport.
+    transport : CheckedTransport
+        Of the users' messages.
+    """
+
+    def __init__(self, comm: Any, transport: CheckedTransport) -> None:
+        self._comm = comm
+        self._transport = transport
+
+    def take(self, wanted: Wanted) -> Generator[bool, None, Arrival | None]:
+        """Take a message that has arrived, polled; return None at once if there is none."""
+        status = MPI.Status()
+        src = MPI.ANY_SOURCE if wanted.src is None else wanted.src
+        if not self._comm.Iprobe(src, MPI.ANY_TAG, status):
+            return None
+        first, size = status.Get_source(), self._comm.size
+        sources = range(first, first + (size if wanted.src is None else 1))
+        for source in sources:
+            message = self._matched(source % size, wanted, status)
+            if message is not None:
+                return (yield from self._arrived(message, source % size, status))
+        return None
+
+    def _matched(self, source: int, wanted: Wanted, status: Any) -> Any:
+        """Return the first message of one sender that is wanted and that no receive waits for."""
+        if not self._comm.Iprobe(source, MPI.ANY_TAG, status):
+            return None
+        head = status.Get_tag()
+        for tag in (head, *wanted.tags):
+            if wanted.fits(tag) and not self._transport.awaited(source, tag):
+                message = self._comm.Improbe(source, tag, status)
+                if message is not None:
+                    return message
+        return None
+
+    def _arrived(self, message: Any, source: int, status: Any) -> Generator[bool, None, Arrival]:
+        """Return what has arrived; of a note, the array of which it is."""
+        tag, nbytes = status.Get_tag(), status.Get_elements(MPI.BYTE)
+        transport = self._transport
+        if (
+            nbytes != NOTE_BYTES
+            or not isinstance(transport, NearbyTransport)
+            or not transport.precedes(source)
+        ):
+            return Arrival(source, tag, nbytes, partial(_received, message, nbytes))
+        note = np.empty(NOTE_BYTES, np.uint8)
+        yield from completed([message.Irecv([note, *block(NOTE_BYTES)]).Test])
+        numbers = note[:-1].view(np.int64)
+        number, nbytes = int(numbers[0]), int(numbers[1])
+        if number != FOLLOWS:
+            return Arrival(
+                source, tag, nbytes, partial(self._offered, transport, source, number, numbers[2:])
+            )
+        # The array is the next message. It is matched now, so that no later receive gets it.
+        while (message := self._comm.Improbe(source, tag)) is None:
+            yield False
+        return Arrival(source, tag, nbytes, partial(_received, message, nbytes))
+
+    @staticmethod
+    def _offered(
+        transport: NearbyTransport,
+        source: int,
+        number: int,
+        record: Record,
+        data: NDArray[Any] | None,
+    ) -> Steps:
+        return transport.copied(source, number, record.copy(), data)
+
+
+def _received(message: Any, nbytes: int, data: NDArray[Any] | None) -> Steps:
+    into = np.empty(nbytes, np.uint8) if data is None else data
+    return completed([message.Irecv([into, *block(nbytes)]).Test])

@@ -1,0 +1,320 @@
+"""Messages whose sender, tag or size the receiver does not know: probing, and receiving from any rank."""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.communicator import object_transfer as transfer
+from hpccomm.communicator.core import Core
+from hpccomm.communicator.face import Face
+from hpccomm.communicator.lanes.lane import ARRAYS, OBJECTS, wire_tag
+from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Arrivals, Wanted
+from hpccomm.contracts.terms import with_peers
+from hpccomm.contracts.transport import DTYPES, Steps, dtype_code, dtype_of, mismatch, other_dtype
+from hpccomm.errors import BufferMismatch, CommunicationError, UsageError
+from hpccomm.memory.views import as_bytes, check_dtype
+from hpccomm.runtime.operation import Label, Operation
+from hpccomm.settings import check_bool
+from hpccomm.topology import check_rank
+
+if TYPE_CHECKING:
+    from hpccomm.dtypes import DType
+
+Rank = int | Anything
+Tag = int | Anything
+Bytes = NDArray[np.uint8]
+
+
+class Message:
+    """A message that has arrived, and that no other call receives any more. Made by `Communicator.probe`.
+
+    Receive it, by `recv` or `recv_object`: until then a large message keeps its sender waiting.
+
+    Attributes
+    ----------
+    source : int
+        The rank that sent it.
+    tag : int
+        Its tag.
+    nbytes : int
+        Its size in bytes; of an object, that of its pickle and buffers.
+    dtype : dtype or None
+        Of the array. None if the message does not tell, as of a structured dtype, and of an object.
+    is_object : bool
+        Whether it is an object, sent by `Communicator.send_object`.
+    """
+
+    __slots__ = (
+        "_arrival",
+        "_core",
+        "_frame",
+        "_received",
+        "dtype",
+        "is_object",
+        "nbytes",
+        "source",
+        "tag",
+    )
+
+    def __init__(self, core: Core, arrival: Arrival, frame: transfer.Frame | None) -> None:
+        self.source = arrival.source
+        self.tag = arrival.tag // DTYPES // 2
+        self.is_object = frame is not None
+        self.nbytes = arrival.nbytes if frame is None else frame.nbytes
+        self.dtype: DType | None = dtype_of(arrival.tag)
+        self._core = core
+        self._arrival = arrival
+        self._frame = frame
+        self._received = False
+
+    def recv(self, out: Any = None, *, timeout: float | None = None) -> Any:
+        """Receive the array. Blocks until it is there.
+
+        Parameters
+        ----------
+        out : array, optional
+            A host array with exactly as many bytes, and the dtype. None makes a new 1-D array: of the
+            message's dtype, or of bytes (uint8) if the message does not tell it.
+        timeout : float, optional
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+
+        Returns
+        -------
+        array
+            `out`, or the new array.
+
+        Raises
+        ------
+        UsageError
+            If it was received before, or is an object; `BufferMismatch` if `out` has another size or dtype.
+            The message can still be received then.
+        CommunicationError
+            If the call fails or its deadline passes.
+        """
+        core = self._core
+        with core.outside_batch("recv"):
+            self._check(objects=False)
+            target = _target(core, out)
+            if target is not None and (error := _misfit(self._arrival, target)) is not None:
+                raise error
+            limit = core.limit(timeout)
+            data = _new(self._arrival) if target is None else target
+            self._received = True
+            steps = self._arrival.receive(data)
+            label = Label("recv", self.nbytes, with_peers((self.source,)))
+            core.calls.operate(Operation(label, lambda: steps, (data, out), ordered=False), limit)
+        return data if out is None else out
+
+    def recv_object(self) -> Any:
+        """Return the object. It has arrived as a whole, so that this is local.
+
+        Raises
+        ------
+        UsageError
+            If it was received before, or is an array, or cannot be unpickled here.
+        """
+        with self._core.outside_batch("recv_object"):
+            self._check(objects=True)
+            assert self._frame is not None
+            self._received = True
+            return self._frame.load(self.source)
+
+    def _check(self, *, objects: bool) -> None:
+        if self._received:
+            raise UsageError(f"{self!r} was received before; probe for the next one")
+        if objects != self.is_object:
+            what = "an object; use recv_object" if self.is_object else "an array; use recv"
+            raise UsageError(f"{self!r} is {what}")
+
+    def __repr__(self) -> str:
+        kind = (
+            "object"
+            if self.is_object
+            else f"array of {self.dtype or 'a dtype that it does not tell'}"
+        )
+        return f"<hpccomm.Message: {kind}, {self.nbytes} bytes from rank {self.source}, tag {self.tag}>"
+
+
+class Probing(Face):
+    """Looking for messages."""
+
+    def probe(
+        self,
+        src: Rank = ANY,
+        tag: Tag = ANY,
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+    ) -> Message | None:
+        """Wait for a message, of an array in host memory or an object, and return it with its sender and size.
+
+        The message is taken: no other call gets it, and it is received by its own methods. A message that a
+        receive was begun for before is not taken. Messages of one sender and tag come in order.
+
+        Parameters
+        ----------
+        src : int or ANY
+            The sender.
+        tag : int or ANY
+            The message's tag.
+        block : bool
+            Wait for a message. False returns None if none has arrived.
+        timeout : float, optional
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+
+        Returns
+        -------
+        Message or None
+            To be received. None if none has arrived, and `block` is False.
+
+        Raises
+        ------
+        UsageError
+            If an argument does not fit, or the backend cannot look for messages.
+        CommunicationError
+            If the call fails or its deadline passes.
+        """
+        core = self._core
+        with core.outside_batch("probe"):
+            check_bool("block", block)
+            return _awaited(core, "probe", _wanted(core, src, tag, None), timeout, block=block)
+
+
+def received(core: Core, out: Any, src: Rank, tag: Tag, timeout: float | None) -> Any:
+    """Receive an array from any rank, of any tag or of any size; see `Messages.recv`."""
+    with core.outside_batch("recv"):
+        target, limit = _target(core, out), core.limit(timeout)
+        wanted, results = _wanted(core, src, tag, ARRAYS), list[Any]()
+
+        def steps() -> Steps:
+            arrival = yield from _next(core, wanted, block=True)
+            assert arrival is not None
+            error = None if target is None else _misfit(arrival, target)
+            data = _new(arrival) if target is None else target
+            yield from arrival.receive(None if error else data)
+            if error is not None:
+                raise error
+            results.append(data if out is None else out)
+
+        label = Label("recv", 0 if target is None else target.nbytes, _terms(wanted))
+        core.calls.operate(Operation(label, steps, (out,), ordered=False), limit)
+        return results[0]
+
+
+def received_object(core: Core, src: Rank, tag: Tag, timeout: float | None) -> Any:
+    """Receive an object from any rank, or of any tag; see `Objects.recv_object`."""
+    message = _awaited(core, "recv_object", _wanted(core, src, tag, OBJECTS), timeout, block=True)
+    assert message is not None
+    assert message._frame is not None  # noqa: SLF001 (of this module)
+    try:
+        return message._frame.load(message.source)  # noqa: SLF001
+    except CommunicationError:
+        with core.calls.part_of("recv_object", message.nbytes, ordered=False):
+            raise  # with the facts of a call
+
+
+def _awaited(
+    core: Core, name: str, wanted: Wanted, timeout: float | None, *, block: bool
+) -> Message | None:
+    """Take a message, an object as a whole."""
+    limit, messages = core.limit(timeout), list[Message]()
+
+    def steps() -> Steps:
+        arrival = yield from _next(core, wanted, block=block)
+        if arrival is None:
+            return
+        frame = None
+        if arrival.tag // DTYPES % 2 == OBJECTS:
+            header = np.empty(1, np.int64)
+            yield from arrival.receive(header)
+            transport, source = core.backend.messages, arrival.source
+            frames = yield from transfer.receive_after(transport, header, source, arrival.tag)
+            frame = frames[source]
+        messages.append(Message(core, arrival, frame))
+
+    label = Label(name, 0, _terms(wanted))
+    core.calls.operate(Operation(label, steps, (), ordered=False), limit)
+    return messages[0] if messages else None
+
+
+def _next(core: Core, wanted: Wanted, *, block: bool) -> Generator[bool, None, Arrival | None]:
+    arrivals = _arrivals(core)
+    while (arrival := (yield from arrivals.take(wanted))) is None:
+        if not block:
+            return None
+        yield False
+    core.calls.posted[arrival.source] += 1
+    return arrival
+
+
+def _arrivals(core: Core) -> Arrivals:
+    arrivals: Arrivals | None = getattr(core.backend, "arrivals", None)
+    if arrivals is None:
+        raise UsageError(
+            f"backend {core.backend.name!r} cannot look for messages; give recv the sender, the tag and an "
+            "array of the message's size, or use a communicator of backend 'mpi' or 'loopback'"
+        )
+    return arrivals
+
+
+def _terms(wanted: Wanted) -> Any:
+    return with_peers(() if wanted.src is None else (wanted.src,))
+
+
+def _wanted(core: Core, src: Rank, tag: Tag, kind: int | None) -> Wanted:
+    """Return which messages are wanted: arrays, objects, or with None both."""
+    _arrivals(core)
+    # Receives that were begun before come first; those of asynchronous calls begin at the next turn.
+    core.calls.progress.turn()
+    origin = None if src is ANY else check_rank("src", src, core.backend.size)
+    kinds = (ARRAYS, OBJECTS) if kind is None else (kind,)
+    largest = core.backend.messages.largest_tag
+    if tag is ANY:
+        return Wanted(
+            origin,
+            lambda wire: wire // DTYPES % 2 in kinds and wire // DTYPES <= largest,
+            (),
+        )
+    number = core.tag(tag)
+    first = [wire_tag(number, each) for each in kinds]
+    # Objects have no dtype.
+    tags = [w + code for w, each in zip(first, kinds, strict=True) for code in _codes(each)]
+    among = frozenset(tags)
+    return Wanted(origin, among.__contains__, tags)
+
+
+def _codes(kind: int) -> range:
+    return range(1) if kind == OBJECTS else range(DTYPES)
+
+
+def _target(core: Core, out: Any) -> Any:
+    """Return the user's array as calls take it; None without one."""
+    if out is None:
+        return None
+    target = core.lanes.views(None, out)[2]
+    if not isinstance(target, np.ndarray):
+        raise UsageError(
+            "out is a device array, and only host arrays are received from any sender, of any tag or of "
+            "any size; give src and tag, or receive into a host array"
+        )
+    check_dtype("out", target.dtype)
+    return core.lanes.host.prepared(target, "out", True)
+
+
+def _misfit(arrival: Arrival, target: Any) -> BufferMismatch | None:
+    """Return why a message does not fit an array, if it does not."""
+    code = dtype_code(target.dtype)
+    if arrival.tag % DTYPES != code:
+        return other_dtype(arrival.source, arrival.tag, code)
+    if arrival.nbytes != target.nbytes:
+        return mismatch(arrival.source, arrival.nbytes, target.nbytes)
+    return None
+
+
+def _new(arrival: Arrival) -> NDArray[Any]:
+    """Return a new 1-D array for a message."""
+    memory = np.empty(arrival.nbytes, np.uint8)
+    dtype = dtype_of(arrival.tag)
+    return memory if dtype is None else as_bytes(memory).view(dtype)

@@ -1,0 +1,79 @@
+"""Messages that have arrived and whose sender, tag or size the receiver does not know before."""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from hpccomm.contracts.transport import Steps
+
+
+class Anything(Enum):
+    """Takes the place of a rank or a tag."""
+
+    ANY = "any"
+
+    def __repr__(self) -> str:
+        return "hpccomm.ANY"
+
+
+ANY = Anything.ANY
+"""Any rank as sender, or any tag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages are wanted.
+
+    Attributes
+    ----------
+    src : int or None
+        Their sender; None is any.
+    fits : callable
+        Tells whether the transport's tag of a message is wanted.
+    tags : sequence of int
+        The transport's tags that fit, if these are few; else empty.
+    """
+
+    src: int | None
+    fits: Callable[[int], bool]
+    tags: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A message that no other receive gets any more.
+
+    Attributes
+    ----------
+    source : int
+        Its sender.
+    tag : int
+        The transport's.
+    nbytes : int
+        Its size.
+    receive : callable
+        ``receive(data)`` returns the steps that receive it into a C-contiguous array of as many bytes. None
+        as `data` lets it go. To be called once; until then a large message keeps its sender waiting.
+    """
+
+    source: int
+    tag: int
+    nbytes: int
+    receive: Callable[[NDArray[Any] | None], Steps]
+
+
+class Arrivals(Protocol):
+    """Looks for messages to this rank on the transport of users' messages.
+
+    A backend has it as its attribute ``arrivals``. One that lacks it cannot receive from any sender.
+    """
+
+    def take(self, wanted: Wanted) -> Generator[bool, None, Arrival | None]:
+        """Take a wanted message that has arrived, polled; return None at once if there is none.
+
+        A message that a receive was begun for before is that receive's. Of messages with one sender and tag,
+        the first is taken.
+        """
