@@ -4,6 +4,7 @@ from typing import Any
 
 from hpccomm.communicator.counts import listed
 from hpccomm.communicator.face import Face
+from hpccomm.schedules.registry import AnyAlgorithm
 
 
 class Collectives(Face):
@@ -29,7 +30,7 @@ class Collectives(Face):
         *,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         stream: object = None,
     ) -> Any:
         """Overwrite x on every rank with the root's.
@@ -44,8 +45,9 @@ class Collectives(Face):
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -73,7 +75,7 @@ class Collectives(Face):
         out: Any = None,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         stream: object = None,
     ) -> Any:
         """Collect every rank's array on every rank.
@@ -88,8 +90,9 @@ class Collectives(Face):
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -115,7 +118,7 @@ class Collectives(Face):
         out: Any = None,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         stream: object = None,
     ) -> Any:
         """Send block j to rank j, and receive a block from each rank.
@@ -130,8 +133,9 @@ class Collectives(Face):
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -158,7 +162,7 @@ class Collectives(Face):
         out: Any = None,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         stream: object = None,
     ) -> Any:
         """Collect every rank's array on the root.
@@ -175,8 +179,9 @@ class Collectives(Face):
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -205,7 +210,7 @@ class Collectives(Face):
         out: Any = None,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         stream: object = None,
     ) -> Any:
         """Give each rank its block of the root's array.
@@ -224,8 +229,9 @@ class Collectives(Face):
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -251,7 +257,7 @@ class Collectives(Face):
         *,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         stream: object = None,
     ) -> Any:
         """Wait until every rank has called `barrier`. It blocks the host.
@@ -265,8 +271,9 @@ class Collectives(Face):
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         stream : None
             A barrier has no arrays and therefore no stream.
 
@@ -294,7 +301,7 @@ class Collectives(Face):
         out: Any = None,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         stream: object = None,
         return_counts: bool = False,
     ) -> Any:
@@ -329,8 +336,9 @@ class Collectives(Face):
             Return a `Work` at once instead. Equal on all ranks.
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.

@@ -19,6 +19,7 @@ from hpccomm.contracts.terms import terms
 from hpccomm.errors import HpccommError, RankMismatch, UsageError
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.recorder import Site, caller
+from hpccomm.schedules.registry import AnyAlgorithm
 from hpccomm.settings import Settings, check_bool, check_int, check_seconds
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Core:
         out: Any = None,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         stream: object = None,
         op: Any = None,
         deterministic: bool = False,

@@ -14,6 +14,7 @@ from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, view
 from hpccomm.runtime.recorder import called_from, site_of, user_frame
+from hpccomm.schedules.registry import AnyAlgorithm
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
 
@@ -25,7 +26,7 @@ class Unlisted(NamedTuple):
     x: Any
     out: Any
     timeout: float | None
-    algorithm: str | None
+    algorithm: AnyAlgorithm | None
     stream: object
     root: Any
 
@@ -37,7 +38,7 @@ def listed(
     out: Any,
     async_op: bool,
     timeout: float | None,
-    algorithm: str | None,
+    algorithm: AnyAlgorithm | None,
     stream: object,
     counts: Any,
     recv_counts: Any = None,

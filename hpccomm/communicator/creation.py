@@ -87,10 +87,10 @@ def new_comm(
     """
     global _warned
     merged = settings.merge(backend, timeout, options)
-    if merged.algorithm not in policy.NAMES:
+    if merged.algorithm != policy.AUTO and merged.algorithm not in policy.names():
         raise ConfigurationError(
             f"algorithm (options.algorithm or HPCCOMM_ALGORITHM) is {merged.algorithm!r}; "
-            f"give one of {', '.join(map(repr, policy.NAMES))}"
+            f"give one of {', '.join(map(repr, policy.names()))}"
         )
     if merged.backend not in ("auto", *backends.FOR_DEVICES):
         backends.opener(merged.backend)

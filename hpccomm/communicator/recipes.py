@@ -9,7 +9,9 @@ from hpccomm.communicator.resolving import NO_LISTS, CallArguments, Lists, resol
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import View, address, check_dtype, check_layout, overlap
+from hpccomm.schedules.algorithms import Algorithm
 from hpccomm.schedules.algorithms.partition import offsets
+from hpccomm.schedules.registry import AnyAlgorithm, registered
 
 RECIPES = 1024
 """Decisions that are kept; a program that makes more different calls decides again."""
@@ -41,7 +43,7 @@ class Recipes:
         root: Any = None,
         lists: Lists = NO_LISTS,
         exclusive: bool = False,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         deterministic: bool = False,
     ) -> tuple[Recipe[Any], View | None, View | None]:
         """Return how a call is carried out, and its arrays as communication sees them.
@@ -100,7 +102,7 @@ class Recipes:
 
 
 def _decided(
-    lane: Lane, arguments: CallArguments, algorithm: str | None, deterministic: bool
+    lane: Lane, arguments: CallArguments, algorithm: AnyAlgorithm | None, deterministic: bool
 ) -> Recipe[Any]:
     """Check what a call is asked for, and decide how it is carried out."""
     for which, array in (("x", arguments.x), ("out", arguments.out)):
@@ -109,8 +111,14 @@ def _decided(
     resolved = resolve(CALLS[arguments.name], arguments)
     if not isinstance(deterministic, bool):
         raise UsageError(f"deterministic is {deterministic!r}; give True or False")
-    if algorithm is not None and not isinstance(algorithm, str):
-        raise UsageError(f"algorithm is {algorithm!r}; give a name, such as 'auto'")
+    named = algorithm is None or isinstance(algorithm, str | Algorithm)
+    if not named and not callable(algorithm):
+        raise UsageError(
+            f"algorithm is {algorithm!r}; give a name, such as 'auto', or a function "
+            "build(group, call, tuning) that makes the schedule"
+        )
+    if named and algorithm is not None:
+        registered()  # which warns of other packages' algorithms that have the name of one of hpccomm's
     return lane.decide(arguments.name, resolved, algorithm, deterministic)
 
 

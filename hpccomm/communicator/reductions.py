@@ -4,6 +4,7 @@ from typing import Any
 
 from hpccomm.communicator.face import Face
 from hpccomm.reductions import Op, ReduceOp
+from hpccomm.schedules.registry import AnyAlgorithm
 
 SUM = ReduceOp.SUM
 
@@ -19,7 +20,7 @@ class Reductions(Face):
         out: Any = None,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         deterministic: bool = False,
         stream: object = None,
     ) -> Any:
@@ -39,8 +40,9 @@ class Reductions(Face):
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         deterministic : bool
             Combine the contributions in rank order, so that the same input gives the same bits.
         stream : object, optional
@@ -72,7 +74,7 @@ class Reductions(Face):
         out: Any = None,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         deterministic: bool = False,
         stream: object = None,
     ) -> Any:
@@ -95,8 +97,9 @@ class Reductions(Face):
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         deterministic : bool
             Combine the contributions in rank order, so that the same input gives the same bits.
         stream : object, optional
@@ -127,7 +130,7 @@ class Reductions(Face):
         out: Any = None,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         deterministic: bool = False,
         stream: object = None,
     ) -> Any:
@@ -148,8 +151,9 @@ class Reductions(Face):
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         deterministic : bool
             Combine the contributions in rank order, so that the same input gives the same bits.
         stream : object, optional
@@ -181,7 +185,7 @@ class Reductions(Face):
         exclusive: bool = False,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         deterministic: bool = False,
         stream: object = None,
     ) -> Any:
@@ -203,8 +207,9 @@ class Reductions(Face):
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         deterministic : bool
             Combine the contributions in rank order, so that the same input gives the same bits.
         stream : object, optional

@@ -10,6 +10,7 @@ from typing import Any
 from hpccomm.communicator.counts import listed
 from hpccomm.communicator.face import Face
 from hpccomm.reductions import Op, ReduceOp
+from hpccomm.schedules.registry import AnyAlgorithm
 
 SUM = ReduceOp.SUM
 
@@ -25,7 +26,7 @@ class Uneven(Face):
         out: Any = None,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         stream: object = None,
         return_counts: bool = False,
     ) -> Any:
@@ -43,8 +44,9 @@ class Uneven(Face):
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -86,7 +88,7 @@ class Uneven(Face):
         out: Any = None,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         deterministic: bool = False,
         stream: object = None,
         return_counts: bool = False,
@@ -109,8 +111,9 @@ class Uneven(Face):
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         deterministic : bool
             Combine the contributions in rank order, so that the same input gives the same bits.
         stream : object, optional
@@ -156,7 +159,7 @@ class Uneven(Face):
         out: Any = None,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         stream: object = None,
         return_counts: bool = False,
     ) -> Any:
@@ -177,8 +180,9 @@ class Uneven(Face):
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -221,7 +225,7 @@ class Uneven(Face):
         out: Any = None,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         stream: object = None,
         return_counts: bool = False,
     ) -> Any:
@@ -241,8 +245,9 @@ class Uneven(Face):
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.
@@ -285,7 +290,7 @@ class Uneven(Face):
         out: Any = None,
         async_op: bool = False,
         timeout: float | None = None,
-        algorithm: str | None = None,
+        algorithm: AnyAlgorithm | None = None,
         stream: object = None,
         return_counts: bool = False,
     ) -> Any:
@@ -308,8 +313,9 @@ class Uneven(Face):
             Return a `Work` at once. Must be equal on all ranks.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str, optional
+        algorithm : str or callable, optional
             None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
         stream : object, optional
             For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
             the current one of the array's framework.

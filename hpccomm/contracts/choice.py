@@ -18,13 +18,17 @@ class Choice:
     backend : str
         Name of the backend that moves the data.
     algorithm : str
-        ``"native"``, or the name of one of hpccomm's own.
+        ``"native"``, or the name of one of hpccomm's own, of another package's, or of the function that
+        the call gives.
     segment : int or None
         Bytes that are moved at a time, where the algorithm cuts the array.
     registered : bool
         Whether this rank's arrays lie in memory of ``comm.empty``, which the peers, or the library, know.
     reason : str
         Why.
+    schedule : str
+        What tells the schedule of an algorithm that is not hpccomm's own from others: 8 hexadecimal
+        digits, equal on all ranks; else empty.
     at_deadline : str
         What the call does when its deadline passes: ``"raises"`` `CollectiveTimeout`; ``"ends the job"``,
         since it is blocked in a library and cannot be left, or since ``CommOptions.on_timeout`` says so; or
@@ -38,6 +42,7 @@ class Choice:
     segment: int | None
     registered: bool
     reason: str
+    schedule: str = ""
     at_deadline: str = RAISES
 
     def __str__(self) -> str:

@@ -3,13 +3,16 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dtypes import DType
 from hpccomm.errors import HpccommError
+
+if TYPE_CHECKING:
+    from hpccomm.schedules.registry import AnyAlgorithm
 
 Launch = Callable[[int, int, int], None]
 """``launch(send, recv, stream)`` puts a call on a stream and returns: addresses of the arrays (0 where
@@ -230,7 +233,9 @@ class DeviceDispatch(Protocol):
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
 
-    def decide(self, call: Signature, algorithm: str | None, deterministic: bool) -> DeviceRoute:
+    def decide(
+        self, call: Signature, algorithm: "AnyAlgorithm | None", deterministic: bool
+    ) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Where `algorithm` is None the communicator's setting holds, for calls that have such an

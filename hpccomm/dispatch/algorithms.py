@@ -22,6 +22,7 @@ from hpccomm.dispatch.execution.program import (
 from hpccomm.dispatch.execution.runner import Runner
 from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.dispatch.one_rank import by_messages, lengths_of, nbytes_of, segment_elements
+from hpccomm.dispatch.proving import proven
 from hpccomm.dispatch.route import Route
 from hpccomm.dispatch.sharing import Sharing
 from hpccomm.dtypes import DType
@@ -71,7 +72,7 @@ class AlgorithmRunner:
         self,
         asked: Signature,
         call: Signature,
-        pick: policy.Pick,
+        decision: policy.Decision,
         deterministic: bool,
         choice: Choice,
         otherwise: Start | None = None,
@@ -84,7 +85,7 @@ class AlgorithmRunner:
             The user's call, which distinguishes calls.
         call : Signature
             What is left of it for the algorithm.
-        pick : Pick
+        decision : Decision
             The algorithm.
         deterministic : bool
             Whether contributions are folded in rank order.
@@ -95,9 +96,19 @@ class AlgorithmRunner:
             What runs instead where not all ranks of the node have registered arrays. By default the algorithm
             does, on any arrays.
         """
-        found = ALGORITHMS[call.collective][pick.algorithm]
+        pick, _, other = decision
+        found = other or ALGORITHMS[call.collective][pick.algorithm]
         fold = None if call.op is None else self._folder(call.op, call.dtype)
         builds = self._builds(call, found, deterministic)
+        if other is not None:
+            foreign = {
+                reach: build
+                for reach, build in builds.items()
+                if not (found.shared and reach is Reach.APART)  # which is one of hpccomm's own
+            }
+            tuning, size = self._tuning(call, pick), self._backend.size
+            code = proven(pick.algorithm, foreign, call, tuning, size, deterministic=deterministic)
+            choice = replace(choice, schedule=code)
         itemsize = call.dtype.itemsize
         if Reach.DIRECT not in builds:
             schedule = self._schedule(builds[Reach.APART], call, pick)
@@ -112,7 +123,7 @@ class AlgorithmRunner:
         here = neighbours.index(rank)
         forms = Variants(
             (*neighbours[here:], *neighbours[:here]),
-            of_call(asked, pick.algorithm, deterministic).fingerprint,
+            of_call(asked, pick.algorithm, deterministic, schedule=choice.schedule).fingerprint,
             {
                 reach: cache(partial(self._built, build, call, pick))
                 for reach, build in builds.items()
@@ -171,15 +182,19 @@ class AlgorithmRunner:
     def _schedule(self, build: Build, call: Signature, pick: policy.Pick) -> Schedule:
         """Return this rank's schedule."""
         backend = self._backend
+        group = world(backend.size, np.array([backend.rank]))
+        return build(group, call, self._tuning(call, pick))
+
+    def _tuning(self, call: Signature, pick: policy.Pick) -> Tuning:
+        """Return what schedules are built with."""
         nbytes = self._segment or pick.segment or DEFAULT_SEGMENT
         room = 0 if self._sharing is None else self._sharing.room // call.dtype.itemsize
-        tuning = Tuning(
+        return Tuning(
             segment_elements(call, nbytes, MOST_SEGMENTS),
             pick.channels or DEFAULT_CHANNELS,
-            backend.topology,
+            self._backend.topology,
             room,
         )
-        return build(world(backend.size, np.array([backend.rank])), call, tuning)
 
     def _folder(self, op: Op, dtype: DType) -> Folder:
         """Return what folds; calls of one named reduction and dtype share it, and its memory."""

@@ -27,6 +27,7 @@ from hpccomm.memory.cuda.aliases import aliased, landing
 from hpccomm.memory.cuda.memory import copy
 from hpccomm.memory.cuda.streams import drop_event, make_event, ready, record, used
 from hpccomm.runtime.lifetime import keep
+from hpccomm.schedules.registry import AnyAlgorithm
 from hpccomm.settings import Settings
 
 _BYTES = np.dtype(np.uint8)
@@ -80,7 +81,9 @@ class CudaAwareDispatch:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
         return policy.applicable(call, deterministic=deterministic)
 
-    def decide(self, call: Signature, algorithm: str | None, deterministic: bool) -> DeviceRoute:
+    def decide(
+        self, call: Signature, algorithm: AnyAlgorithm | None, deterministic: bool
+    ) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -91,14 +94,26 @@ class CudaAwareDispatch:
         """
         names = self.applicable(call, deterministic)
         over = f"{self.name}, on device arrays{_NATIVE if algorithm == policy.NATIVE else ''}"
-        name, why = policy.taken(algorithm, self._setting, names, call.name, over), "as asked"
-        if name == policy.AUTO:
-            name = policy.fastest(call, names, self._schedules.network).algorithm
+        taken = policy.taken(
+            algorithm, self._setting, names, call, over, deterministic=deterministic
+        )
+        why = "as asked"
+        if taken.name == policy.AUTO:
+            taken = policy.Taken(policy.fastest(call, names, self._schedules.network).algorithm)
             why = "the shortest estimated time of hpccomm's algorithms"
         ordered = f"; {policy.IN_ORDER}" if deterministic else ""
-        planned = self._schedules.planned(call, name, deterministic)
+        planned = self._schedules.planned(call, taken, deterministic)
         reason = f"{why}{ordered}; MPI is given device memory, since {self._reason}"
-        choice = Choice(call.name, "cuda", self.name, name, planned.segment, False, reason)
+        choice = Choice(
+            call.name,
+            "cuda",
+            self.name,
+            taken.name,
+            planned.segment,
+            False,
+            reason,
+            planned.schedule,
+        )
         return DeviceRoute(choice, start=partial(self._steps, planned))
 
     def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceRoute:

@@ -8,13 +8,15 @@ import numpy as np
 
 from hpccomm.contracts.device import Begin, Begun
 from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.transport import Reach
+from hpccomm.dispatch import policy
 from hpccomm.dispatch.execution.enqueued import DeviceProgram
 from hpccomm.dispatch.one_rank import by_messages, lengths_of, nbytes_of, segment_elements
+from hpccomm.dispatch.proving import proven
 from hpccomm.dtypes import FLOAT32, DType
 from hpccomm.memory.cuda.folding import DeviceElements, DeviceFolder
 from hpccomm.memory.cuda.memory import Scratch, copy
 from hpccomm.reductions import Op, PremulSum, ReduceOp, identity
-from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network_files import typical
 from hpccomm.schedules.schedule import Tuning, world
 from hpccomm.topology import Topology
@@ -39,11 +41,14 @@ class Planned(NamedTuple):
         Makes what is sent of what the user gave, on a stream that is CuPy's current one.
     segment : int or None
         Bytes that are moved at a time, where the algorithm cuts the array.
+    schedule : str
+        As in `Choice`.
     """
 
     program: DeviceProgram
     begin: Begin
     segment: int | None
+    schedule: str
 
 
 class DeviceSchedules:
@@ -78,14 +83,14 @@ class DeviceSchedules:
         self._device = device
         self._segment = segment or DEFAULT_SEGMENT
 
-    def planned(self, call: Signature, algorithm: str, deterministic: bool) -> Planned:
+    def planned(self, call: Signature, algorithm: policy.Taken, deterministic: bool) -> Planned:
         """Return what carries out calls like `call`. Local.
 
         Parameters
         ----------
         call : Signature
             The call.
-        algorithm : str
+        algorithm : Taken
             One that applies.
         deterministic : bool
             Whether contributions are folded in rank order; then float32 and float64 come to the bits
@@ -101,14 +106,18 @@ class DeviceSchedules:
         wide = deterministic and call.description.prefix and call.accumulator != call.dtype
         if wide:
             inner = replace(inner, dtype=call.accumulator, in_place=False)
-        build = by_messages(ALGORITHMS[call.collective][algorithm], deterministic)
+        build = by_messages(algorithm.of(call.collective), deterministic)
         # Channels would follow one another on a stream: they have nothing to gain.
         tuning = Tuning(segment_elements(inner, self._segment, MOST_SEGMENTS), 1, self._topology)
+        code = ""
+        if algorithm.other is not None:
+            size, forms = self._topology.size, {Reach.APART: build}
+            code = proven(algorithm.name, forms, inner, tuning, size, deterministic=deterministic)
         schedule = build(world(self._topology.size, np.array([self._rank])), inner, tuning)
         fold = None if inner.op is None else self._folder(inner.op, inner.dtype)
         program = DeviceProgram(schedule, inner.dtype, fold, self.scratch)
         segment = nbytes_of(schedule.segment, inner.dtype.itemsize)
-        return Planned(program, self.beginning(call, wide), segment)
+        return Planned(program, self.beginning(call, wide), segment, code)
 
     def saved(self, call: Signature) -> Begin:
         """Return what copies what is sent to scratch."""

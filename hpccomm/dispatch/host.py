@@ -16,6 +16,7 @@ from hpccomm.dispatch.sharing import memory_way, sharing
 from hpccomm.memory.folding import Average, premultiply, try_out
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.reductions import PremulSum, ReduceOp, identity
+from hpccomm.schedules.registry import AnyAlgorithm
 from hpccomm.settings import Settings
 
 
@@ -56,7 +57,7 @@ class HostDispatch:
             call, native=native, shared=self._shared, deterministic=deterministic
         )
 
-    def decide(self, call: Signature, algorithm: str | None, deterministic: bool) -> Route:
+    def decide(self, call: Signature, algorithm: AnyAlgorithm | None, deterministic: bool) -> Route:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -97,9 +98,9 @@ class HostDispatch:
                 return replace(with_pre_and_post(route, before, after), registered=registered)
         elif deterministic and call.description.prefix and call.accumulator != call.dtype:
             wide = replace(inner, dtype=call.accumulator, in_place=False)
-            route = _widened(self._own.route(call, wide, decision.pick, True, choice))
+            route = _widened(self._own.route(call, wide, decision, True, choice))
         else:
-            route = self._own.route(call, inner, decision.pick, deterministic, choice)
+            route = self._own.route(call, inner, decision, deterministic, choice)
         return with_pre_and_post(route, before, after)
 
     def _registered(

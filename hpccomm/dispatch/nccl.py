@@ -24,6 +24,7 @@ from hpccomm.errors import UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.memory import copy
 from hpccomm.reductions import PremulSum, name_of
+from hpccomm.schedules.registry import AnyAlgorithm
 from hpccomm.settings import Settings
 from hpccomm.topology import Topology
 
@@ -62,7 +63,9 @@ class NcclDispatch:
         """
         return _names(call, self._library(call, deterministic)[1], deterministic)
 
-    def decide(self, call: Signature, algorithm: str | None, deterministic: bool) -> DeviceRoute:
+    def decide(
+        self, call: Signature, algorithm: AnyAlgorithm | None, deterministic: bool
+    ) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -72,11 +75,13 @@ class NcclDispatch:
             CuPy arrays.
         """
         asked, pinned = self._library(call, deterministic)
-        name, reason = self._choose(call, algorithm, pinned, deterministic)
+        taken, reason = self._choose(call, algorithm, pinned, deterministic)
+        name = taken.name
         if name in pinned:
             return self._natively(call, asked, name, reason)
-        planned = self._schedules.planned(call, name, deterministic)
+        planned = self._schedules.planned(call, taken, deterministic)
         choice = self._choice(call.name, name, f"{reason}; over its messages", planned.segment)
+        choice = replace(choice, schedule=planned.schedule)
         launch = self._enqueuing(planned) if call.elements else _nothing
         return DeviceRoute(choice, launch)
 
@@ -153,18 +158,26 @@ class NcclDispatch:
         return call, names
 
     def _choose(
-        self, call: Signature, algorithm: str | None, pinned: tuple[str, ...], deterministic: bool
-    ) -> tuple[str, str]:
-        """Return the name of the algorithm that is taken, and why."""
+        self,
+        call: Signature,
+        algorithm: AnyAlgorithm | None,
+        pinned: tuple[str, ...],
+        deterministic: bool,
+    ) -> tuple[policy.Taken, str]:
+        """Return the algorithm that is taken, and why."""
         ordered = f"; {policy.IN_ORDER}" if deterministic else ""
         names = _names(call, pinned, deterministic)
-        algorithm = policy.taken(algorithm, self._setting, names, call.name, self.name)
-        if algorithm != policy.AUTO:
-            whose = "NCCL's" if algorithm in pinned else "hpccomm's"
-            return algorithm, f"as asked, {whose} own{ordered}"
+        taken = policy.taken(
+            algorithm, self._setting, names, call, self.name, deterministic=deterministic
+        )
+        if taken.other is not None:
+            return taken, f"as asked{ordered}"
+        if taken.name != policy.AUTO:
+            whose = "NCCL's" if taken.name in pinned else "hpccomm's"
+            return taken, f"as asked, {whose} own{ordered}"
         if pinned:
-            return pinned[0], "NCCL has its own"
-        name = policy.fastest(call, names, self._schedules.network).algorithm
+            return policy.Taken(pinned[0]), "NCCL has its own"
+        name = policy.Taken(policy.fastest(call, names, self._schedules.network).algorithm)
         if deterministic:
             return name, f"hpccomm's own{ordered}"
         of = call.dtype if call.op is None else f"{name_of(call.op)} on {call.dtype}"
@@ -198,7 +211,7 @@ class NcclDispatch:
 
     def _enqueuing(self, planned: Planned) -> Launch:
         device, exchange = self._devices.device, self._devices.exchange
-        program, begin, _ = planned
+        program, begin = planned.program, planned.begin
 
         def launch(send: int, recv: int, stream: int) -> None:
             with streams.used(stream, device):

@@ -130,7 +130,7 @@ class TablePlan:
             yield _by_default(comm, memory, collective, pairs), pairs
             return
         every = ALL in requested
-        for algorithm in policy.NAMES if every else requested:
+        for algorithm in policy.names() if every else requested:
             if every and algorithm == AUTO:
                 continue  # it takes one of the others
             fails = _failures(comm, memory, collective, pairs, algorithm)

@@ -24,10 +24,10 @@ from hpccomm.results.schema import (
     recorded_environment,
     recorded_slurm,
 )
-from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.algorithms.channels import merged
 from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.terms import estimate
+from hpccomm.schedules.registry import KNOWN
 from hpccomm.schedules.schedule import Schedule, world
 from hpccomm.schedules.simulate import simulate
 
@@ -130,7 +130,7 @@ def timed(
 
 def _schedule(request: SimulationRequest, algorithm: str, call: SimulatedCall) -> Schedule:
     signatures, ranks = call.signatures, request.network.ranks
-    build = ALGORITHMS[signatures[0].collective][algorithm].build
+    build = KNOWN[signatures[0].collective][algorithm].build
     tuning = request.tuning(signatures[0].dtype)
     if len(signatures) == 1:
         return build(world(ranks), signatures[0], tuning)

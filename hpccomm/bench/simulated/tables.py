@@ -17,6 +17,7 @@ from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.terms import has_terms, ranked, rounds_of
 from hpccomm.schedules.proof import signatures
+from hpccomm.schedules.registry import KNOWN
 
 MOST_UNEVEN_RANKS = 512
 """Of a call that has counts of its own for each pair of ranks; more take long."""
@@ -171,7 +172,7 @@ def _algorithms(collective: Benchmark, request: SimulationRequest) -> tuple[str,
     if named is None:
         return _estimated(collective, request)
     if ALL in named:
-        return tuple(ALGORITHMS[name])
+        return tuple(KNOWN[name])
     return named
 
 
@@ -190,7 +191,7 @@ def _estimated(collective: Benchmark, request: SimulationRequest) -> tuple[str, 
 def _refusal(collective: Benchmark, algorithm: str, request: SimulationRequest) -> str:
     """Return why an algorithm cannot be simulated; empty if it can."""
     name = collective.what.name
-    own = ALGORITHMS[name]
+    own = KNOWN[name]
     if algorithm not in own:
         return f"{collective.name} has none of that name; give {ALL} or some of {', '.join(own)}"
     if own[algorithm].shared and request.network.nodes > 1:

@@ -16,6 +16,7 @@ from hpccomm.errors import UsageError
 from hpccomm.results.schema import UNCHECKED, Row
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.terms import ranked
+from hpccomm.schedules.registry import registered
 from hpccomm.settings import DEFAULT_SEGMENT
 
 HOPELESS = 1.6
@@ -169,7 +170,7 @@ class Bench:
         return found
 
     def _names(self, collective: str) -> list[str]:
-        """Return the algorithms that are tried."""
+        """Return the algorithms that are tried: those of other packages have no terms, and all are."""
         network = self.comm.policy.network
         by_messages = [name for name, each in ALGORITHMS[collective].items() if not each.shared]
         sensible = {"shm", "hierarchical" if self.comm.num_nodes > 1 else "shm"}
@@ -177,7 +178,7 @@ class Bench:
             best = ranked(network, collective, nbytes, by_messages, DEFAULT_SEGMENT)
             sensible.update(each.algorithm for each in best[:SENSIBLE])
         own = [name for name in ALGORITHMS[collective] if self._every or name in sensible]
-        return [NATIVE, *own]
+        return [NATIVE, *own, *registered()[collective]]
 
 
 def _near(ideas: Mapping[Pick, float], factor: float, most: int | None = None) -> set[Pick]:

@@ -32,6 +32,7 @@ from hpccomm.runtime.planned import Diversion
 from hpccomm.runtime.recorder import caller
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.work import Work
+from hpccomm.schedules.registry import AnyAlgorithm
 
 logger = logging.getLogger("hpccomm")
 
@@ -72,7 +73,7 @@ class Lane(ABC):
     # What a call is made of.
 
     def decide(
-        self, name: str, resolved: Resolved, algorithm: str | None, deterministic: bool
+        self, name: str, resolved: Resolved, algorithm: AnyAlgorithm | None, deterministic: bool
     ) -> Recipe[Any]:
         """Decide how the calls of that name and meaning are carried out. Local; the same on all ranks.
 
@@ -85,7 +86,9 @@ class Lane(ABC):
         choice = route.choice
 
         def label(async_op: bool) -> Label:
-            more = {"path": choice.path, "async_op": async_op}
+            more: dict[str, object] = {"path": choice.path, "async_op": async_op}
+            if choice.schedule:
+                more["schedule"] = choice.schedule
             terms = of_call(call, choice.algorithm, deterministic, **more)
             # Hosts that wait for each other would cost more than time.
             if isinstance(route, DeviceRoute) and route.launch is not None:

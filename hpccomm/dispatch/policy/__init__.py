@@ -16,8 +16,10 @@ from hpccomm.dispatch.policy.choosing import (
     NATIVE,
     Decision,
     Policy,
+    Taken,
     applicable,
     fastest,
+    names,
     taken,
 )
 from hpccomm.dispatch.policy.table import CASES, Pick, Shape, Table, TableRow, TableRows
@@ -38,7 +40,9 @@ __all__ = [
     "TableRow",
     "TableRows",
     "Tables",
+    "Taken",
     "applicable",
     "fastest",
+    "names",
     "taken",
 ]

@@ -17,9 +17,11 @@ from hpccomm.dispatch.policy.table import (
 )
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.reductions import name_of
-from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules import registry
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.cost.terms import Estimated, ranked
+from hpccomm.schedules.registry import AnyAlgorithm
 from hpccomm.settings import DEFAULT_SEGMENT
 
 NATIVE = "native"
@@ -29,7 +31,12 @@ UNEVEN_BYTES = 1 << 20
 """What an algorithm is estimated for where each rank has its own number of bytes: all must choose alike."""
 
 NAMES = (AUTO, NATIVE, *sorted({name for each in ALGORITHMS.values() for name in each}))
-"""Every name that ``algorithm=`` may have in some call."""
+"""Every name that ``algorithm=`` may have in some call, of hpccomm's own algorithms."""
+
+
+def names() -> tuple[str, ...]:
+    """Return every name that ``algorithm=`` may have in some call, those of other packages too."""
+    return (AUTO, NATIVE, *registry.names())
 
 
 IN_ORDER = (
@@ -37,11 +44,31 @@ IN_ORDER = (
 )
 
 
+class Taken(NamedTuple):
+    """The algorithm that a call takes.
+
+    Attributes
+    ----------
+    name : str
+        Its name, `AUTO`, or `NATIVE`.
+    other : Algorithm or None
+        The algorithm, if it is not hpccomm's own.
+    """
+
+    name: str
+    other: Algorithm | None = None
+
+    def of(self, collective: str) -> Algorithm:
+        """Return the algorithm, which is not native."""
+        return self.other or ALGORITHMS[collective][self.name]
+
+
 class Decision(NamedTuple):
-    """An algorithm, how it is run, and why it was taken."""
+    """An algorithm, how it is run, and why it was taken; `other` is it, if it is not hpccomm's own."""
 
     pick: Pick
     reason: str
+    other: Algorithm | None = None
 
     @property
     def algorithm(self) -> str:
@@ -52,7 +79,7 @@ class Decision(NamedTuple):
 def applicable(
     call: Signature, *, native: bool = False, shared: bool = False, deterministic: bool
 ) -> tuple[str, ...]:
-    """Return the names that ``algorithm=`` may take for this call.
+    """Return the names of hpccomm's own algorithms that ``algorithm=`` may take for this call.
 
     Parameters
     ----------
@@ -68,43 +95,99 @@ def applicable(
     own = tuple(
         name
         for name, each in ALGORITHMS[call.collective].items()
-        if (shared or not each.shared)
-        and (call.uniform or not each.uniform)
-        and (not deterministic or each.ordered is not None)
+        if not _misfit(call, each, shared=shared, deterministic=deterministic)
     )
     return (NATIVE, *own) if native and not deterministic else own
 
 
-def taken(algorithm: str | None, setting: str, names: tuple[str, ...], call: str, over: str) -> str:
-    """Return which algorithm a call takes: one of `names`, or `AUTO`.
+def _misfit(call: Signature, found: Algorithm, *, shared: bool, deterministic: bool) -> str:
+    """Return why an algorithm does not apply to a call; empty if it does."""
+    if found.shared and not shared:
+        return "takes ranks that reach each other's memory"
+    if found.uniform and not call.uniform:
+        return "takes blocks of one size"
+    if deterministic and found.ordered is None:
+        return "has no form that folds contributions in rank order (Algorithm(..., ordered=...))"
+    return ""
+
+
+def taken(
+    algorithm: AnyAlgorithm | None,
+    setting: str,
+    names: tuple[str, ...],
+    call: Signature,
+    over: str,
+    *,
+    shared: bool = False,
+    deterministic: bool,
+) -> Taken:
+    """Return which algorithm a call takes: one of `names`, `AUTO`, or one that is not hpccomm's own.
 
     Parameters
     ----------
-    algorithm : str or None
+    algorithm : str, Algorithm, callable or None
         The user's argument. None is the communicator's setting, for calls that have such an algorithm.
     setting : str
         The communicator's.
     names : tuple of str
-        The names that apply.
-    call, over : str
-        The call, and what carries it, for the error.
+        The names that apply, of hpccomm's own algorithms.
+    call : Signature
+        The call.
+    over : str
+        What carries it, for the error.
+    shared, deterministic : bool
+        As for `applicable`.
 
     Raises
     ------
     UsageError
         If `algorithm` does not apply; the message lists those that do.
+    ConfigurationError
+        If it is another package's, which cannot be imported.
     """
+    asked = setting if algorithm is None else algorithm
+    if asked == AUTO:
+        return Taken(AUTO)
+    if not isinstance(asked, str):
+        found = asked if isinstance(asked, Algorithm) else Algorithm(asked)
+        name = _qualified(found.build)
+    else:
+        if asked in names:
+            return Taken(asked)
+        known, others = registry.KNOWN[call.collective], registry.registered()[call.collective]
+        if asked not in others:
+            if algorithm is None:
+                return Taken(AUTO)
+            fitting = [
+                each
+                for each in others
+                if not _misfit(call, known[each], shared=shared, deterministic=deterministic)
+            ]
+            fits = ", ".join(repr(each) for each in (AUTO, *names, *fitting))
+            advice = f"give one of {fits}"
+            if asked not in NAMES:
+                advice = did_you_mean(asked, (*names, *fitting), advice)
+            raise UsageError(
+                f"algorithm is {asked!r}, which does not apply to this {call.name} over {over}; {advice}"
+            )
+        name, found = asked, known[asked]
+    misfit = _misfit(call, found, shared=shared, deterministic=deterministic)
+    if not misfit:
+        return Taken(name, found)
     if algorithm is None:
-        return setting if setting in names else AUTO
-    if algorithm != AUTO and algorithm not in names:
-        fits = ", ".join(repr(name) for name in (AUTO, *names))
-        advice = f"give one of {fits}"
-        if algorithm not in NAMES:
-            advice = did_you_mean(algorithm, names, advice)
-        raise UsageError(
-            f"algorithm is {algorithm!r}, which does not apply to this {call} over {over}; {advice}"
-        )
-    return algorithm
+        return Taken(AUTO)
+    fits = ", ".join(repr(each) for each in (AUTO, *names))
+    raise UsageError(
+        f"algorithm is {name!r}, which {misfit}, and does not apply to this {call.name} over {over}; "
+        f"give one of {fits}"
+    )
+
+
+def _qualified(build: object) -> str:
+    """Return the name of a function that makes schedules: equal on all ranks."""
+    inner = getattr(build, "func", build)  # of a functools.partial
+    name = getattr(inner, "__qualname__", type(inner).__name__)
+    return f"{getattr(inner, '__module__', '')}.{name}".lstrip(".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +214,7 @@ class Policy:
     def decide(
         self,
         call: Signature,
-        algorithm: str | None,
+        algorithm: AnyAlgorithm | None,
         setting: str = AUTO,
         *,
         native: bool,
@@ -144,7 +227,7 @@ class Policy:
         ----------
         call : Signature
             What is asked for.
-        algorithm, setting : str
+        algorithm, setting
             As for `taken`.
         native, shared, deterministic : bool
             As for `applicable`.
@@ -156,18 +239,20 @@ class Policy:
         """
         names = applicable(call, native=native, shared=shared, deterministic=deterministic)
         over = f"{self.shape.backend}{self._apart(call, algorithm, shared)}"
-        algorithm = taken(algorithm, setting, names, call.name, over)
-        if algorithm == AUTO:
-            return self._automatic(call, names, deterministic)
-        pick = Pick(algorithm)
+        name, other = taken(
+            algorithm, setting, names, call, over, shared=shared, deterministic=deterministic
+        )
+        if name == AUTO:
+            return self._automatic(call, names, shared, deterministic)
+        pick = Pick(name)
         if not call.individual:
-            pick = self.named(call.collective, algorithm, call.nbytes, deterministic=deterministic)
-        return Decision(pick, f"as asked; {IN_ORDER}" if deterministic else "as asked")
+            pick = self.named(call.collective, name, call.nbytes, deterministic=deterministic)
+        return Decision(pick, f"as asked; {IN_ORDER}" if deterministic else "as asked", other)
 
     def registered(
         self,
         call: Signature,
-        algorithm: str | None,
+        algorithm: AnyAlgorithm | None,
         setting: str = AUTO,
         *,
         native: bool,
@@ -181,7 +266,10 @@ class Policy:
         if not (native and shared) or deterministic or call.individual or self.shape.ranks == 1:
             return None
         names = applicable(call, native=native, shared=shared, deterministic=deterministic)
-        if taken(algorithm, setting, names, call.name, "") != AUTO:
+        asked = taken(
+            algorithm, setting, names, call, "", shared=shared, deterministic=deterministic
+        )
+        if asked.name != AUTO:
             return None
         row = self.table.find(call.collective, REGISTERED_CASE, call.nbytes)
         if row is None or row.pick.algorithm == NATIVE or row.pick.algorithm not in names:
@@ -189,9 +277,11 @@ class Policy:
         why = f"the fastest on registered arrays from {row.start} bytes on by {self.source}"
         return Decision(row.pick, why)
 
-    def _apart(self, call: Signature, algorithm: str | None, shared: bool) -> str:
+    def _apart(self, call: Signature, algorithm: AnyAlgorithm | None, shared: bool) -> str:
         """Return why an algorithm does not apply that needs shared memory, or ''."""
-        known = ALGORITHMS[call.collective].get(algorithm or AUTO)
+        known = None
+        if isinstance(algorithm, str):
+            known = ALGORITHMS[call.collective].get(algorithm)
         if known is None or shared or not known.shared:
             return ""
         if self.shape.nodes > 1:
@@ -205,7 +295,9 @@ class Policy:
         cases = (ORDERED_CASE,) if deterministic else (NATIVE_CASE, OWN_CASE)
         return self.table.tuned(collective, cases, algorithm, nbytes)
 
-    def _automatic(self, call: Signature, names: tuple[str, ...], deterministic: bool) -> Decision:
+    def _automatic(
+        self, call: Signature, names: tuple[str, ...], shared: bool, deterministic: bool
+    ) -> Decision:
         native = NATIVE in names
         backend, ranks = self.shape.backend, self.shape.ranks
         if deterministic:
@@ -223,10 +315,15 @@ class Policy:
             return Decision(Pick(name), why)
         row = self.table.find(call.collective, case, call.nbytes)
         fits = native or self.table.near(self.shape)
-        if row is not None and fits and row.pick.algorithm in names:
-            return Decision(
-                row.pick, f"{why}the fastest from {row.start} bytes on by {self.source}"
-            )
+        if row is not None and fits:
+            chosen, other = row.pick.algorithm, None
+            if chosen not in names and chosen not in NAMES:  # another package's, as a table has it
+                _, other = taken(
+                    None, chosen, names, call, "", shared=shared, deterministic=deterministic
+                )
+            if chosen in names or other is not None:
+                reason = f"{why}the fastest from {row.start} bytes on by {self.source}"
+                return Decision(row.pick, reason, other)
         why += f"no table that fits was measured for this (there is {self.source})"
         if native:
             return Decision(Pick(NATIVE), why)

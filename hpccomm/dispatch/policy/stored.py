@@ -26,7 +26,7 @@ from hpccomm.dispatch.policy.table import Pick, Shape, Table, TableRow
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.files import apart, groups, seal
 from hpccomm.files.regular import open_regular
-from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.registry import KNOWN
 
 GROUP = "policy"
 """Name of the group in a run."""
@@ -147,10 +147,10 @@ def _plain(value: Any, kind: object) -> Any:
 def _lines(table: Iterable[Any]) -> Iterator[tuple[tuple[str, str], TableRow]]:
     for line in table:
         collective, case, algorithm = (line[name] for name in ("collective", "case", "algorithm"))
-        if collective not in ALGORITHMS:
+        if collective not in KNOWN:
             raise UsageError(f"{collective!r} is no collective")
-        if algorithm != NATIVE and algorithm not in ALGORITHMS[collective]:
-            raise UsageError(f"{algorithm!r} is no algorithm of {collective}")
+        if algorithm != NATIVE and algorithm not in KNOWN[collective]:
+            raise UsageError(f"{algorithm!r} is no algorithm of {collective} that is installed")
         start, segment, channels = (int(line[name]) for name in ("start", "segment", "channels"))
         if min(start, segment, channels) < 0:
             raise UsageError(f"{collective} has a row of less than 0 bytes, segments or channels")

@@ -5,9 +5,10 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
-from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
+from hpccomm.schedules.algorithms import Algorithm
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.cost.rounds import coefficients, walked
+from hpccomm.schedules.registry import KNOWN
 from hpccomm.schedules.schedule import Build, Schedule, Tuning, world
 
 
@@ -63,7 +64,7 @@ def _schedule(
 ) -> Schedule:
     """Return the schedule of all ranks."""
     if isinstance(algorithm, str):
-        own = ALGORITHMS[call.collective]
+        own = KNOWN[call.collective]
         if algorithm not in own:
             raise UsageError(
                 f"algorithm is {algorithm!r}, which {call.collective} does not have; "

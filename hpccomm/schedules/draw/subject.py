@@ -8,10 +8,11 @@ import numpy as np
 from hpccomm.contracts.collectives import DESCRIPTIONS, ROOTED, ring
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError, did_you_mean
-from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
+from hpccomm.schedules.algorithms import Algorithm
 from hpccomm.schedules.algorithms.partition import even
 from hpccomm.schedules.draw.trace import MOST_RANKS, DrawnStep, follow
 from hpccomm.schedules.proof.case import case
+from hpccomm.schedules.registry import KNOWN
 from hpccomm.schedules.schedule import whole
 from hpccomm.topology import Topology, arrange
 
@@ -127,7 +128,7 @@ def subject(
     deterministic : bool
         Whether contributions are folded in rank order.
     known : mapping, optional
-        Algorithms by collective and name; by default hpccomm's own.
+        Algorithms by collective and name; by default all that there are.
 
     Raises
     ------
@@ -136,7 +137,7 @@ def subject(
         drawn.
     """
     collective, chosen = _choose(
-        algorithm, collective, ALGORITHMS if known is None else known, rooted=root is not None
+        algorithm, collective, KNOWN if known is None else known, rooted=root is not None
     )
     size = _within("ranks", ranks, 1, MOST_RANKS)
     _within("nodes", nodes, 1, size)

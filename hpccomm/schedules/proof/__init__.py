@@ -81,7 +81,7 @@ def prove(*args: Any, **options: Any) -> None:
     collective : str
         One of `hpccomm.contracts.collectives.COLLECTIVES`.
     algorithm : str, Algorithm or callable
-        A name of ``hpccomm.schedules.algorithms.ALGORITHMS``, or one of your own:
+        A name, of hpccomm's own or one that another package registers, or one of your own:
         ``build(group, call, tuning) -> Schedule``.
     ranks : int
         Number of ranks, at least 1.

@@ -8,7 +8,8 @@ import numpy as np
 
 from hpccomm.contracts.collectives import COLLECTIVES, DESCRIPTIONS, NOBODY, ROOTED, ring
 from hpccomm.errors import UsageError, did_you_mean
-from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
+from hpccomm.schedules.algorithms import Algorithm
+from hpccomm.schedules.registry import KNOWN
 from hpccomm.schedules.schedule import Build
 from hpccomm.settings import check_int
 from hpccomm.topology import Topology
@@ -71,7 +72,7 @@ def chosen(collective: str, algorithm: str | Algorithm | Build) -> Algorithm:
     if isinstance(algorithm, Algorithm):
         return algorithm
     if isinstance(algorithm, str):
-        own = ALGORITHMS[collective]
+        own = KNOWN[collective]
         if algorithm not in own:
             advice = did_you_mean(algorithm, own, f"there are {', '.join(own)}")
             raise UsageError(f"{collective} has no algorithm {algorithm!r}; {advice}")

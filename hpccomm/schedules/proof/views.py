@@ -1,6 +1,6 @@
 """The program of one rank, built alone, equals its part of the program of all ranks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import zip_longest
 
 import numpy as np
@@ -20,7 +20,7 @@ Row = tuple[object, ...]
 """One row of a table, for one rank."""
 
 
-def check_same_program(case: ProofCase) -> None:
+def check_same_program(case: ProofCase, ranks: Collection[int] | None = None) -> None:
     """Raise `hpccomm.testing.Unproven` unless both ways to build a rank's program give the same.
 
     `hpccomm.testing.prove` proves one build for all ranks with equal calls. An executor runs one build
@@ -30,10 +30,14 @@ def check_same_program(case: ProofCase) -> None:
     ----------
     case : ProofCase
         The case, as `case` makes it. Its `solo` is ignored.
+    ranks : collection of int, optional
+        The ranks whose programs are compared; by default all.
     """
     for part in case.parts():
         together = [list(channel()) for channel in part.schedule.channels]
         for rank in part.ranks.tolist():
+            if ranks is not None and rank not in ranks:
+                continue
             solo = case.schedule(np.array([rank]), part.call)
             where = f"{case.title}: rank {rank}, asked for alone,"
             if len(solo.channels) != len(together):

@@ -17,8 +17,11 @@ from hpccomm import CommOptions, ReduceOp, UsageError
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
 from hpccomm.dtypes import BFLOAT16, REDUCIBLE
 from hpccomm.schedules.algorithms import ALGORITHMS as KNOWN
+from hpccomm.schedules.algorithms import ring
+from hpccomm.schedules.schedule import Schedule
 from hpccomm.settings import DEFAULT_SEGMENT
 from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import raises
 from hpccomm.testing.conformance.collectives import waits_for
 from hpccomm.testing.conformance.creation import another
 from hpccomm.testing.conformance.inputs import MOVABLE
@@ -223,6 +226,29 @@ def barriers(comm: Communicator, algorithm: str, form: str) -> None:
         barrier = lambda: comm.barrier(algorithm=algorithm, async_op=True).wait()  # noqa: E731
     for late in {0, comm.size // 2, comm.size - 1}:
         waits_for(comm, late, barrier)
+
+
+@ALGORITHMS.behaviour()
+def functions_make_schedules(comm: Communicator) -> None:
+    """A function takes the place of a name; one whose schedule is wrong is refused on every rank."""
+
+    def short(*given: Any) -> Schedule:
+        *rounds, _ = ring.all_gather(*given).channels[0]()
+        return Schedule((lambda: iter(rounds),))
+
+    for form in FORMS:
+        for count in (0, 3, 1000):
+            trial(comm, Ask("all_gather", count)).run(comm, form, algorithm=ring.all_gather)
+            trial(comm, Ask("all_reduce", count)).run(comm, form, algorithm=ring.all_reduce)
+    x = np.ones(2)
+    choice = comm.explain("all_gather", x, algorithm=ring.all_gather)
+    assert choice.schedule, "it is known by its schedule"
+    if comm.size > 1:
+        with raises(UsageError, "short", "refused", "rank 0"):
+            comm.all_gather(x, algorithm=short)
+    with raises(UsageError, "algorithm", "rank order"):
+        comm.all_reduce(x, algorithm=ring.all_reduce, deterministic=True)
+    comm.barrier()
 
 
 @ALGORITHMS.behaviour()

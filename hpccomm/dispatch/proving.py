@@ -1,0 +1,281 @@
+"""Proves an algorithm that is not hpccomm's own before it runs.
+
+Whoever gives a function, or installs a package, need not have proved it. A wrong schedule would give wrong
+results, or never end. So its schedule for such a call is run on symbols first: on as many ranks, and on
+arrays that are short but cut as the call's are. What was found is kept, so that it costs milliseconds once
+for each kind of call. It is local, and all ranks come to the same.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from zlib import crc32
+
+import numpy as np
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.transport import Reach
+from hpccomm.errors import UsageError
+from hpccomm.reductions import ReduceOp, code_of
+from hpccomm.schedules.proof import ProofCase, Unproven, check_same_program, prove_all, signatures
+from hpccomm.schedules.proof.case import RankSchedule
+from hpccomm.schedules.schedule import (
+    RECV,
+    SCRATCH,
+    SEND,
+    Build,
+    Channel,
+    Group,
+    Place,
+    Round,
+    Rounds,
+    Schedule,
+    Tuning,
+    whole,
+)
+
+logger = logging.getLogger("hpccomm")
+
+MOST_RANKS = 512
+"""On more ranks a proof takes too long for a call; what runs there should be proved beforehand."""
+
+SOLO_RANKS = 16
+"""On up to so many ranks each rank's program is built alone, as it is where it runs."""
+
+SECONDS = 10.0
+"""A proof that takes longer is given up, and the algorithm refused."""
+
+PIECES = 3
+"""An array that is cut into more pieces is proved as cut into so many."""
+
+_REACHED = {
+    Reach.APART: frozenset[str](),
+    Reach.DIRECT: frozenset((SEND, RECV)),
+    Reach.STAGED: frozenset((SCRATCH,)),
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That an algorithm carries out calls of one kind.
+
+    Attributes
+    ----------
+    name : str
+        The algorithm's.
+    build : callable
+        Makes its schedule.
+    reach : Reach
+        What of their memory ranks reach.
+    ordered : bool
+        Whether it must fold contributions in rank order.
+    call : Signature
+        A short call of the kind; that of this rank where ranks have counts of their own.
+    tuning : Tuning
+        What it is built with, cut down as the call is.
+    ranks : int
+        How many there are.
+    """
+
+    name: str
+    build: Build
+    reach: Reach
+    ordered: bool
+    call: Signature
+    tuning: Tuning
+    ranks: int
+
+
+def proven(
+    name: str,
+    builds: Mapping[Reach, Build],
+    call: Signature,
+    tuning: Tuning,
+    ranks: int,
+    *,
+    deterministic: bool,
+) -> str:
+    """Prove the forms of an algorithm for calls like `call`; return what tells their schedules from others.
+
+    Parameters
+    ----------
+    name : str
+        The algorithm's.
+    builds : mapping of Reach to callable
+        Its forms.
+    call : Signature
+        The call.
+    tuning : Tuning
+        What it is built with.
+    ranks : int
+        How many there are.
+    deterministic : bool
+        Whether contributions are folded in rank order.
+
+    Returns
+    -------
+    str
+        8 hexadecimal digits, equal on all ranks that have the same algorithm.
+
+    Raises
+    ------
+    UsageError
+        If the proof fails. The error says which rank does what wrong.
+    """
+    short, cut = _shortened(call, tuning, ranks)
+    found = 0
+    for reach, build in builds.items():
+        ordered = deterministic or (reach is Reach.STAGED and call.description.reduces)
+        claim = Claim(name, build, reach, ordered, short, cut, ranks)
+        try:
+            outcome = _outcome(claim)
+        except TypeError:  # something that cannot be hashed
+            outcome = _outcome.__wrapped__(claim)
+        if isinstance(outcome, str):
+            raise UsageError(f"algorithm {name} is refused: {outcome}")
+        found = crc32(outcome.to_bytes(4), found)
+    return f"{found:08x}"
+
+
+@lru_cache(maxsize=1024)
+def _outcome(claim: Claim) -> int | str:
+    """Return the checksum of a claim's schedules, or what is wrong with it."""
+    call, size = claim.call, claim.ranks
+    if size > MOST_RANKS:
+        logger.warning(
+            "algorithm %s is not proved on %d ranks, which would take long; prove it by "
+            "hpccomm.testing.prove beforehand",
+            claim.name,
+            size,
+        )
+        return crc32(code_of(claim.build).encode())  # type: ignore[arg-type]
+    cases = []
+    for in_place in (False, True):
+        calls = _calls(call, size, in_place)
+        title = f"{claim.name} {call.name} on {size} ranks, {'in' if in_place else 'out of'} place"
+        build = partial(_bounded, claim.build, size, time.perf_counter() + SECONDS)
+        cases.append(
+            ProofCase(
+                title,
+                build,
+                calls,
+                claim.tuning,
+                claim.ordered,
+                _REACHED[claim.reach],
+                solo=size <= SOLO_RANKS,
+            )
+        )
+    try:
+        prove_all(cases)
+        if size > SOLO_RANKS:
+            check_same_program(cases[0], (0, size // 2, size - 1))
+        return _checksum(claim.build, cases[0].parts())
+    except (Unproven, UsageError) as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 (whatever the function raises)
+        return f"on {size} ranks it fails: {error!r}"
+
+
+def _shortened(call: Signature, tuning: Tuning, ranks: int) -> tuple[Signature, Tuning]:
+    """Return a short call that is like one, and what its schedule is built with.
+
+    The same remainders are left over where it is cut; what is empty stays empty.
+    """
+    counts, what = call.counts, call.description
+    if call.individual:  # which other ranks do not know
+        short = call.counts[:0]
+    elif not what.blockwise:
+        short = tuple(each if each < 3 * ranks else 2 * ranks + each % ranks for each in counts)
+    elif call.uniform:
+        short = tuple(each if each < 8 else 4 + each % 4 for each in counts)
+    else:
+        least, most = min(filter(None, counts), default=0), max(counts)
+        short = tuple(0 if not n else 1 if n == least else 3 if n == most else 2 for n in counts)
+    pieces = min(-(-call.elements // tuning.segment), PIECES)
+    segment = max(1, -(-sum(short) // pieces)) if pieces > 1 and short else whole
+    op = call.op if isinstance(call.op, ReduceOp) or call.op is None else ReduceOp.SUM
+    received = tuple(short) if what.individual and call.uniform else ()
+    like = replace(call, counts=short, recv_counts=received, peers=(), op=op, in_place=False)
+    return like, replace(tuning, segment=segment)
+
+
+def _calls(call: Signature, size: int, in_place: bool) -> tuple[Signature, ...]:
+    """Return the calls of all ranks."""
+    count: int | Sequence[int] | Sequence[Sequence[int]]
+    if call.description.peers:
+        count = 2
+    elif not call.counts and call.description.individual:
+        count = [[(i + 2 * j) % 3 for j in range(size)] for i in range(size)]
+    elif call.uniform or not call.description.blockwise:
+        count = call.counts[0]
+    else:
+        count = call.counts
+    return signatures(
+        call.collective,
+        size,
+        count,
+        root=max(call.root, 0),
+        in_place=in_place,
+        exclusive=call.exclusive,
+        dtype=call.dtype,
+        op=call.op or ReduceOp.SUM,
+    )
+
+
+def _bounded(
+    build: Build, ranks: int, deadline: float, group: Group, call: Signature, tuning: Tuning
+) -> Schedule:
+    """Build a schedule whose rounds end: too many, or too slow ones, are a fault."""
+    built = build(group, call, tuning)
+    if not isinstance(built, Schedule):
+        return built  # which the proof refuses
+    return replace(
+        built, channels=tuple(partial(_limited, each, ranks, deadline) for each in built.channels)
+    )
+
+
+def _limited(channel: Channel, ranks: int, deadline: float) -> Rounds:
+    most = ranks * ranks + 16 * ranks + 1024
+    for number, each in enumerate(channel()):
+        if number >= most:
+            raise Unproven(f"it has more than {most} rounds on {ranks} ranks, or they never end")
+        if time.perf_counter() > deadline:
+            raise Unproven(f"its proof on {ranks} ranks takes more than {SECONDS:g} s")
+        yield each
+
+
+def _checksum(build: Build, parts: Sequence[RankSchedule]) -> int:
+    """Return 32 bits that differ where schedules, or the code that makes them, do."""
+    found = crc32(code_of(build).encode())  # type: ignore[arg-type]
+    for part in parts:
+        for number, channel in enumerate(part.schedule.channels):
+            for each in channel():
+                found = crc32(repr(number).encode(), found)
+                for column in _columns(each):
+                    found = crc32(column, found)
+    return found
+
+
+def _columns(each: Round) -> Iterator[bytes]:
+    def written(value: object) -> bytes:
+        return np.asarray(value, np.int64).tobytes()
+
+    def place(where: Place) -> Iterator[bytes]:
+        yield where.buffer.encode()
+        yield written(where.start)
+        if where.peer is not None:
+            yield written(where.peer)
+
+    for verb, tables in (("receive", each.receives), ("send", each.sends)):
+        for table in tables:
+            yield f"{verb} {table.buffer}".encode()
+            yield from map(written, (table.rank, table.peer, table.start, table.count))
+    for step in each.local:
+        yield type(step).__name__.encode()
+        yield from map(written, (step.rank, step.count))
+        for where in (*step.sources, step.target):
+            yield from place(where)
+    if each.barrier is not None:
+        yield written(each.barrier.rank)
