@@ -42,14 +42,16 @@ default_role = "autolink"
 autodoc_typehints = "none"
 nitpick_ignore = [
     # Attributes of slotted dataclasses: they stand in lists of attributes, which have no anchors.
-    *(("py:obj", name) for name in ("function", "min_size", "start", "shared")),
+    *(("py:obj", name) for name in ("function", "min_size", "start", "shared", "launch")),
     *(("py:obj", name) for name in ("rank", "peer", "buffer", "count", "members")),
     *(("py:obj", name) for name in ("source", "sources", "target")),
     # Names that a docstring finds in its own module, as the page that shows it does not.
     *(("py:obj", name) for name in ("Request", "SEND", "RECV", "SCRATCH", "whole")),
     *(("py:obj", name) for name in ("Unproven", "prove", "build")),
+    *(("py:obj", name) for name in ("ANSWERED", "GONE", "STOPPED", "SILENT")),
     # Types that aliases stand for, written out by autodoc; Python's documentation is not linked.
-    ("py:class", "collections.abc.Callable"),
+    *(("py:class", f"collections.abc.{name}") for name in ("Callable", "Iterator", "Mapping")),
+    *(("py:class", f"numpy.{name}") for name in ("ndarray", "dtype")),
 ]
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False

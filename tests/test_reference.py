@@ -1,12 +1,21 @@
-"""``docs/api.rst`` has every public name."""
+"""``docs/api.rst`` has every public name, and the pages have every type of the contracts."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import hpccomm
 
-PAGE = Path(__file__).parents[1] / "docs" / "api.rst"
-DOCUMENTED = set(re.findall(r"^\.\. auto\w+:: (\S+)$", PAGE.read_text("utf-8"), re.MULTILINE))
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "api.rst"
+
+
+def documented(page: Path) -> set[str]:
+    return set(re.findall(r"^\.\. (?:auto\w+|py:data):: (\S+)$", page.read_text("utf-8"), re.MULTILINE))
+
+
+DOCUMENTED = documented(PAGE)
 
 
 def test_every_name_of_the_package() -> None:
@@ -16,3 +25,22 @@ def test_every_name_of_the_package() -> None:
 def test_every_name_of_the_communicator() -> None:
     public = {name for name in dir(hpccomm.Communicator) if not name.startswith("_")}
     assert {f"Communicator.{name}" for name in public} <= DOCUMENTED
+
+
+def types(file: Path) -> Iterator[str]:
+    """The classes of a module, and the types that it names."""
+    for node in ast.parse(file.read_text("utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if re.match("[A-Z][a-z]", name):
+                yield name
+
+
+def test_every_type_of_the_contracts() -> None:
+    pages = set().union(*(documented(page) for page in ROOT.glob("docs/*.rst")))
+    for file in sorted(ROOT.glob("hpccomm/contracts/*.py")):
+        for name in types(file):
+            whole = f"hpccomm.contracts.{file.stem}.{name}"
+            assert whole in pages or name in hpccomm.__all__, whole

@@ -41,7 +41,7 @@ class SideChannel(Protocol):
         """Ask ranks of the communicator, all at the same time. Local; blocks at most `seconds`.
 
         From any thread. Each of them answers with what
-        :func:`hpccomm.runtime.answering.answer` returns there.
+        ``hpccomm.runtime.answering.answer`` returns there.
 
         Parameters
         ----------

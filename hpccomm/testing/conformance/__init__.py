@@ -10,11 +10,14 @@ MPI job (each rank runs the same tests in the same order)::
     def test_conformance(case, comm):        # a fixture that gives hpccomm.new_comm("mine")
         if comm.size < case.min_size:
             pytest.skip(f"needs {case.min_size} ranks")
-        if reason := case.missing():
+        if reason := case.missing(comm):
             pytest.skip(reason)
         case.run(comm)
 
-or, where ranks are threads of one process, ``hpccomm.testing.run_ranks(n, case.run)``. Without
+`Case.missing` gives the reason where a module is not installed, or where the backend lacks what a
+backend may lack: windows, and memory that ranks share.
+
+Where ranks are threads of one process, ``hpccomm.testing.run_ranks(n, case.run)`` runs a case. Without
 pytest, a loop over `cases` does; nothing here needs it.
 
 A case asserts on each rank what that rank sees, so it can fail on one rank and pass on another:

@@ -20,6 +20,7 @@ from hpccomm.schedules.algorithms import ALGORITHMS as KNOWN
 from hpccomm.schedules.algorithms import ring
 from hpccomm.schedules.schedule import Schedule
 from hpccomm.settings import DEFAULT_SEGMENT
+from hpccomm.testing.conformance.capabilities import SHARED_MEMORY, lacks
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import raises
 from hpccomm.testing.conformance.collectives import waits_for
@@ -80,7 +81,8 @@ def cut(
 
 def in_memory(comm: Communicator) -> str | None:
     """Return the algorithm that sends nothing, or None where it does not apply. Local."""
-    return "shm" if 1 < comm.size == comm.local_size else None
+    apart = comm.size != comm.local_size or lacks(comm, SHARED_MEMORY) is not None
+    return None if comm.size == 1 or apart else "shm"
 
 
 def taken(comm: Communicator, algorithm: str, ask: Ask, **how: Any) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpccomm.errors import ConfigurationError
+from hpccomm.testing.conformance.capabilities import lacks
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -32,6 +33,8 @@ class Case:
         The fewest ranks on which the behaviour shows.
     needs : tuple of str
         Modules that must be importable beside NumPy.
+    uses : tuple of str
+        What the backend must have that it may lack: ``"windows"``, ``"shared memory"``.
     fails : bool
         The behaviour leaves its communicator failed or finalized: it gets a duplicate.
     """
@@ -41,10 +44,17 @@ class Case:
     arguments: Mapping[str, Any] = field(repr=False)
     min_size: int = 1
     needs: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
     fails: bool = False
 
-    def missing(self) -> str | None:
-        """Return why this machine cannot run the case, or None when it can.
+    def missing(self, comm: Communicator | None = None) -> str | None:
+        """Return why this machine, or the backend of `comm`, cannot run the case; None when it can.
+
+        Parameters
+        ----------
+        comm : Communicator, optional
+            That on which it is to run; collective over it. Without it, the backend is taken to have
+            all that it may have.
 
         Returns
         -------
@@ -52,7 +62,12 @@ class Case:
             The same on all ranks that share an installation. Imports nothing.
         """
         absent = [name for name in self.needs if importlib.util.find_spec(name) is None]
-        return f"not installed: {', '.join(absent)}" if absent else None
+        if absent:
+            return f"not installed: {', '.join(absent)}"
+        if comm is None:
+            return None
+        lacking = [why for each in self.uses if (why := lacks(comm, each))]
+        return "; ".join(lacking) or None
 
     def run(self, comm: Communicator) -> None:
         """Run the case; collective over `comm`.
@@ -99,10 +114,13 @@ class Behaviours:
     ----------
     section : str
         First part of the cases' names.
+    uses : tuple of str
+        As in `Case`, of all of them.
     """
 
-    def __init__(self, section: str) -> None:
+    def __init__(self, section: str, uses: tuple[str, ...] = ()) -> None:
         self.section = section
+        self._uses = uses
         self._cases: list[Case] = []
 
     def behaviour(
@@ -147,6 +165,7 @@ class Behaviours:
                         arguments=dict(zip(values, combination, strict=True)),
                         min_size=min_size,
                         needs=modules,
+                        uses=self._uses,
                         fails=fails,
                     )
                 )

@@ -113,7 +113,7 @@ def explained(comm: Communicator) -> None:
     both = comm.explain("all_reduce", mine, out=plain)
     assert not both.registered, "one of two"
     assert not comm.explain("barrier").registered, "no array"
-    if 1 < comm.size == comm.local_size:
+    if in_memory(comm) is not None:
         reasons = {}
         for reached in ("auto", "staging"):
             with cut(comm, None, reached) as chosen:

@@ -25,6 +25,7 @@ from hpccomm.errors import (
     UsageError,
 )
 from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.algorithms import LARGE, cut, in_memory, taken
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import SOON, equal, happens, raises, takes
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
     from hpccomm.testing.conformance.check import Array
 
-SHARED_MEMORY = Behaviours("shared_memory")
+SHARED_MEMORY = Behaviours("shared_memory", (capabilities.SHARED_MEMORY,))
 
 PLAIN, REGISTERED, VIEW = "plain", "registered", "view"
 """Where an array lies: in memory of NumPy's, in memory of ``comm.empty``, or somewhere in that."""

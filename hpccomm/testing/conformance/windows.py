@@ -19,7 +19,7 @@ from hpccomm.errors import (
     UsageError,
 )
 from hpccomm.reductions import meaningful
-from hpccomm.testing.conformance import atomics
+from hpccomm.testing.conformance import atomics, capabilities
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
 from hpccomm.testing.conformance.creation import another
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-WINDOWS = Behaviours("windows")
+WINDOWS = Behaviours("windows", (capabilities.WINDOWS,))
 
 OPS = tuple(op for op in ReduceOp if op is not ReduceOp.AVG)
 

@@ -1,0 +1,34 @@
+"""What a right backend may lack, and whether that of a communicator does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+WINDOWS, SHARED_MEMORY = "windows", "shared memory"
+"""One-sided communication (`Backend.window`), and memory that the ranks of a node reach of each other
+(`Transport.shared`)."""
+
+_windows: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+
+def lacks(comm: Communicator, capability: str) -> str | None:
+    """Return why the backend of a communicator lacks a capability, or None if it has it.
+
+    Collective over `comm` for `WINDOWS`, which shows only when one is made; blocks then. The same on all
+    ranks.
+    """
+    core = comm._core  # noqa: SLF001 (the backend is what is tested)
+    backend = core.backend
+    if capability == SHARED_MEMORY:
+        absent = backend.collectives.shared is None
+        return f"backend {backend.name!r}: Transport.shared is None" if absent else None
+    if core not in _windows:
+        made = backend.window()
+        if made is not None:
+            made.free()
+        _windows[core] = made is not None
+    return None if _windows[core] else f"backend {backend.name!r}: Backend.window returns None"

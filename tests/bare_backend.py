@@ -1,0 +1,34 @@
+"""A third backend that has what a backend must have, and no more: threads as ranks, by messages alone."""
+
+from collections.abc import Mapping, Sequence
+
+from hpccomm.backends import refuse_hints
+from hpccomm.backends.loopback import Context, LoopbackBackend, World, seat
+from hpccomm.errors import UsageError
+
+
+class BareBackend(LoopbackBackend):
+    """No window, and no memory that ranks share."""
+
+    name = "bare"
+
+    def __init__(self, world: World, context: Context, members: Sequence[int], rank: int) -> None:
+        super().__init__(world, context, members, rank)
+        self.collectives.shared = self.messages.shared = None
+
+    def group(self, ranks: Sequence[int], label: int) -> "BareBackend":
+        members = [self.members[rank] for rank in ranks]
+        context = (*self._context, label, tuple(members))
+        return BareBackend(self.world, context, members, list(ranks).index(self.rank))
+
+    def window(self) -> None:
+        return None
+
+
+def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> BareBackend:
+    world = seat.world
+    if world is None or mpi_comm is not None:
+        raise UsageError("backend 'bare' takes no mpi_comm: its ranks are threads")
+    refuse_hints("bare", hints)
+    seat.opened += 1
+    return BareBackend(world, ("bare", seat.opened), range(world.topology.size), seat.rank)
