@@ -12,7 +12,9 @@ PAGE = ROOT / "docs" / "api.rst"
 
 
 def documented(page: Path) -> set[str]:
-    return set(re.findall(r"^\.\. (?:auto\w+|py:data):: (\S+)$", page.read_text("utf-8"), re.MULTILINE))
+    return set(
+        re.findall(r"^\.\. (?:auto\w+|py:data):: (\S+)$", page.read_text("utf-8"), re.MULTILINE)
+    )
 
 
 DOCUMENTED = documented(PAGE)
