@@ -83,30 +83,29 @@ class HostDispatch:
         choice = Choice(
             call.name, "host", backend.name, decision.algorithm, None, False, decision.reason
         )
+        registered = None
         if decision.algorithm == policy.NATIVE:
             assert native is not None
             route = Route(choice, _polled(native), native.run)
             if before is None:
                 registered = self._registered(call, algorithm, deterministic, route, after)
-                if registered is not None:
-                    other = (
-                        f"{registered.choice.algorithm!r} where all ranks' arrays are of comm.empty"
-                    )
-                    route = replace(
-                        route, choice=replace(choice, reason=f"{decision.reason}; {other}")
-                    )
-                return replace(with_pre_and_post(route, before, after), registered=registered)
+            if registered is not None:
+                way = (
+                    f"{registered.choice.algorithm!r} where the arrays of all ranks are registered"
+                )
+                choice = replace(choice, reason=f"{decision.reason}; {way}")
+                route = replace(route, choice=choice)
         elif deterministic and call.description.prefix and call.accumulator != call.dtype:
             wide = replace(inner, dtype=call.accumulator, in_place=False)
             route = _widened(self._own.route(call, wide, decision, True, choice))
         else:
             route = self._own.route(call, inner, decision, deterministic, choice)
-        return with_pre_and_post(route, before, after)
+        return replace(with_pre_and_post(route, before, after), registered=registered)
 
     def _registered(
         self,
         call: Signature,
-        algorithm: str | None,
+        algorithm: AnyAlgorithm | None,
         deterministic: bool,
         native: Route,
         after: After | None,
@@ -125,7 +124,7 @@ class HostDispatch:
         way, backend = decision.algorithm, self._backend.name
         choice = Choice(call.name, "host", backend, way, None, True, decision.reason)
         otherwise = with_pre_and_post(native, None, after).start
-        route = self._own.route(call, call.summed, decision.pick, False, choice, otherwise)
+        route = self._own.route(call, call.summed, decision, False, choice, otherwise)
         return with_pre_and_post(route, None, self._after(call, way))
 
     def registered(self, *arrays: Buffer) -> bool:

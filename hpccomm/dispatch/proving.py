@@ -150,7 +150,7 @@ def _outcome(claim: Claim) -> int | str:
             claim.name,
             size,
         )
-        return crc32(code_of(claim.build).encode())  # type: ignore[arg-type]
+        return crc32(code_of(claim.build).encode())
     cases = []
     for in_place in (False, True):
         calls = _calls(call, size, in_place)
@@ -248,7 +248,7 @@ def _limited(channel: Channel, ranks: int, deadline: float) -> Rounds:
 
 def _checksum(build: Build, parts: Sequence[RankSchedule]) -> int:
     """Return 32 bits that differ where schedules, or the code that makes them, do."""
-    found = crc32(code_of(build).encode())  # type: ignore[arg-type]
+    found = crc32(code_of(build).encode())
     for part in parts:
         for number, channel in enumerate(part.schedule.channels):
             for each in channel():

@@ -42,6 +42,7 @@ from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.watchdog import watch
 from hpccomm.runtime.work import Work
+from hpccomm.schedules.registry import AnyAlgorithm
 
 
 class DeviceLane(Lane):
@@ -149,7 +150,7 @@ class DeviceLane(Lane):
         return replace(route, launch=agreed_launch)
 
     def decide(
-        self, name: str, resolved: Resolved, algorithm: str | None, deterministic: bool
+        self, name: str, resolved: Resolved, algorithm: AnyAlgorithm | None, deterministic: bool
     ) -> Recipe[Any]:
         """Decide how the calls of that name and meaning are carried out; devices locate no values."""
         op = resolved.call.op
