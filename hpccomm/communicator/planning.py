@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call
-from hpccomm.communicator.sequences import agreed, chosen
+from hpccomm.communicator.sequences import agreed
 from hpccomm.communicator.steps import Step
 from hpccomm.contracts.choice import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.collectives import CALLS
@@ -159,12 +159,12 @@ class Planning:
             return  # the others cannot be told, or it is Ctrl-C, which is not to wait for them
         own = error if error is None or isinstance(error, HpccommError) else _left_by(error)
         try:
-            call = agreed(core, tuple(self._steps), own, self._timeout)
+            made = agreed(core, tuple(self._steps), own, self._timeout)
         except HpccommError as raised:
             if raised is own:  # all ranks know of it: the block's own error goes on
                 return
             raise
-        plan._call, plan._steps = call, chosen(self._steps)  # noqa: SLF001 (made here)
+        plan._call, plan._steps = made  # noqa: SLF001 (this makes it)
 
 
 def _left_by(error: BaseException) -> HpccommError:
@@ -222,7 +222,7 @@ def plan(
         steps = (Step((call,), False, site_of(user_frame())),)
     except HpccommError as refused:
         error = refused
-    return Plan(agreed(core, steps, error, timeout, async_op=async_op), chosen(steps))
+    return Plan(*agreed(core, steps, error, timeout, async_op=async_op))
 
 
 def _captured(

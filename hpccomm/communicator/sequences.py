@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -31,8 +32,8 @@ def agreed(
     limit: float,
     *,
     async_op: bool = False,
-) -> Callable[[], Any]:
-    """Agree on the steps of a plan, and return what carries them out. Collective; blocks.
+) -> tuple[Callable[[], Any], tuple[tuple[Choice, ...], ...]]:
+    """Agree on the steps of a plan. Collective; blocks.
 
     Parameters
     ----------
@@ -46,6 +47,13 @@ def agreed(
         Seconds that a call of the plan may take.
     async_op : bool
         Whether a call of the plan only starts them. It has one step then.
+
+    Returns
+    -------
+    callable
+        Carries them out.
+    tuple of tuple of Choice
+        How each call of each step is carried out.
 
     Raises
     ------
@@ -62,7 +70,10 @@ def agreed(
     with core.calls.one_call():
         core.agree("plan", {"async_op": async_op}, error)
         everyone = _compared(core, announced(steps, async_op=async_op))
-        whole = [step.calls[0] for step in steps] if async_op else _bound(core, steps, everyone)
+        transport: Transport | None = None
+        whole = [step.calls[0] for step in steps]
+        if not async_op:
+            transport, whole = _bound(core, steps, everyone)
         everywhere = map(all, zip(*(each.registered for each in everyone), strict=True))
         for number, (step, call) in enumerate(zip(steps, whole, strict=True)):
             lane = call.recipe.lane
@@ -76,12 +87,26 @@ def agreed(
                     core.agree_on_pairs("plan", each.recipe.resolved.call)
             for each in step.calls:
                 lane.prepare_plan(each)
-    return _carrying(core, steps, whole, limit, async_op)
+    choices = tuple(tuple(_choice(call, transport) for call in step.calls) for step in steps)
+    return _carrying(core, steps, whole, limit, async_op), choices
 
 
-def chosen(steps: Sequence[Step]) -> tuple[tuple[Choice, ...], ...]:
-    """Return how the calls of each step are carried out."""
-    return tuple(tuple(call.recipe.route.choice for call in step.calls) for step in steps)
+def _choice(call: Call, transport: Transport | None) -> Choice:
+    """Return how a call is carried out; of a message, also what it is."""
+    choice: Choice = call.recipe.route.choice
+    if call.recipe.ordered:
+        return choice
+    to, origin = ends(call)
+    send: Any = call.send
+    recv: Any = call.recv
+    messages = [(f"{send.nbytes} bytes to", to, send)] if to is not None else []
+    messages += [(f"{recv.nbytes} bytes from", origin, recv)] if origin is not None else []
+    what = " and ".join(f"{text} rank {peer}" for text, peer, _ in messages) or "nothing to move"
+    persistent = None if transport is None else transport.persistent
+    reason = choice.reason
+    if persistent is not None and all(persistent.pays(p, each.nbytes) for _, p, each in messages):
+        reason = "requests of the library are made once"
+    return replace(choice, reason=f"{what}; {reason}")
 
 
 def _compared(core: Core, mine: Announced) -> list[Announced]:
@@ -95,14 +120,16 @@ def _compared(core: Core, mine: Announced) -> list[Announced]:
     return everyone
 
 
-def _bound(core: Core, steps: Sequence[Step], everyone: Sequence[Announced]) -> list[Call]:
-    """Return each step as one call, its messages on host arrays numbered. Collective."""
+def _bound(
+    core: Core, steps: Sequence[Step], everyone: Sequence[Announced]
+) -> tuple[Transport | None, list[Call]]:
+    """Return each step as one call, and the transport of messages on host arrays. Collective."""
     most = most_messages(everyone)
     transport, first = core.plan_tags.take(most) if most else (None, 0)
     mine = everyone[core.backend.rank]
     sends = numbers([one for one in mine.sends if one.memory == HOST])
     receives = numbers([one for one in mine.receives if one.memory == HOST])
-    return [_one(step, transport, first, sends, receives) for step in steps]
+    return transport, [_one(step, transport, first, sends, receives) for step in steps]
 
 
 def _one(

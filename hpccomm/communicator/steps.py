@@ -175,7 +175,7 @@ def _messages(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ...]] | No
             receives[one.peer, rank, one.memory].append(one)
     for pair in sorted(sends.keys() | receives.keys()):
         sent, taken = sends.get(pair, []), receives.get(pair, [])
-        # Messages of one tag and dtype arrive in their order; others may be received in another one.
+        # Messages of one tag arrive in their order; others may be received in another one.
         if [_what(one) for one in _ordered(sent)] != [_what(one) for one in _ordered(taken)]:
             sender, receiver, _ = pair
             return _odd_message(everyone, sender, receiver, sent, taken), (sender, receiver)
@@ -192,9 +192,7 @@ def _ordered(messages: Sequence[Sent]) -> list[Sent]:
 
 def _order(messages: Sequence[Sent]) -> list[int]:
     """Return the places of messages between two ranks in an order that both ends know."""
-    return sorted(
-        range(len(messages)), key=lambda place: (messages[place].tag, messages[place].dtype)
-    )
+    return sorted(range(len(messages)), key=lambda place: messages[place].tag)
 
 
 def _odd_message(

@@ -11,13 +11,7 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe, pointers
 from hpccomm.communicator.lanes.check import Check
-from hpccomm.communicator.lanes.device_batch import (
-    by_host,
-    check_batch,
-    check_one_stream,
-    check_own,
-    grouped,
-)
+from hpccomm.communicator.lanes.device_batch import as_one, check_batch, check_own, check_step
 from hpccomm.communicator.lanes.ending import DeviceEnd
 from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
 from hpccomm.communicator.lanes.lane import SELF_CHECK, Lane
@@ -25,7 +19,7 @@ from hpccomm.communicator.lanes.planned import Numbered
 from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch, DeviceRoute, Piece, Span
-from hpccomm.contracts.terms import joined, of_message, terms
+from hpccomm.contracts.terms import of_message, terms
 from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.dtypes import DType
@@ -287,16 +281,9 @@ class DeviceLane(Lane):
         resolved = call.recipe.resolved
         if resolved is None or resolved.recv != "new" or call.queue is not None:
             return
-        with streams.on_device(self.device):  # whose default stream is meant, if it is that
-            event = streams.owned_event()
-            streams.record(event.ptr, self._queue(call)[0])
-
-        def steps() -> Steps:
-            while not streams.ready(event.ptr):
-                yield False
-
+        done = streams.passed(self._queue(call)[0], self.device)
         with self._calls.part_of("plan", ordered=False):  # some ranks get no result
-            self._calls.drive("plan", steps())
+            self._calls.drive("plan", iter(done, True))
 
     def _make_ready(self, call: Call) -> None:
         """Make what the call needs, if it is not there yet. Collective then; blocks.
@@ -336,11 +323,7 @@ class DeviceLane(Lane):
 
     def check_step(self, calls: tuple[Call, ...], *, batched: bool) -> None:
         """Raise unless calls can be a step of a plan: on a stream, as a batch must."""
-        if self.backend is not None and batched:
-            check_one_stream(calls)
-            check_batch(tuple(self.admitted(call) for call in calls))
-        elif self.backend is not None:
-            check_own(calls)
+        check_step(calls, self.admitted, batched=batched, on_streams=self.backend is not None)
 
     def step(
         self, calls: Sequence[Numbered], transport: Transport | None, *, batched: bool
@@ -349,15 +332,7 @@ class DeviceLane(Lane):
         each = tuple(one.call for one in calls)
         if not batched:
             return each[0]
-        return self._as_one(each) if self.backend is not None else self._by_host(each)
-
-    def _by_host(self, calls: tuple[Call, ...]) -> Call:
-        """Return the calls of a batch in which the host takes part as one call."""
-        whole, start = by_host(calls)
-        route = DeviceRoute(calls[0].recipe.route.choice, start=start)
-        recipe = self._recipe(whole.label, whole.label, route, ordered=whole.ordered)
-        keep = (_array(calls[0]), *(call.keep for call in calls))
-        return Call(recipe, None, None, None, keep, queue=calls[0].queue)
+        return self._as_one(each)
 
     def admitted(self, call: Call) -> Call:
         """Return a call on the stream that is current now."""
@@ -384,15 +359,9 @@ class DeviceLane(Lane):
         return None
 
     def _as_one(self, calls: tuple[Call, ...]) -> Call:
-        """Return calls that are put on a stream together as one."""
-        first = calls[0]
-        assert self.backend is not None
-        route = DeviceRoute(first.recipe.route.choice, grouped(calls, self.backend))
-        nbytes = sum(call.recipe.label.nbytes for call in calls)
-        terms_of = (call.recipe.label.terms for call in calls if call.recipe.ordered)
-        each = [one for one in terms_of if one is not None]
-        whole, apart = (Label("batch", nbytes, joined(each, a) if each else None) for a in (0, 1))
-        recipe = self._recipe(whole, apart, route, ordered=bool(each))
+        """Return calls that are carried out together as one."""
+        first, whole = calls[0], as_one(calls, self.backend)
+        recipe = self._recipe(whole.label, whole.apart, whole.route, ordered=whole.ordered)
         keep = (_array(first), *(call.keep for call in calls))
         return Call(recipe, None, None, None, keep, queue=first.queue)
 

@@ -1,14 +1,18 @@
 """Calls on device arrays that are put on one stream together."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 from hpccomm.communicator.lanes.call import Call, pointers
-from hpccomm.contracts.device import Begun, DeviceBackend, DeviceStart, Launch
+from hpccomm.communicator.lanes.planned import used
+from hpccomm.contracts.device import Begun, DeviceBackend, DeviceRoute, Launch
+from hpccomm.contracts.terms import joined
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import address
-from hpccomm.runtime.operation import Operation, as_one, together
+from hpccomm.runtime.operation import Label, Operation, together
+from hpccomm.runtime.operation import as_one as operations_as_one
 
 
 def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
@@ -37,34 +41,91 @@ def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
     return launch
 
 
-def by_host(calls: tuple[Call, ...]) -> tuple[Operation, DeviceStart]:
-    """Return calls in which the host takes part as one, and what gives its steps on a stream."""
+class Whole(NamedTuple):
+    """Calls that are carried out together, as one.
 
-    def operations(stream: int) -> tuple[Operation, ...]:
-        return tuple(
-            Operation(
-                call.recipe.label,
-                partial(call.recipe.route.start, *pointers(call), stream),
-                (),
-                call.recipe.ordered,
-            )
-            for call in calls
+    Attributes
+    ----------
+    label, apart : Label
+        What they are, and what they are where they are asynchronous.
+    route : DeviceRoute
+        How they are carried out.
+    ordered : bool
+        Whether there are collectives among them.
+    """
+
+    label: Label
+    apart: Label
+    route: DeviceRoute
+    ordered: bool
+
+
+def as_one(calls: tuple[Call, ...], backend: DeviceBackend | None) -> Whole:
+    """Return calls as one: on a stream, or without a backend by the host."""
+    choice = calls[0].recipe.route.choice
+    if backend is None:
+        whole = operations_as_one(_operations(calls, 0))
+
+        def start(_send: int, _recv: int, stream: int) -> Steps:
+            return together(_operations(calls, stream))
+
+        return Whole(whole.label, whole.label, DeviceRoute(choice, start=start), whole.ordered)
+    nbytes = sum(call.recipe.label.nbytes for call in calls)
+    terms_of = (call.recipe.label.terms for call in calls if call.recipe.ordered)
+    each = [one for one in terms_of if one is not None]
+    label, apart = (Label("batch", nbytes, joined(each, a) if each else None) for a in (0, 1))
+    return Whole(label, apart, DeviceRoute(choice, grouped(calls, backend)), bool(each))
+
+
+def _operations(calls: tuple[Call, ...], stream: int) -> tuple[Operation, ...]:
+    """Return calls in which the host takes part as polled operations on a stream."""
+    return tuple(
+        Operation(
+            call.recipe.label,
+            partial(call.recipe.route.start, *pointers(call), stream),
+            (),
+            call.recipe.ordered,
         )
-
-    def start(_send: int, _recv: int, stream: int) -> Steps:
-        return together(operations(stream))
-
-    return as_one(operations(0)), start
+        for call in calls
+    )
 
 
-def check_one_stream(calls: tuple[Call, ...]) -> None:
-    """Raise unless the planned calls of a batch are all given one stream, or all none.
+def check_step(
+    calls: tuple[Call, ...],
+    admitted: Callable[[Call], Call],
+    *,
+    batched: bool,
+    on_streams: bool,
+) -> None:
+    """Raise unless calls on device arrays can be a step of a plan.
+
+    Parameters
+    ----------
+    calls : tuple of Call
+        One call, or those of a batch.
+    admitted : callable
+        Returns a call on the stream that is current now.
+    batched : bool
+        Whether they are a batch.
+    on_streams : bool
+        Whether they are put on streams; else the host carries them out.
 
     Raises
     ------
     UsageError
-        If they are not.
+        If they do not fit together.
     """
+    if on_streams and batched:
+        _check_one_stream(calls)
+        check_batch(tuple(map(admitted, calls)))
+    elif on_streams:
+        check_own(calls)
+    elif batched:
+        check_messages(calls)
+
+
+def _check_one_stream(calls: tuple[Call, ...]) -> None:
+    """Raise unless the planned calls of a batch are all given one stream, or all none."""
     if len({call.queue and call.queue[0] for call in calls}) > 1:
         raise UsageError(
             "calls of a batch in planning() are given different streams; give all of them one stream, or "
@@ -85,7 +146,7 @@ def check_batch(calls: tuple[Call, ...]) -> None:
     assert first is not None
     if any(call.queue is None or call.queue[0] != first[0] for call in calls):
         raise UsageError("the calls of a batch are on several streams; give all of them one stream")
-    check_apart(calls, "a device carries a batch out at once")
+    _check_apart(calls, "a device carries a batch out at once")
     check_own(calls)
 
 
@@ -104,7 +165,7 @@ def check_own(calls: tuple[Call, ...]) -> None:
         )
 
 
-def check_apart(calls: tuple[Call, ...], why: str) -> None:
+def _check_apart(calls: tuple[Call, ...], why: str) -> None:
     """Raise if one call of a batch touches what another one writes: they are carried out at once.
 
     `why` says so, for the message.
@@ -120,6 +181,25 @@ def check_apart(calls: tuple[Call, ...], why: str) -> None:
         far = max(far, extent, key=_end)
         if extent.written:
             written = max(written, extent, key=_end)
+
+
+def check_messages(calls: tuple[Call, ...]) -> None:
+    """Raise if a message of a batch and another call of it share memory that one of them writes.
+
+    For batches that the host carries out: collectives follow one another, and messages are under way
+    meanwhile.
+
+    Raises
+    ------
+    UsageError
+        If so.
+    """
+    messages = tuple(used(call) for call in calls if not call.recipe.ordered)
+    why = "messages are under way at the same time as all else"
+    _check_apart(messages, why)
+    for call in calls:
+        if call.recipe.ordered and messages:
+            _check_apart((*messages, call), why)
 
 
 class _Extent(NamedTuple):

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
 from hpccomm.communicator.lanes.check import Check, drive_part
-from hpccomm.communicator.lanes.device_batch import check_apart
+from hpccomm.communicator.lanes.device_batch import check_messages
 from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Lane, wire_tag
-from hpccomm.communicator.lanes.planned import Messages, Numbered, PlannedCall, start_of, used
+from hpccomm.communicator.lanes.planned import Messages, Numbered, PlannedCall, start_of
 from hpccomm.contracts.backend import Backend, Blocking, Buffer, both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.terms import of_message
@@ -269,13 +269,8 @@ class HostLane(Lane):
 
     def check_step(self, calls: tuple[Call, ...], *, batched: bool) -> None:
         """Raise unless calls can be a step of a plan."""
-        messages = tuple(used(call) for call in calls if not call.recipe.ordered)
-        if messages and batched:  # collectives follow one another
-            why = "messages are under way at the same time as all else"
-            check_apart(messages, why)
-            for call in calls:
-                if call.recipe.ordered:
-                    check_apart((*messages, call), why)
+        if batched:
+            check_messages(calls)
 
     def step(
         self, calls: Sequence[Numbered], transport: Transport | None, *, batched: bool

@@ -257,3 +257,11 @@ def make_stream(device: int, *, high_priority: bool) -> Any:
     with on_device(device):
         # CUDA clamps the priority to its range. Smaller numbers run first.
         return cuda.Stream(non_blocking=True, priority=-100 if high_priority else None)
+
+
+def passed(stream: int, device: int) -> Callable[[], bool]:
+    """Return what tells whether a device has done all that was put on a stream before this call."""
+    with on_device(device):  # whose default stream is meant, if it is that
+        event = owned_event()
+        record(event.ptr, stream)
+    return lambda: ready(event.ptr)

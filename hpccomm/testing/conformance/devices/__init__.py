@@ -104,7 +104,16 @@ LEFT_OUT = (
     LeftOut(
         "reductions.nan_spreads", (NCCL,), "what MIN and MAX make of a NaN is NCCL's affair there"
     ),
-    LeftOut("messages.tags_tell messages.messages_from_any_memory", (NCCL,), "NCCL has no tags"),
+    LeftOut(
+        "messages.tags_tell messages.messages_from_any_memory sequences.tags_in",
+        (NCCL,),
+        "NCCL has no tags",
+    ),
+    LeftOut(
+        "sequences.messages_of_a_plan",
+        WAYS,
+        "messages of plans on device arrays go with others, those of host arrays apart",
+    ),
     LeftOut(
         "messages.a_message_of_another messages.a_large_message_of_another",
         (NCCL,),
@@ -117,7 +126,7 @@ LEFT_OUT = (
         "receive that stands before the send that its peer waits for never ends",
     ),
     LeftOut(
-        "failures.recv_times_out failures.collectives_time_out "
+        "sequences.a_plan_times_out failures.recv_times_out failures.collectives_time_out "
         "failures.the_default_dead failures.a_call_behind_one "
         "failures.a_hook_that_raises",
         (NCCL,),
