@@ -266,8 +266,6 @@ def _terms(wanted: Wanted) -> Any:
 def _wanted(core: Core, src: Rank, tag: Tag, kind: int | None) -> Wanted:
     """Return which messages are wanted: arrays, objects, or with None both."""
     _arrivals(core)
-    # Receives that were begun before come first; those of asynchronous calls begin at the next turn.
-    core.calls.progress.turn()
     origin = None if src is ANY else check_rank("src", src, core.backend.size)
     kinds = (ARRAYS, OBJECTS) if kind is None else (kind,)
     largest = core.backend.messages.largest_tag

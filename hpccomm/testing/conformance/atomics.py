@@ -202,6 +202,8 @@ def misused_atomics(comm: Communicator) -> None:
         ):
             with raises(error, "op"):
                 fetch(x, last, op=op)  # type: ignore[arg-type]  # misuse
+            with raises(error, "op"):
+                window.accumulate(x, last, op=op)  # type: ignore[arg-type]  # misuse
         with raises(UsageError, "op", "NO_OP", "fetch_and_op"):
             window.accumulate(x, last, op=WindowOp.NO_OP)
         with raises(UsageError, "WindowOp.REPLACE", "ReduceOp.SUM"):
