@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from contest import picture, record, results, tables
 from contest.cases import COLLECTIVES, Case
-from contest.contenders import COPY, GLOO, PLAN, REGISTERED, SETTINGS, Contender
+from contest.contenders import COPY, GLOO, OF_EMPTY, PLAN, SETTINGS, Contender
 from contest.gloo import gloo
 from contest.machine import machine
 from contest.race import Limit, race
@@ -82,7 +82,7 @@ def _collectives(text: str) -> tuple[str, ...]:
 
 def _contenders(text: str) -> tuple[str, ...]:
     names = readers.listed(text)
-    ways = (GLOO, COPY, PLAN, REGISTERED, *SETTINGS, *policy.NAMES)
+    ways = (GLOO, COPY, PLAN, *OF_EMPTY, *SETTINGS, *policy.NAMES)
     for name in names:
         if name not in ways:
             raise argparse.ArgumentTypeError(

@@ -22,6 +22,9 @@ COPY = "memcpy"
 GLOO = "gloo"
 PLAN = "plan"
 REGISTERED = "registered"
+REGISTERED_PLAN = "registered-plan"
+OF_EMPTY = (REGISTERED, REGISTERED_PLAN)
+"""Those on arrays of `Communicator.empty`."""
 SETTINGS = ("pages", "staging")
 """How plain arrays are reached on shared memory, by the names of `CommOptions.shared_memory`."""
 
@@ -77,6 +80,11 @@ def plain(count: int) -> Array:
     return np.empty(count, DTYPE)
 
 
+def in_segment(comm: "Communicator", count: int) -> Array:
+    """Return an array of `Communicator.empty`."""
+    return np.asarray(comm.empty(count, DTYPE))
+
+
 def hpccomm(name: str, comm: "Communicator", algorithm: str, memory: str = "plain") -> Contender:
     """Return hpccomm as a contender.
 
@@ -91,11 +99,7 @@ def hpccomm(name: str, comm: "Communicator", algorithm: str, memory: str = "plai
     memory : str
         `REGISTERED`, where arrays are of `Communicator.empty`; else how plain ones are reached.
     """
-
-    def in_segment(count: int) -> Array:
-        return np.asarray(comm.empty(count, DTYPE))
-
-    allocate: Allocate = in_segment if memory == REGISTERED else plain
+    allocate: Allocate = partial(in_segment, comm) if memory == REGISTERED else plain
 
     def enter(case: Case) -> Entry | None:
         call = getattr(comm, case.collective, None)
@@ -115,20 +119,31 @@ def hpccomm(name: str, comm: "Communicator", algorithm: str, memory: str = "plai
     return Contender(name, comm.backends["host"] or "", f"{algorithm}, {memory}", enter, ours=True)
 
 
-def planned(heading: str, comm: "Communicator") -> Contender:
-    """Return hpccomm's plans as a contender: each call is decided once, and then only made."""
+def planned(
+    heading: str, comm: "Communicator", algorithm: str = AUTO, memory: str = "plain"
+) -> Contender:
+    """Return hpccomm's plans as a contender: each call is decided once, and then only made.
+
+    Parameters are those of `hpccomm`.
+    """
+    allocate: Allocate = partial(in_segment, comm) if memory == REGISTERED else plain
 
     def enter(case: Case) -> Entry | None:
         if case.collective == "send_recv":  # is not planned
             return None
         if not hasattr(comm, case.collective):  # an older hpccomm
             return None
-        arrays = case.arrays(plain)
+        arrays = case.arrays(allocate)
         args, keywords = case.arguments(arrays)
-        choice = comm.explain(case.collective, *args, **keywords)
-        return Entry(comm.plan(case.collective, *args, **keywords), arrays, choice.algorithm)
+        how = keywords if algorithm == AUTO else {**keywords, "algorithm": algorithm}
+        try:
+            choice = comm.explain(case.collective, *args, **how)
+        except UsageError:  # the collective has no such algorithm
+            return None
+        return Entry(comm.plan(case.collective, *args, **how), arrays, choice.algorithm)
 
-    return Contender(heading, comm.backends["host"] or "", "auto, plan", enter, ours=True)
+    how = f"{algorithm}, plan" if memory == "plain" else f"{algorithm}, {memory}, plan"
+    return Contender(heading, comm.backends["host"] or "", how, enter, ours=True)
 
 
 def ours(name: str, comm: "Communicator", stack: ExitStack) -> Contender:
@@ -136,10 +151,13 @@ def ours(name: str, comm: "Communicator", stack: ExitStack) -> Contender:
 
     `stack` closes what the contender needs beside `comm`. Collective.
     """
+    in_memory = "shm" if comm.num_nodes == 1 else AUTO
     if name == PLAN:
         return planned(name, comm)
     if name == REGISTERED:
-        return hpccomm(name, comm, "shm" if comm.num_nodes == 1 else AUTO, REGISTERED)
+        return hpccomm(name, comm, in_memory, REGISTERED)
+    if name == REGISTERED_PLAN:
+        return planned(name, comm, in_memory, REGISTERED)
     if name in SETTINGS:
         forced = stack.enter_context(new_comm(options=CommOptions(shared_memory=name)))
         return hpccomm(name, forced, "shm", name)

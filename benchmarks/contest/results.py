@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from contest.contenders import AUTO, LIBRARY, REGISTERED, Contender
+from contest.contenders import AUTO, LIBRARY, OF_EMPTY, Contender
 from contest.rounds import Times
 
 OWN_COST = 3e-6
@@ -87,7 +87,7 @@ def findings(lines: Sequence[Line]) -> Iterator[str]:
         library = line.results[LIBRARY].times.seconds
         if seconds - OWN_COST > library / 0.9:
             yield f"{where}: auto ({auto.took}) is at {line.faster(auto):.2f} of {LIBRARY}'s speed"
-        plain = [r for n, r in line.results.items() if r.contender.ours and n != REGISTERED]
+        plain = [r for n, r in line.results.items() if r.contender.ours and n not in OF_EMPTY]
         best = min(plain, key=lambda result: result.times.seconds)
         slower = auto.times.over(best.times)
         if slower > 1.1 and seconds - best.times.seconds > 1e-6:
