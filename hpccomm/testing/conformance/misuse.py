@@ -225,7 +225,6 @@ def nothing_says_what_arrives(comm: Communicator) -> None:
             unlisted = ("None", "root", "counts", "out=np.empty((rows, ...), dtype)")
             attempt("scatter_v without counts", UsageError, unlisted, comm.scatter_v, x, 0)
         taken = ("out is None", "out=np.empty(shape, dtype)")
-        attempt("recv", UsageError, taken, comm.recv, None, 0)
         attempt("send_recv", UsageError, taken, comm.send_recv, np.ones(1), 0, None, 0)
 
 
