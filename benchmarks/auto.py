@@ -72,12 +72,14 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=0.004, help="about how long each time (%(default)s)"
     )
+    parser.add_argument("--registered", action="store_true", help="on arrays of comm.empty")
     request = parser.parse_args()
     sizes = list(Sizes(request.minbytes, request.maxbytes, request.stepfactor, 0).measured(4))
     effort = Effort(request.blocks, request.seconds)
     slow = total = 0
     with hpccomm.new_comm() as comm:
-        memory = calls.arrays(TunedCall("all_gather").even(request.maxbytes, comm.size))
+        largest = TunedCall("all_gather").even(request.maxbytes, comm.size)
+        memory = calls.arrays(largest, comm if request.registered else None)
         bench = Bench({0: comm}, memory, effort, every=True)
         if comm.rank == 0:
             print(f"# {comm.policy.shape}\n# auto goes by {comm.policy.source}")
@@ -85,7 +87,7 @@ def main() -> int:
             if comm.rank == 0:
                 print(f"#\n# {collective}\n{HEADING}", flush=True)
             swept = [0] if collective == "barrier" else sizes
-            call = TunedCall(collective)
+            call = TunedCall(collective, registered=request.registered)
             found = bench.sweep(call, swept, lambda _: None)
             for verdict in verify(bench, comm, call, found, Progress(None)):
                 args, keywords = call.arguments(comm, verdict.nbytes, memory, AUTO)

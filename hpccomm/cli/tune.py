@@ -81,6 +81,7 @@ _FLAGS = (
 
 _SWITCHES = {
     "--deterministic": "measure reductions with deterministic=True as well",
+    "--plain": "leave out calls on registered arrays (comm.empty), which are measured where ranks share memory",
     "--every": "try every algorithm that applies, not only those with short estimated times",
     "--unverified": "do not measure auto by the new table in the end",
 }
@@ -122,6 +123,7 @@ def run(args: argparse.Namespace) -> int:
         effort=Effort(args.blocks, args.seconds),
         segments=args.segments or (),
         deterministic=args.deterministic,
+        registered=not args.plain,
         every=args.every,
         verify=not args.unverified,
         output=args.output,

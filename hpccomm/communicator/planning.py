@@ -29,6 +29,9 @@ class Plan:
     Calling it does what its calls do, in their order, on the current contents of the same arrays. It is
     collective, as its calls are, and blocks, unless it was planned with ``async_op=True`` or its arrays are
     on a device. Then they are put on the stream that is current at that time, or on the one that was passed.
+    Within a batch or `Communicator.planning` the calls are added to that.
+
+    A plan of one call returns what that returns, the same array each time. Others return None.
 
     Attributes
     ----------
@@ -36,21 +39,21 @@ class Plan:
         How each call is carried out, in order.
     """
 
-    __slots__ = ("_call", "_steps")
+    # What Python calls where a plan is called is the function itself: a method would be one call more.
+    __slots__ = ("__call__", "_steps")
+
+    if TYPE_CHECKING:
+
+        def __call__(self) -> Any:
+            """Carry the calls out."""
 
     def __init__(self, call: Callable[[], Any], steps: tuple[tuple[Choice, ...], ...]) -> None:
-        self._call = call
+        self.become(call, steps)
+
+    def become(self, call: Callable[[], Any], steps: tuple[tuple[Choice, ...], ...]) -> None:
+        """Take the function that carries the calls out, and how it does."""
+        self.__call__ = call  # type: ignore[method-assign]
         self._steps = steps
-
-    def __call__(self) -> Any:
-        """Carry the calls out, or add them to the open batch or `Communicator.planning`.
-
-        Returns
-        -------
-        object
-            Of a plan of one call, what that returns; the same array each time. Else None.
-        """
-        return self._call()
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -164,7 +167,7 @@ class Planning:
             if raised is own:  # all ranks know of it: the block's own error goes on
                 return
             raise
-        plan._call, plan._steps = made  # noqa: SLF001 (this makes it)
+        plan.become(*made)
 
 
 def _left_by(error: BaseException) -> HpccommError:

@@ -90,7 +90,7 @@ def blocked(
             return otherwise()
         try:
             try:  # `called_from`, written out: a call less
-                frame = caller(2)
+                frame = caller(1)
                 site: Site | None = (frame.f_code, frame.f_lasti)
             except ValueError:
                 site = None
@@ -189,7 +189,7 @@ def exchanging(
             give(None)
             return otherwise()
         try:
-            frame = caller(2)
+            frame = caller(1)
             calls.site = site = (frame.f_code, frame.f_lasti)
         except ValueError:
             calls.site = site = None

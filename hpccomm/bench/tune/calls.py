@@ -1,4 +1,4 @@
-"""The calls that are measured: float32 sums on plain arrays, the way that programs make them."""
+"""The calls that are measured: float32 sums, the way that programs make them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from hpccomm.communicator import Communicator
 from hpccomm.contracts.collectives import DESCRIPTIONS, Collective
+from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE, REGISTERED_CASE
 
 Array = NDArray[Any]
 Call = Callable[[], object]
@@ -17,10 +18,18 @@ DTYPE = np.dtype(np.float32)
 ROOT = 0
 
 
-def arrays(nbytes: int) -> tuple[Array, Array]:
-    """Return memory for calls of up to `nbytes`. It is written to, so that the system has provided it."""
+def arrays(nbytes: int, comm: Communicator | None = None) -> tuple[Array, Array]:
+    """Return memory for calls of up to `nbytes`. It is written to, so that the system has provided it.
+
+    It is registered memory of a communicator, if there is one.
+    """
     count = nbytes // DTYPE.itemsize
-    return np.ones(count, DTYPE) * 0, np.ones(count, DTYPE) * 0
+    made = tuple(
+        np.empty(count, DTYPE) if comm is None else comm.empty((count,), DTYPE) for _ in range(2)
+    )
+    for each in made:
+        each.fill(0)
+    return made[0], made[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +42,33 @@ class TunedCall:
         Its name.
     deterministic : bool
         Whether contributions are folded in rank order.
+    registered : bool
+        Whether the arrays are in registered memory.
     """
 
     collective: str
     deterministic: bool = False
+    registered: bool = False
 
     @property
     def what(self) -> Collective:
         """The description of the collective."""
         return DESCRIPTIONS[self.collective]
+
+    @property
+    def how(self) -> str:
+        """What distinguishes it from other calls of the collective, in words; empty for plain ones."""
+        if self.deterministic:
+            return "contributions in rank order"
+        return "registered arrays" if self.registered else ""
+
+    def case(self, *, native: bool) -> str:
+        """Return its case in tables, where the backend has its own way or not."""
+        if self.deterministic:
+            return ORDERED_CASE
+        if self.registered:
+            return REGISTERED_CASE
+        return NATIVE_CASE if native else OWN_CASE
 
     @property
     def moves(self) -> bool:

@@ -18,7 +18,7 @@ def heading(shape: Shape) -> str:
 
 def title(call: TunedCall) -> str:
     """Return the heading of a call's lines."""
-    how = ", contributions in rank order" if call.deterministic else ""
+    how = call.how and f", {call.how}"
     return f"#\n# {call.collective}{how}\n#{'bytes':>11}  {'fastest':<26}{'us':>10}   others, times as long\n"
 
 
@@ -47,7 +47,7 @@ def verdict(verdicts: Sequence[Confirmation]) -> str:
         f"{len(verdicts) - len(slow)} of {len(verdicts)} sizes",
     ]
     lines += [
-        f"#   slower: {each.call.collective}{' in rank order' if each.call.deterministic else ''}, "
+        f"#   slower: {each.call.collective}{each.call.how and f' ({each.call.how})'}, "
         f"{each.nbytes} bytes: {spelled(each.chosen)} {each.seconds * 1e6:.2f} us, {spelled(each.best)} "
         f"{each.fixed[each.best] * 1e6:.2f} us, {each.ratio:.2f} times as long"
         for each in slow

@@ -11,7 +11,7 @@ from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, TunedCall
 from hpccomm.bench.tune.timing import Seconds
 from hpccomm.communicator import Communicator
 from hpccomm.dispatch.policy import NATIVE, Pick, TableRows
-from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE
+from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE, REGISTERED_CASE
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import UNCHECKED, Row
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -37,6 +37,10 @@ PROBES = (8, 16 << 10, 1 << 20, 64 << 20)
 
 SENSIBLE = 2
 """At each of these sizes, this many algorithms with the shortest estimated times are tried."""
+
+
+_SUFFIXES = {ORDERED_CASE: " ordered", REGISTERED_CASE: " registered"}
+"""What follows the algorithm in a results file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +199,8 @@ def _near(ideas: Mapping[Pick, float], factor: float, most: int | None = None) -
 def cases(found: Sequence[Finding], call: TunedCall) -> dict[str, TableRows]:
     """Return the rows of a call for each case that was measured."""
     everything = [(each.nbytes, each.seconds) for each in found]
-    if call.deterministic:
-        return {ORDERED_CASE: building.rows(everything)}
+    if call.deterministic or call.registered:
+        return {call.case(native=True): building.rows(everything)}
     own = [
         (nbytes, {pick: took for pick, took in seconds.items() if pick.algorithm != NATIVE})
         for nbytes, seconds in everything
@@ -216,7 +220,7 @@ def stored(comm: Communicator, call: TunedCall, finding: Finding) -> Iterator[tu
             Row(
                 call.collective,
                 comm.backends["host"] or "",
-                spelled(pick) + (" ordered" if call.deterministic else ""),
+                spelled(pick) + _SUFFIXES.get(call.case(native=True), ""),
                 "float" if call.moves else NO_TYPE,
                 "sum" if what.reduces else NO_OP,
                 root=ROOT if what.rooted else -1,

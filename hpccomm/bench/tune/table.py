@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -40,6 +40,8 @@ class TuneRequest:
         Bytes that algorithms move at a time. They are tried in addition to those of the built-in table.
     deterministic : bool
         Whether reductions are measured with contributions in rank order as well.
+    registered : bool
+        Whether calls on registered arrays are measured as well.
     every : bool
         Whether each algorithm is tried.
     verify : bool
@@ -53,14 +55,19 @@ class TuneRequest:
     effort: Effort
     segments: tuple[int, ...]
     deterministic: bool
+    registered: bool
     every: bool
     verify: bool
     output: Path
 
     def calls(self) -> list[TunedCall]:
-        """Return the calls: the collectives, then those in rank order."""
-        ordered = [TunedCall(name, True) for name in self.collectives if name in REDUCTIONS]
-        return [TunedCall(name) for name in self.collectives] + ordered * self.deterministic
+        """Return the calls: the collectives, then those in rank order, and those on registered arrays."""
+        plain = [TunedCall(name) for name in self.collectives]
+        ordered = [
+            TunedCall(name, deterministic=True) for name in REDUCTIONS if name in self.collectives
+        ]
+        registered = [TunedCall(each.collective, registered=True) for each in plain if each.moves]
+        return plain + ordered * self.deterministic + registered * self.registered
 
 
 def tune(
@@ -100,9 +107,13 @@ def tune(
     ResultsError
         On every rank, if rank 0 cannot write the file.
     """
+    shape = comm.policy.shape
+    shared = shape.nodes == 1 and shape.memory != "off"
+    request = replace(request, registered=request.registered and shared)
     unit = calls.DTYPE.itemsize * (comm.size if set(request.collectives) & BLOCKWISE else 1)
     largest = -(-request.sizes.largest // unit) * unit
-    need = memory_use.Need(comm.node, facts.host(), 4 * largest, memory_use.available())
+    needed = (4 + 2 * request.registered) * largest
+    need = memory_use.Need(comm.node, facts.host(), needed, memory_use.available())
     memory_use.require(comm.all_gather_object(need), largest)
     config = Config(
         minimum_bytes=request.sizes.smallest,
@@ -131,9 +142,24 @@ def tune(
             segment: stack.enter_context(_same_ranks(comm, f"tune-{segment}", segment=segment))
             for segment in (0, *request.segments)
         }
-        bench = Bench(fixed, calls.arrays(largest), request.effort, every=request.every)
+        benches = {
+            registered: Bench(
+                fixed,
+                calls.arrays(largest, comm if registered else None),
+                request.effort,
+                every=request.every,
+            )
+            for registered in (False, True)[: 1 + request.registered]
+        }
         found = {
-            call: _sweep(bench, call, request=request, writer=writer, say=say, progress=progress)
+            call: _sweep(
+                benches[call.registered],
+                call,
+                request=request,
+                writer=writer,
+                say=say,
+                progress=progress,
+            )
             for call in request.calls()
         }
         rows = {
@@ -154,7 +180,7 @@ def tune(
             with _same_ranks(comm, "tuned", tuning_file=str(request.output)) as tuned:
                 progress.remain(sum(map(len, found.values())))
                 for call, findings in found.items():
-                    verdicts += verify(bench, tuned, call, findings, progress)
+                    verdicts += verify(benches[call.registered], tuned, call, findings, progress)
             say(listing.verdict(verdicts))
         on_root(comm, files.close)
     return verdicts

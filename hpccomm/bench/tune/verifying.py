@@ -12,7 +12,6 @@ from hpccomm.bench.tune.calls import Call, TunedCall
 from hpccomm.bench.tune.measuring import Bench, Finding
 from hpccomm.communicator import Communicator
 from hpccomm.dispatch.policy import AUTO, NATIVE, Pick
-from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE
 
 SLOWER = 1.1
 """How many times as long as the best fixed choice `auto` may take."""
@@ -99,7 +98,12 @@ def verify(
         args, keywords = call.arguments(tuned, finding.nbytes, bench.memory, AUTO)
         automatic, chosen = Pick(AUTO), _chosen(tuned, call, finding.nbytes, ways)
         runs: dict[Pick, Call] = {pick: ways[pick] for pick in rivals}
-        runs[automatic] = partial(getattr(tuned, call.collective), *args, **keywords)
+        if (
+            call.registered
+        ):  # as a plan takes it: a call takes what its first one did, on plain arrays maybe
+            runs[automatic] = tuned.plan(call.collective, *args, **keywords)
+        else:
+            runs[automatic] = partial(getattr(tuned, call.collective), *args, **keywords)
         ideas[automatic] = ideas[fastest[0]]
         timing.first(bench.comm, runs)
         collected: dict[Pick, list[timing.Seconds]] = {pick: [] for pick in runs}
@@ -119,6 +123,5 @@ def verify(
 def _chosen(tuned: Communicator, call: TunedCall, nbytes: int, ways: Mapping[Pick, Call]) -> Pick:
     """Return what `auto` takes by the table of a communicator; `AUTO` where it has no row for it."""
     native = any(pick.algorithm == NATIVE for pick in ways)
-    case = ORDERED_CASE if call.deterministic else NATIVE_CASE if native else OWN_CASE
-    row = tuned.policy.table.find(call.collective, case, nbytes)
+    row = tuned.policy.table.find(call.collective, call.case(native=native), nbytes)
     return Pick(AUTO) if row is None else row.pick

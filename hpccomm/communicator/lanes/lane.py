@@ -327,7 +327,7 @@ class Lane(ABC):
                 give(None)
                 return otherwise()
             try:  # `called_from`, written out: a call less
-                frame = caller(2)
+                frame = caller(1)
                 calls.site = (frame.f_code, frame.f_lasti)
             except ValueError:
                 calls.site = None
