@@ -34,11 +34,12 @@ def facts(run: Run) -> str:
     started = info.started.strftime(TIME_FORMAT + " %z")
     ended = "" if run.ended is None else f" to {run.ended.strftime(TIME_FORMAT)}"
     rows = _number(len(run.rows), "row")
+    # The hosts of a simulation are none.
+    where = "" if info.simulation else f", it was on {info.ranks[0].host}"
     status = {
         RUNNING: f"{RUNNING}: {rows} so far",
         INTERRUPTED: f"{INTERRUPTED}: what wrote it was killed; {rows}",
-        UNCERTAIN: f"{UNCERTAIN}: no lock of it can be seen from here, where it ran on "
-        f"{info.ranks[0].host}; {rows} so far",
+        UNCERTAIN: f"{UNCERTAIN}: what wrote it cannot be seen from here{where}; {rows} so far",
     }.get(run.status, run.status)
     lines = [
         f"# Run {run.name} of {run.path}: {status}",

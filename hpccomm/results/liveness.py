@@ -65,7 +65,7 @@ def without_end(held: bool | None, host: str) -> str:
     held : bool or None
         What `held` said.
     host : str
-        Where its writer runs, without the domain.
+        Where its writer runs, without the domain; empty if that is not known.
     """
     if held:
         return RUNNING

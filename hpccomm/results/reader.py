@@ -272,7 +272,8 @@ def _sealed(
 
 def _unended(facts: Mapping[str, Any], held: bool | None, last: bool) -> str:
     """Return the status of a run if it has no end. Only the last one of a file may get more rows."""
-    host = coding.run_info(facts).ranks[0].host
+    info = coding.run_info(facts)
+    host = "" if info.simulation else info.ranks[0].host  # whose hosts are none
     return liveness.without_end(held, host) if last else liveness.INTERRUPTED
 
 

@@ -114,13 +114,14 @@ def start_thread(name: str, run: Callable[..., None], *arguments: object) -> boo
     return True
 
 
-def before_end(step: Step) -> Step:
+def before_end(step: Step, *, first: bool = False) -> Step:
     """Run `step` where hpccomm ends the process at once, which runs no exit function; a decorator.
 
     Such as at a deadline, or at SIGTERM. It runs in a thread of its own, while the main thread may be
-    anywhere, and should write down at once what would be lost.
+    anywhere, and should write down at once what would be lost. With `first` it runs before the others:
+    some launchers leave a quarter of a second after SIGTERM.
     """
-    _last_steps.append(step)
+    _last_steps.insert(0 if first else len(_last_steps), step)
     return step
 
 

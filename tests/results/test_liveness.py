@@ -65,7 +65,7 @@ def test_what_cannot_be_seen_from_here_is_said(writer, monkeypatch, capsys):
     assert statuses(writer) == ["interrupted", "interrupted or running"]
     assert main(["show", str(writer.path)]) == 0
     said = (
-        "interrupted or running: no lock of it can be seen from here, where it ran on node0; 1 row"
+        "interrupted or running: what wrote it cannot be seen from here, it was on node0; 1 row so"
     )
     assert said in capsys.readouterr().out
     monkeypatch.setattr("socket.gethostname", lambda: "node0")

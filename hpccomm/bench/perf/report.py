@@ -105,7 +105,7 @@ class Report:
                     raise
             # The files are this object's from here on, and closed when it is left.
             self._opened = opened.pop_all()
-        before_end(self._end_at_once)
+        before_end(self._end_at_once, first=True)
         if self._json is not None:
             self.show(f"# Writing JSON output to {self._json}\n")
 

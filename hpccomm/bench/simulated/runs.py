@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from typing import TextIO
 
@@ -68,8 +69,10 @@ def run(
     curves: dict[str, dict[str, list[Point]]] = {}
     info = run_info(request, skipped, arguments)
     lines = sum(table.lines for table in tables)
-    progress = Progress(terminal, lines, ticking=True)
-    with Report(info, request.options, lines, out, err, progress) as report:
+    with (
+        closing(Progress(terminal, lines, ticking=True)) as progress,
+        Report(info, request.options, lines, out, err, progress) as report,
+    ):
         for table in tables:
             name = table.collective.name
             report.begin(name, BACKEND, table.algorithm)
