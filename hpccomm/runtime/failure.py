@@ -2,8 +2,9 @@
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from hpccomm.contracts.backend import Backend
 from hpccomm.errors import (
@@ -20,7 +21,13 @@ from hpccomm.runtime.recorder import SEQUENCE, Entry
 from hpccomm.runtime.reports import Reports
 from hpccomm.runtime.waiting import Gate
 
+if TYPE_CHECKING:
+    from hpccomm.runtime.progress import Task
+
 logger = logging.getLogger("hpccomm")
+
+UNSEEN = 256
+"""Failed asynchronous calls that are kept until the communicator is finalized."""
 
 Translate = Callable[[Exception], HpccommError | None]
 Release = Callable[[], None]
@@ -48,6 +55,8 @@ class Failure:
         The user's functions that are called then.
     unraised : BaseException or None
         A failure that the watchdog found, as long as no call has raised it.
+    unseen : deque of tuple of Task and list
+        Asynchronous calls that have failed, and their records, until somebody is told. The last ones.
     told : BaseException or None
         What another rank or the watchdog found while this one was in no call: the next call raises it.
     """
@@ -58,6 +67,7 @@ class Failure:
         self.releases: list[Release] = [backend.abandon]
         self.hooks: Hooks[AbortHook] = Hooks()
         self.unraised: BaseException | None = None
+        self.unseen: deque[tuple[Task, Entry]] = deque(maxlen=UNSEEN)
         self.told: BaseException | None = None
         self._reports = reports
         self._backend = backend

@@ -49,6 +49,8 @@ class Task:
         Whether it is usually over before the thread could take part.
     awaited : bool
         Whether somebody waits for it.
+    seen : bool
+        Whether somebody was told the error.
     """
 
     begin: Callable[[], Steps]
@@ -62,6 +64,7 @@ class Task:
     error: BaseException | None = None
     over: bool = False
     awaited: bool = False
+    seen: bool = False
 
     def turn(self) -> bool:
         """Move on as far as it goes; return whether anything moved."""

@@ -1,13 +1,14 @@
 """Asynchronous calls: an operation becomes a task of the progress engine, and a `Work` for the user."""
 
+import logging
 from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hpccomm.errors import BufferMismatch, CommunicationError
+from hpccomm.errors import BufferMismatch, CommunicationError, CommunicatorAborted
 from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.progress import Task
-from hpccomm.runtime.recorder import TIMEOUT, Entry
+from hpccomm.runtime.recorder import ERROR, SITE, TIMEOUT, Entry, described
 from hpccomm.runtime.work import Work
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 SMALL_BYTES = 64 << 10
 """Up to this size whoever starts an operation usually ends it."""
+
+logger = logging.getLogger("hpccomm")
 
 
 def start(calls: "CallEngine", operation: Operation, entry: Entry, result: Any) -> Work:
@@ -51,6 +54,8 @@ def start(calls: "CallEngine", operation: Operation, entry: Entry, result: Any) 
             if not harmless:
                 failure.note(error, (operation, task))
             raised = failure.raised(error, entry, elapsed, harmless=harmless)
+            if raised is not given_up and not isinstance(raised, CommunicatorAborted):
+                failure.unseen.append((task, entry))
         reports.ended(entry, raised, elapsed)
         return raised
 
@@ -72,8 +77,29 @@ def start(calls: "CallEngine", operation: Operation, entry: Entry, result: Any) 
         return given_up
 
     return Work(
-        calls.progress, task, result=result, keep=operation.keep, timeout=timeout, gave_up=gave_up
+        calls.progress,
+        task,
+        result=result,
+        keep=operation.keep,
+        timeout=timeout,
+        gave_up=gave_up,
+        entry=entry,
     )
+
+
+def tell_unseen(calls: "CallEngine") -> None:
+    """Log the errors of asynchronous calls that no `Work` has raised or returned. Local; idempotent."""
+    unseen = calls.failure.unseen
+    while unseen:
+        task, entry = unseen.popleft()
+        if not task.seen:
+            where = described(entry[SITE])
+            logger.error(
+                "%s%s failed, and neither wait() nor exception() of its Work was called: %s",
+                calls.reports.described(entry),
+                f", made at {where}," if where else "",
+                entry[ERROR],
+            )
 
 
 def harmless_error(error: BaseException, ordered: bool) -> bool:

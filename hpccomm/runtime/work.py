@@ -6,9 +6,10 @@ from typing import Any
 from hpccomm.errors import CommunicationError, CommunicatorAborted, PeerLost, UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.streams import Queue
+from hpccomm.runtime.abandoned import dropped
 from hpccomm.runtime.pending import PendingCall, PendingCalls
 from hpccomm.runtime.progress import ProgressEngine, Task
-from hpccomm.runtime.recorder import TIMEOUT
+from hpccomm.runtime.recorder import TIMEOUT, Entry
 from hpccomm.runtime.waiting import Expired, Gate, wait
 from hpccomm.settings import check_seconds
 
@@ -17,10 +18,12 @@ class Work:
     """An operation under way, which keeps its arrays alive until it is done.
 
     It goes on by itself. `wait`, `done` and `exception` may be called from any thread, any number
-    of times. A call over NCCL gives a `DeviceWork`.
+    of times. A call over NCCL gives a `DeviceWork`. One that is dropped before any of them was called
+    gives a `ResourceWarning`, and an error that none of them raised or returned is logged when the
+    communicator is finalized.
     """
 
-    __slots__ = ("_engine", "_gave_up", "_keep", "_result", "_task", "_timeout")
+    __slots__ = ("_asked", "_engine", "_entry", "_gave_up", "_keep", "_result", "_task", "_timeout")
 
     def __init__(
         self,
@@ -31,7 +34,10 @@ class Work:
         keep: tuple[object, ...],
         timeout: float,
         gave_up: Expired,
+        entry: Entry,
     ) -> None:
+        self._asked = False
+        self._entry = entry
         self._engine = engine
         self._task = task
         self._result = result
@@ -61,24 +67,34 @@ class Work:
         HpccommError
             Whatever ended the operation.
         """
+        self._asked = True
         _check_block(block)
         limit = self._timeout if timeout is None else check_seconds("timeout", timeout)
         if not self._task.over:
             self._engine.wait(self._task, limit, lambda _: self._gave_up(limit))
         if self._task.error is not None:
+            self._task.seen = True
             raise self._task.error
         self._keep = ()
         return self._result
 
     def done(self) -> bool:
         """Return whether the operation is over, for good or ill. Does not block."""
+        self._asked = True
         if not self._task.over:
             self._engine.turn()
         return self._task.over
 
     def exception(self) -> BaseException | None:
         """Return what ended the operation, or None if nothing did so far. Does not block."""
-        return self._task.error if self.done() else None
+        if not self.done():
+            return None
+        self._task.seen = True
+        return self._task.error
+
+    def __del__(self) -> None:
+        if not self._asked:
+            dropped(self._entry)
 
     def __repr__(self) -> str:
         state = "under way" if not self._task.over else "failed" if self._task.error else "done"
@@ -104,6 +120,8 @@ class DeviceWork(Work):
         expired: Callable[[PendingCall, float], CommunicationError | None],
         raised: Callable[[], None],
     ) -> None:
+        self._asked = False
+        self._entry = call.entry
         self._pending = calls
         self._call = call
         self._result = result
@@ -139,6 +157,7 @@ class DeviceWork(Work):
         UsageError
             If the host is to wait for an operation that was recorded into a graph.
         """
+        self._asked = True
         _check_block(block)
         call = self._call
         limit = call.entry[TIMEOUT] if timeout is None else check_seconds("timeout", timeout)
@@ -168,6 +187,7 @@ class DeviceWork(Work):
         UsageError
             If it was recorded into a graph, and so is none that is under way.
         """
+        self._asked = True
         if self._call.error is not None or self._gate.error is not None:
             return True
         self._refuse_captured("ask the stream on which the graph was launched")
@@ -175,6 +195,10 @@ class DeviceWork(Work):
 
     def exception(self) -> BaseException | None:
         """Return what ended the operation, or None if nothing did so far. Does not block."""
+        self._asked = True
+        return self._error()
+
+    def _error(self) -> BaseException | None:
         failure = self._gate.error
         if failure is not None and isinstance(failure.__cause__, PeerLost):
             failure = failure.__cause__  # which this operation waits for as well
@@ -194,7 +218,7 @@ class DeviceWork(Work):
 
     def __repr__(self) -> str:
         call = self._call
-        state = "failed" if self.exception() else "done" if call.over else "under way"
+        state = "failed" if self._error() else "done" if call.over else "under way"
         where = " (recorded into a graph)" if call.captured else ""
         return f"<hpccomm.Work on a device, {state}{where}>"
 

@@ -287,6 +287,7 @@ class MirroredWork(Work):
     __slots__ = ("_issued", "_lent", "_mirrors", "_outcome")
 
     def __init__(self, work: Work, issued: list[tuple[Use, Any]], mirrors: Mirrors) -> None:
+        self._asked = True  # the device's is asked
         self._lent = work
         self._issued = issued
         self._mirrors = mirrors

@@ -135,7 +135,7 @@ def a_call_behind_one_that_fails(comm: Communicator) -> None:
     """A call that waits for an asynchronous one fails with it, rather than wait for its own sake."""
     if comm.rank == comm.size - 1:
         return
-    comm.all_reduce(np.ones(3), async_op=True, timeout=SHORT)
+    comm.all_reduce(np.ones(3), async_op=True, timeout=SHORT).done()
     with takes(SHORT + SOON), raises(CommunicatorAborted, comm.name):
         comm.all_reduce(np.ones(3))
     has_failed(comm)
@@ -146,7 +146,7 @@ def finalize_tells_of_a_failure(comm: Communicator) -> None:
     """What fails while `finalize` waits for it is raised."""
     if comm.rank == comm.size - 1:
         return
-    comm.recv(np.ones(3), comm.size - 1, async_op=True, timeout=SHORT)
+    comm.recv(np.ones(3), comm.size - 1, async_op=True, timeout=SHORT).done()
     with raises(CommunicatorAborted, comm.name):
         comm.finalize()
     has_failed(comm)

@@ -129,7 +129,7 @@ def arrays_are_kept_alive(comm: Communicator) -> None:
     arrays = reduced(ReduceOp.SUM, comm.size, (20_000,), np.float64)
     out = np.empty(20_000)
     work = comm.all_reduce(arrays[comm.rank].copy(), async_op=True)
-    comm.all_reduce(arrays[comm.rank].copy(), ReduceOp.MIN, out=out, async_op=True)
+    comm.all_reduce(arrays[comm.rank].copy(), ReduceOp.MIN, out=out, async_op=True).done()
     gc.collect()
     equal(work.wait(), reduction(ReduceOp.SUM, arrays), "the one waited for")
     expected = reduction(ReduceOp.MIN, arrays)

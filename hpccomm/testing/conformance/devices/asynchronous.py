@@ -113,7 +113,7 @@ def arrays_are_kept_alive(comm: Communicator) -> None:
         for turn in range(TURNS):
             out = module.empty((comm.size, COUNT), np.float32)
             works = [comm.all_gather(filled(comm), out=out, async_op=True)]
-            comm.all_reduce(filled(comm), async_op=True)
+            comm.all_reduce(filled(comm), async_op=True).done()
             gc.collect()
             for _ in range(4):
                 filled(comm).fill(-1)

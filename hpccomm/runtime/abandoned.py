@@ -1,0 +1,30 @@
+"""Asynchronous calls that nobody asked about: what is said when their `Work` is dropped.
+
+Nothing here is collective or blocks: a `Work` is collected in any thread, at any time.
+"""
+
+import sys
+import warnings
+
+from hpccomm.runtime.recorder import ERROR, LABEL, SITE, Entry, described, line_of
+
+_warned: dict[str | tuple[str, type[Warning], int], int] = {}
+"""What was said, as the filters of `warnings` have it: by default once for each place in the program."""
+
+
+def dropped(entry: Entry) -> None:
+    """Warn that the `Work` of a call is collected that was never waited for or asked.
+
+    It is a `ResourceWarning`, which Python shows with ``-X dev`` or ``-W default``.
+    """
+    if sys.is_finalizing():
+        return
+    site = entry[SITE]
+    where = described(site)
+    failed = f"; the call has failed: {entry[ERROR]}" if entry[ERROR] else ""
+    message = (
+        f"the Work of an asynchronous {entry[LABEL].name}{f' at {where}' if where else ''} was dropped, and "
+        f"nobody waited for it: whether its result was there is not known{failed}; keep it and call wait()"
+    )
+    file, line = ("<unknown>", 1) if site is None else (site[0].co_filename, line_of(site))
+    warnings.warn_explicit(message, ResourceWarning, file, line, registry=_warned)
