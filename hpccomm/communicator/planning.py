@@ -63,7 +63,9 @@ class Plan:
     def __repr__(self) -> str:
         if len(self._steps) == 1 and len(self._steps[0]) == 1:
             return f"<hpccomm.Plan: {self._steps[0][0]}>"
-        each = (" and ".join(map(str, step)) for step in self._steps)
+        each = (
+            "together " * (len(step) > 1) + " and ".join(map(str, step)) for step in self._steps
+        )
         told = "; ".join(f"{number}. {step}" for number, step in enumerate(each, 1))
         return f"<hpccomm.Plan of {len(self._steps)} steps{told and f': {told}'}>"
 

@@ -174,7 +174,8 @@ def exchanging(
     gate, record, posted, sent = calls.gate, calls.record, calls.posted, calls.sent
     take, give = calls.turn.pop, calls.turn.append
     begin_all, test = exchange
-    coming, going = tuple(Counter(sources).items()), tuple(Counter(targets).items())
+    came, went = Counter(sources), Counter(targets)
+    counts = tuple((peer, came[peer], went[peer]) for peer in sorted({*came, *went}))
 
     def exchanged() -> Any:
         try:
@@ -190,9 +191,9 @@ def exchanging(
             return otherwise()
         try:
             frame = caller(1)
-            calls.site = site = (frame.f_code, frame.f_lasti)
+            site = (frame.f_code, frame.f_lasti)
         except ValueError:
-            calls.site = site = None
+            site = None
         try:
             calls.sequence = sequence = calls.sequence + 1
             begin = perf_counter()
@@ -203,10 +204,9 @@ def exchanging(
             try:
                 if pre.registered:
                     pre(reports.info(entry))
-                for peer, messages in coming:
-                    posted[peer] += messages
-                for peer, messages in going:
-                    sent[peer] += messages
+                for peer, receives, sends in counts:
+                    posted[peer] += receives
+                    sent[peer] += sends
                 begin_all()
                 for _ in repeat(None, SPINS):
                     if test():
