@@ -32,11 +32,6 @@ class Plan:
     Within a batch or `Communicator.planning` the calls are added to that.
 
     A plan of one call returns what that returns, the same array each time. Others return None.
-
-    Attributes
-    ----------
-    choices : tuple of Choice
-        How each call is carried out, in order.
     """
 
     # What Python calls where a plan is called is the function itself: a method would be one call more.
