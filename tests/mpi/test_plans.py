@@ -1,0 +1,118 @@
+"""What plans of messages keep of MPI: a communicator, tags and persistent requests, and when they let go."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from hpccomm.errors import CollectiveTimeout
+from hpccomm.runtime import lifetime, recorder
+
+if TYPE_CHECKING:
+    import hpccomm
+
+
+def halo(comm: "hpccomm.Communicator", x: Any, out: Any) -> Any:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    with comm.planning() as plan, comm.batch():
+        comm.send(x, right)
+        comm.recv(out, left)
+    return plan
+
+
+def planned(comm: "hpccomm.Communicator") -> list[Any]:
+    backend: Any = comm._core.backend
+    return list(backend._planned)
+
+
+def test_the_communicator_of_plans_is_made_by_the_first_that_has_messages(
+    comm: "hpccomm.Communicator",
+) -> None:
+    x = np.zeros(2)
+    comm.plan("all_reduce", x)
+    assert planned(comm) == []
+    for _ in range(3):
+        halo(comm, x, np.zeros(2))
+    assert len(planned(comm)) == 1
+
+
+def test_what_a_dropped_plan_had_is_freed_by_the_next_and_not_when_it_is_dropped(
+    comm: "hpccomm.Communicator",
+) -> None:
+    x, out = np.zeros(2), np.zeros(2)
+    first, second = halo(comm, x, out), halo(comm, x, out)
+    ((_, persistent),) = planned(comm)
+    assert (len(persistent._bound), len(persistent._left)) == (2, 0)
+    del first
+    assert (len(persistent._bound), len(persistent._left)) == (2, 1)
+    third = halo(comm, x, out)
+    assert (len(persistent._bound), len(persistent._left)) == (2, 0)
+    for plan in (second, third):
+        x[:] = comm.rank
+        plan()
+        assert (out == (comm.rank - 1) % comm.size).all()
+
+
+def test_plans_that_use_the_tags_up_get_another_communicator(
+    comm: "hpccomm.Communicator",
+) -> None:
+    x, out = np.zeros(2), np.zeros(2)
+    plans = [halo(comm, x, out)]
+    tags = comm._core.plan_tags
+    assert tags._transport is not None
+    tags._transport.largest_tag = 2
+    plans += [halo(comm, x, out) for _ in range(4)]
+    assert len(planned(comm)) == 2
+    for turn, plan in enumerate(plans):
+        x[:] = 10 * turn + comm.rank
+        plan()
+        assert (out == 10 * turn + (comm.rank - 1) % comm.size).all()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_plan_sends_nothing_when_it_is_made_and_copies_nothing_that_is_bound(
+    comm: "hpccomm.Communicator",
+) -> None:
+    x, out = np.zeros(2), np.full(2, -1.0)
+    plan = halo(comm, x, out)
+    comm.barrier()
+    assert (out == -1).all()
+    x[:] = comm.rank
+    plan()
+    assert (out == (comm.rank - 1) % comm.size).all()
+
+
+def test_planned_messages_are_recorded_and_counted_as_others(comm: "hpccomm.Communicator") -> None:
+    calls = comm._core.calls
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x, out = np.zeros(2), np.zeros(2)
+    plans = [halo(comm, x, out), comm.plan("send_recv", x, right, out, left)]
+    for plan, name in zip(plans, ("batch", "send_recv"), strict=True):
+        sent, posted = calls.sent[right], calls.posted[left]
+        plan()
+        assert (calls.sent[right], calls.posted[left]) == (sent + 1, posted + 1)
+        entry = recorder.calls()[-1]
+        assert entry[recorder.LABEL].name == name
+        assert entry[recorder.NUMBER] == 0
+        assert "test_plans.py" in recorder.described(entry[recorder.SITE])
+        assert entry[recorder.ENDED] is not None
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_arrays_of_a_plan_that_failed_are_kept(mpi_comm: Any) -> None:
+    import hpccomm
+
+    comm = hpccomm.new_comm(mpi_comm=mpi_comm, timeout=20.0)
+    out = np.zeros(3)
+    with comm.planning(timeout=0.2) as plan:
+        if comm.rank == 0:
+            comm.recv(out, 1)
+        elif comm.rank == 1:
+            comm.send(out, 0)
+    if comm.rank == 0:
+        before = set(lifetime._kept)
+        with pytest.raises(CollectiveTimeout, match="recv"):
+            plan()
+        assert set(lifetime._kept) - before
+    mpi_comm.Barrier()
+    comm.abort()
