@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.backends.mpi.transport import SizedTransport
+from hpccomm.backends.mpi.transport import PATIENT_POLLS, CheckedTransport, SizedTransport
+from hpccomm.contracts.transport import DTYPES, dtype_code
 from hpccomm.errors import RankMismatch
 
 
@@ -60,6 +61,28 @@ def test_messages_that_begin_again_match_those_that_do_not(mpi_comm: Any, most: 
             assert (taken == 10 * number + left).all()
     transport.free()
     transport.free()
+
+
+@pytest.mark.mpi(min_size=1)
+def test_a_message_that_comes_with_one_of_another_dtype_is_taken_first(mpi_comm: Any) -> None:
+    transport = CheckedTransport(mpi_comm, DTYPES)
+    mine, other = np.arange(3.0), np.arange(4)
+    tags = [dtype_code(array.dtype) for array in (mine, other)]
+    sends = [
+        transport.isend(array, mpi_comm.rank, tag)
+        for array, tag in zip((mine, other), tags, strict=True)
+    ]
+    looks = iter([None] * PATIENT_POLLS)  # the messages come after the last of these
+    improbe = transport._improbe
+    transport._improbe = lambda *args: next(looks, ...) and improbe(*args)
+    for array, tag in zip((mine, other), tags, strict=True):
+        out = np.empty_like(array)
+        test = transport.irecv(out, mpi_comm.rank, tag)
+        while not test():
+            pass
+        np.testing.assert_array_equal(out, array)
+    while sends:
+        sends = [test for test in sends if not test()]
 
 
 @pytest.mark.mpi(min_size=2)

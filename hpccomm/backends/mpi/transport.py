@@ -166,10 +166,10 @@ class CheckedTransport:
         """Return the message of another dtype that has come with the same tag; None if there is none."""
         first = tag - tag % self._codes
         for each in range(first, first + self._codes):
-            if each != tag:
-                message = self._improbe(src, each, status)
-                if message is not None:
-                    return message
+            if each != tag and self._comm.Iprobe(src, each):
+                # Both may have come since the last look. What was sent first is then there.
+                message = self._improbe(src, tag, status)
+                return self._improbe(src, each, status) if message is None else message
         return None
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
