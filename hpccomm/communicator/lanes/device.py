@@ -9,34 +9,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe, pointers
+from hpccomm.communicator.lanes.call import Call, PointToPoint, pointers
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.device_batch import as_one, check_batch, check_own, check_step
 from hpccomm.communicator.lanes.ending import DeviceEnd
 from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
 from hpccomm.communicator.lanes.lane import SELF_CHECK, Lane
 from hpccomm.communicator.lanes.planned import Numbered
-from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch, DeviceRoute, Piece, Span
 from hpccomm.contracts.terms import of_message, terms
 from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.dtypes import DType
-from hpccomm.errors import CommunicationError, UnsupportedDtype, UsageError
+from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import arrays, streams
 from hpccomm.memory.cuda.arrays import DeviceArray
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.memory import clear
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View, check_layout
-from hpccomm.reductions import LOCATING, ReduceOp
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.watchdog import watch
 from hpccomm.runtime.work import Work
-from hpccomm.schedules.registry import AnyAlgorithm
 
 
 class DeviceLane(Lane):
@@ -142,17 +139,6 @@ class DeviceLane(Lane):
         if launch is None:
             return replace(route, start=agreed_start)
         return replace(route, launch=agreed_launch)
-
-    def decide(
-        self, name: str, resolved: Resolved, algorithm: AnyAlgorithm | None, deterministic: bool
-    ) -> Recipe[Any]:
-        """Decide how the calls of that name and meaning are carried out; devices locate no values."""
-        op = resolved.call.op
-        if isinstance(op, ReduceOp) and op in LOCATING:
-            raise UnsupportedDtype(
-                f"op is {op!r}, which takes host arrays only; reduce the values and indices on the host"
-            )
-        return super().decide(name, resolved, algorithm, deterministic)
 
     def message(self, message: PointToPoint) -> Call:
         """Return a point-to-point call."""

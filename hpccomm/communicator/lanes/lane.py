@@ -23,9 +23,10 @@ from hpccomm.contracts.terms import of_call
 from hpccomm.contracts.transport import DTYPES, Transport, dtype_code
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dtypes import DType
+from hpccomm.errors import UnsupportedDtype
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View, view
-from hpccomm.reductions import ReduceOp
+from hpccomm.reductions import LOCATING, ReduceOp
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation, as_one
 from hpccomm.runtime.planned import Diversion
@@ -80,8 +81,13 @@ class Lane(ABC):
         Raises
         ------
         UsageError
-            If `algorithm` does not apply.
+            If `algorithm` does not apply, or the reduction takes arrays in host memory only.
         """
+        op = resolved.call.op
+        if self.memory != "host" and isinstance(op, ReduceOp) and op in LOCATING:
+            raise UnsupportedDtype(
+                f"op is {op!r}, which takes host arrays only; reduce the values and indices on the host"
+            )
         call, route = resolved.call, self.dispatch.decide(resolved.call, algorithm, deterministic)
         choice = route.choice
 
