@@ -87,7 +87,11 @@ def agreed(
                     core.agree_on_pairs("plan", each.recipe.resolved.call)
             for each in step.calls:
                 lane.prepare_plan(each)
-    choices = tuple(tuple(_choice(call, transport) for call in step.calls) for step in steps)
+    carried = [
+        (call,) if step.calls[0].recipe.ordered and not step.batched else step.calls
+        for step, call in zip(steps, whole, strict=True)
+    ]
+    choices = tuple(tuple(_choice(call, transport) for call in calls) for calls in carried)
     return _carrying(core, steps, whole, limit, async_op), choices
 
 

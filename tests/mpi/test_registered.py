@@ -1,0 +1,107 @@
+"""What `auto` takes where arrays are registered: agreed on, and right whatever comes later."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm.dispatch.policy import Pick, Table, TableRow
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+COUNT = 30_000
+LARGE = 5_000_000  # elements of which each call is agreed
+"""Every size from 0 bytes on has shm where arrays are registered."""
+
+
+@pytest.fixture
+def comm(mpi_comm: "MPI.Comm", monkeypatch: pytest.MonkeyPatch) -> Iterator[hpccomm.Communicator]:
+    """Give a communicator whose table has a row for registered arrays, the library's own for others."""
+    with hpccomm.new_comm(mpi_comm=mpi_comm) as made:
+        if made.size == 1 or made._core.backend.collectives.shared is None:
+            pytest.skip("needs several ranks on one node")
+        table = made.policy.table
+        rows = dict(table.rows)
+        for collective in ("all_reduce", "broadcast"):
+            rows[collective, "native"] = (TableRow(0, Pick("native")),)
+            rows[collective, "registered"] = (TableRow(0, Pick("shm")),)
+        policy = made._core.lanes.host.dispatch.policy
+        changed = Table(table.shape, table.measured, rows)
+        monkeypatch.setattr(
+            made._core.lanes.host.dispatch,
+            "policy",
+            type(policy)(policy.shape, changed, policy.source, policy.network),
+        )
+        yield made
+
+
+def reduced(comm: hpccomm.Communicator, x: np.ndarray, call: Callable[[], Any]) -> None:
+    """Make a call, and look at the sum."""
+    x[:] = np.arange(x.size) % 100 + comm.rank
+    result = call()
+    expected = np.arange(x.size) % 100 * comm.size + sum(range(comm.size))
+    assert np.array_equal(x if result is None else result, expected.astype(x.dtype))
+
+
+def takes(comm: hpccomm.Communicator, x: np.ndarray) -> str:
+    return comm.explain("all_reduce", x).algorithm
+
+
+def test_the_first_call_of_a_kind_decides_and_any_mixture_works_later(
+    comm: hpccomm.Communicator,
+) -> None:
+    registered, plain = comm.empty(COUNT, np.float32), np.empty(COUNT, np.float32)
+    assert takes(comm, registered) == "native"  # nothing is agreed yet
+    reduced(comm, registered, lambda: comm.all_reduce(registered))
+    assert takes(comm, registered) == takes(comm, plain) == "shm"
+    for turn in range(2 * comm.size):
+        x = registered if turn % comm.size == comm.rank else plain
+        reduced(comm, x, lambda x=x: comm.all_reduce(x))
+        y = plain if turn % comm.size == comm.rank else registered
+        reduced(comm, y, lambda y=y: comm.all_reduce(y, op=hpccomm.ReduceOp.SUM))
+    out = comm.empty(COUNT, np.float32)
+    reduced(comm, plain, lambda: comm.all_reduce(plain, out=out))  # another kind: not in place
+
+
+def test_one_plain_array_leaves_a_kind_of_call_to_the_library(comm: hpccomm.Communicator) -> None:
+    x = np.empty(COUNT) if comm.rank == 0 else comm.empty(COUNT, np.float64)
+    for _ in range(2):
+        reduced(comm, x, lambda: comm.all_reduce(x))
+        assert takes(comm, x) == "native"
+    # Averages are divided once, whoever carries the call out.
+    for mine in (x, comm.empty(COUNT, np.float64)):
+        mine[:] = comm.rank
+        comm.all_reduce(mine, op=hpccomm.ReduceOp.AVG)
+        assert (mine == (comm.size - 1) / 2).all()
+
+
+def test_a_plan_and_each_large_call_go_by_their_own_arrays(comm: hpccomm.Communicator) -> None:
+    for count in (COUNT, LARGE):
+        registered, plain = comm.empty(count, np.float32), np.empty(count, np.float32)
+        mixed = plain if comm.rank == comm.size - 1 else registered
+        for x, way in ((registered, "shm"), (mixed, "native"), (plain, "native")):
+            plan = comm.plan("all_reduce", x)
+            assert [each.algorithm for each in plan.choices] == [way]
+            for _ in range(2):
+                reduced(comm, x, plan)
+        for x in (registered, mixed, plain, registered):
+            reduced(comm, x, lambda x=x: comm.all_reduce(x))
+    x = comm.empty(COUNT, np.float32)
+    with comm.planning() as plan:
+        comm.all_reduce(x)
+        comm.broadcast(x, root=comm.size - 1)
+    assert [each.algorithm for each in plan.choices] == ["shm", "shm"]
+    reduced(comm, x, plan)
+
+
+def test_asynchronous_calls_and_batches_stay_with_the_library(comm: hpccomm.Communicator) -> None:
+    x = comm.empty(COUNT, np.float32)
+    reduced(comm, x, lambda: comm.all_reduce(x))
+    reduced(comm, x, lambda: comm.all_reduce(x, async_op=True).wait())
+    with comm.batch():
+        x[:] = 1
+        comm.all_reduce(x)
+    assert (x == comm.size).all()
