@@ -87,7 +87,7 @@ class HostDispatch:
         if decision.algorithm == policy.NATIVE:
             assert native is not None
             route = Route(choice, _polled(native), native.run)
-            if before is None:
+            if before is None and native.run is not None:
                 registered = self._registered(call, algorithm, deterministic, route, after)
             if registered is not None:
                 way = (
