@@ -82,10 +82,13 @@ def test_a_plan_sends_nothing_when_it_is_made_and_copies_nothing_that_is_bound(
     assert (out == (comm.rank - 1) % comm.size).all()
 
 
-def test_planned_messages_are_recorded_and_counted_as_others(comm: "hpccomm.Communicator") -> None:
+@pytest.mark.parametrize("length", [2, 50_000])
+def test_planned_messages_are_recorded_and_counted_as_others(
+    comm: "hpccomm.Communicator", length: int
+) -> None:
     calls = comm._core.calls
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    x, out = np.zeros(2), np.zeros(2)
+    x, out = np.zeros(length), np.zeros(length)
     plans = [halo(comm, x, out), comm.plan("send_recv", x, right, out, left)]
     for plan, name in zip(plans, ("batch", "send_recv"), strict=True):
         sent, posted = calls.sent[right], calls.posted[left]

@@ -60,6 +60,34 @@ def the_default_stream(comm: Communicator) -> None:
             holds(x + 1, full(ranks_sum(comm) + 1), f"turn {turn}")
 
 
+@STREAMS.behaviour()
+def a_planned_sequence(comm: Communicator) -> None:
+    """A plan goes on the stream that is current when it is called; it may have host arrays as well."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    with device_of(comm) as module:
+        x, out = filled(comm), module.zeros(COUNT, np.float32)
+        y, host = module.zeros(COUNT, np.float32), np.zeros(3)
+        module.cuda.Device(comm.device).synchronize()
+        with comm.planning() as plan:
+            comm.all_reduce(x)
+            with comm.batch():
+                comm.send(x, right)
+                comm.recv(out, left)
+                comm.all_reduce(y)
+            comm.all_reduce(host)
+    for turn in range(TURNS):
+        with stream_of(comm):
+            x.fill(comm.rank + turn)
+            y.fill(turn)
+            host[:] = turn
+            plan()
+            both = x + out
+            x.fill(-1)  # the plan is over for the stream
+            holds(both, full(2 * (ranks_sum(comm) + comm.size * (turn - 1))), f"turn {turn}")
+            holds(y, full(comm.size * turn), f"beside the messages, turn {turn}")
+            equal(host, np.full(3, float(comm.size * turn)), f"on the host, turn {turn}")
+
+
 class Protocol:
     """A stream of another library: it has CUDA's protocol and nothing else."""
 
