@@ -151,7 +151,8 @@ class Probing(Face):
         """Wait for a message, of an array in host memory or an object, and return it with its sender and size.
 
         The message is taken: no other call gets it, and it is received by its own methods. A message that a
-        receive was begun for before is not taken. Messages of one sender and tag come in order.
+        receive was begun for before is not taken, nor is one of a plan. Messages of one sender and tag come in
+        order.
 
         Parameters
         ----------

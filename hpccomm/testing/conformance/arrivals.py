@@ -151,6 +151,23 @@ def large_messages_between_probe_and_receive(comm: Communicator) -> None:
 
 
 @ARRIVALS.behaviour(min_size=2)
+def messages_of_plans(comm: Communicator) -> None:
+    """A message of a plan is for its plan alone, also where it came first."""
+    x, out = np.arange(3.0), np.zeros(3)
+    if comm.rank == 0:
+        comm.plan("send", x, 1)()
+        comm.send(-x, 1)
+    elif comm.rank == 1:
+        plan = comm.plan("recv", out, 0)
+        equal(comm.recv(None, ANY), -x, "the other message")
+        plan()
+        equal(out, x, "the plan's message")
+    else:
+        comm.plan("send", x, None)()
+    nothing_is_left(comm)
+
+
+@ARRIVALS.behaviour(min_size=2)
 def a_late_sender(comm: Communicator) -> None:
     """A probe that does not block returns at once, and one that blocks waits for the message."""
     if comm.rank == 0:
