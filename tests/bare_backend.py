@@ -15,6 +15,7 @@ class BareBackend(LoopbackBackend):
     def __init__(self, world: World, context: Context, members: Sequence[int], rank: int) -> None:
         super().__init__(world, context, members, rank)
         self.collectives.shared = self.messages.shared = None
+        self.arrivals = None
 
     def group(self, ranks: Sequence[int], label: int) -> "BareBackend":
         members = [self.members[rank] for rank in ranks]

@@ -40,6 +40,8 @@ def test_what_a_backend_lacks_is_why_cases_are_skipped(bare: str) -> None:
         section = name.partition(".")[0]
         expected = {
             "windows": "backend 'bare': Backend.window returns None",
+            "atomics": "backend 'bare': Backend.window returns None",
+            "arrivals": "backend 'bare': it has no arrivals",
             "shared_memory": "backend 'bare': Transport.shared is None",
         }
         assert why == expected.get(section, ""), name

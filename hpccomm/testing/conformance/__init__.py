@@ -15,7 +15,7 @@ MPI job (each rank runs the same tests in the same order)::
         case.run(comm)
 
 `Case.missing` gives the reason where a module is not installed, or where the backend lacks what a
-backend may lack: windows, and memory that ranks share.
+backend may lack: windows, memory that ranks share, and messages from any sender.
 
 Where ranks are threads of one process, ``hpccomm.testing.run_ranks(n, case.run)`` runs a case. Without
 pytest, a loop over `cases` does; nothing here needs it.

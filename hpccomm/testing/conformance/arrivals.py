@@ -9,6 +9,7 @@ import numpy as np
 
 import hpccomm
 from hpccomm import ANY, BufferMismatch, CollectiveTimeout, UsageError
+from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, happens, raises
 from hpccomm.testing.conformance.inputs import RECORD, moved
@@ -16,7 +17,7 @@ from hpccomm.testing.conformance.inputs import RECORD, moved
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
-ARRIVALS = Behaviours("arrivals")
+ARRIVALS = Behaviours("arrivals", (capabilities.ARRIVALS,))
 
 LENGTHS = (3, 0, 20_001, 400_003)
 """Elements of float64: messages that are sent at once, with a note, and with one in registered memory."""

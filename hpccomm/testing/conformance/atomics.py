@@ -12,9 +12,10 @@ from hpccomm import ReduceOp, WindowOp
 from hpccomm.dtypes import REDUCIBLE
 from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.reductions import meaningful
+from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
-from hpccomm.testing.conformance.inputs import RECORD, moved, reduced, reduction
+from hpccomm.testing.conformance.inputs import LOCATED, RECORD, moved, reduced, reduction
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-ATOMICS = Behaviours("atomics")
+ATOMICS = Behaviours("atomics", (capabilities.WINDOWS,))
 
 OPS = tuple(op for op in ReduceOp if op is not ReduceOp.AVG)
 TURNS = 30
@@ -155,6 +156,20 @@ def fetch_by_other_reductions(comm: Communicator) -> None:
         memory[0], nan = np.nan, np.float64(np.nan)
         assert np.isnan(window.compare_and_swap(0.0, nan, comm.rank)), "NaN"
         assert np.isnan(window.compare_and_swap(-0.0, 1.0, comm.rank)) == 0, "was written"
+
+
+@ATOMICS.behaviour()
+def values_with_their_indices(comm: Communicator) -> None:
+    """`accumulate` finds the best value of all ranks, and `fetch_and_op` returns the best so far."""
+    source = reduced(ReduceOp.MINLOC, comm.size + 1, (20,), LOCATED["float64"])
+    memory = source[comm.size].copy()
+    with comm.window(memory) as window:
+        window.accumulate(source[comm.rank], 0, op=ReduceOp.MINLOC)
+        window.fence()
+        best = reduction(ReduceOp.MINLOC, source)
+        equal(window.fetch_and_op(source[comm.rank], 0, op=ReduceOp.MINLOC), best, "fetched")
+        window.fence()
+        equal(memory, best if comm.rank == 0 else source[comm.size], "accumulated")
 
 
 @ATOMICS.behaviour()

@@ -8,9 +8,9 @@ from weakref import WeakKeyDictionary
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
-WINDOWS, SHARED_MEMORY = "windows", "shared memory"
-"""One-sided communication (`Backend.window`), and memory that the ranks of a node reach of each other
-(`Transport.shared`)."""
+WINDOWS, SHARED_MEMORY, ARRIVALS = "windows", "shared memory", "arrivals"
+"""One-sided communication (`Backend.window`), memory that the ranks of a node reach of each other
+(`Transport.shared`), and messages from any sender (``Backend.arrivals``)."""
 
 _windows: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
@@ -26,6 +26,9 @@ def lacks(comm: Communicator, capability: str) -> str | None:
     if capability == SHARED_MEMORY:
         absent = backend.collectives.shared is None
         return f"backend {backend.name!r}: Transport.shared is None" if absent else None
+    if capability == ARRIVALS:
+        absent = getattr(backend, "arrivals", None) is None
+        return f"backend {backend.name!r}: it has no arrivals" if absent else None
     if core not in _windows:
         made = backend.window()
         if made is not None:

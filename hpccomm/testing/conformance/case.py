@@ -34,7 +34,7 @@ class Case:
     needs : tuple of str
         Modules that must be importable beside NumPy.
     uses : tuple of str
-        What the backend must have that it may lack: ``"windows"``, ``"shared memory"``.
+        What the backend must have that it may lack: ``"windows"``, ``"shared memory"``, ``"arrivals"``.
     fails : bool
         The behaviour leaves its communicator failed or finalized: it gets a duplicate.
     """

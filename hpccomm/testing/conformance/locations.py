@@ -14,7 +14,7 @@ from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.algorithms import SEGMENT, WAYS, Way, attempt, cut
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
-from hpccomm.testing.conformance.inputs import LOCATED, reduced, reduction
+from hpccomm.testing.conformance.inputs import LOCATED
 from hpccomm.testing.conformance.misuse import refused
 from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, Ask
 from hpccomm.testing.conformance.reductions import CALLS
@@ -82,20 +82,6 @@ def large_arrays_of_them(comm: Communicator) -> None:
     for dtype in (LOCATED["float64"], LOCATED["padded"]):
         for collective in ("all_reduce", "reduce_scatter"):
             carry_out(comm, Ask(collective, count // comm.size, dtype, ReduceOp.MAXLOC))
-
-
-@LOCATIONS.behaviour()
-def in_a_window(comm: Communicator) -> None:
-    """`accumulate` finds the best value of all ranks, and `fetch_and_op` returns the best so far."""
-    source = reduced(ReduceOp.MINLOC, comm.size + 1, (20,), LOCATED["float64"])
-    memory = source[comm.size].copy()
-    with comm.window(memory) as window:
-        window.accumulate(source[comm.rank], 0, op=ReduceOp.MINLOC)
-        window.fence()
-        best = reduction(ReduceOp.MINLOC, source)
-        equal(window.fetch_and_op(source[comm.rank], 0, op=ReduceOp.MINLOC), best, "fetched")
-        window.fence()
-        equal(memory, best if comm.rank == 0 else source[comm.size], "accumulated")
 
 
 @LOCATIONS.behaviour()
