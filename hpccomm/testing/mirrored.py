@@ -398,8 +398,7 @@ class DevicePlanning:
         self._issued.append((use, result))
 
     def __enter__(self) -> DevicePlanning:
-        self._plan = self._planning.__enter__()
-        self._comm.collecting = self
+        self._comm.collecting, self._plan = self, self._planning.__enter__()
         return self
 
     def __exit__(
