@@ -21,6 +21,33 @@ def expired(elapsed: float) -> CollectiveTimeout:
     return CollectiveTimeout(f"after {elapsed}", elapsed=elapsed)
 
 
+class Made(Task):
+    """A task of functions."""
+
+    def __init__(
+        self,
+        begin: Callable[[], Steps],
+        gate: Gate,
+        timeout: float,
+        ended: Callable[[BaseException | None, float], object],
+    ) -> None:
+        super().__init__(gate, timeout, time.perf_counter())
+        self._begin = begin
+        self._ended = ended
+
+    def begin(self) -> Steps:
+        return self._begin()
+
+    def expired(self, elapsed: float) -> CollectiveTimeout:
+        return expired(elapsed)
+
+    def ended(self, error: BaseException | None, elapsed: float) -> BaseException | None:
+        return self._ended(error, elapsed)
+
+    def forget(self) -> None:
+        self._begin = None
+
+
 class Log:
     """Makes tasks, and notes what happens to them."""
 
@@ -38,7 +65,7 @@ class Log:
             self.ended.append((name, error))
             return OSError("translated") if isinstance(error, KeyError) else error
 
-        return Task(begin, self.gate, timeout, expired, ended)
+        return Made(begin, self.gate, timeout, ended)
 
 
 def turns(number: int) -> Callable[[], Steps]:
@@ -117,7 +144,7 @@ def test_an_error_of_the_listener_ends_the_task_too(engine: ProgressEngine) -> N
     def listener(error: BaseException | None, elapsed: float) -> None:
         raise ZeroDivisionError
 
-    task = Task(turns(1), Gate(), math.inf, expired, listener)
+    task = Made(turns(1), Gate(), math.inf, listener)
     engine.submit(TaskQueue(), task)
     finish(engine, task)
     assert isinstance(task.error, ZeroDivisionError)
@@ -156,7 +183,7 @@ def test_a_shut_gate_ends_all_its_tasks(engine: ProgressEngine) -> None:
 
 def test_a_thread_moves_tasks_on_while_nobody_waits() -> None:
     engine, done = ProgressEngine(threaded=True), threading.Event()
-    task = Task(turns(500), Gate(), math.inf, expired, lambda *_: done.set())
+    task = Made(turns(500), Gate(), math.inf, lambda *_: done.set())
     engine.submit(TaskQueue(), task)
     assert done.wait(SOON)
     engine.stop()

@@ -13,11 +13,11 @@ later. Meanwhile, and a while after the last operation, it looks by itself: nobo
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from hpccomm.contracts.transport import Steps
+from hpccomm.errors import CommunicationError
 from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, keep
 from hpccomm.runtime.waiting import SPINS, Expired, Gate, Patience, wait
 
@@ -28,52 +28,74 @@ LINGER_SECONDS = 0.1
 """So long after the last operation the thread still looks by itself."""
 
 
-@dataclass(slots=True, eq=False)
-class Task:
+class Task(ABC):
     """One operation under way.
 
-    Attributes
+    Parameters
     ----------
-    begin : callable
-        Makes its `Steps`, when its turn has come.
     gate : Gate
         Of its communicator.
     timeout : float
-        Seconds from now.
-    expired : callable
-        Makes the error of a deadline that passed.
-    ended : callable
-        Told the error (or None) and the elapsed seconds, once, when it is over. Returns the error
-        as whoever waits gets it.
+        Seconds from `started` on.
+    started : float
+        When it was started, as ``time.perf_counter`` counts.
     small : bool
         Whether it is usually over before the thread could take part.
+
+    Attributes
+    ----------
+    gate, timeout, started, small
+        The parameters.
+    error : BaseException or None
+        What ended it, as whoever waits gets it; None if nothing did.
+    over : bool
+        Whether it is over, for good or ill.
     awaited : bool
         Whether somebody waits for it.
     seen : bool
         Whether somebody was told the error.
     """
 
-    begin: Callable[[], Steps]
-    gate: Gate
-    timeout: float
-    expired: Expired
-    ended: Callable[[BaseException | None, float], BaseException | None]
-    small: bool = False
-    started: float = field(default_factory=time.perf_counter)
-    steps: Steps | None = None
-    error: BaseException | None = None
-    over: bool = False
-    awaited: bool = False
-    seen: bool = False
+    __slots__ = (
+        "_steps", "awaited", "error", "gate", "over", "seen", "small", "started", "timeout",
+    )  # fmt: skip
+
+    def __init__(self, gate: Gate, timeout: float, started: float, *, small: bool = False) -> None:
+        self.gate = gate
+        self.timeout = timeout
+        self.started = started
+        self.small = small
+        self._steps: Steps | None = None
+        self.error: BaseException | None = None
+        self.over = self.awaited = self.seen = False
+
+    @abstractmethod
+    def begin(self) -> Steps:
+        """Return its steps, when its turn has come."""
+
+    @abstractmethod
+    def expired(self, elapsed: float) -> CommunicationError | None:
+        """Return the error of a deadline that has passed; None goes on without one."""
+
+    @abstractmethod
+    def ended(self, error: BaseException | None, elapsed: float) -> BaseException | None:
+        """Take note of its end, once: the error (or None) and the seconds it took.
+
+        Returns the error as whoever waits gets it.
+        """
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Let go of its arrays: it is done."""
 
     def turn(self) -> bool:
         """Move on as far as it goes; return whether anything moved."""
         try:
             if self.gate.error is not None:
                 raise self.gate.error
-            if self.steps is None:
-                self.steps = self.begin()
-            moved = next(self.steps, None)
+            if self._steps is None:
+                self._steps = self.begin()
+            moved = next(self._steps, None)
             if moved is None:
                 self._end(None)
                 return True
@@ -99,16 +121,8 @@ class Task:
             self.error = error or failure
         self.over = True
         if self.error is None:
-            # They lead to its arrays, and back to it: only the garbage collector would find that.
-            self.begin, self.steps, self.ended = _nothing, None, _as_it_is
-
-
-def _nothing() -> Steps:
-    return iter(())
-
-
-def _as_it_is(error: BaseException | None, _elapsed: float) -> BaseException | None:
-    return error
+            self._steps = None
+            self.forget()
 
 
 TaskQueue = deque[Task]
@@ -128,7 +142,8 @@ class ProgressEngine:
         self.threaded = threaded
         self._queues: list[TaskQueue] = []
         self._turn = threading.Lock()  # held by whoever moves tasks on
-        self._changed = threading.Condition()  # guards what follows, and _queues
+        self._lock = threading.Lock()  # guards what follows, and _queues
+        self._changed = threading.Condition(self._lock)
         self._waiters = 0
         self._stopping = False
         self._parked = False  # whether the thread waits until somebody wakes it
@@ -136,7 +151,7 @@ class ProgressEngine:
 
     def submit(self, queue: TaskQueue, task: Task) -> None:
         """Put a task at the end of a queue. Does not block."""
-        with self._changed:
+        with self._lock:
             queue.append(task)
             if len(queue) == 1:
                 self._queues.append(queue)
@@ -164,7 +179,7 @@ class ProgressEngine:
             self._turn.release()
 
     def _leave(self, queue: TaskQueue) -> None:
-        with self._changed:
+        with self._lock:
             queue.popleft()
             if not queue:
                 self._queues.remove(queue)

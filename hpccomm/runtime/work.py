@@ -23,18 +23,16 @@ class Work:
     communicator is finalized.
     """
 
-    __slots__ = ("_asked", "_engine", "_entry", "_gave_up", "_keep", "_result", "_task", "_timeout")
+    __slots__ = ("_asked", "_engine", "_entry", "_gave_up", "_keep", "_result", "_task")
 
     def __init__(
         self,
         engine: ProgressEngine,
         task: Task,
-        *,
         result: Any,
         keep: tuple[object, ...],
-        timeout: float,
-        gave_up: Expired,
         entry: Entry,
+        gave_up: Expired,
     ) -> None:
         self._asked = False
         self._entry = entry
@@ -42,7 +40,6 @@ class Work:
         self._task = task
         self._result = result
         self._keep: tuple[object, ...] = keep
-        self._timeout = timeout
         self._gave_up = gave_up
 
     def wait(self, timeout: float | None = None, block: bool | None = None) -> Any:
@@ -69,7 +66,7 @@ class Work:
         """
         self._asked = True
         _check_block(block)
-        limit = self._timeout if timeout is None else check_seconds("timeout", timeout)
+        limit = self._task.timeout if timeout is None else check_seconds("timeout", timeout)
         if not self._task.over:
             self._engine.wait(self._task, limit, lambda _: self._gave_up(limit))
         if self._task.error is not None:

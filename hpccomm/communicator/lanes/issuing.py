@@ -208,19 +208,9 @@ class StreamIssuer:
 
     def _agree(self, call: PendingCall, agreement: Steps) -> None:
         """Have the ranks agree on a call while it is under way."""
-        calls, entry = self.calls, call.entry
-
-        def ended(error: BaseException | None, elapsed: float) -> BaseException | None:
-            calls.under_way.pop(task, None)
-            if error is None or error is calls.gate.error:
-                return error
-            raised = calls.failure.raised(error, entry, elapsed)
-            call.error = calls.failure.unraised = raised
-            calls.fail(raised)
-            return raised
-
-        task = Task(lambda: agreement, calls.gate, entry[TIMEOUT], calls.expired(entry), ended)
-        calls.under_way[task] = entry
+        calls = self.calls
+        task = _Agreement(calls, call, agreement)
+        calls.under_way[task] = call.entry
         calls.progress.submit(calls.queue, task)
 
     def try_out(
@@ -364,3 +354,34 @@ class StreamIssuer:
             "streams go on; results of its calls that were under way are undefined"
         )
         return error
+
+
+class _Agreement(Task):
+    """An agreement of the ranks on a call that is under way on the device."""
+
+    __slots__ = ("_agreement", "_call", "_calls")
+
+    def __init__(self, calls: CallEngine, call: PendingCall, agreement: Steps) -> None:
+        super().__init__(calls.gate, call.entry[TIMEOUT], perf_counter())
+        self._calls = calls
+        self._call = call
+        self._agreement = agreement
+
+    def begin(self) -> Steps:
+        return self._agreement
+
+    def expired(self, elapsed: float) -> CommunicationError | None:
+        return self._calls.at_deadline(self._call.entry, elapsed)
+
+    def ended(self, error: BaseException | None, elapsed: float) -> BaseException | None:
+        calls, call = self._calls, self._call
+        calls.under_way.pop(self, None)
+        if error is None or error is calls.gate.error:
+            return error
+        raised = calls.failure.raised(error, call.entry, elapsed)
+        call.error = calls.failure.unraised = raised
+        calls.fail(raised)
+        return raised
+
+    def forget(self) -> None:
+        self._agreement = iter(())
