@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from numpy import ndarray
+
 from hpccomm.backends.control import Control
 from hpccomm.communicator.intake import Intake
 from hpccomm.communicator.lanes import Call, Check, DeviceLane, Lanes, Recipe, RefusingLane
@@ -31,6 +33,10 @@ Make = Callable[
     "Communicator",
 ]
 """Makes the communicator over a backend; see `making.make`."""
+
+
+KNOWN = 1024
+"""Kinds of calls that are known; a program that makes more different ones has them checked again."""
 
 
 class Core:
@@ -68,7 +74,8 @@ class Core:
     recipes : Recipes
         What was decided.
     known : dict
-        How synchronous messages were carried out whose arguments were checked, by what they have in common.
+        How synchronous calls on plain host arrays were carried out, whose arguments were checked, by what they
+        have in common.
     intake : Intake
         What takes calls instead of their being issued.
     plan_tags : PlanTags
@@ -153,9 +160,40 @@ class Core:
         try:
             calls.site = site
             limit = calls.timeout if timeout is None else self.limit(timeout)
+            # The shortest way, on which each statement is paid for: a call on plain host arrays which is like one
+            # that was checked.
+            key: object = None
+            if x.__class__ is ndarray and async_op is False and stream is None and counts is None:
+                flags = x.flags
+                if (
+                    flags.carray and x.ndim == 1
+                ):  # contiguous and writable: nothing is left to check
+                    if out is None:
+                        key = name, x.dtype, x.shape, op, algorithm, deterministic
+                    elif out.__class__ is ndarray and out is not x:
+                        into = out.flags
+                        # Arrays that each own their memory do not overlap.
+                        if into.carray and out.ndim == 1 and flags.owndata and into.owndata:
+                            key = (
+                                name, x.dtype, x.shape, out.dtype, out.shape, op, algorithm, deterministic,
+                            )  # fmt: skip
+                    if root is not None or lists is not NO_LISTS or exclusive is not False:
+                        # The class of the root, since True is equal to 1.
+                        key = key and (key, root, root.__class__, lists, exclusive)
+                    try:
+                        recipe = self.known.get(key)
+                    except (
+                        TypeError
+                    ):  # an argument that cannot be hashed, such as a callable object
+                        recipe = key = None
+                    if recipe is not None and not self.intake.diverted:
+                        recipe.issue(recipe.direct(x, out), (x, out), limit)  # type: ignore[misc]  # it is there
+                        return out if recipe.returns_out else x if recipe.returns_x else None
             recipe, a, b = self.recipes.find(
                 name, x, out, op, root, lists, exclusive, algorithm, deterministic
             )
+            if key is not None and recipe.direct is not None:
+                self.know(key, recipe)
             lane = recipe.lane
             if async_op is False and counts is None and not self.intake.diverted:
                 return lane.carry_out(recipe, x, out, a, b, stream, limit)
@@ -165,6 +203,12 @@ class Core:
             return self.issue(call, async_op, limit)
         finally:
             self._give(None)
+
+    def know(self, key: object, recipe: Recipe[Any]) -> None:
+        """Remember how calls are carried out that are alike, and need no check but that they are."""
+        if len(self.known) >= KNOWN:
+            self.known.clear()
+        self.known[key] = recipe
 
     def issue(self, call: Call, async_op: bool, limit: float) -> Any:
         """Carry a call out, start it, or have it taken elsewhere. Within a call."""

@@ -14,9 +14,6 @@ from hpccomm.memory.views import View, address, check_dtype, overlap, view
 from hpccomm.runtime.recorder import Site, caller
 from hpccomm.topology import check_rank
 
-KNOWN = 1024
-"""Kinds of messages that are known; a program that sends more different ones has them checked again."""
-
 
 class Messages(Face):
     """Between two ranks. Messages with the same sender, receiver, tag and dtype arrive in order."""
@@ -202,9 +199,7 @@ def _exchange(
                 return out
         call = _checked(core, name, x, dst, out, src, tag, stream)
         if key is not None:
-            if len(core.known) >= KNOWN:
-                core.known.clear()
-            core.known[key] = call.recipe
+            core.know(key, call.recipe)
         return core.issue(call, async_op, core.limit(timeout))
     finally:
         calls.turn.append(None)

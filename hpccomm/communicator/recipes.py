@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from hpccomm.communicator.lanes import Lane, Lanes, Recipe
 from hpccomm.communicator.resolving import NO_LISTS, CallArguments, Lists, resolve
 from hpccomm.contracts.collectives import CALLS, Collective
@@ -53,21 +51,12 @@ class Recipes:
         UsageError
             If an argument does not fit.
         """
-        # Each statement is paid for by every call.
-        a: View | None
-        b: View | None
-        if x.__class__ is np.ndarray and (out is None or out.__class__ is np.ndarray):
-            lane: Lane = self._lanes.host
-            a, b = x, out
-            # Arrays that each own their memory do not overlap.
-            apart = out is None or (x.flags.owndata and out.flags.owndata and x is not out)
-        else:
-            lane, a, b = self._lanes.views(x, out)
-            apart = a is None or b is None
+        lane, a, b = self._lanes.views(x, out)
         in_place = (
-            not apart
-            and overlap(a, b)  # type: ignore[arg-type]  # both are there
-            and _in_place(CALLS[name], name, a, b, self._rank, root, lists.counts)  # type: ignore[arg-type]
+            b is not None
+            and a is not None
+            and overlap(a, b)
+            and _in_place(CALLS[name], name, a, b, self._rank, root, lists.counts)
         )
         given = None if a is None else (a.dtype, a.shape)
         wanted = None if b is None else (b.dtype, b.shape)

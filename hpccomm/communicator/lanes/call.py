@@ -44,8 +44,11 @@ class Recipe(Generic[R]):
         Whether they are collectives, which all ranks issue in one order.
     arguments : callable
         ``arguments(send, recv)`` gives what `issue` is called with for arrays in host memory.
-    both : bool
-        Whether x is sent and `out` received, both arrays of this rank: the most common case.
+    direct : callable or None
+        ``direct(x, out)`` gives the same for the user's arrays, where these are flat and fit; None where there
+        is more to do.
+    returns_x, returns_out : bool
+        Whether the call returns x, or `out`.
     """
 
     lane: "Lane"
@@ -57,7 +60,9 @@ class Recipe(Generic[R]):
     resolved: Resolved | None = None
     ordered: bool = True
     arguments: Callable[[Any, Any], tuple[Any, ...]] = both
-    both: bool = False
+    direct: Callable[[Any, Any], tuple[Any, ...]] | None = None
+    returns_x: bool = False
+    returns_out: bool = False
 
 
 @dataclass(slots=True)

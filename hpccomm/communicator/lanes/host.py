@@ -197,14 +197,7 @@ class HostLane(Lane):
         """Carry a call out, and return its result: `bind` and `run` in one, without a `Call`."""
         if stream is not None:
             self.queue_of(stream)
-        if recipe.both:  # `_memory`, written out
-            send, recv, result = a, b, out
-            if not (a.flags.carray and a.ndim == 1):
-                send = self.prepared(a, "x", False)
-            if not (b.flags.carray and b.ndim == 1):
-                recv = self.prepared(b, "out", True)
-        else:
-            send, recv, result = self._memory(recipe, x, out, a, b, None)
+        send, recv, result = self._memory(recipe, x, out, a, b, None)
         recipe.issue(recipe.arguments(send, recv), (x, result), limit)
         return result
 

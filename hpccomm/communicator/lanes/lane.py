@@ -115,8 +115,10 @@ class Lane(ABC):
         tally = self._calls.reports.stats.tally(label.name, label.nbytes)
         bare = self._carrying(label, tally, self._settled(route, label), ordered)
         arguments = self._arguments(route)
-        plain = resolved is not None and resolved.send == "x" and resolved.recv == "out"
-        recipe = Recipe(self, route, label, tally, bare, apart, resolved, ordered, arguments, plain)
+        recipe = Recipe(self, route, label, tally, bare, apart, resolved, ordered, arguments)
+        if resolved is not None and resolved.recv != "new":
+            recipe.direct = _direct(resolved, arguments)
+            recipe.returns_x, recipe.returns_out = resolved.recv == "x", resolved.recv == "out"
         if not ordered:
             return recipe
         check = self._check
@@ -429,3 +431,21 @@ class Lane(ABC):
         if not self._logged_ordinary:
             self._logged_ordinary = True
             logger.info("communicator %r: %s", self._calls.name, why)
+
+
+def _direct(
+    resolved: Resolved, arguments: Callable[[Any, Any], tuple[Any, ...]]
+) -> Callable[[Any, Any], tuple[Any, ...]]:
+    """Return what gives the arguments of a call for x and `out`."""
+    match resolved.send, resolved.recv:
+        case "x", "out":
+            return arguments
+        case "x", "x":
+            return lambda x, _out: arguments(x, x)
+        case "x", None:
+            return lambda x, _out: arguments(x, None)
+        case None, "x":
+            return lambda x, _out: arguments(None, x)
+        case None, "out":
+            return lambda _x, out: arguments(None, out)
+    return lambda _x, _out: arguments(None, None)
