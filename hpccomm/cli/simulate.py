@@ -71,7 +71,7 @@ _FLAGS = (
     ),
     Flag(
         "--algorithm NAME[,NAME...]",
-        readers.some_names(
+        readers.algorithms(
             sorted({name for named in ALGORITHMS.values() for name in named}), "cannot be simulated"
         ),
         f"one table for each of these, or {readers.ALL} that the collective has (default: those that "

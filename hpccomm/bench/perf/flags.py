@@ -22,7 +22,6 @@ from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import Config
-from hpccomm.schedules import registry
 
 _MOST = 10_000_000
 _MOST_OPERATIONS = 1_000_000
@@ -145,11 +144,6 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
 """nccl-tests' flags, by the heading under which the help lists them."""
 
 
-def _algorithms(text: str) -> tuple[str, ...]:
-    others = {name for each in registry.registered().values() for name in each}
-    return readers.some_names((*policy.NAMES, *sorted(others)), "is no algorithm")(text)
-
-
 OWN = (
     Flag(
         "--backend NAME[,NAME...] auto",
@@ -165,7 +159,7 @@ OWN = (
     ),
     Flag(
         "--algorithm NAME[,NAME...]",
-        _algorithms,
+        readers.algorithms(policy.NAMES, "is no algorithm"),
         f"one table for each of these: {', '.join(policy.NAMES)}, those of other packages, or {ALL} that the "
         "collective has "
         "(default HPCCOMM_ALGORITHM where it applies, else auto)",

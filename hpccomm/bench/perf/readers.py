@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hpccomm.errors import did_you_mean
+from hpccomm.schedules import registry
 
 T = TypeVar("T")
 
@@ -140,5 +141,15 @@ def some_names(names: Collection[str], refusal: str) -> Callable[[str], tuple[st
             name if name == ALL else _known(name, names, refusal, f"{ALL} or some of")
             for name in listed(text)
         )
+
+    return read
+
+
+def algorithms(names: Collection[str], refusal: str) -> Callable[[str], tuple[str, ...]]:
+    """Return a reader of some of these algorithms and of those that other packages register."""
+
+    def read(text: str) -> tuple[str, ...]:
+        others = {name for each in registry.registered().values() for name in each}
+        return some_names((*names, *sorted(others)), refusal)(text)
 
     return read
