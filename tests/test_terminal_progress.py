@@ -84,7 +84,7 @@ def test_tune_shows_how_far_it_is_where_mpiexec_was_started(
     if "Open MPI" not in version.stdout:
         pytest.skip("only Open MPI's mpiexec leaves its ranks the terminal")
     monkeypatch.chdir(tmp_path)
-    words = "-m hpccomm tune broadcast -b 8 -e 8 --blocks 1 --seconds 1e-5"
+    words = "-m hpccomm tune broadcast --plain -b 8 -e 8 --blocks 1 --seconds 1e-5"
     command = [launcher, "-n", "2", sys.executable, *words.split()]
     with on_terminal(command, launch_environment(), redirected) as terminal:
         assert terminal.wait() == 0, terminal.shown

@@ -41,6 +41,7 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import HpccommError, UsageError
 from hpccomm.memory.views import as_bytes
 from hpccomm.runtime.answering import answer
+from hpccomm.runtime.waiting import completed
 from hpccomm.topology import Topology, arrange
 
 Context = tuple[object, ...]
@@ -259,9 +260,12 @@ class LoopbackTransport:
                 box.receives.append(receive)
         return receive.test
 
-    def receive(self, data: NDArray[Any], src: int, tag: int) -> Steps:
+    def receive(
+        self, data: NDArray[Any], src: int, tag: int, beside: Request | None = None
+    ) -> Steps:
         """Begin to receive, as steps."""
-        return iter(self.irecv(data, src, tag), True)
+        request = self.irecv(data, src, tag)
+        return completed([request] if beside is None else [request, beside])
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
         """Return what sends this array whenever it is started."""

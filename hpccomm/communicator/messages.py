@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import numpy as np
+from numpy import may_share_memory, ndarray
 
 from hpccomm.communicator.arrivals import received
 from hpccomm.communicator.core import Core
@@ -192,10 +192,11 @@ def _exchange(
         key = None
         if async_op is False and stream is None:
             key = _alike(name, x, dst, out, src, tag)
-            recipe = core.known.get(key) if key is not None else None
+            recipe = core.known.get(key)
             if recipe is not None and not core.intake.diverted:
                 limit = calls.timeout if timeout is None else core.limit(timeout)
-                recipe.issue((x, out), (x, out), limit)
+                arrays = x, out
+                recipe.issue(arrays, arrays, limit)
                 return out
         call = _checked(core, name, x, dst, out, src, tag, stream)
         if key is not None:
@@ -210,23 +211,29 @@ def _alike(name: str, x: Any, dst: Any, out: Any, src: Any, tag: Any) -> Any:
 
     None where a call needs all checks: that of arrays which are not plain, say.
     """
-    given = taken = None
-    if x is not None:
-        if x.__class__ is not np.ndarray or not x.flags.carray or x.ndim != 1:
-            return None
-        given = x.dtype, x.nbytes
-    if out is not None:
-        if out.__class__ is not np.ndarray or not out.flags.carray or out.ndim != 1:
-            return None
-        taken = out.dtype, out.nbytes
-        # Arrays that each own their memory do not overlap.
-        apart = x is None or (x.flags.owndata and out.flags.owndata and x is not out)
-        if not apart and np.may_share_memory(x, out):
-            return None
     # True and 1.0 are equal to 1, and no ranks.
-    if tag.__class__ is int and dst.__class__ in _RANKS and src.__class__ in _RANKS:
-        return name, given, dst, taken, src, tag
-    return None
+    if tag.__class__ is not int or dst.__class__ not in _RANKS or src.__class__ not in _RANKS:
+        return None
+    if x is None:
+        if out.__class__ is ndarray and out.flags.carray and out.ndim == 1:
+            return name, out.dtype, out.nbytes, src, tag
+        return None
+    if x.__class__ is not ndarray:
+        return None
+    flags = x.flags
+    if not flags.carray or x.ndim != 1:
+        return None
+    if out is None:
+        return name, x.dtype, x.nbytes, dst, tag
+    if out.__class__ is not ndarray:
+        return None
+    into = out.flags
+    if not into.carray or out.ndim != 1:
+        return None
+    # Arrays that each own their memory do not overlap.
+    if not (flags.owndata and into.owndata and x is not out) and may_share_memory(x, out):
+        return None
+    return name, x.dtype, x.nbytes, dst, out.dtype, out.nbytes, src, tag
 
 
 _RANKS = (int, type(None))

@@ -84,7 +84,7 @@ class Announced(NamedTuple):
     collectives: Sequence[tuple[int, Mapping[str, Any]]]
     sends: Sequence[Sent]
     receives: Sequence[Sent]
-    registered: Sequence[bool]
+    registered: Sequence[bool] = ()
 
 
 def announced(steps: Sequence[Step], *, async_op: bool) -> Announced:

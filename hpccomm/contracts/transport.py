@@ -276,8 +276,13 @@ class Transport(Protocol):
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive exactly ``data.nbytes`` bytes from rank `src`."""
 
-    def receive(self, data: NDArray[Any], src: int, tag: int) -> Steps:
-        """Begin the same, as steps: what is shorter for one receive."""
+    def receive(
+        self, data: NDArray[Any], src: int, tag: int, beside: Request | None = None
+    ) -> Steps:
+        """Begin the same, as steps: what is shorter for one receive, and for a send beside it.
+
+        The steps end once `beside` is complete as well. What did not fit is raised then.
+        """
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
         """Return what sends this array to rank `dst`, as `isend` does, whenever it is started."""

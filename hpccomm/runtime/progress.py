@@ -54,10 +54,12 @@ class Task(ABC):
         Whether somebody waits for it.
     seen : bool
         Whether somebody was told the error.
+    queue : deque of Task
+        Where it was put.
     """
 
     __slots__ = (
-        "_steps", "awaited", "error", "gate", "over", "seen", "small", "started", "timeout",
+        "_steps", "awaited", "error", "gate", "over", "queue", "seen", "small", "started", "timeout",
     )  # fmt: skip
 
     def __init__(self, gate: Gate, timeout: float, started: float, *, small: bool = False) -> None:
@@ -65,6 +67,7 @@ class Task(ABC):
         self.timeout = timeout
         self.started = started
         self.small = small
+        self.queue: TaskQueue = _NO_QUEUE
         self._steps: Steps | None = None
         self.error: BaseException | None = None
         self.over = self.awaited = self.seen = False
@@ -128,6 +131,8 @@ class Task(ABC):
 TaskQueue = deque[Task]
 """Tasks that run one after the other."""
 
+_NO_QUEUE: TaskQueue = deque()
+
 
 class ProgressEngine:
     """Moves tasks on.
@@ -152,6 +157,7 @@ class ProgressEngine:
     def submit(self, queue: TaskQueue, task: Task) -> None:
         """Put a task at the end of a queue. Does not block."""
         with self._lock:
+            task.queue = queue
             queue.append(task)
             if len(queue) == 1:
                 self._queues.append(queue)
@@ -192,11 +198,8 @@ class ProgressEngine:
         CommunicationError
             If `timeout` passes; what became of the task is in the task.
         """
-        for _ in range(
-            SPINS
-        ):  # a small one is over before the thread need know that somebody waits
-            if task.over or (self.turn() and task.over):
-                return
+        if self._spun(task):
+            return
 
         def poll() -> bool:
             return task.over or (self.turn() and task.over)
@@ -212,6 +215,32 @@ class ProgressEngine:
                 self._waiters -= 1
                 if self._queues:
                     self._changed.notify()
+
+    def _spun(self, task: Task) -> bool:
+        """Move tasks on for as long as a wait spins; return whether this one is over.
+
+        A small one is over before the thread need know that somebody waits.
+        """
+        if len(self._queues) > 1:
+            for _ in range(SPINS):
+                if task.over or (self.turn() and task.over):
+                    return True
+            return False
+        # What `turn` does for a single queue, which nobody else moves on meanwhile.
+        if task.over or not self._turn.acquire(blocking=False):
+            return task.over
+        try:
+            queue = task.queue
+            for _ in range(SPINS):
+                if task.over:
+                    return True
+                first = queue[0]
+                first.turn()
+                if first.over:
+                    self._leave(queue)
+            return task.over
+        finally:
+            self._turn.release()
 
     def _run(self) -> None:
         patience = Patience()

@@ -27,6 +27,7 @@ from hpccomm.contracts.transport import (
     mismatch,
     other_dtype,
 )
+from hpccomm.errors import BufferMismatch
 from hpccomm.runtime.lifetime import keep
 from hpccomm.runtime.waiting import completed, polled
 
@@ -89,24 +90,34 @@ class CheckedTransport:
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Begin to send."""
+        nbytes = data.nbytes
+        whole = [data, nbytes, _BYTE] if nbytes <= INT_MAX else [data, *block(nbytes)]
         # The request keeps the memory, which must outlive the transfer.
-        test: Request = self._isend([data, *block(data.nbytes)], dst, tag).Test
+        test: Request = self._isend(whole, dst, tag).Test
         return test
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive. Receives of one sender and tag match in their order."""
         return polled(self.receive(data, src, tag))
 
-    def receive(self, data: NDArray[Any], src: int, tag: int) -> Steps:
+    def receive(
+        self, data: NDArray[Any], src: int, tag: int, beside: Request | None = None
+    ) -> Steps:
         """Begin to receive, as steps."""
         with self._beginning:  # from any thread
             receives = self._receives[src, tag // self._codes]
             turn = receives.begun
             receives.begun = turn + 1
-        return self._receiving(data, src, tag, receives, turn)
+        return self._receiving(data, src, tag, receives, turn, beside)
 
     def _receiving(
-        self, data: NDArray[Any], src: int, tag: int, receives: Receives, turn: int
+        self,
+        data: NDArray[Any],
+        src: int,
+        tag: int,
+        receives: Receives,
+        turn: int,
+        beside: Request | None,
     ) -> Steps:
         """Receive the message of that turn."""
         while receives.matched != turn:
@@ -126,7 +137,14 @@ class CheckedTransport:
             message.Recv([data, nbytes, _BYTE])
             receives.matched = turn + 1
         else:
-            yield from self._taken(message, came, arrived, data, src, tag, receives)
+            try:
+                yield from self._taken(message, came, arrived, data, src, tag, receives)
+            except BufferMismatch:
+                if beside is not None:
+                    yield from iter(beside, True)
+                raise
+        if beside is not None and not beside():
+            yield from iter(beside, True)
 
     def _taken(
         self,
@@ -216,9 +234,12 @@ class SizedTransport:
         test: Request = self._irecv([data, nbytes, _BYTE], src, (nbytes + 1) * TAGS + tag).Test
         return test
 
-    def receive(self, data: NDArray[Any], src: int, tag: int) -> Steps:
+    def receive(
+        self, data: NDArray[Any], src: int, tag: int, beside: Request | None = None
+    ) -> Steps:
         """Begin to receive, as steps."""
-        return iter(self.irecv(data, src, tag), True)
+        request = self.irecv(data, src, tag)
+        return completed([request] if beside is None else [request, beside])
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
         """Return what sends this array whenever it is started."""

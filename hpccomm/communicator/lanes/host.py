@@ -18,12 +18,12 @@ from hpccomm.communicator.lanes.planned import Messages, Numbered, PlannedCall, 
 from hpccomm.contracts.backend import Backend, Blocking, Buffer, both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.terms import of_message
-from hpccomm.contracts.transport import Steps, Transport
+from hpccomm.contracts.transport import Request, Steps, Transport
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import AUTO, NATIVE
 from hpccomm.dispatch.route import Route
 from hpccomm.dtypes import DType
-from hpccomm.errors import BufferMismatch, UsageError
+from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
 from hpccomm.runtime.engine import CallEngine
@@ -146,16 +146,14 @@ class HostLane(Lane):
 
         def start(send: Buffer, recv: Buffer) -> Steps:
             outgoing = send.copy() if replaced and send is not None else send
-            receiving = sending = _NOTHING
-            if origin is not None and recv is not None:
-                receiving = transport.receive(recv, origin, inward)
-                posted[origin] += 1
+            sending: Request | None = None
             if to is not None and outgoing is not None:
-                sending = iter(transport.isend(outgoing, to, outward), True)
+                sending = transport.isend(outgoing, to, outward)
                 sent[to] += 1
-            if receiving is _NOTHING or sending is _NOTHING:
-                return sending if receiving is _NOTHING else receiving
-            return _both(receiving, sending)
+            if origin is not None and recv is not None:
+                posted[origin] += 1
+                return transport.receive(recv, origin, inward, sending)
+            return _NOTHING if sending is None else iter(sending, True)
 
         reason = "the backend has messages of its own"
         return Route(Choice(name, "host", self.name, NATIVE, None, False, reason), start)
@@ -332,18 +330,6 @@ def _from_arrays(route: Route) -> Route:
         run.call(*run.arguments(send, recv))
 
     return Route(route.choice, route.start, Blocking(on_arrays))
-
-
-def _both(receiving: Steps, sending: Steps) -> Steps:
-    """Wait until both are done. What did not fit is raised then."""
-    lost: BufferMismatch | None = None
-    try:
-        yield from receiving
-    except BufferMismatch as error:
-        lost = error
-    yield from sending
-    if lost is not None:
-        raise lost
 
 
 def _operation(call: Call, label: Label) -> Operation:
