@@ -23,6 +23,7 @@ def test_auto_follows_what_was_tuned(comm: hpccomm.Communicator, tmp_path: Path)
         effort=Effort(2, 1e-5),
         segments=(),
         deterministic=True,
+        registered=True,
         every=False,
         verify=True,
         output=file,
@@ -33,7 +34,7 @@ def test_auto_follows_what_was_tuned(comm: hpccomm.Communicator, tmp_path: Path)
     assert (out.getvalue() == "") == (comm.rank > 0)
     (table,) = stored.read(str(file))
     assert table.shape == comm.policy.shape
-    assert len(table.rows) == 2 * len(asked.collectives) + 1
+    assert len(table.rows) == 2 * len(asked.collectives) + 1 + 2  # the barrier has no arrays
     if comm.rank == 0:
         (run,) = reader.read(file)
         assert run.status == "completed"
@@ -49,3 +50,7 @@ def test_auto_follows_what_was_tuned(comm: hpccomm.Communicator, tmp_path: Path)
             assert (choice.algorithm, str(file) in choice.reason) == (row.pick.algorithm, True)
             tuned.all_reduce(x)
             assert (x == comm.size).all()
+            # A plan knows whether its arrays are registered.
+            plan = tuned.plan("all_reduce", tuned.empty(count, np.float32))
+            row = table.find("all_reduce", "registered", x.nbytes)
+            assert plan.choices[0].algorithm == row.pick.algorithm
