@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from numpy import ndarray
+from numpy import may_share_memory, ndarray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.intake import Intake
@@ -173,7 +173,8 @@ class Core:
                     elif out.__class__ is ndarray and out is not x:
                         into = out.flags
                         # Arrays that each own their memory do not overlap.
-                        if into.carray and out.ndim == 1 and flags.owndata and into.owndata:
+                        apart = (flags.owndata and into.owndata) or not may_share_memory(x, out)
+                        if apart and into.carray and out.ndim == 1:
                             key = (
                                 name, x.dtype, x.shape, out.dtype, out.shape, op, algorithm, deterministic,
                             )  # fmt: skip

@@ -222,10 +222,7 @@ class ProgressEngine:
         A small one is over before the thread need know that somebody waits.
         """
         if len(self._queues) > 1:
-            for _ in range(SPINS):
-                if task.over or (self.turn() and task.over):
-                    return True
-            return False
+            return any(task.over or (self.turn() and task.over) for _ in range(SPINS))
         # What `turn` does for a single queue, which nobody else moves on meanwhile.
         if task.over or not self._turn.acquire(blocking=False):
             return task.over
