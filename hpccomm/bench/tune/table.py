@@ -64,7 +64,7 @@ class TuneRequest:
         """Return the calls: the collectives, then those in rank order, and those on registered arrays."""
         plain = [TunedCall(name) for name in self.collectives]
         ordered = [
-            TunedCall(name, deterministic=True) for name in REDUCTIONS if name in self.collectives
+            TunedCall(name, deterministic=True) for name in self.collectives if name in REDUCTIONS
         ]
         registered = [TunedCall(each.collective, registered=True) for each in plain if each.moves]
         return plain + ordered * self.deterministic + registered * self.registered
