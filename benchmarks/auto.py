@@ -8,7 +8,8 @@ Run it on ranks that have a core each::
 
 At each size, every algorithm that applies is timed briefly. The fastest one and the backend's own are then timed in
 turns with ``auto``, and timed again if ``auto`` is slower. The exit status is 1 if ``auto`` stays more than 10 % slower
-than the best fixed choice at some size. For calls of a few microseconds, a busy machine adds more than 10 %.
+than the best fixed choice at some size. For calls of a few microseconds, a busy machine adds more than 10 %. With ``--registered`` the arrays are
+those of `Communicator.empty`, and the calls are planned.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from hpccomm.bench.tune import calls
 from hpccomm.bench.tune.calls import TunedCall
 from hpccomm.bench.tune.measuring import Bench, Effort, spelled
 from hpccomm.bench.tune.verifying import SLOWER, Confirmation, verify
-from hpccomm.contracts.collectives import COLLECTIVES
+from hpccomm.cli.tune import TUNED
 from hpccomm.dispatch.policy import AUTO, Pick
 
 HEADING = (
@@ -50,9 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--collectives", type=readers.listed, default=COLLECTIVES, help="which (all)"
-    )
+    parser.add_argument("--collectives", type=readers.listed, default=TUNED, help="which (all)")
     parser.add_argument(
         "-b", "--minbytes", type=readers.size, default=8, help="smallest size (%(default)s)"
     )
@@ -83,7 +82,10 @@ def main() -> int:
         bench = Bench({0: comm}, memory, effort, every=True)
         if comm.rank == 0:
             print(f"# {comm.policy.shape}\n# auto goes by {comm.policy.source}")
-        for collective in request.collectives:
+        collectives = [
+            each for each in request.collectives if each != "barrier" or not request.registered
+        ]
+        for collective in collectives:
             if comm.rank == 0:
                 print(f"#\n# {collective}\n{HEADING}", flush=True)
             swept = [0] if collective == "barrier" else sizes

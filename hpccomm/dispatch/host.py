@@ -83,49 +83,38 @@ class HostDispatch:
         choice = Choice(
             call.name, "host", backend.name, decision.algorithm, None, False, decision.reason
         )
-        registered = None
         if decision.algorithm == policy.NATIVE:
             assert native is not None
             route = Route(choice, _polled(native), native.run)
-            if before is None and native.run is not None:
-                registered = self._registered(call, algorithm, deterministic, route, after)
-            if registered is not None:
-                way = (
-                    f"{registered.choice.algorithm!r} where the arrays of all ranks are registered"
-                )
-                choice = replace(choice, reason=f"{decision.reason}; {way}")
-                route = replace(route, choice=choice)
         elif deterministic and call.description.prefix and call.accumulator != call.dtype:
             wide = replace(inner, dtype=call.accumulator, in_place=False)
             route = _widened(self._own.route(call, wide, decision, True, choice))
         else:
             route = self._own.route(call, inner, decision, deterministic, choice)
-        return replace(with_pre_and_post(route, before, after), registered=registered)
-
-    def _registered(
-        self,
-        call: Signature,
-        algorithm: AnyAlgorithm | None,
-        deterministic: bool,
-        native: Route,
-        after: After | None,
-    ) -> Route | None:
-        """Return what carries a call out where its arrays are registered on all ranks; None for `native`."""
-        decision = self.policy.registered(
+        route = with_pre_and_post(route, before, after)
+        # What is multiplied first lies in memory of its own. Where no thread polls, calls are not left.
+        if before is not None or backend.threaded:
+            return route
+        other = self.policy.registered(
             call,
             algorithm,
             self._setting,
-            native=True,
+            native=native is not None,
             shared=self._shared,
             deterministic=deterministic,
         )
-        if decision is None:
-            return None
-        way, backend = decision.algorithm, self._backend.name
-        choice = Choice(call.name, "host", backend, way, None, True, decision.reason)
-        otherwise = with_pre_and_post(native, None, after).start
-        route = self._own.route(call, call.summed, decision, False, choice, otherwise)
-        return with_pre_and_post(route, None, self._after(call, way))
+        if other is None or other.pick == decision.pick:
+            return route
+        way = f"{other.algorithm!r} where the arrays of all ranks are registered"
+        choice = replace(route.choice, reason=f"{route.choice.reason}; {way}")
+        return replace(route, choice=choice, registered=self._registered(call, other, route))
+
+    def _registered(self, call: Signature, decision: policy.Decision, plain: Route) -> Route:
+        """Return what carries a call out where its arrays are registered on all ranks; else `plain` does."""
+        way = decision.algorithm
+        choice = Choice(call.name, "host", self._backend.name, way, None, True, decision.reason)
+        own = self._own.route(call, call.summed, decision, False, choice, plain.start)
+        return with_pre_and_post(own, None, self._after(call, way))
 
     def registered(self, *arrays: Buffer) -> bool:
         """Tell whether this rank has arrays, all of them in memory that its peers map. Local."""

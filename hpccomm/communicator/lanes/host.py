@@ -72,7 +72,7 @@ class HostLane(Lane):
     def _settled(self, route: Route, label: Label) -> Route:
         if route.registered is None:
             return route
-        return route.registered if self._check.registered(label) else _from_arrays(route)
+        return route.registered if self._check.registered(label) else self._plain(route)
 
     def _arguments(self, route: Route) -> Callable[[Any, Any], tuple[Any, ...]]:
         # What may go one way or the other is given arrays.
@@ -86,10 +86,10 @@ class HostLane(Lane):
         def agreed_start(send: Buffer, recv: Buffer) -> Steps:
             return check.steps(label, lambda: start(send, recv))
 
-        if run is None:
-            return Route(route.choice, agreed_start)
         if route.registered is not None:
             return Route(route.choice, agreed_start, Blocking(self._either(route, label)))
+        if run is None:
+            return Route(route.choice, agreed_start)
 
         def agreed_run(*arguments: Any) -> None:
             entry = calls.current
@@ -99,11 +99,20 @@ class HostLane(Lane):
 
         return Route(route.choice, agreed_start, Blocking(agreed_run, run.arguments))
 
+    def _plain(self, route: Route) -> Route:
+        """Return a route for arrays that need not be registered, which takes the arrays as arguments."""
+        run = route.run
+        if run is None:
+            return route
+
+        def on_arrays(send: Buffer, recv: Buffer) -> None:
+            run.call(*run.arguments(send, recv))
+
+        return Route(route.choice, route.start, Blocking(on_arrays))
+
     def _either(self, route: Route, label: Label) -> Callable[[Buffer, Buffer], None]:
         """Return what has the ranks agree on a call and goes the way that suits the arrays of all of them."""
-        calls, check, registered = self._calls, self._check, route.registered
-        run = _from_arrays(route).run
-        assert run is not None
+        calls, check, run, registered = self._calls, self._check, route.run, route.registered
         assert registered is not None
 
         def either(send: Buffer, recv: Buffer) -> None:
@@ -111,8 +120,10 @@ class HostLane(Lane):
             assert entry is not None  # of this very call
             if check.wait(label, entry, self.dispatch.registered(send, recv)):
                 drive_part(calls, entry, registered.start(send, recv))
+            elif run is None:
+                drive_part(calls, entry, route.start(send, recv))
             else:
-                run.call(send, recv)
+                run.call(*run.arguments(send, recv))
 
         return either
 
@@ -319,17 +330,6 @@ class HostLane(Lane):
 
 
 _NOTHING: Steps = iter(())
-
-
-def _from_arrays(route: Route) -> Route:
-    """Return a route that blocks, with the arrays as arguments."""
-    run = route.run
-    assert run is not None
-
-    def on_arrays(send: Buffer, recv: Buffer) -> None:
-        run.call(*run.arguments(send, recv))
-
-    return Route(route.choice, route.start, Blocking(on_arrays))
 
 
 def _operation(call: Call, label: Label) -> Operation:
