@@ -170,7 +170,9 @@ class Core:
                 ):  # contiguous and writable: nothing is left to check
                     if out is None:
                         key = name, x.dtype, x.shape, op, algorithm, deterministic
-                    elif out.__class__ is ndarray and out is not x:
+                    elif out is x:
+                        key = name, x.dtype, x.shape, True, op, algorithm, deterministic
+                    elif out.__class__ is ndarray:
                         into = out.flags
                         # Arrays that each own their memory do not overlap.
                         apart = (flags.owndata and into.owndata) or not may_share_memory(x, out)
