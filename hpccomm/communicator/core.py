@@ -165,9 +165,8 @@ class Core:
             key: object = None
             if x.__class__ is ndarray and async_op is False and stream is None and counts is None:
                 flags = x.flags
-                if (
-                    flags.carray and x.ndim == 1
-                ):  # contiguous and writable: nothing is left to check
+                # What is contiguous and writable needs no other check.
+                if flags.carray and x.ndim == 1:
                     if out is None:
                         key = name, x.dtype, x.shape, op, algorithm, deterministic
                     elif out is x:
@@ -185,9 +184,7 @@ class Core:
                         key = key and (key, root, root.__class__, lists, exclusive)
                     try:
                         recipe = self.known.get(key)
-                    except (
-                        TypeError
-                    ):  # an argument that cannot be hashed, such as a callable object
+                    except TypeError:  # an argument cannot be hashed, such as a callable object
                         recipe = key = None
                     if recipe is not None and not self.intake.diverted:
                         recipe.issue(recipe.direct(x, out), (x, out), limit)  # type: ignore[misc]  # it is there

@@ -174,15 +174,19 @@ class ProgressEngine:
         try:
             moved = False
             for queue in tuple(self._queues):
-                task = queue[0]
-                try:
-                    moved |= task.turn()
-                finally:
-                    if task.over:
-                        self._leave(queue)
+                moved |= self._move(queue)
             return moved
         finally:
             self._turn.release()
+
+    def _move(self, queue: TaskQueue) -> bool:
+        """Move a queue's first task on; return whether it moved."""
+        first = queue[0]
+        try:
+            return first.turn()
+        finally:
+            if first.over:
+                self._leave(queue)
 
     def _leave(self, queue: TaskQueue) -> None:
         with self._lock:
@@ -231,10 +235,7 @@ class ProgressEngine:
             for _ in range(SPINS):
                 if task.over:
                     return True
-                first = queue[0]
-                first.turn()
-                if first.over:
-                    self._leave(queue)
+                self._move(queue)
             return task.over
         finally:
             self._turn.release()
