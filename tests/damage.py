@@ -143,7 +143,7 @@ def without_end(line: str) -> str:
     """Return a line of the facts without what damage of rows and of the end takes from it."""
     if re.match("# [* ] run", line):
         return re.sub(r"(?<=rank|anks)  .*", "", line)
-    ends = f"completed|{re.escape(UNKNOWN)}|interrupted: .*"
+    ends = f"completed|{re.escape(UNKNOWN)}|interrupted( or running)?: .*"
     return re.sub(f"(?<=: )({ends})$", "", re.sub(" to [0-9: -]+ by ", " by ", line))
 
 

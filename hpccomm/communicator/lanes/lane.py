@@ -127,7 +127,11 @@ class Lane(ABC):
             return self._carrying(label, tally, self._agreeing(route, label), ordered)
 
         def first(*arguments: Any) -> None:
-            (agreeing() if check.due(label) else bare)(*arguments)
+            if check.due(label):
+                agreeing()(*arguments)
+            else:  # what the ranks have agreed on since this recipe was made counts
+                settled = self._settled(route, label)
+                self._carrying(label, tally, settled, ordered)(*arguments)
             if check.known(label):
                 settled = self._settled(route, label)
                 recipe.issue = self._carrying(label, tally, settled, ordered)
@@ -167,7 +171,8 @@ class Lane(ABC):
         """
         recipe, check = call.recipe, self._check
         label = recipe.apart if async_op else recipe.label
-        check.learn(label, registered=registered)
+        # A label that is known stays as it is: other recipes of it may be settled.
+        check.learn(label, registered=registered and not check.known(label))
         if not async_op and check.known(label) and not check.always(label):
             settled = self._settled(recipe.route, label)
             recipe.issue = self._carrying(label, recipe.tally, settled, recipe.ordered)
