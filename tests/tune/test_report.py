@@ -31,7 +31,15 @@ class Bench:
 
 def test_sizes_are_printed_in_order(tmp_path):
     request = table.TuneRequest(
-        ("all_reduce",), Sizes(8, 128, 4, 0), Effort(1, 1e-5), (), False, False, False, False, tmp_path
+        ("all_reduce",),
+        Sizes(8, 128, 4, 0),
+        Effort(1, 1e-5),
+        (),
+        False,
+        False,
+        False,
+        False,
+        tmp_path,
     )
 
     def on_rank(comm):
