@@ -12,6 +12,7 @@ The measures are
 
 speed     speed over that of mpi4py's own call
 time      time over that of mpi4py's own call
+added     microseconds over those of mpi4py's own call
 memcpy    time over that of a copy of the array
 link      speed over what the link of a node allows
 
@@ -45,6 +46,8 @@ def value(line: "Line", result: "Result", measure: str) -> float:
         return line.faster(result)
     if measure == "time":
         return result.times.over(line.results[LIBRARY].times)
+    if measure == "added":
+        return result.times.beyond(line.results[LIBRARY].times) * 1e6
     if measure == "memcpy":
         return result.times.over(line.results[COPY].times)
     return line.share(result)

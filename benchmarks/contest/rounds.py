@@ -51,6 +51,10 @@ class Times:
         """Return how many times as long as `other` it took."""
         return float(np.median(self.rounds / other.rounds))
 
+    def beyond(self, other: "Times") -> float:
+        """Return how many seconds longer than `other` it took."""
+        return float(np.median(self.rounds - other.rounds))
+
 
 def block(call: Call, calls: int) -> float:
     """Return the mean seconds of `calls` calls, one after the other."""

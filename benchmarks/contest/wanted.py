@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 OUT_OF_PLACE = "out-of-place"
-MEASURES = ("speed", "time", "memcpy", "link")
+MEASURES = ("speed", "time", "added", "memcpy", "link")
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 

@@ -28,6 +28,7 @@ from hpccomm.contracts.transport import (
     Bound,
     Persistent,
     Reach,
+    Receiving,
     Record,
     Request,
     SharedMemory,
@@ -41,7 +42,7 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import HpccommError, UsageError
 from hpccomm.memory.views import as_bytes
 from hpccomm.runtime.answering import answer
-from hpccomm.runtime.waiting import completed
+from hpccomm.runtime.waiting import received
 from hpccomm.topology import Topology, arrange
 
 Context = tuple[object, ...]
@@ -260,12 +261,9 @@ class LoopbackTransport:
                 box.receives.append(receive)
         return receive.test
 
-    def receive(
-        self, data: NDArray[Any], src: int, tag: int, beside: Request | None = None
-    ) -> Steps:
-        """Begin to receive, as steps."""
-        request = self.irecv(data, src, tag)
-        return completed([request] if beside is None else [request, beside])
+    def receiving(self, src: int, tag: int) -> Receiving:
+        """Return what begins to receive such messages, as steps."""
+        return received(self.irecv, src, tag)
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
         """Return what sends this array whenever it is started."""

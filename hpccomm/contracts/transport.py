@@ -52,6 +52,17 @@ Steps = Iterator[bool]
 """A polled operation. Each `next` moves it on as far as it can go and tells whether it moved; the
 iterator ends when the operation is done."""
 
+
+class Receiving(Protocol):
+    """Begins to receive messages of one sender and tag."""
+
+    def __call__(self, data: NDArray[Any], beside: Request | None = None, /) -> Steps:
+        """Begin to receive exactly ``data.nbytes`` bytes.
+
+        The steps end once `beside`, a send, is complete as well. What did not fit is raised then.
+        """
+
+
 RECORD = 13
 """Integers that a rank publishes in a call in which ranks reach each other's memory."""
 
@@ -276,13 +287,8 @@ class Transport(Protocol):
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive exactly ``data.nbytes`` bytes from rank `src`."""
 
-    def receive(
-        self, data: NDArray[Any], src: int, tag: int, beside: Request | None = None
-    ) -> Steps:
-        """Begin the same, as steps: what is shorter for one receive, and for a send beside it.
-
-        The steps end once `beside` is complete as well. What did not fit is raised then.
-        """
+    def receiving(self, src: int, tag: int) -> Receiving:
+        """Return what begins the same, as steps: what is shorter for one receive, and for a send beside it."""
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
         """Return what sends this array to rank `dst`, as `isend` does, whenever it is started."""
@@ -352,6 +358,14 @@ def other_dtype(src: int, came: int, tag: int) -> BufferMismatch:
     )
     error.ranks = (src,)
     return error
+
+
+def check_fit(src: int, came: int, tag: int, arrived: int, expected: int) -> None:
+    """Raise unless a message came with the tag and the size of the receive that took it."""
+    if came != tag:
+        raise other_dtype(src, came, tag)
+    if arrived != expected:
+        raise mismatch(src, arrived, expected)
 
 
 def mismatch(src: int, arrived: int, expected: int) -> BufferMismatch:

@@ -11,8 +11,11 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
-from hpccomm.contracts.transport import Request, Steps
+from numpy.typing import NDArray
+
+from hpccomm.contracts.transport import Receiving, Request, Steps
 from hpccomm.errors import BufferMismatch, CommunicationError
 
 SPINS = 200
@@ -163,6 +166,16 @@ def drive(
             if error is not None:
                 raise error
             timeout = math.inf
+
+
+def received(irecv: Callable[[NDArray[Any], int, int], Request], src: int, tag: int) -> Receiving:
+    """Return what `Transport.receiving` does, for a transport whose `irecv` is as short."""
+
+    def receive(data: NDArray[Any], beside: Request | None = None, /) -> Steps:
+        request = irecv(data, src, tag)
+        return completed([request] if beside is None else [request, beside])
+
+    return receive
 
 
 def completed(requests: list[Request]) -> Steps:

@@ -18,7 +18,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hpccomm.backends.mpi.transport import CheckedTransport, Receives
+from hpccomm.backends.mpi.transport import CheckedTransport, Turns
 from hpccomm.backends.mpi.types import block
 from hpccomm.contracts.transport import (
     DTYPES,
@@ -27,8 +27,7 @@ from hpccomm.contracts.transport import (
     Request,
     SharedMemory,
     Steps,
-    mismatch,
-    other_dtype,
+    check_fit,
 )
 from hpccomm.memory.views import as_bytes
 from hpccomm.runtime.waiting import completed, polled
@@ -89,6 +88,9 @@ class NearbyTransport(CheckedTransport):
         if dst not in self._near:
             return super().isend(data, dst, tag)
         nbytes = data.nbytes
+        if nbytes < DIRECT_BYTES and nbytes != NOTE_BYTES:
+            with self._lock:
+                return super().isend(data, dst, tag)
         shared = self.shared
         large = COPIED and nbytes >= DIRECT_BYTES
         with self._lock:
@@ -134,11 +136,11 @@ class NearbyTransport(CheckedTransport):
         data: NDArray[Any],
         src: int,
         tag: int,
-        receives: Receives,
+        turns: Turns,
     ) -> Steps:
         """Receive what was matched: an array, or a note and its array."""
         if src not in self._near or arrived != NOTE_BYTES:
-            yield from super()._taken(message, came, arrived, data, src, tag, receives)
+            yield from super()._taken(message, came, arrived, data, src, tag, turns)
             return
         note = np.empty(NOTE_BYTES, np.uint8)
         yield from completed([message.Irecv([note, *block(NOTE_BYTES)]).Test])
@@ -149,15 +151,12 @@ class NearbyTransport(CheckedTransport):
             into = data if fits else np.empty(nbytes, np.uint8)  # takes what is lost
             # The array is the next message and has this size, so the receive can be posted.
             request = self._comm.Irecv([into, *block(nbytes)], source=src, tag=came)
-            receives.matched += 1
+            turns.popleft()
             yield from completed([request.Test])
         else:
-            receives.matched += 1
+            turns.popleft()
             yield from self.copied(src, number, record, data if fits else None)
-        if came != tag:
-            raise other_dtype(src, came, tag)
-        if not fits:
-            raise mismatch(src, nbytes, data.nbytes)
+        check_fit(src, came, tag, nbytes, data.nbytes)
 
     def precedes(self, src: int) -> bool:
         """Return whether a note may precede the messages of a rank."""

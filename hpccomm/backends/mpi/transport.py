@@ -4,10 +4,8 @@ A message that is longer than a posted receive may overwrite memory (Open MPI 5 
 posted that a message of another size could match.
 """
 
-from collections import defaultdict
-from dataclasses import dataclass
+from collections import deque
 from functools import partial
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -20,16 +18,17 @@ from hpccomm.contracts.transport import (
     CHANNELS,
     Bound,
     Persistent,
+    Receiving,
     Request,
     SharedMemory,
     Steps,
     begun_anew,
+    check_fit,
     mismatch,
-    other_dtype,
 )
 from hpccomm.errors import BufferMismatch
 from hpccomm.runtime.lifetime import keep
-from hpccomm.runtime.waiting import completed, polled
+from hpccomm.runtime.waiting import completed, polled, received
 
 PATIENT_POLLS = 100
 """So often a receive looks for its message before it looks for one of another dtype."""
@@ -43,20 +42,9 @@ AT_ONCE_BYTES = 2048
 _BYTE = MPI.BYTE
 
 
-@dataclass(slots=True)
-class Receives:
-    """The receives of one sender and tag.
-
-    Attributes
-    ----------
-    begun : int
-        How many have begun.
-    matched : int
-        How many have their message.
-    """
-
-    begun: int = 0
-    matched: int = 0
+Turns = deque[Any]
+"""The receives of one sender and tag that have begun and have no message yet, the first in front: their
+statuses. It is changed by single calls, which need no lock."""
 
 
 class CheckedTransport:
@@ -80,8 +68,7 @@ class CheckedTransport:
         self._comm = comm
         self._isend = comm.Isend
         self._improbe = comm.Improbe
-        self._receives: dict[tuple[int, int], Receives] = defaultdict(Receives)
-        self._beginning = Lock()
+        self._turns: dict[tuple[int, int], Turns] = {}
         self.rank: int = comm.rank
         self.size: int = comm.size
         # MPI promises at least 32767.
@@ -98,32 +85,33 @@ class CheckedTransport:
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive. Receives of one sender and tag match in their order."""
-        return polled(self.receive(data, src, tag))
+        return polled(self.receiving(src, tag)(data))
 
-    def receive(
-        self, data: NDArray[Any], src: int, tag: int, beside: Request | None = None
-    ) -> Steps:
-        """Begin to receive, as steps."""
-        with self._beginning:  # from any thread
-            receives = self._receives[src, tag // self._codes]
-            turn = receives.begun
-            receives.begun = turn + 1
-        return self._receiving(data, src, tag, receives, turn, beside)
+    def receiving(self, src: int, tag: int) -> Receiving:
+        """Return what begins to receive such messages, as steps."""
+        turns = self._turns.setdefault((src, tag // self._codes), deque())
+        wait, begin = self._receive, turns.append
 
-    def _receiving(
+        def receive(data: NDArray[Any], beside: Request | None = None, /) -> Steps:
+            status = MPI.Status()
+            begin(status)
+            return wait(data, src, tag, turns, status, beside)
+
+        return receive
+
+    def _receive(
         self,
         data: NDArray[Any],
         src: int,
         tag: int,
-        receives: Receives,
-        turn: int,
+        turns: Turns,
+        status: Any,
         beside: Request | None,
     ) -> Steps:
-        """Receive the message of that turn."""
-        while receives.matched != turn:
+        """Receive the message whose turn it is when the status comes first."""
+        while turns[0] is not status:
             yield False
-        improbe, status = self._improbe, MPI.Status()
-        came, idle = tag, 0
+        improbe, came, idle = self._improbe, tag, 0
         while (message := improbe(src, tag, status)) is None:
             idle += 1
             if idle % PATIENT_POLLS == 0:
@@ -135,10 +123,10 @@ class CheckedTransport:
         arrived, nbytes = status.Get_elements(_BYTE), data.nbytes
         if arrived == nbytes <= AT_ONCE_BYTES and came == tag and nbytes != self._apart:
             message.Recv([data, nbytes, _BYTE])
-            receives.matched = turn + 1
+            turns.popleft()
         else:
             try:
-                yield from self._taken(message, came, arrived, data, src, tag, receives)
+                yield from self._taken(message, came, arrived, data, src, tag, turns)
             except BufferMismatch:
                 if beside is not None:
                     yield from iter(beside, True)
@@ -154,18 +142,15 @@ class CheckedTransport:
         data: NDArray[Any],
         src: int,
         tag: int,
-        receives: Receives,
+        turns: Turns,
     ) -> Steps:
         """Receive a message that was matched: of so many bytes, and of the tag with which it came."""
         fits = came == tag and arrived == data.nbytes
         into = data if fits else np.empty(arrived, np.uint8)  # takes what is lost
         request = message.Irecv([into, *block(arrived)])
-        receives.matched += 1
+        turns.popleft()
         yield from completed([request.Test])
-        if came != tag:
-            raise other_dtype(src, came, tag)
-        if not fits:
-            raise mismatch(src, arrived, data.nbytes)
+        check_fit(src, came, tag, arrived, data.nbytes)
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
         """Return what sends this array whenever it is started."""
@@ -177,8 +162,7 @@ class CheckedTransport:
 
     def awaited(self, src: int, tag: int) -> bool:
         """Return whether a receive has begun that has no message yet."""
-        receives = self._receives.get((src, tag // self._codes))
-        return receives is not None and receives.begun != receives.matched
+        return bool(self._turns.get((src, tag // self._codes)))
 
     def _another(self, src: int, tag: int, status: Any) -> Any:
         """Return the message of another dtype that has come with the same tag; None if there is none."""
@@ -234,12 +218,9 @@ class SizedTransport:
         test: Request = self._irecv([data, nbytes, _BYTE], src, (nbytes + 1) * TAGS + tag).Test
         return test
 
-    def receive(
-        self, data: NDArray[Any], src: int, tag: int, beside: Request | None = None
-    ) -> Steps:
-        """Begin to receive, as steps."""
-        request = self.irecv(data, src, tag)
-        return completed([request] if beside is None else [request, beside])
+    def receiving(self, src: int, tag: int) -> Receiving:
+        """Return what begins to receive such messages, as steps."""
+        return received(self.irecv, src, tag)
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
         """Return what sends this array whenever it is started."""

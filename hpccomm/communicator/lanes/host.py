@@ -154,16 +154,18 @@ class HostLane(Lane):
         """
         transport, (outward, inward) = self._backend.messages, wires
         sent, posted = self._calls.sent, self._calls.posted
+        isend = transport.isend
+        receive = None if origin is None else transport.receiving(origin, inward)
 
         def start(send: Buffer, recv: Buffer) -> Steps:
             outgoing = send.copy() if replaced and send is not None else send
             sending: Request | None = None
             if to is not None and outgoing is not None:
-                sending = transport.isend(outgoing, to, outward)
+                sending = isend(outgoing, to, outward)
                 sent[to] += 1
-            if origin is not None and recv is not None:
+            if origin is not None and receive is not None and recv is not None:
                 posted[origin] += 1
-                return transport.receive(recv, origin, inward, sending)
+                return receive(recv, sending)
             return _NOTHING if sending is None else iter(sending, True)
 
         reason = "the backend has messages of its own"
