@@ -80,6 +80,8 @@ class Core:
         What takes calls instead of their being issued.
     plan_tags : PlanTags
         Tags for the messages of plans.
+    take, give : callable
+        ``take()`` and ``give(None)`` take and give back `CallEngine.turn`.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class Core:
         self.intake = Intake()
         self.plan_tags = PlanTags(backend, calls)
         self._gate = calls.gate
-        self._take, self._give = calls.turn.pop, calls.turn.append
+        self.take, self.give = calls.turn.pop, calls.turn.append
 
     def collective(
         self,
@@ -147,7 +149,7 @@ class Core:
         # This is `enter`, written out; `enter` itself is called only to say what is wrong. The communicator
         # may fail until it is this thread's turn, so that is asked after it.
         try:
-            self._take()
+            self.take()
         except IndexError:
             free = False
         else:
@@ -155,7 +157,7 @@ class Core:
         if not free:
             calls.enter()
         if calls.closed or self._gate.error is not None:
-            self._give(None)
+            self.give(None)
             calls.enter()
         try:
             calls.site = site
@@ -202,7 +204,7 @@ class Core:
                 call.result = (call.result, counts)
             return self.issue(call, async_op, limit)
         finally:
-            self._give(None)
+            self.give(None)
 
     def know(self, key: object, recipe: Recipe[Any]) -> None:
         """Remember how calls are carried out that are alike, and need no check but that they are."""

@@ -60,7 +60,8 @@ def listed(
         If a list does not fit, or must be there and is not.
     """
     site = called_from()
-    check_bool("return_counts", return_counts)
+    if return_counts is not False:
+        check_bool("return_counts", return_counts)
     what, size = CALLS[name], core.backend.size
     if what.uneven == "counts":
         complete = counts is not None or what.reduces

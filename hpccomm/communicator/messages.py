@@ -186,7 +186,17 @@ def _exchange(
         site: Site | None = (frame.f_code, frame.f_lasti)
     except ValueError:
         site = None
-    calls.enter()  # `one_call`, written out: the context manager is slow
+    try:  # `one_call`, written out
+        core.take()
+    except IndexError:
+        free = False
+    else:
+        free = True
+    if not free:
+        calls.enter()
+    if calls.closed or calls.gate.error is not None:
+        core.give(None)
+        calls.enter()
     try:
         calls.site = site
         key = None
@@ -203,7 +213,7 @@ def _exchange(
             core.know(key, call.recipe)
         return core.issue(call, async_op, core.limit(timeout))
     finally:
-        calls.turn.append(None)
+        core.give(None)
 
 
 def _alike(name: str, x: Any, dst: Any, out: Any, src: Any, tag: Any) -> Any:
