@@ -246,7 +246,7 @@ def _next(core: Core, wanted: Wanted, *, block: bool) -> Generator[bool, None, A
         if not block:
             return None
         yield False
-    core.calls.posted[arrival.source] += 1
+    core.calls.traffic.posted[arrival.source] += 1
     return arrival
 
 

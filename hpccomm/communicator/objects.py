@@ -275,7 +275,7 @@ class Objects(Face):
             frame = transfer.dump(value)
             steps = transfer.send(self._core.backend.messages, frame, peer, wire)
             label = Label("send_object", frame.nbytes, of_message(peer, None, tag, counted=True))
-            self._core.calls.sent[peer] += 1
+            self._core.calls.traffic.sent[peer] += 1
             _run(self._core, label, frame, steps, timeout, ordered=False)
 
     def recv_object(
@@ -311,7 +311,7 @@ class Objects(Face):
             wire = wire_tag(tag, OBJECTS)
             steps = transfer.receive(self._core.backend.messages, peer, wire)
             label = Label("recv_object", 0, of_message(None, peer, tag, counted=True))
-            self._core.calls.posted[peer] += 1
+            self._core.calls.traffic.posted[peer] += 1
             return _run(self._core, label, Frame(), steps, timeout, ordered=False)[0]
 
 

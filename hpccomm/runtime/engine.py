@@ -47,6 +47,7 @@ from hpccomm.runtime.recorder import (
 from hpccomm.runtime.reports import Reports
 from hpccomm.runtime.starting import start
 from hpccomm.runtime.stats import Tally
+from hpccomm.runtime.traffic import Traffic
 from hpccomm.runtime.waiting import Expired, drive, wait
 from hpccomm.runtime.watchdog import watch
 from hpccomm.runtime.work import Work
@@ -123,8 +124,8 @@ class CallEngine:
         Moves asynchronous calls on.
     queue : deque of Task
         Asynchronous collectives, which run one after the other.
-    sent, posted : list of int
-        Messages to each rank that have begun to be sent, and receives from each that have begun.
+    traffic : Traffic
+        The messages that have begun.
     inquiry : Inquiry
         What is known of the other ranks while a call waits.
     record : callable
@@ -143,7 +144,7 @@ class CallEngine:
         self.on_timeout = settings.on_timeout
         self.sequence = self.number = MAKING
         self.digest = 0
-        self.sent, self.posted = [0] * backend.size, [0] * backend.size
+        self.traffic = Traffic(backend.size)
         self.compare: Callable[[Label, Entry], object] = _uncompared
         self.origin = Origin(backend.uid, name, backend.rank, backend.size)
         self.site: Site | None = None

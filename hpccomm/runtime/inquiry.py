@@ -355,9 +355,9 @@ def _now(calls: "CallEngine", entry: Entry) -> Facts:
 
 def _counts(calls: "CallEngine", rank: object) -> tuple[int, int]:
     """Return how many messages were sent to a rank, and how many receives from it were begun."""
-    if not isinstance(rank, int) or not 0 <= rank < len(calls.sent):
+    if not isinstance(rank, int) or not 0 <= rank < calls.origin.size:
         return 0, 0
-    return calls.sent[rank], calls.posted[rank]
+    return calls.traffic.between(rank)
 
 
 def _peers(entry: Entry, rank: int, size: int) -> Sequence[int]:

@@ -3,7 +3,6 @@
 A plan costs half a microsecond: each of these is all that a plan's call is elsewhere, in one.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from time import perf_counter
@@ -13,6 +12,7 @@ from hpccomm.contracts.transport import Bound
 from hpccomm.runtime.operation import COMPARED, DIGEST, Label
 from hpccomm.runtime.recorder import BLOCKING, ENDED, POLLED, Site, caller
 from hpccomm.runtime.stats import Tally
+from hpccomm.runtime.traffic import Repeated
 from hpccomm.runtime.waiting import SPINS, drive
 
 if TYPE_CHECKING:
@@ -171,11 +171,10 @@ def exchanging(
     """
     nbytes, reports, origin = label.nbytes, calls.reports, calls.origin
     pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
-    gate, record, posted, sent = calls.gate, calls.record, calls.posted, calls.sent
+    gate, record = calls.gate, calls.record
     take, give = calls.turn.pop, calls.turn.append
     begin_all, test = exchange
-    came, went = Counter(sources), Counter(targets)
-    counts = tuple((peer, came[peer], went[peer]) for peer in sorted({*came, *went}))
+    repeated = Repeated(sources, targets)
 
     def exchanged() -> Any:
         try:
@@ -204,9 +203,7 @@ def exchanging(
             try:
                 if pre.registered:
                     pre(reports.info(entry))
-                for peer, receives, sends in counts:
-                    posted[peer] += receives
-                    sent[peer] += sends
+                repeated.times += 1
                 begin_all()
                 for _ in repeat(None, SPINS):
                     if test():
@@ -227,4 +224,5 @@ def exchanging(
             give(None)
         return result
 
+    calls.traffic.repeated(repeated, exchanged)
     return exchanged

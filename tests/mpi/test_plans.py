@@ -91,9 +91,10 @@ def test_planned_messages_are_recorded_and_counted_as_others(
     x, out = np.zeros(length), np.zeros(length)
     plans = [halo(comm, x, out), comm.plan("send_recv", x, right, out, left)]
     for plan, name in zip(plans, ("batch", "send_recv"), strict=True):
-        sent, posted = calls.sent[right], calls.posted[left]
+        sent, posted = calls.traffic.between(right)[0], calls.traffic.between(left)[1]
         plan()
-        assert (calls.sent[right], calls.posted[left]) == (sent + 1, posted + 1)
+        assert calls.traffic.between(right)[0] == sent + 1
+        assert calls.traffic.between(left)[1] == posted + 1
         entry = recorder.calls()[-1]
         assert entry[recorder.LABEL].name == name
         assert entry[recorder.NUMBER] == 0

@@ -153,7 +153,7 @@ class HostLane(Lane):
         With `replaced`, what is received replaces what is sent.
         """
         transport, (outward, inward) = self._backend.messages, wires
-        sent, posted = self._calls.sent, self._calls.posted
+        sent, posted = self._calls.traffic.sent, self._calls.traffic.posted
         isend = transport.isend
         receive = None if origin is None else transport.receiving(origin, inward)
 

@@ -118,7 +118,8 @@ def start_of(
     calls: CallEngine, messages: Messages, collectives: Callable[[], Steps] | None
 ) -> Start:
     """Return what starts the messages of a step, and beside them its collectives."""
-    posted, sent, exchange, loose = calls.posted, calls.sent, messages.bound, messages.loose
+    posted, sent = calls.traffic.posted, calls.traffic.sent
+    exchange, loose = messages.bound, messages.loose
 
     def start(_send: Buffer, _recv: Buffer) -> Steps:
         for peer in messages.sources:
