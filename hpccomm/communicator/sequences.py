@@ -23,6 +23,7 @@ from hpccomm.communicator.steps import (
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.transport import Transport
 from hpccomm.errors import HpccommError, RankMismatch
+from hpccomm.runtime.planned import carrying
 
 
 def agreed(
@@ -79,9 +80,7 @@ def agreed(
             lane = call.recipe.lane
             if call.recipe.ordered:
                 registered = next(everywhere) and not async_op
-                lane.agreed(call, async_op, registered=registered)
-                if registered:
-                    whole[number] = lane.on_registered(call)
+                whole[number] = lane.agreed(call, async_op, registered=registered)
             for each in step.calls:
                 if each.recipe.resolved is not None and each.recipe.resolved.call.individual:
                     core.agree_on_pairs("plan", each.recipe.resolved.call)
@@ -173,7 +172,7 @@ def _carrying(
 
     if len(whole) == 1:
         return whole[0].recipe.lane.plan(whole[0], limit, intake, step_by_step)
-    return core.lanes.host.planned(carry, result, intake, step_by_step)
+    return carrying(core.calls, carry, result, intake, step_by_step)
 
 
 def _start(core: Core, call: Call, limit: float) -> Any:

@@ -5,7 +5,6 @@ So the tests of host arrays become tests of device arrays.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,8 +12,8 @@ import numpy as np
 import hpccomm
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import ConfigurationError
-from hpccomm.memory.cuda import streams
 from hpccomm.runtime.work import Work
+from hpccomm.testing.mirrored_call import MirroredWork, Use, wait_for
 from hpccomm.testing.mirrors import Mirrors
 
 if TYPE_CHECKING:
@@ -22,10 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from hpccomm.communicator import Communicator
-    from hpccomm.testing.mirrors import Array, Mirror
-
-PATIENCE = 60.0
-"""Seconds after which a device that is not done counts as never."""
+    from hpccomm.testing.mirrors import Array
 
 MIRRORED = (*CALLS, "send", "recv", "send_recv")
 """The calls that take arrays."""
@@ -63,69 +59,6 @@ def on_device(comm: Communicator) -> Communicator:
             f"communicator {comm.name!r} has no way for device arrays; make it where there is one"
         )
     return cast("Communicator", OnDevice(comm, Mirrors(device)))
-
-
-class Use:
-    """The arrays of one call: those of the host, and their twins.
-
-    Parameters
-    ----------
-    mirrors : Mirrors
-        Of the rank.
-    what : str
-        The call, for messages.
-    """
-
-    def __init__(self, mirrors: Mirrors, what: str) -> None:
-        self._mirrors = mirrors
-        self._what = what
-        self._arrays: list[tuple[Any, Any, Mirror | None]] = []
-        self._kept: list[object] = []
-        self.over = True
-
-    def twin(self, x: Any) -> Any:
-        """Return what stands for an argument on the device; anything but an array is itself."""
-        if not isinstance(x, np.ndarray):
-            return x
-        twin = self._mirrors.twin(x)
-        # What is not contiguous will be refused.
-        self._arrays.append((x, twin, self._mirrors.of(x) if x.flags.c_contiguous else None))
-        return twin
-
-    def begin(self) -> None:
-        """Put the arrays' contents into their twins."""
-        stream = int(self._mirrors.stream.ptr)
-        self.over = False
-        self._kept = [mirror.send(x, stream) for x, _, mirror in self._arrays if mirror is not None]
-
-    def end(self, result: Any, *, failed: bool = False) -> Any:
-        """Return a call's result on the host, once the device is done; or note that it failed."""
-        if isinstance(result, tuple):  # with the counts
-            array, *counts = result
-            return (self.end(array, failed=failed), *counts)
-        if self.over:
-            return None
-        self.over = True
-        told = None
-        for x, twin, mirror in self._arrays:
-            if result is twin:
-                told = x
-                if mirror is not None and not failed:
-                    mirror.receive(x, self._mirrors.back)
-        if result is not None and told is None and not failed:
-            told = self._mirrors.fetch(result)
-        for _, _, mirror in self._arrays:
-            if mirror is not None:
-                mirror.leave(self._mirrors.back, self._what, failed=failed)
-        self._kept = []
-        return told
-
-    def named(self, result: Any) -> Any:
-        """Return the host's array for a call's result before it is there; None if that is new."""
-        if isinstance(result, tuple):
-            array, *counts = result
-            return (self.named(array), *counts)
-        return next((x for x, twin, _ in self._arrays if result is twin), None)
 
 
 class OnDevice:
@@ -271,69 +204,6 @@ class OnDevice:
         self._settle()
 
 
-class MirroredWork(Work):
-    """A work whose result is on the host once it was waited for.
-
-    Parameters
-    ----------
-    work : Work
-        Of the device's call.
-    issued : sequence of (Use, object)
-        The arrays of its calls, and what each call returned; for a single call, its work.
-    mirrors : Mirrors
-        Of the rank.
-    """
-
-    __slots__ = ("_issued", "_lent", "_mirrors", "_outcome")
-
-    def __init__(self, work: Work, issued: list[tuple[Use, Any]], mirrors: Mirrors) -> None:
-        self._asked = True  # the device's is asked
-        self._lent = work
-        self._issued = issued
-        self._mirrors = mirrors
-        self._outcome: Any = None
-
-    def wait(self, timeout: float | None = None, block: bool | None = None) -> Any:
-        """Wait as the device's work does, and then until the result is on the host."""
-        mirrors = self._mirrors
-        try:
-            with mirrors.current():
-                # Without arguments it orders the stream, which is then waited for.
-                result = self._lent.wait(timeout, block)
-                wait_for(mirrors, self._lent)
-        except BaseException:
-            self._end(None, failed=True)
-            raise
-        self._end(result)
-        return self._outcome
-
-    def done(self) -> bool:
-        """Return whether it is over. Does not block."""
-        return self._lent.done()
-
-    def exception(self) -> BaseException | None:
-        """Return what ended it, if anything did. Does not block."""
-        return self._lent.exception()
-
-    def settled(self) -> bool:
-        """Return whether it is over; its result is on the host then, if it has one."""
-        if not self._lent.done():
-            return False
-        failed = self._lent.exception() is not None
-        self._end(None if failed else self._lent.wait(), failed=failed)
-        return True
-
-    def __repr__(self) -> str:
-        return f"<on the device: {self._lent!r}>"
-
-    def _end(self, result: Any, *, failed: bool = False) -> None:
-        for use, returned in self._issued:
-            if not use.over:
-                told = use.end(result if returned is self._lent else returned, failed=failed)
-                if returned is self._lent:
-                    self._outcome = told
-
-
 class DeviceBatch:
     """A batch of calls on twins, whose results are on the host after it, or after its work's wait."""
 
@@ -440,18 +310,3 @@ class DevicePlanning:
 
     def __repr__(self) -> str:
         return repr(self._plan)
-
-
-def wait_for(mirrors: Mirrors, work: Work | None = None) -> None:
-    """Wait until what is on the rank's stream is done, or `work` has failed, which is raised."""
-    event = streams.make_event()
-    try:
-        streams.record(event, mirrors.stream.ptr)
-        deadline = time.monotonic() + PATIENCE
-        while not streams.ready(event):
-            if work is not None and work.exception() is not None:
-                work.wait(block=True)
-            assert time.monotonic() < deadline, f"the device was not done after {PATIENCE:g} s"
-            time.sleep(0)
-    finally:
-        streams.drop_event(event)

@@ -97,6 +97,18 @@ def test_a_plan_and_each_large_call_go_by_their_own_arrays(comm: hpccomm.Communi
     reduced(comm, x, plan)
 
 
+def test_what_a_plan_agrees_on_holds_for_that_plan_alone(comm: hpccomm.Communicator) -> None:
+    for count, first in ((COUNT + 1, "native"), (COUNT + 2, "shm")):
+        registered, plain = comm.empty(count, np.float32), np.empty(count, np.float32)
+        plan = comm.plan("all_reduce", plain if first == "native" else registered)
+        assert [each.algorithm for each in plan.choices] == [first]
+        reduced(comm, plain if first == "native" else registered, plan)
+        assert takes(comm, registered) == takes(comm, plain) == "native"
+        reduced(comm, registered, lambda x=registered: comm.all_reduce(x))
+        assert takes(comm, registered) == takes(comm, plain) == "shm"
+        reduced(comm, plain, lambda x=plain: comm.all_reduce(x))
+
+
 def test_asynchronous_calls_and_batches_stay_with_the_library(comm: hpccomm.Communicator) -> None:
     x = comm.empty(COUNT, np.float32)
     reduced(comm, x, lambda: comm.all_reduce(x))

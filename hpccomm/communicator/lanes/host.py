@@ -253,15 +253,18 @@ class HostLane(Lane):
             otherwise,
         )
 
-    def on_registered(self, call: Call) -> Call:
-        """Return a call whose arrays are registered on all ranks, as all know."""
-        recipe, route = call.recipe, call.recipe.route.registered
-        if route is None:
-            return call
-        label = recipe.label
-        agreed = self._agreeing(route, label) if self._check.always(label) else route
-        issue = self._carrying(label, recipe.tally, agreed, recipe.ordered)
-        return replace(call, recipe=replace(recipe, route=route, issue=issue, arguments=both))
+    def agreed(self, call: Call, async_op: bool, *, registered: bool) -> Call:
+        """Return a call of a plan on which the ranks have agreed."""
+        recipe = call.recipe
+        route, label = recipe.route, recipe.label
+        if async_op or route.registered is None:
+            return super().agreed(call, async_op, registered=registered)
+        # For this plan alone: other calls like it agree in their first one.
+        route = route.registered if registered else replace(route, registered=None)
+        taken = self._agreeing(route, label) if self._check.always(label) else route
+        issue = self._carrying(label, recipe.tally, taken, recipe.ordered)
+        own = replace(recipe, route=route, issue=issue, arguments=self._arguments(route))
+        return replace(call, recipe=own)
 
     def issuing(self, call: Call) -> Callable[[float], None]:
         """Return what carries a planned call out, again and again."""

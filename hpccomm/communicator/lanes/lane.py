@@ -29,8 +29,7 @@ from hpccomm.memory.views import View, view
 from hpccomm.reductions import LOCATING, ReduceOp
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation, as_one
-from hpccomm.runtime.planned import Diversion
-from hpccomm.runtime.recorder import caller
+from hpccomm.runtime.planned import Diversion, carrying
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.work import Work
 from hpccomm.schedules.registry import AnyAlgorithm
@@ -127,7 +126,7 @@ class Lane(ABC):
             return self._carrying(label, tally, self._agreeing(route, label), ordered)
 
         def first(*arguments: Any) -> None:
-            if check.due(label):
+            if not check.known(label) or check.always(label):
                 agreeing()(*arguments)
             else:  # what the ranks have agreed on since this recipe was made counts
                 settled = self._settled(route, label)
@@ -164,18 +163,18 @@ class Lane(ABC):
     def _agreeing(self, route: Any, label: Label) -> Any:
         """Return the route on which the ranks agree on the call before anything moves."""
 
-    def agreed(self, call: Call, async_op: bool, *, registered: bool = False) -> None:
-        """Note that the ranks have agreed on calls like this one, as those of a plan have.
+    def agreed(self, call: Call, async_op: bool, *, registered: bool) -> Call:
+        """Return a call of a plan on which the ranks have agreed, and note that they have.
 
         `registered` says that they did so on registered arrays of all ranks.
         """
         recipe, check = call.recipe, self._check
         label = recipe.apart if async_op else recipe.label
-        # A label that is known stays as it is: other recipes of it may be settled.
-        check.learn(label, registered=registered and not check.known(label))
+        check.learn(label)
         if not async_op and check.known(label) and not check.always(label):
             settled = self._settled(recipe.route, label)
             recipe.issue = self._carrying(label, recipe.tally, settled, recipe.ordered)
+        return call
 
     def bind(
         self,
@@ -297,7 +296,7 @@ class Lane(ABC):
     ) -> Callable[[], Any]:
         """Return the shortest way to carry a call out again and again.
 
-        A plan costs a microsecond: nothing is looked up that can be known before.
+        Nothing is looked up that can be known before.
 
         Parameters
         ----------
@@ -310,51 +309,12 @@ class Lane(ABC):
         otherwise : callable
             Does the same, step by step: for when calls are taken elsewhere, or refused.
         """
-        return self.planned(partial(self.issuing(call), limit), call.result, intake, otherwise)
+        carry = partial(self.issuing(call), limit)
+        return carrying(self._calls, carry, call.result, intake, otherwise)
 
     @abstractmethod
     def issuing(self, call: Call) -> Callable[[float], None]:
         """Return what carries a planned call out, within so many seconds, again and again."""
-
-    def planned(
-        self,
-        carry: Callable[[], None],
-        result: Any,
-        intake: Diversion,
-        otherwise: Callable[[], Any],
-    ) -> Callable[[], Any]:
-        """Return what calls `carry` and returns the result, where this thread's call is issued now."""
-        calls = self._calls
-        take, give, gate = calls.turn.pop, calls.turn.append, calls.gate
-
-        def planned() -> Any:
-            try:
-                take()
-            except IndexError:
-                free = False
-            else:
-                free = True
-            if not free:
-                return otherwise()
-            if intake.diverted or calls.closed or gate.error is not None:
-                give(None)
-                return otherwise()
-            try:  # `called_from`, written out: a call less
-                frame = caller(1)
-                calls.site = (frame.f_code, frame.f_lasti)
-            except ValueError:
-                calls.site = None
-            try:
-                carry()
-            finally:
-                give(None)
-            return result
-
-        return planned
-
-    def on_registered(self, call: Call) -> Call:
-        """Return a planned call whose arrays are registered on all ranks, as all know."""
-        return call
 
     @abstractmethod
     def prepare_plan(self, call: Call) -> None:
