@@ -203,9 +203,12 @@ def _exchange(
         if async_op is False and stream is None:
             key = _alike(name, x, dst, out, src, tag)
             recipe = core.known.get(key)
-            if recipe is not None and not core.intake.diverted:
-                limit = calls.timeout if timeout is None else core.limit(timeout)
+            if recipe is not None:
                 arrays = x, out
+                if core.intake.diverted:
+                    call = Call(recipe, x, out, out, arrays)
+                    return core.issue(call, async_op, core.limit(timeout))
+                limit = calls.timeout if timeout is None else core.limit(timeout)
                 recipe.issue(arrays, arrays, limit)
                 return out
         call = _checked(core, name, x, dst, out, src, tag, stream)
