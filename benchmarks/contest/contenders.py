@@ -23,6 +23,7 @@ GLOO = "gloo"
 PLAN = "plan"
 REGISTERED = "registered"
 REGISTERED_PLAN = "registered-plan"
+ASYNC = "async"
 OF_EMPTY = (REGISTERED, REGISTERED_PLAN)
 """Those on arrays of `Communicator.empty`."""
 SETTINGS = ("pages", "staging")
@@ -146,6 +147,18 @@ def planned(
     return Contender(heading, comm.backends["host"] or "", how, enter, ours=True)
 
 
+def begun(comm: "Communicator") -> Contender:
+    """Return hpccomm's asynchronous calls as a contender: each is begun, and waited for at once."""
+
+    def enter(case: Case) -> Entry | None:
+        arrays = case.arrays(plain)
+        args, keywords = case.arguments(arrays)
+        call = partial(getattr(comm, case.collective), *args, **keywords, async_op=True)
+        return Entry(lambda: call().wait(), arrays)
+
+    return Contender(ASYNC, comm.backends["host"] or "", "auto, async", enter, ours=True)
+
+
 def ours(name: str, comm: "Communicator", stack: ExitStack) -> Contender:
     """Return hpccomm as the contender of that name: a way to call it, or one of its algorithms.
 
@@ -154,6 +167,8 @@ def ours(name: str, comm: "Communicator", stack: ExitStack) -> Contender:
     in_memory = "shm" if comm.num_nodes == 1 else AUTO
     if name == PLAN:
         return planned(name, comm)
+    if name == ASYNC:
+        return begun(comm)
     if name == REGISTERED:
         return hpccomm(name, comm, in_memory, REGISTERED)
     if name == REGISTERED_PLAN:
