@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call
-from hpccomm.communicator.sequences import agreed
+from hpccomm.communicator.sequences import agreed, at_deadline
 from hpccomm.communicator.steps import Step
-from hpccomm.contracts.choice import ENDS_JOB, RAISES, WAITS_ON, Choice
+from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import HpccommError, UsageError
 from hpccomm.runtime.recorder import site_of, user_frame
@@ -197,14 +197,8 @@ def explain(
     recipe = call.recipe
     route = recipe.lane.settled(recipe)
     choice: Choice = route.choice
-    # Under ULFM a call that is blocked in the library can be released.
-    blocks = getattr(route, "run", None) is not None and core.backend.survival is None
-    ends = {"abort": ENDS_JOB, "report": WAITS_ON}.get(core.calls.on_timeout)
-    return replace(
-        choice,
-        registered=recipe.lane.registered(call),
-        at_deadline=ends or (ENDS_JOB if blocks else RAISES),
-    )
+    registered = recipe.lane.registered(call)
+    return replace(choice, registered=registered, at_deadline=at_deadline(core, route))
 
 
 def plan(

@@ -20,7 +20,7 @@ from hpccomm.communicator.steps import (
     numbers,
     read,
 )
-from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.choice import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.transport import Transport
 from hpccomm.errors import HpccommError, RankMismatch
 from hpccomm.runtime.planned import carrying
@@ -75,12 +75,11 @@ def agreed(
         whole = [step.calls[0] for step in steps]
         if not async_op:
             transport, whole = _bound(core, steps, everyone)
-        everywhere = map(all, zip(*(each.registered for each in everyone), strict=True))
+        everywhere = map(all, zip(*(each.willing for each in everyone), strict=True))
         for number, (step, call) in enumerate(zip(steps, whole, strict=True)):
             lane = call.recipe.lane
             if call.recipe.ordered:
-                registered = next(everywhere) and not async_op
-                whole[number] = lane.agreed(call, async_op, registered=registered)
+                whole[number] = lane.agreed(call, async_op, willing=next(everywhere))
             for each in step.calls:
                 if each.recipe.resolved is not None and each.recipe.resolved.call.individual:
                     core.agree_on_pairs("plan", each.recipe.resolved.call)
@@ -90,13 +89,24 @@ def agreed(
         (call,) if step.calls[0].recipe.ordered and not step.batched else step.calls
         for step, call in zip(steps, whole, strict=True)
     ]
-    choices = tuple(tuple(_choice(call, transport) for call in calls) for calls in carried)
+    choices = tuple(
+        tuple(_choice(core, call, transport, async_op) for call in calls) for calls in carried
+    )
     return _carrying(core, steps, whole, limit, async_op), choices
 
 
-def _choice(call: Call, transport: Transport | None) -> Choice:
+def at_deadline(core: Core, route: Any, *, async_op: bool = False) -> str:
+    """Return what a call on a route does when its deadline passes."""
+    # Under ULFM a call that is blocked in the library can be released.
+    blocks = getattr(route, "run", None) is not None and core.backend.survival is None
+    told = {"abort": ENDS_JOB, "report": WAITS_ON}.get(core.calls.on_timeout)
+    return told or (ENDS_JOB if blocks and not async_op else RAISES)
+
+
+def _choice(core: Core, call: Call, transport: Transport | None, async_op: bool) -> Choice:
     """Return how a call is carried out; of a message, also what it is."""
-    choice: Choice = call.recipe.route.choice
+    route = call.recipe.route
+    choice: Choice = replace(route.choice, at_deadline=at_deadline(core, route, async_op=async_op))
     if call.recipe.ordered:
         return choice
     to, origin = ends(call)

@@ -76,21 +76,21 @@ class Announced(NamedTuple):
         The steps with collective calls, and what must be equal on all ranks.
     sends, receives : sequence of Sent
         The messages.
-    registered : sequence of bool
-        Of each step with collective calls, whether it is one on registered arrays of this rank.
+    willing : sequence of bool
+        Of each step with collective calls, whether this rank may take the way that plans take where all may.
     """
 
     sites: Sequence[str]
     collectives: Sequence[tuple[int, Mapping[str, Any]]]
     sends: Sequence[Sent]
     receives: Sequence[Sent]
-    registered: Sequence[bool] = ()
+    willing: Sequence[bool] = ()
 
 
 def announced(steps: Sequence[Step], *, async_op: bool) -> Announced:
     """Return what a rank tells of its steps."""
     collectives = []
-    registered = []
+    willing = []
     sends: list[Sent] = []
     receives: list[Sent] = []
     for number, step in enumerate(steps):
@@ -98,21 +98,21 @@ def announced(steps: Sequence[Step], *, async_op: bool) -> Announced:
         if terms is not None:
             collectives.append((number, terms.values))
             first = step.calls[0]
-            registered.append(not step.batched and first.recipe.lane.registered(first))
+            willing.append(not step.batched and first.recipe.lane.willing(first))
         for call in step.calls:
             outward, inward = ends(call)
             for peer, array, ended in ((outward, call.send, sends), (inward, call.recv, receives)):
                 if peer is not None:
                     ended.append(_told(number, call, peer, array))
     sites = [described(step.site) for step in steps]
-    return Announced(sites, collectives, sends, receives, registered)
+    return Announced(sites, collectives, sends, receives, willing)
 
 
 def read(came: Sequence[Any]) -> Announced:
     """Return what another rank announced, as JSON brings it."""
-    sites, collectives, sends, receives, registered = came
+    sites, collectives, sends, receives, willing = came
     sent, taken = [Sent(*each) for each in sends], [Sent(*each) for each in receives]
-    return Announced(sites, collectives, sent, taken, registered)
+    return Announced(sites, collectives, sent, taken, willing)
 
 
 def _terms(step: Step, *, async_op: bool) -> Terms | None:

@@ -53,10 +53,13 @@ class Native:
         ``start(send, recv)`` begins it and returns a `Request`. Every rank must come this way.
     run : Blocking or None
         Does it in one call; None where that is not faster than polling what `start` began.
+    agreed : bool
+        Whether another rank of the same call may have none, so that the ranks must agree on it.
     """
 
     start: Callable[[Buffer, Buffer], Request]
     run: Blocking | None = None
+    agreed: bool = False
 
 
 class Backend(Protocol):
@@ -109,7 +112,7 @@ class Backend(Protocol):
     def native(self, signature: Signature) -> Native | None:
         """Return the backend's own way, or None where it has none or it means something else.
 
-        Local. It must not depend on anything that may differ between ranks.
+        Local. What depends on something that may differ between ranks is `Native.agreed`.
         """
 
     def group(self, ranks: Sequence[int], label: int) -> "Backend":

@@ -19,6 +19,9 @@ from hpccomm.reductions import PremulSum, ReduceOp, identity
 from hpccomm.schedules.registry import AnyAlgorithm
 from hpccomm.settings import Settings
 
+PLANNED_BYTES = 64 << 10
+"""Up to so many bytes of a rank, the latency of a call counts, in which the library's own is ahead."""
+
 
 class HostDispatch:
     """The way of arrays in host memory.
@@ -52,7 +55,7 @@ class HostDispatch:
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
-        native = self._backend.native(call.summed) is not None
+        native = self._native(call.summed) is not None
         return policy.applicable(
             call, native=native, shared=self._shared, deterministic=deterministic
         )
@@ -70,7 +73,7 @@ class HostDispatch:
             try_out(call.op, call.dtype)
         backend = self._backend
         inner = call.summed
-        native = backend.native(inner)
+        native = self._native(inner)
         decision = self.policy.decide(
             call,
             algorithm,
@@ -92,6 +95,9 @@ class HostDispatch:
         else:
             route = self._own.route(call, inner, decision, deterministic, choice)
         route = with_pre_and_post(route, before, after)
+        asked = self._setting if algorithm is None else algorithm
+        if call.individual and asked == policy.AUTO:
+            return replace(route, planned=self._planned(inner, choice))
         # What is multiplied first lies in memory of its own. Where no thread polls, calls are not left.
         if before is not None or backend.threaded:
             return route
@@ -108,6 +114,23 @@ class HostDispatch:
         way = f"{other.algorithm!r} where the arrays of all ranks are registered"
         choice = replace(route.choice, reason=f"{route.choice.reason}; {way}")
         return replace(route, choice=choice, registered=self._registered(call, other, route))
+
+    def _native(self, call: Signature) -> Native | None:
+        """Return the backend's own way, where all ranks have it without agreeing on it."""
+        native = self._backend.native(call)
+        return None if native is None or native.agreed else native
+
+    def _planned(self, call: Signature, choice: Choice) -> Route | None:
+        """Return the backend's own way for a small call of a plan, where it depends on a rank's own lists."""
+        native = self._backend.native(call) if call.nbytes <= PLANNED_BYTES else None
+        if native is None:
+            return None
+        reason = (
+            f"the backend's own is taken by a plan in which no rank has more than {PLANNED_BYTES} bytes, "
+            "as all have agreed"
+        )
+        own = replace(choice, algorithm=policy.NATIVE, reason=reason)
+        return Route(own, _polled(native), native.run)
 
     def _registered(self, call: Signature, decision: policy.Decision, plain: Route) -> Route:
         """Return what carries a call out where its arrays are registered on all ranks; else `plain` does."""

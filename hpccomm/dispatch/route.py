@@ -26,12 +26,15 @@ class Route:
     registered : Route or None
         What is faster where the arrays of all ranks are registered, and right where they are not. The ranks
         must agree on it.
+    planned : Route or None
+        What a plan takes where all ranks have one, and have agreed on it.
     """
 
     choice: Choice
     start: Start
     run: Blocking | None = None
     registered: "Route | None" = None
+    planned: "Route | None" = None
 
 
 def with_pre_and_post(route: Route, before: Before | None, after: After | None) -> Route:

@@ -7,7 +7,8 @@ reduce_scatter and all_gather are up to five times as fast as polling their non-
 ranks share cores or nodes, the blocking forms have the better algorithms.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -200,6 +201,8 @@ def _movement(comm: Any, call: Signature) -> Native | None:
                 return [recv, count, datatype], root
 
             return _bound(comm, "Bcast", broadcast, held=True)
+        case "all_to_all" if not call.uniform:
+            return _individual(comm, call)
         case "all_gather" | "all_to_all" | "gather" | "scatter":
             layouts = _layouts(call, comm.rank)
         case _:
@@ -231,10 +234,26 @@ def _movement(comm: Any, call: Signature) -> Native | None:
             return _bound(comm, f"Gather{uneven}", gather, held=call.uniform)
         case "scatter":
             return _bound(comm, f"Scatter{uneven}", scatter, held=call.uniform)
-    # MPI's offsets hold 2 GiB, and a rank does not know whether its peers stay below.
-    if not call.uniform:
-        return None
     return _bound(comm, "Alltoall", all_to_all, once=not in_place, held=True)
+
+
+def _individual(comm: Any, call: Signature) -> Native | None:
+    """Bind an all_to_all in which each rank has its own list.
+
+    MPI's offsets hold 2 GiB, and a rank does not know whether its peers stay below.
+    """
+    if call.nbytes > INT_MAX:
+        return None
+    in_place, outward, inward = (
+        call.in_place,
+        _listed(call, call.counts),
+        _listed(call, call.recv_counts),
+    )
+
+    def all_to_all(send: Any, recv: Any) -> tuple[Any, ...]:
+        return [send.copy() if in_place else send, *outward], [recv, *inward]
+
+    return replace(_bound(comm, "Alltoallv", all_to_all, once=not in_place), agreed=True)
 
 
 def _layouts(call: Signature, rank: int) -> tuple[Layout, Layout] | None:
@@ -248,5 +267,10 @@ def _layouts(call: Signature, rank: int) -> tuple[Layout, Layout] | None:
         return each, each
     if call.nbytes > INT_MAX:
         return None
-    sizes = [count * call.dtype.itemsize for count in call.counts]
-    return (sizes[rank], MPI.BYTE), ((sizes, list(offsets(sizes))), MPI.BYTE)
+    return (call.counts[rank] * call.dtype.itemsize, MPI.BYTE), _listed(call, call.counts)
+
+
+def _listed(call: Signature, counts: Sequence[int]) -> Layout:
+    """Return the layout of blocks of so many elements."""
+    sizes = [count * call.dtype.itemsize for count in counts]
+    return (sizes, list(offsets(sizes))), MPI.BYTE

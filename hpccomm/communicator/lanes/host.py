@@ -253,14 +253,20 @@ class HostLane(Lane):
             otherwise,
         )
 
-    def agreed(self, call: Call, async_op: bool, *, registered: bool) -> Call:
+    def willing(self, call: Call) -> bool:
+        """Tell whether the call's route has a way for plans, or this rank's arrays are registered."""
+        route: Route = call.recipe.route
+        return self.registered(call) if route.registered is not None else route.planned is not None
+
+    def agreed(self, call: Call, async_op: bool, *, willing: bool) -> Call:
         """Return a call of a plan on which the ranks have agreed."""
         recipe = call.recipe
         route, label = recipe.route, recipe.label
-        if async_op or route.registered is None:
-            return super().agreed(call, async_op, registered=registered)
+        better = route.planned or route.registered
+        if async_op or better is None:
+            return super().agreed(call, async_op, willing=willing)
         # For this plan alone: other calls like it agree in their first one.
-        route = route.registered if registered else replace(route, registered=None)
+        route = better if willing else replace(route, registered=None)
         taken = self._agreeing(route, label) if self._check.always(label) else route
         issue = self._carrying(label, recipe.tally, taken, recipe.ordered)
         own = replace(recipe, route=route, issue=issue, arguments=self._arguments(route))

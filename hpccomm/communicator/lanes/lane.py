@@ -163,10 +163,14 @@ class Lane(ABC):
     def _agreeing(self, route: Any, label: Label) -> Any:
         """Return the route on which the ranks agree on the call before anything moves."""
 
-    def agreed(self, call: Call, async_op: bool, *, registered: bool) -> Call:
+    def willing(self, call: Call) -> bool:
+        """Tell whether this rank may take the way that plans take where all ranks may. Local."""
+        return False
+
+    def agreed(self, call: Call, async_op: bool, *, willing: bool) -> Call:
         """Return a call of a plan on which the ranks have agreed, and note that they have.
 
-        `registered` says that they did so on registered arrays of all ranks.
+        `willing` says that all of them are.
         """
         recipe, check = call.recipe, self._check
         label = recipe.apart if async_op else recipe.label
