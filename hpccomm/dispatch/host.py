@@ -19,9 +19,6 @@ from hpccomm.reductions import PremulSum, ReduceOp, identity
 from hpccomm.schedules.registry import AnyAlgorithm
 from hpccomm.settings import Settings
 
-PLANNED_BYTES = 64 << 10
-"""Up to so many bytes of a rank, the latency of a call counts, in which the library's own is ahead."""
-
 
 class HostDispatch:
     """The way of arrays in host memory.
@@ -121,14 +118,20 @@ class HostDispatch:
         return None if native is None or native.agreed else native
 
     def _planned(self, call: Signature, choice: Choice) -> Route | None:
-        """Return the backend's own way for a small call of a plan, where it depends on a rank's own lists."""
-        native = self._backend.native(call) if call.nbytes <= PLANNED_BYTES else None
+        """Return the backend's own way, where it takes calls with blocks of one size as large as this rank's."""
+        native = self._backend.native(call)
         if native is None:
             return None
-        reason = (
-            f"the backend's own is taken by a plan in which no rank has more than {PLANNED_BYTES} bytes, "
-            "as all have agreed"
+        block = -(-call.elements // self._backend.size)
+        even = replace(
+            call, counts=(block,) * self._backend.size, recv_counts=(), peers=(), uniform=True
         )
+        decision = self.policy.decide(
+            even, None, native=True, shared=self._shared, deterministic=False
+        )
+        if decision.algorithm != policy.NATIVE:
+            return None
+        reason = f"all ranks of the plan have agreed on it; with equal blocks {decision.reason}"
         own = replace(choice, algorithm=policy.NATIVE, reason=reason)
         return Route(own, _polled(native), native.run)
 

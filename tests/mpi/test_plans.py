@@ -120,27 +120,3 @@ def test_the_arrays_of_a_plan_that_failed_are_kept(mpi_comm: Any) -> None:
         assert set(lifetime._kept) - before
     mpi_comm.Barrier()
     comm.abort()
-
-
-def test_a_plan_of_uneven_blocks_takes_the_librarys_call_where_all_ranks_have_few_bytes(
-    comm: "hpccomm.Communicator",
-) -> None:
-    rng = np.random.default_rng(7)
-    table = rng.integers(0, 4, (comm.size, comm.size))
-    for large, way in ((0, "native"), (40_000, "pairwise")):
-        # The last rank keeps most of its rows: the others cannot know by themselves.
-        table[-1, -1] = large
-        sent, came = table[comm.rank].tolist(), table[:, comm.rank].tolist()
-        x = np.repeat(np.arange(comm.size) + 10.0 * comm.rank, sent)
-        expected = np.repeat(np.arange(comm.size) * 10.0 + comm.rank, came)
-        out = comm.empty(sum(came), np.float64)
-        plan = comm.plan("all_to_all_v", x, sent, came, out=out)
-        assert [each.algorithm for each in plan.choices] == [way]
-        for _ in range(2):
-            out.fill(-1)
-            assert plan() is out
-            assert (out == expected).all()
-        # Calls know nothing of each other's counts.
-        assert comm.explain("all_to_all_v", x, sent, came, out=out).algorithm == "pairwise"
-        comm.all_to_all_v(x, sent, came, out=out)
-        assert (out == expected).all()

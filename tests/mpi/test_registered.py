@@ -1,4 +1,4 @@
-"""What `auto` takes where arrays are registered: agreed on, and right whatever comes later."""
+"""What `auto` takes where the ranks agree on more than they know: right whatever comes later."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,10 @@ def comm(mpi_comm: "MPI.Comm", monkeypatch: pytest.MonkeyPatch) -> Iterator[hpcc
         for collective in ("all_reduce", "broadcast"):
             rows[collective, "native"] = (TableRow(0, Pick("native")),)
             rows[collective, "registered"] = (TableRow(0, Pick("shm")),)
+        rows["all_to_all", "native"] = (
+            TableRow(0, Pick("native")),
+            TableRow(LARGE, Pick("pairwise")),
+        )
         policy = made._core.lanes.host.dispatch.policy
         changed = Table(table.shape, table.measured, rows)
         monkeypatch.setattr(
@@ -117,3 +121,27 @@ def test_asynchronous_calls_and_batches_stay_with_the_library(comm: hpccomm.Comm
         x[:] = 1
         comm.all_reduce(x)
     assert (x == comm.size).all()
+
+
+def test_a_plan_of_uneven_blocks_takes_the_librarys_call_where_it_suits_all(
+    comm: hpccomm.Communicator,
+) -> None:
+    rng = np.random.default_rng(7)
+    table = rng.integers(0, 4, (comm.size, comm.size))
+    for large, way in ((0, "native"), (LARGE, "pairwise")):
+        # The last rank keeps most of its rows: the others cannot know by themselves.
+        table[-1, -1] = large
+        sent, came = table[comm.rank].tolist(), table[:, comm.rank].tolist()
+        x = np.repeat(np.arange(comm.size) + 10.0 * comm.rank, sent)
+        expected = np.repeat(np.arange(comm.size) * 10.0 + comm.rank, came)
+        out = comm.empty(sum(came), np.float64)
+        plan = comm.plan("all_to_all_v", x, sent, came, out=out)
+        assert [each.algorithm for each in plan.choices] == [way]
+        for _ in range(2):
+            out.fill(-1)
+            assert plan() is out
+            assert (out == expected).all()
+        # Calls know nothing of each other's counts.
+        assert comm.explain("all_to_all_v", x, sent, came, out=out).algorithm == "pairwise"
+        comm.all_to_all_v(x, sent, came, out=out)
+        assert (out == expected).all()
