@@ -1,8 +1,11 @@
 """A message of another size is lost, and nothing else."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from hpccomm import ANY, RankMismatch, UsageError
 from hpccomm.errors import BufferMismatch
 from hpccomm.testing import run_ranks
 
@@ -51,5 +54,25 @@ def test_a_message_of_another_dtype_names_both() -> None:
         with pytest.raises(BufferMismatch, match=r"rank 1 sent dtype float64.*has dtype int64"):
             comm.recv(x, 1)
         assert comm.recv(x, 1).tolist() == [2] * 4
+
+    run_ranks(2, on_rank, timeout=10)
+
+
+@pytest.mark.parametrize("verb", ["plan", "explain"])
+@pytest.mark.parametrize(("known", "src", "tag"), [(True, ANY, 0), (True, 1, ANY), (False, 1, 0)])
+def test_a_receive_of_an_unknown_message_is_neither_planned_nor_explained(
+    verb: str, known: bool, src: Any, tag: Any
+) -> None:
+    def on_rank(comm) -> None:
+        if comm.rank == 1:
+            comm.send(np.arange(3.0), 0)
+        out = np.zeros(3) if known else None
+        if comm.rank == 0:
+            with pytest.raises(UsageError, match="cannot be planned or explained; give out, src"):
+                getattr(comm, verb)("recv", out, src, tag)
+            assert comm.recv(None, 1).tolist() == [0.0, 1.0, 2.0]  # it was left
+        elif verb == "plan":
+            with pytest.raises(RankMismatch, match="cannot be planned or explained"):
+                comm.plan("send", np.arange(3.0), 0)
 
     run_ranks(2, on_rank, timeout=10)

@@ -186,6 +186,9 @@ class Probing(Face):
 def received(core: Core, out: Any, src: Rank, tag: Tag, timeout: float | None) -> Any:
     """Receive an array from any rank, of any tag or of any size; see `Messages.recv`."""
     with core.outside_batch("recv"):
+        core.intake.refuse_capture(
+            "recv from any sender, of any tag or of any size", "give out, src and tag"
+        )
         target, limit = _target(core, out), core.limit(timeout)
         wanted, results = _wanted(core, src, tag, ARRAYS), list[Any]()
 

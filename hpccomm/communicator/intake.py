@@ -163,6 +163,17 @@ class Intake:
                 self.planning.add(step.calls, batched=step.batched)
         return bool(self.within)
 
+    def refuse_capture(self, what: str, remedy: str) -> None:
+        """Raise if a plan or an explanation of this thread waits for a call, which `what` cannot be.
+
+        Raises
+        ------
+        UsageError
+            With the remedy.
+        """
+        if self.capture is not None and self.capture.thread == get_ident():
+            raise UsageError(f"{what} cannot be planned or explained; {remedy}")
+
     def refuse_batch(self, name: str, remedy: str) -> None:
         """Raise if a block takes calls that the call of that name does not go into.
 
