@@ -5,8 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,9 @@ from hpccomm import CommOptions, ConfigurationError, RankMismatch, UsageError
 from hpccomm.bench.tune.measuring import Bench
 from hpccomm.cli.main import main
 from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.transport import Reach
 from hpccomm.dispatch.policy import Pick, Table, TableRow, stored
+from hpccomm.dispatch.proving import proven
 from hpccomm.schedules import registry
 from hpccomm.schedules.algorithms import Algorithm, ring
 from hpccomm.schedules.cost.model import price
@@ -217,6 +221,15 @@ def endless(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     return Schedule((rounds,))
 
 
+def hoarding(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    return replace(ring.all_gather(group, call, tuning), scratch=10**9)
+
+
+def own(build: Build) -> tuple[dict[Reach, Build], Signature, Tuning]:
+    call = Signature("all_gather", np.dtype(np.float32), (4,) * 4)
+    return {Reach.APART: build}, call, Tuning(whole)
+
+
 def fails(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     raise ZeroDivisionError
 
@@ -252,6 +265,16 @@ def test_a_wrong_schedule_is_refused_before_data_moves(build: Build, words: str)
         assert comm.all_reduce(np.ones(1))[0] == comm.size
 
     run_ranks(3, on_rank, timeout=20)
+
+
+def test_what_is_too_much_to_prove_does_not_depend_on_how_fast_a_rank_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter(range(10**9))
+    monkeypatch.setattr(time, "perf_counter", lambda: 1e3 * next(clock))
+    proven("slow", *own(lambda *its: ring.all_gather(*its)), 4, deterministic=False)
+    with pytest.raises(UsageError, match="on 4 ranks it moves and keeps too much for a proof"):
+        proven("large", *own(hoarding), 4, deterministic=False)
 
 
 def test_it_is_proved_once_for_calls_of_one_kind() -> None:

@@ -7,7 +7,6 @@ for each kind of call. It is local, and all ranks come to the same.
 """
 
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -44,8 +43,15 @@ MOST_RANKS = 512
 SOLO_RANKS = 16
 """On up to so many ranks each rank's program is built alone, as it is where it runs."""
 
-SECONDS = 10.0
-"""A proof that takes longer is given up, and the algorithm refused."""
+MOST_WORK = 100_000_000
+"""A proof that has more to do is given up, and the algorithm refused.
+
+Counted are elements that are moved or lie in scratch, rows of tables, and `TABLE_WORK` for each table: some
+10 s in all. Seconds themselves would not do: of two ranks a slow one would refuse what the other one runs.
+"""
+
+TABLE_WORK = 500
+"""So many elements take as long as what a table, or a round, takes besides."""
 
 PIECES = 3
 """An array that is cut into more pieces is proved as cut into so many."""
@@ -139,6 +145,31 @@ def proven(
     return f"{found:08x}"
 
 
+@dataclass
+class _Work:
+    """What a proof has had to do so far. The same on all ranks.
+
+    Attributes
+    ----------
+    ranks : int
+        For the error.
+    done : int
+        As `MOST_WORK` counts.
+    """
+
+    ranks: int
+    done: int = 0
+
+    def add(self, more: int) -> None:
+        """Count more of it, before it is done; raise where it is too much."""
+        self.done += more
+        if self.done > MOST_WORK:
+            raise Unproven(
+                f"on {self.ranks} ranks it moves and keeps too much for a proof before a call; "
+                "let it take less scratch, or fewer and smaller messages and steps"
+            )
+
+
 @lru_cache(maxsize=1024)
 def _outcome(claim: Claim) -> int | str:
     """Return the checksum of a claim's schedules, or what is wrong with it."""
@@ -151,11 +182,11 @@ def _outcome(claim: Claim) -> int | str:
             size,
         )
         return crc32(code_of(claim.build).encode())
-    cases = []
+    cases, work = [], _Work(size)
     for in_place in (False, True):
         calls = _calls(call, size, in_place)
         title = f"{claim.name} {call.name} on {size} ranks, {'in' if in_place else 'out of'} place"
-        build = partial(_bounded, claim.build, size, time.perf_counter() + SECONDS)
+        build = partial(_bounded, claim.build, work)
         cases.append(
             ProofCase(
                 title,
@@ -224,25 +255,24 @@ def _calls(call: Signature, size: int, in_place: bool) -> tuple[Signature, ...]:
     )
 
 
-def _bounded(
-    build: Build, ranks: int, deadline: float, group: Group, call: Signature, tuning: Tuning
-) -> Schedule:
-    """Build a schedule whose rounds end: too many, or too slow ones, are a fault."""
+def _bounded(build: Build, work: _Work, group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Build a schedule whose rounds end: too many, or too much in them, is a fault."""
     built = build(group, call, tuning)
     if not isinstance(built, Schedule):
         return built  # which the proof refuses
-    return replace(
-        built, channels=tuple(partial(_limited, each, ranks, deadline) for each in built.channels)
-    )
+    work.add(built.scratch * len(group.rank))
+    return replace(built, channels=tuple(partial(_limited, each, work) for each in built.channels))
 
 
-def _limited(channel: Channel, ranks: int, deadline: float) -> Rounds:
+def _limited(channel: Channel, work: _Work) -> Rounds:
+    ranks = work.ranks
     most = ranks * ranks + 16 * ranks + 1024
     for number, each in enumerate(channel()):
         if number >= most:
             raise Unproven(f"it has more than {most} rounds on {ranks} ranks, or they never end")
-        if time.perf_counter() > deadline:
-            raise Unproven(f"its proof on {ranks} ranks takes more than {SECONDS:g} s")
+        tables = (*each.receives, *each.sends, *each.local)
+        work.add(TABLE_WORK * (1 + len(tables)))
+        work.add(sum(len(table.rank) + int(np.sum(table.count)) for table in tables))
         yield each
 
 
