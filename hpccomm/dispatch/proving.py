@@ -2,8 +2,9 @@
 
 Whoever gives a function, or installs a package, need not have proved it. A wrong schedule would give wrong
 results, or never end. So its schedule for such a call is run on symbols first: on as many ranks, and on
-arrays that are short but cut as the call's are. What was found is kept, so that it costs milliseconds once
-for each kind of call. It is local, and all ranks come to the same.
+arrays that are short but cut as the call's are. A path that a schedule takes only above some size is not
+proved by this. What was found is kept, so that it costs milliseconds once for each kind of call. It is
+local, and all ranks come to the same.
 """
 
 import logging
