@@ -76,3 +76,13 @@ def test_a_receive_of_an_unknown_message_is_neither_planned_nor_explained(
                 comm.plan("send", np.arange(3.0), 0)
 
     run_ranks(2, on_rank, timeout=10)
+
+
+def test_no_sender_is_no_sender_whatever_the_tag() -> None:
+    def on_rank(comm) -> None:
+        out = np.arange(3.0)
+        assert comm.recv(out, None, ANY) is out
+        comm.plan("recv", out, None, ANY)()
+        assert out.tolist() == [0.0, 1.0, 2.0]
+
+    run_ranks(2, on_rank, timeout=10)

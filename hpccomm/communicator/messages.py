@@ -103,7 +103,9 @@ class Messages(Face):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        if src is ANY or tag is ANY or (out is None and src is not None):
+        if src is None and tag is ANY:
+            tag = 0  # as any: nothing is received
+        elif src is ANY or tag is ANY or (out is None and src is not None):
             if async_op or stream is not None:
                 option = "async_op" if async_op else "stream"
                 raise UsageError(
