@@ -104,7 +104,7 @@ class Communicator(
         Parameters
         ----------
         collective : str
-            Name of a collective call.
+            Name of a collective call, ``"send"``, ``"recv"`` or ``"send_recv"``.
         *args, **keywords
             Its arguments.
 
