@@ -1,12 +1,19 @@
 """Ranks that call different things are told so before anything moves, with what each of them calls."""
 
+import itertools
+import time
+from collections.abc import Generator
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hpccomm import CommOptions
-from hpccomm.errors import RankMismatch
+from hpccomm.communicator.lanes.check import drive_part
+from hpccomm.errors import CollectiveTimeout, CommunicationError, RankMismatch
+from hpccomm.runtime.operation import Label
+from hpccomm.runtime.recorder import BEGIN, BLOCKING
 from hpccomm.testing import run_ranks
 from tests.calls import CALLS
 
@@ -111,3 +118,37 @@ def test_off_agrees_on_nothing_and_all_on_every_call() -> None:
     for check, expected in (("off", 0), ("first", 1), ("all", 3)):
         options = CommOptions(check=check)
         assert run_ranks(2, agreements, options=options, timeout=10) == [expected] * 2
+
+
+def test_a_part_of_a_call_has_what_is_left_of_its_deadline() -> None:
+    def on_rank(comm) -> tuple[str, float | None]:
+        engine = comm._core.calls
+        entry = engine.begun(Label("all_reduce", 8), BLOCKING, 60.25)
+        entry[BEGIN] -= 60  # what the parts before took
+        began = time.perf_counter()
+        with pytest.raises(CollectiveTimeout) as caught:
+            drive_part(engine, entry, itertools.repeat(False))
+        assert time.perf_counter() - began < 30
+        return str(caught.value), caught.value.elapsed
+
+    for said, elapsed in run_ranks(2, on_rank, timeout=90):
+        assert "60.2" in said
+        assert elapsed is not None
+        assert elapsed > 60
+
+
+def test_a_failure_that_is_noted_while_ranks_agree_is_raised_before_the_call_goes_on() -> None:
+    def on_rank(comm) -> None:
+        engine, check = comm._core.calls, comm._core.check
+
+        def meanwhile(*args: object) -> Generator[bool, None, bool]:
+            yield False
+            engine.gate.shut(CommunicationError("noted meanwhile"))
+            return True
+
+        check._agreement = meanwhile
+        label = Label("all_reduce", 8)
+        with pytest.raises(CommunicationError, match="noted meanwhile"):
+            check.wait(label, engine.begun(label, BLOCKING, 60.0))
+
+    run_ranks(1, on_rank)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 from hpccomm.backends.control import Control, Result
@@ -26,6 +27,7 @@ from hpccomm.errors import (
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import COMPARED, Label, Operation, digested
 from hpccomm.runtime.recorder import (
+    BEGIN,
     LABEL,
     MODE,
     NUMBER,
@@ -144,7 +146,7 @@ class Check:
         engine = self._engine
         if engine.queue:  # what was started before agrees before
             with polled_part(engine, entry):
-                engine.drain(entry[TIMEOUT], engine.queue)
+                engine.drain(_left(entry), engine.queue)
         answers: list[bool] = []
 
         def agreed() -> Steps:
@@ -152,6 +154,8 @@ class Check:
             answers.append((yield from self._agreement(label, number, digest, None, registered)))
 
         drive_part(engine, entry, agreed())
+        if engine.gate.error is not None:  # the library's call, which may follow, would not see it
+            raise engine.gate.error
         self.learn(label, registered=answers[0])
         return answers[0]
 
@@ -329,4 +333,15 @@ def drive_part(engine: CallEngine, entry: Entry, steps: Steps) -> None:
         if not engine.progress.threaded:
             steps = engine.together(steps)
         if not spun(steps):
-            drive(steps, timeout=entry[TIMEOUT], gate=engine.gate, expired=engine.expired(entry))
+            began, left = entry[BEGIN], _left(entry)
+
+            def expired(_: float) -> CommunicationError | None:
+                return engine.at_deadline(entry, perf_counter() - began)
+
+            drive(steps, timeout=left, gate=engine.gate, expired=expired)
+
+
+def _left(entry: Entry) -> float:
+    """Return the seconds until the deadline of a call."""
+    left: float = entry[BEGIN] + entry[TIMEOUT] - perf_counter()
+    return max(0.0, left)
