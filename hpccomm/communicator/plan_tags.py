@@ -33,16 +33,22 @@ class PlanTags:
         UsageError
             If a transport has not so many.
         """
-        transport = self._transport
-        if transport is None or self._next + count > transport.largest_tag + 1:
-            with self._calls.beside_watchdog("planning messages", ordered=True):
-                transport = self._backend.planned()
-            if count > transport.largest_tag + 1:
-                raise UsageError(
-                    f"the plan has {count} messages from one rank to another, and the backend has "
-                    f"{transport.largest_tag + 1} tags; plan fewer, or make larger messages"
-                )
-            self._transport, self._next = transport, 0
+        transport = self._transport or self._made()
+        tags = transport.largest_tag + 1
+        if count > tags:
+            raise UsageError(
+                f"the plan has {count} messages from one rank to another, and the backend has "
+                f"{tags} tags; plan fewer, or make larger messages"
+            )
+        if self._next + count > tags:
+            transport = self._made()
         first = self._next
         self._next += count
         return transport, first
+
+    def _made(self) -> Transport:
+        """Make a transport, for the plans to come also where this one is refused."""
+        with self._calls.beside_watchdog("planning messages", ordered=True):
+            transport = self._backend.planned()
+        self._transport, self._next = transport, 0
+        return transport

@@ -117,7 +117,11 @@ def _choice(core: Core, call: Call, transport: Transport | None, async_op: bool)
     what = " and ".join(f"{text} rank {peer}" for text, peer, _ in messages) or "nothing to move"
     persistent = None if transport is None else transport.persistent
     reason = choice.reason
-    if persistent is not None and all(persistent.pays(p, each.nbytes) for _, p, each in messages):
+    if (
+        persistent is not None
+        and messages
+        and all(persistent.pays(peer, each.nbytes) for _, peer, each in messages)
+    ):
         reason = "requests of the library are made once"
     return replace(choice, reason=f"{what}; {reason}")
 

@@ -5,18 +5,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hpccomm.errors import CollectiveTimeout
+from hpccomm.errors import CollectiveTimeout, UsageError
 from hpccomm.runtime import lifetime, recorder
 
 if TYPE_CHECKING:
     import hpccomm
 
 
-def halo(comm: "hpccomm.Communicator", x: Any, out: Any) -> Any:
+def halo(comm: "hpccomm.Communicator", x: Any, *outs: Any) -> Any:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     with comm.planning() as plan, comm.batch():
-        comm.send(x, right)
-        comm.recv(out, left)
+        for out in outs:
+            comm.send(x, right)
+            comm.recv(out, left)
     return plan
 
 
@@ -67,6 +68,42 @@ def test_plans_that_use_the_tags_up_get_another_communicator(
         x[:] = 10 * turn + comm.rank
         plan()
         assert (out == 10 * turn + (comm.rank - 1) % comm.size).all()
+
+
+def test_plans_that_are_refused_for_their_many_messages_make_one_communicator(
+    comm: "hpccomm.Communicator", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend: Any = comm._core.backend
+    made = backend.planned
+
+    def with_few_tags() -> Any:
+        transport = made()
+        transport.largest_tag = 2
+        return transport
+
+    monkeypatch.setattr(backend, "planned", with_few_tags)
+    x, outs = np.arange(2.0) + comm.rank, [np.zeros(2) for _ in range(4)]
+    for _ in range(3):
+        with pytest.raises(UsageError, match=r"4 messages .* 3 tags"):
+            halo(comm, x, *outs)
+    assert len(planned(comm)) == 1
+    halo(comm, x, outs[0])()
+    assert (outs[0] == np.arange(2.0) + (comm.rank - 1) % comm.size).all()
+    assert len(planned(comm)) == 1
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_plan_without_messages_does_not_say_that_they_are_bound(
+    comm: "hpccomm.Communicator",
+) -> None:
+    x, left = np.zeros(2), (comm.rank - 1) % comm.size
+    with comm.planning() as plan:
+        comm.send_recv(x, (comm.rank + 1) % comm.size, np.zeros(2), left)
+        comm.send(x, None)
+    ring, nothing = (choice.reason for choice in plan.choices)
+    assert "requests of the library are made once" in ring
+    assert nothing.startswith("nothing to move")
+    assert "requests" not in nothing
 
 
 @pytest.mark.mpi(min_size=2)
