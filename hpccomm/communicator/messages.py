@@ -16,7 +16,12 @@ from hpccomm.topology import check_rank
 
 
 class Messages(Face):
-    """Between two ranks. Messages with the same sender, receiver, tag and dtype arrive in order."""
+    """Between two ranks. Messages with the same sender, receiver, tag and dtype arrive in order.
+
+    Receive arrays of different dtypes that have the same sender and tag in the order in which they are sent,
+    or give them different tags. That holds for asynchronous receives, too, and for those of a batch: the first
+    that waits takes a message of another dtype, as one that does not fit, although a later one is for it.
+    """
 
     def send(
         self,
