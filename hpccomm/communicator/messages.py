@@ -85,7 +85,8 @@ class Messages(Face):
         src : int, ANY or None
             The sender; `ANY` is any, for host arrays (`probe` tells which one); None does nothing.
         tag : int or ANY
-            The message's; `ANY` is any.
+            The message's; `ANY` is any. Over MPI, an array then is not seen behind an object of the same
+            sender until that was received; `probe` takes either.
         async_op : bool
             Return a `Work` at once. Sender, tag and `out` must be given then.
         timeout : float, optional

@@ -288,7 +288,8 @@ class Objects(Face):
         src : int or ANY
             The sender; `ANY` is any.
         tag : int or ANY
-            The message's; `ANY` is any.
+            The message's; `ANY` is any. Over MPI, an object then is not seen behind an array of the same
+            sender until that was received; `probe` takes either.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline.
 

@@ -75,5 +75,6 @@ class Arrivals(Protocol):
         """Take a wanted message that has arrived, polled; return None at once if there is none.
 
         A message that a receive was begun for before is that receive's. Of messages with one sender and tag,
-        the first is taken.
+        the first is taken. Where `wanted` has no list of tags, one that stands behind a message of the same
+        sender that is not wanted may be left until that is gone.
         """

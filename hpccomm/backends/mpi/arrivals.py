@@ -2,7 +2,8 @@
 
 They are matched (``MPI_Improbe``), so that what was looked at is what is received, whatever other threads
 receive meanwhile. MPI finds the first message that fits a tag or all tags; what lies between, such as
-arrays of one tag and any dtype, is found tag by tag.
+arrays of one tag and any dtype, is found tag by tag. An array of any tag behind an object is not found: the
+object would have to be matched and kept for later receives, and with it all that follows its header.
 """
 
 from collections.abc import Generator
