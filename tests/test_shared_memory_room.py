@@ -195,6 +195,25 @@ for comm in comms:
     told(mpiexec(2, "-c", program, env=LIBRARY, timeout=100))
 
 
+def runs(process: str) -> bool:
+    """Whether a process is there and runs: one that has ended stays until its parent has asked for it."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def test_a_process_that_nobody_has_asked_for_does_not_run() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert runs(str(process.pid))
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert Path(f"/proc/{process.pid}").exists()
+        assert not runs(str(process.pid))
+    assert not runs(str(process.pid))
+
+
 @pytest.mark.parametrize(
     "end", ["normal", pytest.param("exception", marks=pytest.mark.thorough), "SIGKILL"]
 )
@@ -237,5 +256,8 @@ while True:
     left = {each.name for each in set(Path("/dev/shm").iterdir()) - before}
     # Other jobs of this machine, and MPI libraries themselves, may leave theirs.
     assert not {name for name in left if "hpccomm" in name}
+    deadline = time.monotonic() + 10  # the launcher may only just have asked them to end
     for pid in tmp_path.iterdir():
-        assert not Path(f"/proc/{pid.read_text()}").exists()
+        while runs(pid.read_text()):
+            assert time.monotonic() < deadline, f"rank {pid.name} is left"
+            time.sleep(0.01)
