@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from hpccomm.backends.mpi.intranode import DIRECT_BYTES
 from hpccomm.errors import CollectiveTimeout, UsageError
 from hpccomm.runtime import lifetime, recorder
 
@@ -52,6 +53,18 @@ def test_what_a_dropped_plan_had_is_freed_by_the_next_and_not_when_it_is_dropped
         x[:] = comm.rank
         plan()
         assert (out == (comm.rank - 1) % comm.size).all()
+
+
+def test_nothing_is_kept_of_large_messages_of_plans(comm: "hpccomm.Communicator") -> None:
+    x, out = np.zeros(DIRECT_BYTES), np.zeros(DIRECT_BYTES)
+    for turn in range(3):
+        plan = halo(comm, x, out)
+        for value in (turn, turn + 0.5):
+            x[:] = value
+            plan()
+            assert (out == value).all()
+    transport: Any = comm._core.plan_tags._transport
+    assert not transport._receives
 
 
 def test_plans_that_use_the_tags_up_get_another_communicator(
