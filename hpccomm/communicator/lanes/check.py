@@ -146,7 +146,7 @@ class Check:
         engine = self._engine
         if engine.queue:  # what was started before agrees before
             with polled_part(engine, entry):
-                engine.drain(_left(entry), engine.queue)
+                engine.drain(entry[TIMEOUT], engine.queue)
         answers: list[bool] = []
 
         def agreed() -> Steps:
