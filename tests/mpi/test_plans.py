@@ -64,7 +64,7 @@ def test_nothing_is_kept_of_large_messages_of_plans(comm: "hpccomm.Communicator"
             plan()
             assert (out == value).all()
     transport: Any = comm._core.plan_tags._transport
-    assert not transport._receives
+    assert not transport._turns
 
 
 def test_plans_that_use_the_tags_up_get_another_communicator(

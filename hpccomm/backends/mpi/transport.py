@@ -131,8 +131,8 @@ class CheckedTransport:
                 if beside is not None:
                     yield from iter(beside, True)
                 raise
-            if self.persistent is not None:
-                self._forget(src, tag, receives)
+            if self.persistent is not None and not turns:  # a plan's: no later one has its tag
+                self._turns.pop((src, tag // self._codes), None)
         if beside is not None and not beside():
             yield from iter(beside, True)
 
@@ -153,12 +153,6 @@ class CheckedTransport:
         turns.popleft()
         yield from completed([request.Test])
         check_fit(src, came, tag, arrived, data.nbytes)
-
-    def _forget(self, src: int, tag: int, receives: Receives) -> None:
-        """Let go of the receives of a plan's message, unless one waits: no later plan has its tag."""
-        with self._beginning:
-            if receives.begun == receives.matched:
-                self._receives.pop((src, tag // self._codes), None)
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
         """Return what sends this array whenever it is started."""
