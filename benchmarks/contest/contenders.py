@@ -40,13 +40,13 @@ class Entry:
         Makes the call once.
     arrays : Arrays
         On which.
-    took : str
-        The algorithm that it chose, where it says.
+    took : callable
+        Returns the algorithm that it takes, once the call was made; empty where it does not say.
     """
 
     call: Call
     arrays: Arrays
-    took: str = ""
+    took: Callable[[], str] = str
 
 
 Enter = Callable[[Case], Entry | None]
@@ -111,11 +111,15 @@ def hpccomm(name: str, comm: "Communicator", algorithm: str, memory: str = "plai
         if case.collective == "send_recv":  # takes no algorithm
             return Entry(partial(call, *args), arrays) if algorithm == AUTO else None
         how = {**keywords, "algorithm": algorithm}
+
+        def took() -> str:
+            return comm.explain(case.collective, *args, **how).algorithm
+
         try:
-            choice = comm.explain(case.collective, *args, **how)
+            took()
         except UsageError:  # the collective has no such algorithm
             return None
-        return Entry(partial(call, *args, **how), arrays, choice.algorithm)
+        return Entry(partial(call, *args, **how), arrays, took)
 
     return Contender(name, comm.backends["host"] or "", f"{algorithm}, {memory}", enter, ours=True)
 
@@ -130,18 +134,18 @@ def planned(
     allocate: Allocate = partial(in_segment, comm) if memory == REGISTERED else plain
 
     def enter(case: Case) -> Entry | None:
-        if case.collective == "send_recv":  # is not planned
-            return None
         if not hasattr(comm, case.collective):  # an older hpccomm
             return None
         arrays = case.arrays(allocate)
         args, keywords = case.arguments(arrays)
         how = keywords if algorithm == AUTO else {**keywords, "algorithm": algorithm}
         try:
-            choice = comm.explain(case.collective, *args, **how)
+            comm.explain(case.collective, *args, **how)
         except UsageError:  # the collective has no such algorithm
             return None
-        return Entry(comm.plan(case.collective, *args, **how), arrays, choice.algorithm)
+        plan = comm.plan(case.collective, *args, **how)
+        choices = getattr(plan, "choices", ())  # an older hpccomm does not say
+        return Entry(plan, arrays, lambda: ", ".join(each.algorithm for each in choices))
 
     how = f"{algorithm}, plan" if memory == "plain" else f"{algorithm}, {memory}, plan"
     return Contender(heading, comm.backends["host"] or "", how, enter, ours=True)
@@ -164,15 +168,14 @@ def ours(name: str, comm: "Communicator", stack: ExitStack) -> Contender:
 
     `stack` closes what the contender needs beside `comm`. Collective.
     """
-    in_memory = "shm" if comm.num_nodes == 1 else AUTO
     if name == PLAN:
         return planned(name, comm)
     if name == ASYNC:
         return begun(comm)
     if name == REGISTERED:
-        return hpccomm(name, comm, in_memory, REGISTERED)
+        return hpccomm(name, comm, AUTO, REGISTERED)
     if name == REGISTERED_PLAN:
-        return planned(name, comm, in_memory, REGISTERED)
+        return planned(name, comm, AUTO, REGISTERED)
     if name in SETTINGS:
         forced = stack.enter_context(new_comm(options=CommOptions(shared_memory=name)))
         return hpccomm(name, forced, "shm", name)

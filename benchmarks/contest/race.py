@@ -52,7 +52,7 @@ def race(
     case.rest()
     times = compete([entry.call for _, entry in entries], bare, rounds, calls)
     results = {
-        one.name: Result(one, taken, missed, entry.took)
+        one.name: Result(one, taken, missed, entry.took())
         for (one, entry), taken, missed in zip(entries, times, wrong, strict=True)
     }
     return Line(
