@@ -10,7 +10,7 @@ Contenders take turns, so that a change of the machine's speed affects all of th
 checked. hpccomm takes part several times:
 
 auto         what a user gets: plain arrays, the algorithm that hpccomm chooses
-registered   shared memory, arrays of comm.empty
+registered   auto, arrays of comm.empty
 pages        shared memory, plain arrays whose pages the kernel copies
 staging      shared memory, plain arrays through a staging buffer
 plan         auto, decided once
