@@ -83,11 +83,14 @@ class Progress:
                 self._shown = False
             yield
 
-    def say(self, text: str) -> None:
-        """Write text that stays."""
-        if self._stream is not None:
-            self._stream.write(text)
-            self._stream.flush()
+    def say_last(self, text: str = "") -> None:
+        """Take the line away for good, and write text that stays. From any thread, where the process ends."""
+        if self._stream is None:
+            return
+        self._ended.set()
+        # Past the stream's buffer, whose lock the main thread may hold.
+        with contextlib.suppress(OSError):
+            os.write(self._stream.fileno(), f"\r\x1b[K{text}".encode())
 
     def close(self) -> None:
         """Take the line away for good."""

@@ -31,6 +31,9 @@ SETTLE_SECONDS = 0.05
 """What a process that leaves without ``MPI_Finalize`` gives to messages that are on their way."""
 LAST_WORDS_SECONDS = 0.5
 """What one that leaves so with another status than 0 gives to the others to raise what they have found."""
+TERMINATED_SECONDS = 0.2
+"""What one that was sent SIGTERM, as all ranks are, gives to the others to write down what would be lost: some
+launchers kill them when the first one is gone, and all of them a quarter of a second after SIGTERM."""
 LOOK_SECONDS = 0.25
 LOST_SECONDS = 1.0
 """A rank that has been gone for so long will not come to ``MPI_Finalize`` any more."""
@@ -88,8 +91,11 @@ def end_with(mpi: Any, last_words: str, with_status: int) -> NoReturn:
 
 def end_process(last_words: str, with_status: int) -> NoReturn:
     """End this process at once; the launcher ends the job where it should. From any thread."""
+    begun = time.monotonic()
     _begin(with_status)
     write_stderr(last_words)
+    if with_status == Status.TERMINATED:
+        time.sleep(max(0.0, begun + TERMINATED_SECONDS - time.monotonic()))
     _exit_now(with_status)
 
 

@@ -190,10 +190,10 @@ class Report:
         if self._left:
             return
         if lifetime.ending() in (Status.TERMINATED, Status.INTERRUPTED):
-            self._interrupt()
             if self._writer is not None:
                 with contextlib.suppress(ResultsError, UsageError):
                     self._writer.note_end("failed: interrupted")
+            self._interrupt()
             if self._json is not None:
                 with contextlib.suppress(OSError, ResultsError):
                     self._write_json(self._json, ["interrupted"])
@@ -207,10 +207,7 @@ class Report:
         link = table.bounding_link(self._info)
         text = table.footer(self._tally, self._begun, link, interrupted=True)
         self._begun = None
-        with self._progress.hidden():
-            pass
-        if _cut_off():
-            self._progress.say(text)
+        self._progress.say_last(text if _cut_off() else "")
         # Past the stream's buffer, which is empty and whose lock the main thread may hold.
         try:
             os.write(self._out.fileno(), text.encode())
@@ -231,7 +228,7 @@ class Report:
         )
         write_stderr(said)
         if _cut_off():
-            self._progress.say(f"{said}\n")
+            self._progress.say_last(f"{said}\n")
 
     def _write_json(self, path: Path, errors: list[str]) -> None:
         document = nccl_json.document(
