@@ -129,22 +129,33 @@ def test_killed_at_any_moment_the_file_holds_every_printed_row(launcher, tmp_pat
 def test_ctrl_c_given_to_the_launcher_closes_the_table_and_the_file(
     launcher, tmp_path, monkeypatch, redirected
 ):
-    file = tmp_path / "run.h5"
+    monkeypatch.chdir(tmp_path)
+    # Open MPI's launcher kills the ranks a quarter of a second after it has ended them, which is too soon
+    # now and then on a machine that has more to run than cores.
+    for attempt in range(3):
+        status, shown = interrupted_by_ctrl_c(launcher, Path(f"run{attempt}.h5"), redirected)
+        if status == "failed: interrupted":
+            break
+    assert status == "failed: interrupted"
+    assert f"rows are kept in run{attempt}.h5 as run0001" in shown
+    table = Path("table.txt").read_text() if redirected else ""
+    assert "# Collective test interrupted: all_reduce" in shown + table
+
+
+def interrupted_by_ctrl_c(launcher, file, redirected):
+    """Return the status that the file of an interrupted sweep has, and what the terminal shows."""
     sweep = ["all_reduce", "-b", "1K", "-e", "4K", "-f", "2", "-N", "0", "--output", str(file)]
     perf = [launcher, "-n", "2", sys.executable, *PERF, *sweep]
-    monkeypatch.chdir(tmp_path)
+    table = Path("table.txt")
+    table.unlink(missing_ok=True)
     with on_terminal(perf, launch_environment(), redirected) as terminal:
         if redirected:
-            while not (Path("table.txt").exists() and rows_of(Path("table.txt").read_text())):
+            while not (table.exists() and rows_of(table.read_text())):
                 assert terminal.process.poll() is None
                 time.sleep(0.05)
         else:
             terminal.wait_for("float")
         terminal.press(b"\x03")
         assert terminal.wait() != 0
-    shown = terminal.shown
     (run,) = reader.read(file)
-    assert run.status == "failed: interrupted"
-    assert f"rows are kept in {file} as run0001" in shown
-    table = Path("table.txt").read_text() if redirected else ""
-    assert "# Collective test interrupted: all_reduce" in shown + table
+    return run.status, terminal.shown

@@ -168,8 +168,7 @@ class Report:
     ) -> None:
         self._progress.close()
         if isinstance(error, KeyboardInterrupt):
-            self._interrupt()
-            self._tell_of_rows()
+            self._break_off(interrupted=True)
         self._left = True
         try:
             try:
@@ -189,46 +188,51 @@ class Report:
         """Write down what would be lost where hpccomm ends the process. From any thread."""
         if self._left:
             return
-        if lifetime.ending() in (Status.TERMINATED, Status.INTERRUPTED):
-            if self._writer is not None:
-                with contextlib.suppress(ResultsError, UsageError):
-                    self._writer.note_end("failed: interrupted")
-            self._interrupt()
-            if self._json is not None:
-                with contextlib.suppress(OSError, ResultsError):
-                    self._write_json(self._json, ["interrupted"])
-        self._tell_of_rows()
+        interrupted = lifetime.ending() in (Status.TERMINATED, Status.INTERRUPTED)
+        if interrupted and self._writer is not None:
+            with contextlib.suppress(ResultsError, UsageError):
+                self._writer.note_end("failed: interrupted")
+        self._break_off(interrupted=interrupted)
+        if interrupted and self._json is not None:
+            with contextlib.suppress(OSError, ResultsError):
+                self._write_json(self._json, ["interrupted"])
         self._left = True
 
-    def _interrupt(self) -> None:
-        """Close the table that is broken off. From any thread."""
+    def _break_off(self, *, interrupted: bool) -> None:
+        """Close the table, where that was interrupted, and say where the rows are. From any thread."""
+        text, rows = self._closing() if interrupted else "", self._kept_rows()
+        # What nobody may hold up goes first: a launcher that reads nothing any more fills its pipes.
+        self._progress.say_last(f"{text}{rows}\n" if _cut_off() else "")
+        if text:
+            # Past the stream's buffer, which is empty and whose lock the main thread may hold.
+            try:
+                os.write(self._out.fileno(), text.encode())
+            except ValueError:  # no file
+                self._out.write(text)
+            except OSError:  # nobody reads it any more
+                pass
+        if rows:
+            write_stderr(rows)
+
+    def _closing(self) -> str:
+        """Return what closes the table that is broken off, once; empty if none is open."""
         if self._begun is None:
-            return
+            return ""
         link = table.bounding_link(self._info)
         text = table.footer(self._tally, self._begun, link, interrupted=True)
         self._begun = None
-        self._progress.say_last(text if _cut_off() else "")
-        # Past the stream's buffer, which is empty and whose lock the main thread may hold.
-        try:
-            os.write(self._out.fileno(), text.encode())
-        except ValueError:  # no file
-            self._out.write(text)
-        except OSError:  # nobody reads it any more
-            pass
+        return text
 
-    def _tell_of_rows(self) -> None:
-        """Say where the rows are of a run that is broken off. From any thread."""
+    def _kept_rows(self) -> str:
+        """Return where the rows are of a run that is broken off; empty if none are stored."""
         if self._writer is None:
-            return
+            return ""
         path, rows = self._writer.path, self._writer.rows
         kept = "1 row is" if rows == 1 else f"{rows} rows are"
-        said = (
+        return (
             f"hpccomm: {kept} kept in {path} as {self._writer.name}: "
             f"see hpccomm show {shlex.quote(str(path))}"
         )
-        write_stderr(said)
-        if _cut_off():
-            self._progress.say_last(f"{said}\n")
 
     def _write_json(self, path: Path, errors: list[str]) -> None:
         document = nccl_json.document(
