@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from hpccomm import gradients as gradients
     from hpccomm.communicator import Communicator as Communicator
     from hpccomm.communicator.arrivals import Message as Message
     from hpccomm.communicator.creation import new_comm as new_comm
@@ -78,6 +79,8 @@ __all__ = [*_HOME, "__version__"]  # noqa: PLE0604  (the table above is the one 
 
 
 def __getattr__(name: str) -> object:
+    if name == "gradients":  # a package, which `import hpccomm` is not to load
+        return import_module("hpccomm.gradients")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'hpccomm' has no attribute {name!r}")
@@ -87,4 +90,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted({*globals(), *_HOME, "gradients"})

@@ -1,0 +1,18 @@
+"""Synchronise the gradients of a training loop over ranks.
+
+>>> sync = hpccomm.gradients.GradientSync(comm, parameters)      # doctest: +SKIP
+>>> for batch in batches:                                        # doctest: +SKIP
+...     sync.sync(gradients_of(batch))
+
+- `parameters`: the model as data. `layout`: which gradient lies in which bucket; pure functions.
+- `meaning`: what a reduction does. `agreement`: whether all ranks have the same model and settings.
+- `flat`: a bucket's memory. `step`: the gradients of one layout, and one step on them.
+- `model`: the model that all ranks agreed on. `sync`: what users call.
+"""
+
+from hpccomm.gradients.layout import Bucket, BucketSettings, layout
+from hpccomm.gradients.meaning import Meaning
+from hpccomm.gradients.parameters import Parameter
+from hpccomm.gradients.sync import GradientSync
+
+__all__ = ["Bucket", "BucketSettings", "GradientSync", "Meaning", "Parameter", "layout"]

@@ -1,0 +1,219 @@
+"""Which gradient lies in which bucket, and where: pure functions.
+
+Buckets are those of Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
+Training", VLDB 13(12), section 3.2.3: gradients are packed in the order in which the backward pass is
+expected to produce them, so that a bucket can be reduced while the pass goes on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from hpccomm.dtypes import DType
+from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.gradients.parameters import Parameter
+from hpccomm.settings import check_bool, check_int
+
+Order = Literal["reverse", "ready", "largest"]
+
+ALIGNMENT = 64
+"""Bytes: each gradient begins at a cache line, so that its values do not depend on the bucket it is in."""
+
+KIB, MIB = 1024, 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSettings:
+    """How gradients are put in buckets. Must be equal on all ranks.
+
+    Attributes
+    ----------
+    order : {"reverse", "ready", "largest"}
+        ``"reverse"`` fills buckets from the last parameter to the first. ``"ready"`` does so for the first step,
+        and from then on follows the order in which gradients became ready in it, averaged over the ranks.
+        ``"largest"`` starts with the largest gradient.
+    bucket_bytes : int
+        Bytes of gradients in a bucket at most. A larger gradient has a bucket of its own.
+    first_bucket_bytes : int
+        The same for the first bucket of each dtype: a smaller one can be sent earlier.
+    min_bucket_bytes : int
+        If the last bucket of a dtype has fewer bytes, its gradients go into the bucket before it, which may
+        then be larger than `bucket_bytes`.
+    bucketing : bool
+        False gives each gradient a bucket of its own, for debugging.
+    """
+
+    order: Order = "reverse"
+    bucket_bytes: int = 25 * MIB
+    first_bucket_bytes: int = MIB
+    min_bucket_bytes: int = 64 * KIB
+    bucketing: bool = True
+
+    def __post_init__(self) -> None:
+        if self.order not in get_args(Order):
+            advice = did_you_mean(
+                str(self.order), get_args(Order), f"give one of {', '.join(get_args(Order))}"
+            )
+            raise UsageError(f"order is {self.order!r}; {advice}")
+        for name, least in (
+            ("bucket_bytes", 1),
+            ("first_bucket_bytes", 1),
+            ("min_bucket_bytes", 0),
+        ):
+            value = check_int(name, getattr(self, name))
+            if value < least:
+                raise UsageError(f"{name} is {value}; give at least {least}")
+            object.__setattr__(self, name, value)
+        check_bool("bucketing", self.bucketing)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A bucket that is being filled."""
+
+    dtype: DType
+    limit: int
+    parameters: list[Parameter] = field(default_factory=list)
+    nbytes: int = 0
+    last: int = 0
+
+    def put(self, parameter: Parameter, position: int) -> None:
+        self.parameters.append(parameter)
+        self.nbytes += padded(parameter)
+        self.last = position
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The gradients of one call.
+
+    Attributes
+    ----------
+    index : int
+        Buckets are reduced in this order.
+    dtype : dtype
+        Of all its gradients.
+    parameters : tuple of Parameter
+        Whose gradients lie in it, in this order.
+    offsets : tuple of int
+        The first element of each gradient.
+    length : int
+        Elements of gradients and the padding between them.
+    """
+
+    index: int
+    dtype: DType
+    parameters: tuple[Parameter, ...]
+    offsets: tuple[int, ...]
+    length: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of gradients and padding."""
+        return self.length * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        first, last = self.parameters[0].name, self.parameters[-1].name
+        names = first if first == last else f"{first} to {last}"
+        return f"bucket {self.index}: {len(self.parameters)} of {self.dtype}, {self.nbytes} bytes, {names}"
+
+
+def padded(parameter: Parameter) -> int:
+    """Return the bytes that a gradient takes in a bucket."""
+    return -(-parameter.nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def ordered(
+    parameters: Sequence[Parameter], order: Order, readiness: Sequence[str] | None = None
+) -> list[Parameter]:
+    """Return the parameters in the order in which buckets are filled.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+        In the order of the forward pass.
+    order : {"reverse", "ready", "largest"}
+        As in `BucketSettings`.
+    readiness : sequence of str, optional
+        For ``"ready"``: the names of all parameters. None, before it is known, is the reverse order.
+    """
+    backward = list(reversed(parameters))
+    if order == "largest":
+        return sorted(backward, key=lambda each: -each.nbytes)
+    if order == "ready" and readiness is not None:
+        place = {name: number for number, name in enumerate(readiness)}
+        return sorted(backward, key=lambda each: place.get(each.name, len(place)))
+    return backward
+
+
+def mean_order(readiness: Sequence[Sequence[str]]) -> list[str]:
+    """Return one order of readiness for all ranks: by the mean of the positions on each.
+
+    Parameters
+    ----------
+    readiness : sequence of sequences of str
+        By rank, the names of the gradients in the order in which they became ready. A name that a rank lacks
+        counts as the last there. Of equal means, the order of the first rank that has both decides, else
+        the name.
+    """
+    total: dict[str, int] = {}
+    seen = list(dict.fromkeys(name for names in readiness for name in names))
+    for names in readiness:
+        place = {name: number for number, name in enumerate(names)}
+        for name in seen:
+            total[name] = total.get(name, 0) + place.get(name, len(seen))
+    return sorted(seen, key=total.__getitem__)
+
+
+def layout(
+    parameters: Sequence[Parameter],
+    settings: BucketSettings,
+    readiness: Sequence[str] | None = None,
+) -> tuple[Bucket, ...]:
+    """Return the buckets, in the order in which they are reduced.
+
+    Each dtype has buckets of its own, filled one after the other. They come in the order in which they are
+    expected to be complete: that of the last gradient in each.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+        Those that have gradients, in the order of the forward pass.
+    settings : BucketSettings
+        Limits and order.
+    readiness : sequence of str, optional
+        As in `ordered`.
+    """
+    filled: dict[DType, list[_Open]] = {}
+    for position, parameter in enumerate(ordered(parameters, settings.order, readiness)):
+        buckets = filled.setdefault(parameter.dtype, [])
+        if (
+            not buckets
+            or not settings.bucketing
+            or buckets[-1].nbytes + padded(parameter) > buckets[-1].limit
+        ):
+            limit = settings.bucket_bytes if buckets else settings.first_bucket_bytes
+            buckets.append(_Open(parameter.dtype, limit))
+        buckets[-1].put(parameter, position)
+    if settings.bucketing:
+        for buckets in filled.values():
+            _merge_last(buckets, settings.min_bucket_bytes)
+    in_turn = sorted(
+        (each for buckets in filled.values() for each in buckets), key=lambda b: b.last
+    )
+    return tuple(_closed(index, each) for index, each in enumerate(in_turn))
+
+
+def _merge_last(buckets: list[_Open], least: int) -> None:
+    if len(buckets) > 1 and buckets[-1].nbytes < least:
+        small = buckets.pop()
+        for parameter in small.parameters:
+            buckets[-1].put(parameter, small.last)
+
+
+def _closed(index: int, bucket: _Open) -> Bucket:
+    offsets, offset = [], 0
+    for parameter in bucket.parameters:
+        offsets.append(offset)
+        offset += padded(parameter) // bucket.dtype.itemsize
+    return Bucket(index, bucket.dtype, tuple(bucket.parameters), tuple(offsets), offset)

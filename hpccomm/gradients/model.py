@@ -1,0 +1,194 @@
+"""The model that all ranks agreed on, and where its gradients lie."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from hpccomm.errors import HpccommError, UsageError, did_you_mean
+from hpccomm.gradients.agreement import Model, agree
+from hpccomm.gradients.layout import Bucket, BucketSettings, layout
+from hpccomm.gradients.meaning import Meaning
+from hpccomm.gradients.parameters import Parameter, read
+from hpccomm.gradients.step import Step
+from hpccomm.reductions import ReduceOp
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+_BUCKETS = frozenset(each.name for each in fields(BucketSettings))
+_MEANING = frozenset(each.name for each in fields(Meaning))
+
+Arrays = dict[Parameter, NDArray[Any]]
+
+
+class AgreedModel:
+    """The model and its settings, which change only if all ranks agree.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Over the ranks that train together.
+    timeout : float or None
+        Deadline of each call in seconds.
+    make : callable
+        Returns this rank's model and arrays, or raises what is wrong with them.
+    """
+
+    def __init__(
+        self,
+        comm: "Communicator",
+        timeout: float | None,
+        make: Callable[[], tuple[Model, Arrays]],
+    ) -> None:
+        self._comm = comm
+        self._timeout = timeout
+        self._open = False  # a micro-step has begun
+        self._readiness: list[str] | None = None
+        self._arrays: Arrays = {}
+        self._step: Step | None = None
+        self._agree(make)
+
+    def _agree(self, make: Callable[[], tuple[Model, Arrays]]) -> None:
+        """Take another model once all ranks agree on it; until then, the present one stays."""
+        made: Model | HpccommError
+        arrays: Arrays = {}
+        try:
+            if self._open:
+                raise UsageError("a step is under way; call wait() first")
+            made, arrays = make()
+        except HpccommError as error:
+            made = error
+        agree(self._comm, made, self._timeout)
+        assert isinstance(made, Model)
+        self._readiness = None
+        self._lay_out(made)
+        self._arrays = arrays
+
+    def _lay_out(self, model: Model) -> None:
+        trained = [each for each in model.parameters if each.name not in model.frozen]
+        average = model.meaning.op == "average"
+        step = Step(
+            self._comm,
+            layout(trained, model.settings, self._readiness),
+            ReduceOp.AVG if average else ReduceOp.SUM,
+            deterministic=model.meaning.deterministic,
+            timeout=self._timeout,
+        )
+        if self._step is not None:
+            step.adopt(self._step.gradients, self._step.there)
+        self._model, self._step = model, step
+        self._gradients = MappingProxyType(step.gradients)
+
+    def configure(self, **changes: Any) -> None:
+        """Change settings between steps. Collective, with the same changes; blocks.
+
+        The gradients get another layout, so take them from `gradients` again. Their values stay.
+
+        Parameters
+        ----------
+        **changes
+            Any of the keywords of the class but `timeout`.
+
+        Raises
+        ------
+        UsageError
+            If a setting is unknown or does not fit, or a step is under way. The settings stay as they were.
+        RankMismatch
+            On the other ranks in that case, and on all ranks if the changes differ; the settings stay, too.
+        """
+
+        def model() -> tuple[Model, Arrays]:
+            old, arrays = self._model, self._arrays
+            for name in changes.keys() - _BUCKETS - _MEANING - {"frozen"}:
+                known = sorted(_BUCKETS | _MEANING | {"frozen"})
+                advice = did_you_mean(name, known, f"give some of {', '.join(known)}")
+                raise UsageError(f"there is no setting {name!r}; {advice}")
+            frozen = (
+                old.frozen if "frozen" not in changes else frozen_names(changes["frozen"], arrays)
+            )
+            settings = replace(old.settings, **_only(changes, _BUCKETS))
+            meaning = replace(old.meaning, **_only(changes, _MEANING))
+            return Model(old.parameters, frozen, settings, meaning), arrays
+
+        self._agree(model)
+
+    def add(self, name: str, array: Any) -> None:
+        """Add a parameter behind the others. Collective; blocks. The gradients get another layout.
+
+        Raises
+        ------
+        UsageError
+            If the name is there, the array does not fit, or a step is under way.
+        RankMismatch
+            On the other ranks in that case, and on all ranks if they add different ones.
+        """
+        self._agree(lambda: self._with(read([*self._pairs(), (name, array)])))
+
+    def remove(self, name: str) -> None:
+        """Remove a parameter. Collective; blocks. The gradients get another layout.
+
+        Raises
+        ------
+        UsageError
+            If there is none of this name, it is the only one, or a step is under way.
+        RankMismatch
+            On the other ranks in that case, and on all ranks if they remove different ones.
+        """
+
+        def model() -> tuple[Model, Arrays]:
+            frozen_names([name], self._arrays)
+            arrays = {each: x for each, x in self._arrays.items() if each.name != name}
+            if not arrays:
+                raise UsageError(f"{name!r} is the only parameter; keep at least one")
+            return self._with(arrays)
+
+        self._agree(model)
+
+    def _pairs(self) -> list[tuple[str, NDArray[Any]]]:
+        return [(each.name, array) for each, array in self._arrays.items()]
+
+    def _with(self, arrays: Arrays) -> tuple[Model, Arrays]:
+        frozen = self._model.frozen & {each.name for each in arrays}
+        return replace(self._model, parameters=tuple(arrays), frozen=frozen), arrays
+
+    @property
+    def gradients(self) -> Mapping[str, NDArray[Any]]:
+        """The gradients by name: views of the buckets, of the shape and dtype of their parameters. Local.
+
+        What is written to them needs no copy. They are other arrays after `configure`, `add` and `remove`, and with
+        ``order="ready"`` after the first reduction.
+        """
+        return self._gradients
+
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Return what lies where, in the order of the reductions. Local. Each prints as a line."""
+        return tuple(flat.bucket for flat in self._now.flats)
+
+    @property
+    def _now(self) -> Step:
+        assert self._step is not None
+        return self._step
+
+
+def frozen_names(names: Iterable[str], arrays: Iterable[Parameter]) -> frozenset[str]:
+    """Return the names of parameters as a set.
+
+    Raises
+    ------
+    UsageError
+        If there is no parameter of a name.
+    """
+    known = [each.name for each in arrays]
+    found = frozenset([names] if isinstance(names, str) else names)
+    for name in found - set(known):
+        raise UsageError(
+            f"there is no parameter {name!r}; {did_you_mean(name, known, 'give names of parameters')}"
+        )
+    return found
+
+
+def _only(changes: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in changes.items() if name in names}
