@@ -69,6 +69,7 @@ def modules_after(program: str) -> set[str]:
         "import hpccomm; hpccomm.ReduceOp, hpccomm.CommOptions, hpccomm.LaunchError",
         "import hpccomm.cli.main",
         "import hpccomm.testing",
+        "import hpccomm; hpccomm.gradients.GradientSync",
     ],
 )
 def test_import_loads_neither_mpi_nor_cuda_nor_hdf5(program: str) -> None:

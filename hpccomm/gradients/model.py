@@ -78,7 +78,7 @@ class AgreedModel:
             timeout=self._timeout,
         )
         if self._step is not None:
-            step.adopt(self._step.gradients, self._step.there)
+            step.adopt(self._step)
         self._model, self._step = model, step
         self._gradients = MappingProxyType(step.gradients)
 

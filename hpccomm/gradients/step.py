@@ -47,6 +47,8 @@ class Step:
         Whether a gradient was given since the last reduction; after it, whether it is a result.
     marked : list of str
         Gradients that are ready, in the order in which they became so.
+    sources : dict of str to ndarray
+        Arrays that get the results, by name.
     factor : float or None
         What gradients are multiplied by before they are summed.
     """
@@ -80,7 +82,7 @@ class Step:
         self.marked: list[str] = []
         self.factor: float | None = None
         self._seen: set[str] = set()
-        self._sources: dict[str, Array] = {}
+        self.sources: dict[str, Array] = {}
         self._works: list[Work] = []
         self._left = [len(bucket.parameters) for bucket in buckets]
 
@@ -124,7 +126,7 @@ class Step:
             else:
                 np.copyto(view, array)
             if back:
-                self._sources[name] = array
+                self.sources[name] = array
         self._seen.add(name)
         self.marked.append(name)
         self.there[name] = True
@@ -200,16 +202,18 @@ class Step:
     def begin(self) -> None:
         """Forget the results of the last step."""
         self.there = dict.fromkeys(self.gradients, False)
-        self._sources.clear()
+        self.sources.clear()
 
     def copy_back(self) -> None:
         """Write the results to the arrays that were given."""
-        for name, array in self._sources.items():
+        for name, array in self.sources.items():
             np.copyto(array, self.gradients[name])
 
-    def adopt(self, gradients: dict[str, Array], there: dict[str, bool]) -> None:
-        """Take gradients of another layout over, as far as this one has them."""
+    def adopt(self, other: "Step") -> None:
+        """Take the gradients of another layout over, as far as this one has them."""
         for name, view in self.gradients.items():
-            if name in gradients and gradients[name].shape == view.shape:
-                np.copyto(view, gradients[name])
-                self.there[name] = there[name]
+            if name in other.gradients and other.gradients[name].shape == view.shape:
+                np.copyto(view, other.gradients[name])
+                self.there[name] = other.there[name]
+                if name in other.sources:
+                    self.sources[name] = other.sources[name]

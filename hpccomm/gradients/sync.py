@@ -70,8 +70,8 @@ class GradientSync(AgreedModel):
     The method is that of Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
     VLDB 13(12): buckets in the order of the backward pass, reduced in one order on all ranks.
 
-    After a `CommunicationError` of a reduction the communicator has failed, and every later call raises. After any
-    other error a step is as it was before the call, unless the call says otherwise.
+    After a `CommunicationError` of a reduction, other than RankMismatch, the communicator has failed, and every later
+    call raises. After any other error a step is as it was before the call, unless the call says otherwise.
     """
 
     def __init__(
@@ -188,8 +188,7 @@ class GradientSync(AgreedModel):
         Raises
         ------
         UsageError
-            If the name is unknown, its gradient was ready before in this step, or the array does not fit. Nothing
-            is changed then.
+            If the name is unknown, was ready before in this step, or the array does not fit. Nothing changes then.
         """
         if name in self._model.frozen:
             return
@@ -218,7 +217,7 @@ class GradientSync(AgreedModel):
         Returns
         -------
         bool
-            Whether the gradients are reduced, as in `sync`. Then `gradients` has the results.
+            As in `sync`. `gradients` has the results.
 
         Raises
         ------
@@ -358,7 +357,7 @@ class GradientSync(AgreedModel):
             self._suspended = before
 
     def accumulate(self, count: int) -> None:
-        """Add up so many micro-steps before each reduction: ``configure(accumulate=count)``. Collective; blocks."""
+        """Add so many micro-steps up before each reduction, by `configure`. Collective; blocks."""
         self.configure(accumulate=count)
 
     # Between steps.

@@ -1,0 +1,374 @@
+"""`GradientSync` on threads: against NumPy, and what it raises where."""
+
+import threading
+from typing import Any
+
+import hypothesis.strategies as st
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+
+import hpccomm
+from hpccomm import Communicator, HpccommError, RankMismatch, UsageError
+from hpccomm.gradients import GradientSync
+from hpccomm.testing import run_ranks
+
+DTYPES = [np.dtype(each) for each in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)]
+
+
+def raised(comm: Communicator, function: Any) -> HpccommError:
+    with pytest.raises(HpccommError) as caught:
+        function(comm)
+    comm.all_reduce(np.ones(1))  # the communicator can still be used
+    return caught.value
+
+
+# Against NumPy. Small integers, so that sums are exact in every dtype, in every order.
+
+shapes = st.lists(st.integers(0, 5), max_size=2).map(tuple)
+
+
+@st.composite
+def trainings(draw: st.DrawFn) -> dict[str, Any]:
+    ranks = draw(st.integers(1, 4))
+    model = draw(st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), min_size=1, max_size=8))
+    names = [f"p{number}" for number in range(len(model))]
+    steps = [
+        [
+            [name for name in draw(st.permutations(names)) if draw(st.integers(0, 5))]
+            for _ in range(ranks)
+        ]
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    return {
+        "ranks": ranks,
+        "model": dict(zip(names, model, strict=True)),
+        "steps": steps,
+        "whole": draw(st.booleans()),
+        "micro": draw(st.integers(1, 2)),
+        "settings": {
+            "op": draw(st.sampled_from(["average", "sum", "weighted"])),
+            "unused": draw(st.sampled_from(["zero", "skip"])),
+            "order": draw(st.sampled_from(["reverse", "ready", "largest"])),
+            "bucket_bytes": draw(st.integers(1, 600)),
+            "first_bucket_bytes": draw(st.integers(1, 300)),
+            "min_bucket_bytes": draw(st.integers(0, 100)),
+            "bucketing": draw(st.booleans()),
+            "deterministic": draw(st.booleans()),
+        },
+    }
+
+
+def gradient(case: dict[str, Any], name: str, rank: int, step: int, micro: int) -> Any:
+    shape, dtype = case["model"][name]
+    seed = [int(name[1:]), rank, step, micro]
+    # The weights add up to 12, and all values are multiples of 12.
+    return np.asarray(12 * np.random.default_rng(seed).integers(-3, 4, shape)).astype(dtype)
+
+
+WEIGHTS = {1: [3], 2: [1, 3], 3: [3, 0, 1], 4: [1, 1, 2, 0]}
+"""Each is a power of 2 in sum, so that the weighted means are exact."""
+
+
+def expected(case: dict[str, Any], name: str, step: int) -> Any:
+    ranks, op = case["ranks"], case["settings"]["op"]
+    total = np.zeros(case["model"][name][0])
+    for rank in range(ranks):
+        if name in case["steps"][step][rank]:
+            weight = WEIGHTS[ranks][rank] / sum(WEIGHTS[ranks]) if op == "weighted" else 1
+            for micro in range(case["micro"]):
+                total += weight * gradient(case, name, rank, step, micro).astype(float)
+    return total / ranks if op == "average" else total
+
+
+def train(comm: Communicator, case: dict[str, Any]) -> None:
+    parameters = {name: np.zeros(*of) for name, of in case["model"].items()}
+    sync = GradientSync(comm, parameters, accumulate=case["micro"], **case["settings"])
+    weight = WEIGHTS[comm.size][comm.rank] if case["settings"]["op"] == "weighted" else None
+    for step, present in enumerate(case["steps"]):
+        for micro in range(case["micro"]):
+            last = micro == case["micro"] - 1
+            grads = {
+                name: gradient(case, name, comm.rank, step, micro) for name in present[comm.rank]
+            }
+            if case["whole"]:
+                assert sync.sync(grads, weight=weight if last else None) == last
+            else:
+                if last and weight is not None:
+                    sync.weigh(weight)
+                for name, grad in grads.items():
+                    sync.ready(name, grad)
+                if last and step == 1:
+                    sync.wait_for("p0")
+                assert sync.wait() == last
+        for name in parameters:
+            result = expected(case, name, step)
+            np.testing.assert_array_equal(sync.gradients[name].astype(float), result)
+            if case["whole"] and name in grads:
+                np.testing.assert_array_equal(grads[name].astype(float), result)
+            somewhere = any(name in names for names in present)
+            assert sync.has_gradients(name) == (
+                somewhere or case["settings"]["unused"] == "zero" or False
+            )
+
+
+@given(trainings())
+def test_any_training_gives_what_numpy_does(case: dict[str, Any]) -> None:
+    run_ranks(case["ranks"], train, case)
+
+
+# A model that is trained.
+
+
+def mlp(w: Any, v: Any, x: Any, y: Any) -> dict[str, Any]:
+    """Gradients of the squared error of ``tanh(x w) v``, as means over the samples."""
+    hidden = np.tanh(x @ w)
+    error = (hidden @ v - y) / len(x)
+    return {"v": hidden.T @ error, "w": x.T @ ((error @ v.T) * (1 - hidden**2))}
+
+
+def trained(comm: Communicator, overlapped: bool, settings: dict[str, Any]) -> tuple[Any, Any]:
+    draw = np.random.default_rng(7)
+    x, y = draw.normal(size=(24, 5)), draw.normal(size=(24, 2))
+    parameters = {"w": draw.normal(size=(5, 4)), "v": draw.normal(size=(4, 2))}
+    for array in parameters.values():
+        array += comm.rank  # only the root's count
+    sync = GradientSync(comm, parameters, **settings)
+    sync.broadcast_parameters()
+    mine = slice(comm.rank * 24 // comm.size, (comm.rank + 1) * 24 // comm.size)
+    for _ in range(200):
+        grads = mlp(parameters["w"], parameters["v"], x[mine], y[mine])
+        if overlapped:
+            for name, grad in grads.items():
+                sync.ready(name, grad)
+            sync.wait()
+        else:
+            sync.sync(grads)
+        for name, array in parameters.items():
+            array -= 0.1 * sync.gradients[name]
+    return parameters["w"], parameters["v"]
+
+
+def test_training_on_several_ranks_gives_the_parameters_of_one() -> None:
+    ((w, v),) = run_ranks(1, trained, False, {})
+    for ranks, overlapped in ((2, True), (3, False)):
+        for other_w, other_v in run_ranks(ranks, trained, overlapped, {}):
+            np.testing.assert_allclose(other_w, w, rtol=1e-12, atol=1e-13)
+            np.testing.assert_allclose(other_v, v, rtol=1e-12, atol=1e-13)
+
+
+def test_deterministic_results_have_the_same_bits_for_every_layout() -> None:
+    bits = set()
+    for settings in ({}, {"bucketing": False}, {"order": "largest"}, {"first_bucket_bytes": 1}):
+        for overlapped in (False, True):
+            results = run_ranks(3, trained, overlapped, {"deterministic": True, **settings})
+            bits |= {(w.tobytes(), v.tobytes()) for w, v in results}
+    assert len(bits) == 1
+
+
+# What is raised, and where.
+
+
+def one(**other: Any) -> dict[str, Any]:
+    return {"a": np.zeros((2, 3)), "b": np.zeros(4), **other}
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        pytest.param(
+            lambda comm: GradientSync(comm, one(c=np.zeros(1))),
+            "'c' is missing on rank 0",
+            id="names",
+        ),
+        pytest.param(
+            lambda comm: GradientSync(comm, one(b=np.zeros(5))),
+            r"'b' is float64 \(4,\).*\(5,\)",
+            id="shapes",
+        ),
+        pytest.param(
+            lambda comm: GradientSync(comm, one(b=np.zeros(4, "f"))), "'b'.*float32", id="dtypes"
+        ),
+        pytest.param(
+            lambda comm: GradientSync(comm, dict(reversed(one().items()))),
+            "order differs: number 0",
+            id="order",
+        ),
+        pytest.param(
+            lambda comm: GradientSync(comm, one(), bucket_bytes=9),
+            "bucket_bytes is 26214400",
+            id="buckets",
+        ),
+        pytest.param(
+            lambda comm: GradientSync(comm, one(), op="sum"), "op is 'average' on rank 0", id="op"
+        ),
+        pytest.param(
+            lambda comm: GradientSync(comm, one(), frozen="b"), "'b'.*frozen", id="frozen"
+        ),
+        pytest.param(
+            lambda comm: GradientSync(comm, one(), order="revers"),
+            "did you mean reverse",
+            id="wrong",
+        ),
+        pytest.param(lambda comm: GradientSync(comm, []), "no parameters", id="empty"),
+    ],
+)
+def test_models_that_differ_are_refused_on_every_rank(made: Any, text: str) -> None:
+    def body(comm: Communicator) -> HpccommError:
+        return raised(comm, made if comm.rank == 2 else lambda comm: GradientSync(comm, one()))
+
+    for rank, error in enumerate(run_ranks(3, body)):
+        assert error.args[0] == error.args[0]
+        with pytest.raises(type(error), match=text):
+            raise error
+        if isinstance(error, RankMismatch):
+            assert error.ranks == (2,)
+            assert "rank 2" in str(error)
+        else:
+            assert rank == 2
+
+
+def test_a_missing_gradient_is_an_error_on_every_rank_if_asked_for() -> None:
+    def body(comm: Communicator) -> tuple[HpccommError, Any]:
+        sync = GradientSync(comm, one(), unused="error")
+        sync.sync({name: np.ones_like(x) for name, x in one().items()})
+        sync.ready("a", np.ones((2, 3)))
+        if comm.rank != 1:
+            sync.ready("b", np.ones(4))
+        error = raised(comm, lambda _: sync.wait())
+        grads = {name: np.full_like(x, comm.rank) for name, x in one().items()}
+        sync.sync(grads)  # the step after it is as any other
+        return error, grads["b"][0]
+
+    for error, after in run_ranks(3, body):
+        assert isinstance(error, RankMismatch)
+        assert "'b' on rank 1;" in str(error)
+        assert error.ranks == (1,)
+        assert after == 1
+
+
+def test_a_rank_that_does_not_come_is_missed_by_the_deadline() -> None:
+    left = threading.Event()
+
+    def body(comm: Communicator) -> None:
+        if comm.rank == 1:
+            left.wait(30)
+            return
+        try:
+            GradientSync(comm, one(), timeout=0.3)
+        finally:
+            left.set()
+
+    with pytest.raises(hpccomm.CommunicationError):
+        run_ranks(2, body)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda sync: sync.ready("bb"), "did you mean b"),
+        (lambda sync: sync.ready("a", np.ones(6)), r"'a' is float64 \(6,\), and its parameter"),
+        (lambda sync: sync.sync({"a": np.ones((2, 3), "f")}), "'a' is float32"),
+        (lambda sync: sync.configure(bucket_byte=1), "did you mean bucket_bytes"),
+        (lambda sync: sync.remove("c"), "no parameter 'c'"),
+        (lambda sync: sync.add("a", np.ones(1)), "'a' is there twice"),
+        (lambda sync: sync.clip_by_global_norm(1.0), "not reduced"),
+        (lambda sync: sync.weigh(3), "op is 'average'"),
+        (lambda sync: sync.has_gradients("c"), "no gradient 'c'"),
+    ],
+)
+def test_a_wrong_argument_changes_nothing(call: Any, text: str) -> None:
+    def body(comm: Communicator) -> None:
+        sync = GradientSync(comm, one())
+        with pytest.raises(UsageError, match=text):
+            call(sync)
+        sync.sync({name: np.ones_like(x) for name, x in one().items()})
+        sync.ready("a")
+        with pytest.raises(UsageError, match="given before"):
+            sync.ready("a")
+        with pytest.raises(UsageError, match="under way"):
+            sync.zero()
+        assert sync.wait()
+
+    run_ranks(2, body)
+
+
+# What users rely on.
+
+
+def test_gradients_are_views_of_the_buckets_and_nothing_is_copied() -> None:
+    def body(comm: Communicator) -> None:
+        sync = GradientSync(comm, one())
+        (bucket,) = sync.buckets()
+        assert [each.name for each in bucket.parameters] == ["b", "a"]
+        a, b = sync.gradients["a"], sync.gradients["b"]
+        assert a.base is not None
+        assert a.ctypes.data - b.ctypes.data == 64  # behind b, at the next cache line
+        a[:], b[:] = comm.rank, 2 * comm.rank
+        sync.sync()
+        assert (a == 0.5).all()
+        assert (b == 1.0).all()
+        before = a
+        sync.sync({"a": a, "b": np.full(4, 3.0)})
+        assert sync.gradients["a"] is before
+        assert np.shares_memory(sync.gradients["a"], before)
+
+    run_ranks(2, body)
+
+
+def test_the_norm_is_clipped_in_the_given_arrays_as_well() -> None:
+    def body(comm: Communicator) -> None:
+        sync = GradientSync(
+            comm,
+            {"a": np.zeros(1), "b": np.zeros(1, "f"), "frozen": np.zeros(1)},
+            frozen=["frozen"],
+            order="ready",  # another layout after the first step
+        )
+        grads = {"a": np.array([3.0]), "b": np.array([4.0], "f"), "frozen": np.array([9.0])}
+        sync.sync(grads)
+        assert sync.clip_by_global_norm(10) == 5
+        assert sync.clip_by_global_norm(1) == 5
+        assert [float(x[0]) for x in grads.values()] == pytest.approx([3 / 5, 4 / 5, 9.0])
+        sync.sync({"a": np.array([np.nan]), "b": np.array([4.0], "f")})
+        assert np.isnan(sync.clip_by_global_norm(1))
+        assert sync.gradients["b"][0] == 4
+
+    run_ranks(2, body)
+
+
+def test_no_sync_adds_up_and_the_model_changes_between_steps() -> None:
+    def body(comm: Communicator) -> None:
+        sync = GradientSync(comm, one(), op="sum")
+        ones = {name: np.ones_like(x) for name, x in one().items()}
+        with sync.no_sync():
+            assert not sync.sync(ones)
+            assert (ones["a"] == 1).all()
+        assert sync.sync(ones)
+        assert (ones["b"] == 4).all()
+        sync.add("c", np.zeros(2))
+        sync.remove("b")
+        assert list(sync.gradients) == ["c", "a"]
+        assert (sync.gradients["a"] == 4).all()  # kept
+        sync.configure(frozen=["a"], op="average")
+        sync.sync({"c": np.full(2, float(comm.rank))})
+        assert (sync.gradients["c"] == 0.5).all()
+        assert not sync.has_gradients("a")
+        sync.zero()
+        assert not sync.has_gradients()
+        assert not sync.gradients["c"].any()
+        error = raised(comm, lambda _: sync.configure(bucket_bytes=1 + comm.rank))
+        assert isinstance(error, RankMismatch)
+        assert sync.sync({"c": np.ones(2)})  # as it was before
+
+    run_ranks(2, body)
+
+
+def test_weights_that_are_all_0_are_refused_on_every_rank() -> None:
+    def body(comm: Communicator) -> str:
+        sync = GradientSync(comm, one(), op="weighted")
+        with pytest.raises(UsageError, match="no weight"):
+            sync.ready("a")
+        return str(raised(comm, lambda _: sync.sync({}, weight=0)))
+
+    assert all("all ranks are 0" in text for text in run_ranks(2, body))
