@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.dtypes import is_narrow
+from hpccomm.dtypes import DType, is_narrow
 from hpccomm.gradients.layout import ALIGNMENT, Bucket
 from hpccomm.reductions import ReduceOp
 
@@ -29,10 +29,12 @@ class FlatBucket:
 
     Parameters
     ----------
-    comm : Communicator
-        Gives the memory.
     bucket : Bucket
         What lies where.
+    memory : ndarray of `needed` elements
+        Of the bucket's dtype, all 0.
+    size : int
+        Number of ranks.
 
     Attributes
     ----------
@@ -42,11 +44,9 @@ class FlatBucket:
         All of it.
     """
 
-    def __init__(self, comm: "Communicator", bucket: Bucket) -> None:
+    def __init__(self, bucket: Bucket, memory: NDArray[Any], size: int) -> None:
         self.bucket = bucket
-        tail = ALIGNMENT // bucket.dtype.itemsize
-        self.memory: NDArray[Any] = comm.empty(bucket.length + tail, bucket.dtype)
-        self.memory[:] = 0  # the padding as well, which is reduced
+        self.memory = memory
         self.gradients = self.memory[: bucket.length]
         self._missing = self.memory[bucket.length : bucket.length + 1]
         self.views = [
@@ -54,7 +54,7 @@ class FlatBucket:
             for parameter, offset in zip(bucket.parameters, bucket.offsets, strict=True)
         ]
         # An average of narrow floats over many ranks must not become 0.
-        self._mark = float(min(comm.size, 256))
+        self._mark = float(min(size, 256))
 
     def mark(self, complete: bool) -> None:
         """Note for the other ranks whether this rank has all gradients."""
@@ -82,6 +82,31 @@ class FlatBucket:
             async_op=True,
         )
         return plan
+
+
+def needed(bucket: Bucket) -> int:
+    """Return the elements of a bucket with what is reduced besides the gradients."""
+    return bucket.length + ALIGNMENT // bucket.dtype.itemsize
+
+
+def flat_buckets(
+    comm: "Communicator", buckets: Sequence[Bucket]
+) -> tuple[list[FlatBucket], list[NDArray[Any]]]:
+    """Return buckets in registered memory, and the memory of each dtype. Local.
+
+    Buckets of one dtype lie one behind the other, so that one call reduces all of them.
+    """
+    regions: dict[DType, NDArray[Any]] = {}
+    for dtype in dict.fromkeys(bucket.dtype for bucket in buckets):
+        size = sum(needed(bucket) for bucket in buckets if bucket.dtype == dtype)
+        regions[dtype] = comm.empty(size, dtype)
+        regions[dtype][:] = 0  # the padding as well, which is reduced
+    flats, used = [], dict.fromkeys(regions, 0)
+    for bucket in buckets:
+        start = used[bucket.dtype]
+        used[bucket.dtype] = end = start + needed(bucket)
+        flats.append(FlatBucket(bucket, regions[bucket.dtype][start:end], comm.size))
+    return flats, list(regions.values())
 
 
 def scale(x: NDArray[Any], factor: float) -> None:

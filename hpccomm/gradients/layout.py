@@ -38,7 +38,7 @@ class BucketSettings:
         The same for the first bucket of each dtype: a smaller one can be sent earlier.
     min_bucket_bytes : int
         If the last bucket of a dtype has fewer bytes, its gradients go into the bucket before it, which may
-        then be larger than `bucket_bytes`.
+        then exceed its limit.
     bucketing : bool
         False gives each gradient a bucket of its own, for debugging.
     """

@@ -74,6 +74,7 @@ class AgreedModel:
             self._comm,
             layout(trained, model.settings, self._readiness),
             ReduceOp.AVG if average else ReduceOp.SUM,
+            bucketing=model.settings.bucketing,
             deterministic=model.meaning.deterministic,
             timeout=self._timeout,
         )

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.errors import BufferMismatch, UsageError, did_you_mean
-from hpccomm.gradients.flat import FlatBucket
+from hpccomm.gradients.flat import FlatBucket, flat_buckets
 from hpccomm.gradients.layout import Bucket
 from hpccomm.gradients.parameters import host_view
 from hpccomm.reductions import ReduceOp
@@ -34,6 +34,8 @@ class Step:
         Equal on all ranks.
     op : ReduceOp
         SUM or AVG.
+    bucketing : bool
+        Whether a whole step may reduce all buckets of a dtype by one call.
     deterministic : bool
         As in `Communicator.all_reduce`.
     timeout : float or None
@@ -59,10 +61,11 @@ class Step:
         buckets: Sequence[Bucket],
         op: ReduceOp,
         *,
+        bucketing: bool,
         deterministic: bool,
         timeout: float | None,
     ) -> None:
-        self.flats = [FlatBucket(comm, bucket) for bucket in buckets]
+        self.flats, regions = flat_buckets(comm, buckets)
         self._place = {each.name: bucket.index for bucket in buckets for each in bucket.parameters}
         self.gradients: dict[str, Array] = {
             each.name: view
@@ -73,10 +76,15 @@ class Step:
             flat.plan(comm, op, deterministic=deterministic, timeout=timeout) for flat in self.flats
         ]
         self._whole: Callable[[], Any] | None = None
-        if self.flats:
+        together = regions if bucketing else [flat.memory for flat in self.flats]
+        if len(together) == 1:  # a plan of one call is quicker
+            self._whole = comm.plan(
+                "all_reduce", together[0], op, deterministic=deterministic, timeout=timeout
+            )
+        elif together:
             with comm.planning(timeout=timeout) as plan:
-                for flat in self.flats:
-                    comm.all_reduce(flat.memory, op, deterministic=deterministic)
+                for memory in together:
+                    comm.all_reduce(memory, op, deterministic=deterministic)
             self._whole = plan
         self.there = dict.fromkeys(self.gradients, False)
         self.marked: list[str] = []
@@ -173,7 +181,7 @@ class Step:
         return self.gradients[name]
 
     def reduce_now(self) -> None:
-        """Reduce all buckets, one after the other, in the caller's thread. Collective; blocks."""
+        """Reduce all buckets in the caller's thread. Collective; blocks."""
         for flat in self.flats:
             self._prepare(flat)
         if self._whole is not None:

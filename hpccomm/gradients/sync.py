@@ -280,9 +280,10 @@ class GradientSync(AgreedModel):
         mine = np.fromiter(step.there.values(), np.uint8, len(step.there))
         there = self._comm.all_gather(mine, timeout=self._timeout).astype(bool)
         unused = self._model.meaning.unused
-        if unused == "skip":
-            step.there = dict(zip(step.there, map(bool, there.any(axis=0)), strict=True))
+        if unused == "zero":
+            step.there = dict.fromkeys(step.there, True)
             return
+        step.there = dict(zip(step.there, map(bool, there.any(axis=0)), strict=True))
         if unused == "error":
             lacking = [
                 f"{name!r} on {named([int(rank) for rank in np.flatnonzero(~column)])}"
@@ -295,7 +296,6 @@ class GradientSync(AgreedModel):
                 operation="all_reduce",
                 ranks=[int(rank) for rank in np.flatnonzero(~there.all(axis=1))],
             )
-        step.there = dict.fromkeys(step.there, True)
 
     # What a reduction means.
 
