@@ -168,6 +168,41 @@ class AgreedModel:
         """Return what lies where, in the order of the reductions. Local. Each prints as a line."""
         return tuple(flat.bucket for flat in self._now.flats)
 
+    def broadcast_parameters(self, root: int = 0) -> None:
+        """Give all ranks the parameters of `root`, in the arrays that the class was made with. Collective; blocks.
+
+        Raises
+        ------
+        UsageError
+            If `root` is no rank, or an array is read-only or not C-contiguous.
+        CommunicationError
+            If a call fails or its deadline passes.
+        """
+        with self._comm.batch(timeout=self._timeout):
+            for array in self._arrays.values():
+                self._comm.broadcast(array, root)
+
+    def has_gradients(self, name: str | None = None) -> bool:
+        """Return whether a gradient is there. Local.
+
+        Parameters
+        ----------
+        name : str, optional
+            Of a parameter; None asks for any.
+
+        Raises
+        ------
+        UsageError
+            If the name is unknown.
+        """
+        there = self._now.there
+        if name is None:
+            return any(there.values())
+        if name in self._model.frozen:
+            return False
+        self._now.given(name, None)
+        return there[name]
+
     @property
     def _now(self) -> Step:
         assert self._step is not None

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.gradients.agreement import Model, named
+from hpccomm.gradients.consistency import differences
 from hpccomm.gradients.flat import clip
 from hpccomm.gradients.layout import MIB, BucketSettings, Order, mean_order
 from hpccomm.gradients.meaning import Combine, Meaning, Unused
@@ -362,27 +363,6 @@ class GradientSync(AgreedModel):
 
     # Between steps.
 
-    def has_gradients(self, name: str | None = None) -> bool:
-        """Return whether a gradient is there. Local.
-
-        Parameters
-        ----------
-        name : str, optional
-            Of a parameter; None asks for any.
-
-        Raises
-        ------
-        UsageError
-            If the name is unknown.
-        """
-        there = self._now.there
-        if name is None:
-            return any(there.values())
-        if name in self._model.frozen:
-            return False
-        self._now.given(name, None)
-        return there[name]
-
     def zero(self) -> None:
         """Set all gradients to 0 and forget that they are there. Local. Arrays that were given stay.
 
@@ -399,19 +379,32 @@ class GradientSync(AgreedModel):
         for view in step.gradients.values():
             view[...] = 0
 
-    def broadcast_parameters(self, root: int = 0) -> None:
-        """Give all ranks the parameters of `root`, in the arrays that the class was made with. Collective; blocks.
+    def check_consistency(self) -> None:
+        """Compare the parameters of all ranks, and the gradients if they are reduced. Collective; blocks.
+
+        Ranks exchange 8 bytes an array, a hash of its bits, so this can be done every hundred steps or so. Parameters
+        are those in the arrays that the class was made with.
 
         Raises
         ------
         UsageError
-            If `root` is no rank, or an array is read-only or not C-contiguous.
-        CommunicationError
-            If a call fails or its deadline passes.
+            If a step is under way.
+        RankMismatch
+            On every rank, if an array differs. The message says which, on which ranks, and by how much.
         """
-        with self._comm.batch(timeout=self._timeout):
-            for array in self._arrays.values():
-                self._comm.broadcast(array, root)
+        if self._open:
+            raise UsageError("a step is under way; call wait() first")
+        arrays = {f"parameter {each.name!r}": array for each, array in self._arrays.items()}
+        if self._reduced:
+            arrays |= {f"gradient {name!r}": view for name, view in self.gradients.items()}
+        found = differences(self._comm, arrays, self._timeout)
+        if found:
+            raise RankMismatch(
+                f"the ranks have drifted apart: {'; '.join(map(str, found))}; "
+                "broadcast_parameters() gives all the same parameters again",
+                rank=self._comm.rank,
+                ranks=sorted({rank for each in found for rank in each.ranks}),
+            )
 
     def clip_by_global_norm(self, limit: float) -> float:
         """Scale the gradients so that their norm over all parameters is at most `limit`. Local.

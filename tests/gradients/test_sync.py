@@ -372,3 +372,27 @@ def test_weights_that_are_all_0_are_refused_on_every_rank() -> None:
         return str(raised(comm, lambda _: sync.sync({}, weight=0)))
 
     assert all("all ranks are 0" in text for text in run_ranks(2, body))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_parameters_and_gradients_that_drift_apart_are_found(dtype: Any) -> None:
+    def body(comm: Communicator) -> HpccommError:
+        parameters = {"a": np.zeros((2, 3), dtype), "b": np.ones(4, dtype), "c": np.ones((), dtype)}
+        sync = GradientSync(comm, parameters)
+        sync.sync({"c": np.asarray(comm.rank, dtype)})
+        sync.check_consistency()
+        parameters["b"][2] += comm.rank == 1
+        sync.gradients["a"][0, 0] = np.nan if comm.rank == 2 else 0
+        error = raised(comm, lambda _: sync.check_consistency())
+        sync.broadcast_parameters(root=1)
+        sync.zero()
+        sync.check_consistency()
+        assert parameters["b"][2] == 2
+        return error
+
+    for error in run_ranks(3, body):
+        assert isinstance(error, RankMismatch)
+        assert "parameter 'b' on rank 1, by up to 1; gradient 'a' on rank 2, by up to nan" in str(
+            error
+        )
+        assert error.ranks == (1, 2)
