@@ -6,7 +6,7 @@
 
 - `parameters`: the model as data. `layout`: which gradient lies in which bucket; pure functions.
 - `meaning`: what a reduction does. `agreement`: whether all ranks have the same model and settings.
-- `consistency`: whether arrays are the same on all ranks.
+- `settling`: missing gradients, NaN and infinities. `consistency`: whether arrays are the same on all ranks.
 - `flat`: a bucket's memory. `step`: the gradients of one layout, and one step on them.
 - `model`: the model that all ranks agreed on. `sync`: what users call.
 """

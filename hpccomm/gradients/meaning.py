@@ -8,6 +8,7 @@ from hpccomm.settings import check_bool, check_int
 
 Combine = Literal["average", "sum", "weighted"]
 Unused = Literal["zero", "skip", "error"]
+Nonfinite = Literal["keep", "skip", "raise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Meaning:
         The mean over the ranks, their sum, or the mean weighted by the samples of each rank.
     unused : {"zero", "skip", "error"}
         What becomes of gradients that ranks do not have.
+    nonfinite : {"keep", "skip", "raise"}
+        What becomes of a step whose results are NaN or infinite somewhere.
     deterministic : bool
         Fold the ranks' gradients in rank order, so that the bits do not depend on buckets, order or run.
     accumulate : int
@@ -28,11 +31,12 @@ class Meaning:
 
     op: Combine = "average"
     unused: Unused = "zero"
+    nonfinite: Nonfinite = "keep"
     deterministic: bool = False
     accumulate: int = 1
 
     def __post_init__(self) -> None:
-        for name, kind in (("op", Combine), ("unused", Unused)):
+        for name, kind in (("op", Combine), ("unused", Unused), ("nonfinite", Nonfinite)):
             value, known = getattr(self, name), get_args(kind)
             if value not in known:
                 advice = did_you_mean(str(value), known, f"give one of {', '.join(known)}")

@@ -75,6 +75,7 @@ class AgreedModel:
             layout(trained, model.settings, self._readiness),
             ReduceOp.AVG if average else ReduceOp.SUM,
             bucketing=model.settings.bucketing,
+            watch=model.meaning.nonfinite == "raise",
             deterministic=model.meaning.deterministic,
             timeout=self._timeout,
         )

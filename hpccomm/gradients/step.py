@@ -36,6 +36,8 @@ class Step:
         SUM or AVG.
     bucketing : bool
         Whether a whole step may reduce all buckets of a dtype by one call.
+    watch : bool
+        Whether to note which gradients of this rank are NaN or infinite.
     deterministic : bool
         As in `Communicator.all_reduce`.
     timeout : float or None
@@ -51,6 +53,8 @@ class Step:
         Gradients that are ready, in the order in which they became so.
     sources : dict of str to ndarray
         Arrays that get the results, by name.
+    nonfinite : set of str
+        This rank's gradients that were NaN or infinite, if that is watched.
     factor : float or None
         What gradients are multiplied by before they are summed.
     """
@@ -62,6 +66,7 @@ class Step:
         op: ReduceOp,
         *,
         bucketing: bool,
+        watch: bool,
         deterministic: bool,
         timeout: float | None,
     ) -> None:
@@ -88,6 +93,8 @@ class Step:
             self._whole = plan
         self.there = dict.fromkeys(self.gradients, False)
         self.marked: list[str] = []
+        self.nonfinite: set[str] = set()
+        self._watch = watch
         self.factor: float | None = None
         self._seen: set[str] = set()
         self.sources: dict[str, Array] = {}
@@ -166,6 +173,8 @@ class Step:
             if not self.there[parameter.name]:
                 view[...] = 0
                 complete = False
+            elif self._watch and not np.isfinite(view).all():
+                self.nonfinite.add(parameter.name)
         flat.mark(complete)
         if self.factor is not None:
             flat.scale(self.factor)
@@ -211,6 +220,7 @@ class Step:
         """Forget the results of the last step."""
         self.there = dict.fromkeys(self.gradients, False)
         self.sources.clear()
+        self.nonfinite.clear()
 
     def copy_back(self) -> None:
         """Write the results to the arrays that were given."""

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.errors import RankMismatch, UsageError
-from hpccomm.gradients.agreement import Model, named
+from hpccomm.gradients.agreement import Model
 from hpccomm.gradients.consistency import differences
 from hpccomm.gradients.flat import clip
 from hpccomm.gradients.layout import MIB, BucketSettings, Order, mean_order
-from hpccomm.gradients.meaning import Combine, Meaning, Unused
+from hpccomm.gradients.meaning import Combine, Meaning, Nonfinite, Unused
 from hpccomm.gradients.model import AgreedModel, Arrays, frozen_names
 from hpccomm.gradients.parameters import Named, read
+from hpccomm.gradients.settling import settle_missing, settle_nonfinite
 from hpccomm.gradients.step import Step
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class GradientSync(AgreedModel):
     unused : {"zero", "skip", "error"}
         For gradients that ranks do not have: ``"zero"`` counts them as 0. So does ``"skip"``, but a gradient that
         no rank has is no result: `has_gradients` is False for it. ``"error"`` raises RankMismatch on every rank.
+    nonfinite : {"keep", "skip", "raise"}
+        For steps whose results are NaN or infinite somewhere. ``"skip"`` sets them to 0 on all ranks, and the step
+        returns False. ``"raise"`` raises UsageError on every rank, which names the gradients, and the ranks from
+        which they come. Both read all gradients once more, ``"raise"`` twice.
     frozen : iterable of str
         Names of parameters without gradients. Gradients given for them are left as they are.
     order : {"reverse", "ready", "largest"}
@@ -82,6 +87,7 @@ class GradientSync(AgreedModel):
         *,
         op: Combine = "average",
         unused: Unused = "zero",
+        nonfinite: Nonfinite = "keep",
         frozen: Iterable[str] = (),
         order: Order = "reverse",
         bucket_bytes: int = 25 * MIB,
@@ -104,7 +110,7 @@ class GradientSync(AgreedModel):
             settings = BucketSettings(
                 order, bucket_bytes, first_bucket_bytes, min_bucket_bytes, bucketing
             )
-            meaning = Meaning(op, unused, deterministic, accumulate)
+            meaning = Meaning(op, unused, nonfinite, deterministic, accumulate)
             return Model(tuple(arrays), frozen_names(frozen, arrays), settings, meaning), arrays
 
         super().__init__(comm, timeout, model)
@@ -139,12 +145,14 @@ class GradientSync(AgreedModel):
         Returns
         -------
         bool
-            Whether the gradients were reduced: False within `no_sync`, and for the first micro-steps of `accumulate`.
+            Whether there are results: False within `no_sync`, for the first micro-steps of `accumulate`, and for a
+            step that ``nonfinite="skip"`` leaves out.
 
         Raises
         ------
         UsageError
-            If an argument does not fit, or gradients were marked by `ready` in this step.
+            If an argument does not fit, or gradients were marked by `ready` in this step. On every rank, with
+            ``nonfinite="raise"``, if a result is NaN or infinite. The step is over then.
         RankMismatch
             On every rank, with ``unused="error"``, if a gradient is missing on any. The step is over then; the given arrays are as they were.
         CommunicationError
@@ -222,7 +230,7 @@ class GradientSync(AgreedModel):
 
         Raises
         ------
-        RankMismatch
+        UsageError, RankMismatch
             As in `sync`.
         CommunicationError
             If a reduction has failed or its deadline passes.
@@ -266,8 +274,14 @@ class GradientSync(AgreedModel):
             self._micro += 1
             return False
         self._micro, step.factor, self._reduced = 0, None, True
+        meaning = self._model.meaning
         if step.incomplete:
-            self._settle_missing(step)
+            settle_missing(self._comm, step, meaning.unused, self._timeout)
+        if meaning.nonfinite != "keep":
+            skipped = settle_nonfinite(self._comm, step, meaning.nonfinite, self._timeout)
+            if skipped:
+                self.zero()
+                return False
         step.copy_back()
         if self._model.settings.order == "ready" and self._readiness is None:
             self._readiness = mean_order(
@@ -275,28 +289,6 @@ class GradientSync(AgreedModel):
             )
             self._lay_out(self._model)
         return True
-
-    def _settle_missing(self, step: Step) -> None:
-        """Find out which gradients are missing where. All ranks come here, or none."""
-        mine = np.fromiter(step.there.values(), np.uint8, len(step.there))
-        there = self._comm.all_gather(mine, timeout=self._timeout).astype(bool)
-        unused = self._model.meaning.unused
-        if unused == "zero":
-            step.there = dict.fromkeys(step.there, True)
-            return
-        step.there = dict(zip(step.there, map(bool, there.any(axis=0)), strict=True))
-        if unused == "error":
-            lacking = [
-                f"{name!r} on {named([int(rank) for rank in np.flatnonzero(~column)])}"
-                for name, column in zip(step.there, there.T, strict=True)
-                if not column.all()
-            ]
-            raise RankMismatch(
-                f"gradients are missing: {'; '.join(lacking)}; give them, or take unused='zero' or 'skip'",
-                rank=self._comm.rank,
-                operation="all_reduce",
-                ranks=[int(rank) for rank in np.flatnonzero(~there.all(axis=1))],
-            )
 
     # What a reduction means.
 

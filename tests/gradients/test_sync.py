@@ -396,3 +396,35 @@ def test_parameters_and_gradients_that_drift_apart_are_found(dtype: Any) -> None
             error
         )
         assert error.ranks == (1, 2)
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_nan_and_infinity_are_skipped_or_raised_on_every_rank(overlapped: bool) -> None:
+    def step(sync: GradientSync, grads: dict[str, Any]) -> bool:
+        if not overlapped:
+            return sync.sync(grads)
+        for name, grad in grads.items():
+            sync.ready(name, grad)
+        return sync.wait()
+
+    def body(comm: Communicator) -> HpccommError:
+        sync = GradientSync(
+            comm, {"a": np.zeros(3), "b": np.zeros(2, "f2")}, nonfinite="skip", op="sum"
+        )
+        good = {"a": np.ones(3), "b": np.ones(2, "f2")}
+        bad = {"a": np.array([1, np.nan if comm.rank == 1 else 1, 1.0]), "b": np.full(2, 6e4, "f2")}
+        with np.errstate(over="ignore"):
+            assert not step(sync, bad)
+            assert not sync.has_gradients()
+            assert not sync.gradients["a"].any()
+            assert step(sync, good)
+            assert sync.gradients["a"][0] == comm.size
+            sync.configure(nonfinite="raise")
+            error = raised(comm, lambda _: step(sync, bad))
+        assert step(sync, good)
+        return error
+
+    for error in run_ranks(3, body):
+        assert isinstance(error, UsageError)
+        assert "'a' on rank 1" in str(error)
+        assert "'b' in the result alone" in str(error)

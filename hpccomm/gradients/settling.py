@@ -1,0 +1,69 @@
+"""What becomes of a step in which gradients are missing, or are not finite. All ranks decide alike."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpccomm.errors import RankMismatch, UsageError
+from hpccomm.gradients.agreement import named
+from hpccomm.gradients.meaning import Nonfinite, Unused
+from hpccomm.gradients.step import Step
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+
+def settle_missing(comm: "Communicator", step: Step, unused: Unused, timeout: float | None) -> None:
+    """Find out which gradients are missing where, after a step that is incomplete. Collective; blocks.
+
+    Raises
+    ------
+    RankMismatch
+        On every rank, if `unused` is ``"error"``.
+    """
+    mine = np.fromiter(step.there.values(), np.uint8, len(step.there))
+    there = comm.all_gather(mine, timeout=timeout).astype(bool)
+    if unused == "zero":
+        step.there = dict.fromkeys(step.there, True)
+        return
+    step.there = dict(zip(step.there, map(bool, there.any(axis=0)), strict=True))
+    if unused == "error":
+        lacking = [
+            f"{name!r} on {named([int(rank) for rank in np.flatnonzero(~column)])}"
+            for name, column in zip(step.there, there.T, strict=True)
+            if not column.all()
+        ]
+        raise RankMismatch(
+            f"gradients are missing: {'; '.join(lacking)}; give them, or take unused='zero' or 'skip'",
+            rank=comm.rank,
+            operation="all_reduce",
+            ranks=[int(rank) for rank in np.flatnonzero(~there.all(axis=1))],
+        )
+
+
+def settle_nonfinite(
+    comm: "Communicator", step: Step, nonfinite: Nonfinite, timeout: float | None
+) -> bool:
+    """Return whether to skip a step that was reduced: an element of its results is NaN or infinite.
+
+    All ranks have the same results, so that nothing is sent if they are finite. Else collective; blocks.
+
+    Raises
+    ------
+    UsageError
+        On every rank, if `nonfinite` is ``"raise"``.
+    """
+    bad = [name for name, view in step.gradients.items() if not np.isfinite(view).all()]
+    if not bad:
+        return False
+    if nonfinite == "raise":
+        own = comm.all_gather_object(sorted(step.nonfinite), timeout=timeout)
+        where = {name: [rank for rank, names in enumerate(own) if name in names] for name in bad}
+        found = [
+            f"{name!r} on {named(ranks)}" if ranks else f"{name!r} in the result alone"
+            for name, ranks in where.items()
+        ]
+        raise UsageError(
+            f"gradients are NaN or infinite: {'; '.join(found)}; nonfinite='skip' leaves such steps out"
+        )
+    return True
