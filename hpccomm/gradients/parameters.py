@@ -54,7 +54,7 @@ def host_view(x: object, what: str) -> NDArray[Any]:
     Parameters
     ----------
     x : object
-        An ndarray, or an object with the buffer protocol or DLPack.
+        An ndarray, a memoryview, or an object with DLPack.
     what : str
         What it is, for messages.
 
@@ -75,6 +75,8 @@ def host_view(x: object, what: str) -> NDArray[Any]:
         return np.asarray(memoryview(x))
     if not hasattr(x, "__dlpack__"):
         raise UsageError(f"{what} is a {type(x).__name__}; give an array in host memory")
+    if getattr(x, "requires_grad", False):  # a PyTorch parameter; its values are what is wanted
+        x = x.detach()  # type: ignore[attr-defined]  # as all that have this attribute
     try:
         return np.from_dlpack(x)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
