@@ -8,12 +8,21 @@
 - `meaning`: what a reduction does. `agreement`: whether all ranks have the same model and settings.
 - `settling`: missing gradients, NaN and infinities. `consistency`: whether arrays are the same on all ranks.
 - `flat`: a bucket's memory. `step`: the gradients of one layout, and one step on them.
-- `model`: the model that all ranks agreed on. `sync`: what users call.
+- `model`: the model that all ranks agreed on. `sync`: what users call. `statistics`: what it cost.
 """
 
 from hpccomm.gradients.layout import Bucket, BucketSettings, layout
 from hpccomm.gradients.meaning import Meaning
 from hpccomm.gradients.parameters import Parameter
+from hpccomm.gradients.statistics import Statistics
 from hpccomm.gradients.sync import GradientSync
 
-__all__ = ["Bucket", "BucketSettings", "GradientSync", "Meaning", "Parameter", "layout"]
+__all__ = [
+    "Bucket",
+    "BucketSettings",
+    "GradientSync",
+    "Meaning",
+    "Parameter",
+    "Statistics",
+    "layout",
+]

@@ -117,6 +117,10 @@ class AgreedModel:
 
         self._agree(model)
 
+    def accumulate(self, count: int) -> None:
+        """Add so many micro-steps up before each reduction, by `configure`. Collective; blocks."""
+        self.configure(accumulate=count)
+
     def add(self, name: str, array: Any) -> None:
         """Add a parameter behind the others. Collective; blocks. The gradients get another layout.
 

@@ -47,6 +47,8 @@ class Step:
     ----------
     gradients : dict of str to ndarray
         Views of the buckets, by name.
+    nbytes : int
+        Of all buckets.
     there : dict of str to bool
         Whether a gradient was given since the last reduction; after it, whether it is a result.
     marked : list of str
@@ -91,6 +93,7 @@ class Step:
                 for memory in together:
                     comm.all_reduce(memory, op, deterministic=deterministic)
             self._whole = plan
+        self.nbytes = sum(bucket.nbytes for bucket in buckets)
         self.there = dict.fromkeys(self.gradients, False)
         self.marked: list[str] = []
         self.nonfinite: set[str] = set()

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import isfinite
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from hpccomm.gradients.meaning import Combine, Meaning, Nonfinite, Unused
 from hpccomm.gradients.model import AgreedModel, Arrays, frozen_names
 from hpccomm.gradients.parameters import Named, read
 from hpccomm.gradients.settling import settle_missing, settle_nonfinite
+from hpccomm.gradients.statistics import Statistics
 from hpccomm.gradients.step import Step
 
 if TYPE_CHECKING:
@@ -102,6 +104,8 @@ class GradientSync(AgreedModel):
         self._closed = False  # no gradient can become ready any more
         self._reduced = False
         self._micro = 0
+        self._steps = self._micro_steps = self._nbytes = 0
+        self._blocked = 0.0
 
         def model() -> tuple[Model, Arrays]:
             arrays = read(parameters)
@@ -177,7 +181,9 @@ class GradientSync(AgreedModel):
         for name, array in given:
             step.mark(name, array, back=True)
         if self._reducing:
+            begun = perf_counter()
             step.reduce_now()
+            self._blocked += perf_counter() - begun
         return self._end()
 
     def ready(self, name: str, grad: Any = None) -> None:
@@ -239,7 +245,9 @@ class GradientSync(AgreedModel):
         step = self._begin()
         if self._reducing:
             step.start_all()
+            begun = perf_counter()
             step.finish(timeout)
+            self._blocked += perf_counter() - begun
         return self._end()
 
     def wait_for(self, name: str, timeout: float | None = None) -> NDArray[Any]:
@@ -262,7 +270,10 @@ class GradientSync(AgreedModel):
         step = self._begin()
         self._closed = True
         step.start_all()
-        return step.wait_for(name, timeout)
+        begun = perf_counter()
+        gradient = step.wait_for(name, timeout)
+        self._blocked += perf_counter() - begun
+        return gradient
 
     def _end(self) -> bool:
         step = self._now
@@ -270,10 +281,13 @@ class GradientSync(AgreedModel):
         reduced = self._reducing
         step.end_micro()
         self._open = self._closed = False
+        self._micro_steps += 1
         if not reduced:
             self._micro += 1
             return False
         self._micro, step.factor, self._reduced = 0, None, True
+        self._steps += 1
+        self._nbytes += step.nbytes
         meaning = self._model.meaning
         if step.incomplete:
             settle_missing(self._comm, step, meaning.unused, self._timeout)
@@ -349,10 +363,6 @@ class GradientSync(AgreedModel):
         finally:
             self._suspended = before
 
-    def accumulate(self, count: int) -> None:
-        """Add so many micro-steps up before each reduction, by `configure`. Collective; blocks."""
-        self.configure(accumulate=count)
-
     # Between steps.
 
     def zero(self) -> None:
@@ -397,6 +407,10 @@ class GradientSync(AgreedModel):
                 rank=self._comm.rank,
                 ranks=sorted({rank for each in found for rank in each.ranks}),
             )
+
+    def stats(self) -> Statistics:
+        """Return steps, bytes and seconds of this rank so far. Local."""
+        return Statistics(self._steps, self._micro_steps, self._nbytes, self._blocked)
 
     def clip_by_global_norm(self, limit: float) -> float:
         """Scale the gradients so that their norm over all parameters is at most `limit`. Local.

@@ -428,3 +428,16 @@ def test_nan_and_infinity_are_skipped_or_raised_on_every_rank(overlapped: bool) 
         assert isinstance(error, UsageError)
         assert "'a' on rank 1" in str(error)
         assert "'b' in the result alone" in str(error)
+
+
+def test_steps_and_bytes_are_counted() -> None:
+    def body(comm: Communicator) -> str:
+        sync = GradientSync(comm, one(), accumulate=2)
+        for _ in range(4):
+            sync.sync()
+        stats = sync.stats()
+        assert stats.blocked_seconds > 0
+        return str(stats)
+
+    for text in run_ranks(2, body):
+        assert text.startswith("2 steps reduced of 4 micro-steps, 256 bytes, 0.")
