@@ -158,7 +158,8 @@ class GradientSync(AgreedModel):
             If an argument does not fit, or gradients were marked by `ready` in this step. On every rank, with
             ``nonfinite="raise"``, if a result is NaN or infinite. The step is over then.
         RankMismatch
-            On every rank, with ``unused="error"``, if a gradient is missing on any. The step is over then; the given arrays are as they were.
+            On every rank, with ``unused="error"``, if a gradient is missing on any. The step is over then; the
+            given arrays are as they were.
         CommunicationError
             If the reduction fails or its deadline passes.
         """
