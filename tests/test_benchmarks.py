@@ -50,7 +50,14 @@ def test_one_node(mpiexec: Mpiexec, tmp_path: Path) -> None:
     assert run.status == "completed"
     measured = {(row.collective, row.algorithm) for row in run.rows}
     assert {collective for collective, _ in measured} == set(COLLECTIVES)
-    for way in ("native", "copyto", "auto, plain", "shm, registered", "shm, pages", "shm, staging"):
+    for way in (
+        "native",
+        "copyto",
+        "auto, plain",
+        "auto, registered",
+        "shm, pages",
+        "shm, staging",
+    ):
         assert ("all_reduce", way) in measured
     assert ("gather", "linear, plain") in measured
     assert {row.wrong for row in run.rows} == {0}
@@ -122,7 +129,7 @@ def test_each_promise_can_be_measured() -> None:
         if one.group.program == "side_by_side.py":
             case = wanted(one.figure)
             assert case.collective in cases.SHAPES
-            assert (one.kind == "most") == (case.measure in ("time", "memcpy"))
+            assert (one.kind == "most") == (case.measure in ("time", "added", "memcpy"))
 
 
 @pytest.mark.parametrize(

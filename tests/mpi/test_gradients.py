@@ -50,11 +50,13 @@ def test_steps_give_the_sum_of_all_ranks(comm: "hpccomm.Communicator", order: An
                 np.testing.assert_array_equal(grads[name], total)
 
 
+@pytest.mark.mpi(min_size=2)
 def test_buckets_lie_in_registered_memory(comm: "hpccomm.Communicator") -> None:
     sync = GradientSync(comm, {"a": np.zeros((300, 40))})
     assert comm.explain("all_reduce", sync.gradients["a"]).registered
 
 
+@pytest.mark.mpi(min_size=2)
 def test_ranks_with_other_models_or_gradients_learn_it_together(
     comm: "hpccomm.Communicator",
 ) -> None:
