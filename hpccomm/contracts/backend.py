@@ -112,7 +112,7 @@ class Backend(Protocol):
     def native(self, signature: Signature) -> Native | None:
         """Return the backend's own way, or None where it has none or it means something else.
 
-        Local. What depends on something that may differ between ranks is `Native.agreed`.
+        Local. What depends on something that may differ between ranks says so, by ``Native.agreed``.
         """
 
     def group(self, ranks: Sequence[int], label: int) -> "Backend":
