@@ -90,23 +90,24 @@ def agreed(
         for step, call in zip(steps, whole, strict=True)
     ]
     choices = tuple(
-        tuple(_choice(core, call, transport, async_op) for call in calls) for calls in carried
+        tuple(_choice(core, call, transport, async_op or step.batched) for call in calls)
+        for step, calls in zip(steps, carried, strict=True)
     )
     return _carrying(core, steps, whole, limit, async_op), choices
 
 
-def at_deadline(core: Core, route: Any, *, async_op: bool = False) -> str:
+def at_deadline(core: Core, route: Any, *, polled: bool = False) -> str:
     """Return what a call on a route does when its deadline passes."""
     # Under ULFM a call that is blocked in the library can be released.
     blocks = getattr(route, "run", None) is not None and core.backend.survival is None
     told = {"abort": ENDS_JOB, "report": WAITS_ON}.get(core.calls.on_timeout)
-    return told or (ENDS_JOB if blocks and not async_op else RAISES)
+    return told or (ENDS_JOB if blocks and not polled else RAISES)
 
 
-def _choice(core: Core, call: Call, transport: Transport | None, async_op: bool) -> Choice:
+def _choice(core: Core, call: Call, transport: Transport | None, polled: bool) -> Choice:
     """Return how a call is carried out; of a message, also what it is."""
     route = call.recipe.route
-    choice: Choice = replace(route.choice, at_deadline=at_deadline(core, route, async_op=async_op))
+    choice: Choice = replace(route.choice, at_deadline=at_deadline(core, route, polled=polled))
     if call.recipe.ordered:
         return choice
     to, origin = ends(call)

@@ -106,13 +106,13 @@ class Step:
 
     # What the caller gives.
 
-    def given(self, name: str, grad: object) -> Array | None:
+    def given(self, name: str, grad: object, *, written: bool = False) -> Array | None:
         """Return the array of a gradient that has to be copied; None if it lies in its bucket.
 
         Raises
         ------
         UsageError
-            If the name is unknown, or the array is none in host memory.
+            If the name is unknown, or the array is none in host memory, or is read-only and is to be `written`.
         BufferMismatch
             If it has another shape or dtype than the parameter.
         """
@@ -128,6 +128,17 @@ class Step:
             raise BufferMismatch(
                 f"the gradient of {name!r} is {array.dtype} {array.shape}, and its parameter "
                 f"{view.dtype} {view.shape}; give it the parameter's"
+            )
+        if written and not array.flags.writeable:
+            raise UsageError(
+                f"the gradient of {name!r} is read-only, and gets the result; give a copy, or use ready()"
+            )
+        if np.may_share_memory(array, view):
+            if array.ctypes.data == view.ctypes.data and array.strides == view.strides:
+                return None  # another array over the same memory
+            raise UsageError(
+                f"the gradient of {name!r} overlaps its place in the bucket; "
+                "give the array of `gradients`, or one that shares no memory with it"
             )
         return array
 

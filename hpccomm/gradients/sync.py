@@ -158,8 +158,7 @@ class GradientSync(AgreedModel):
             If an argument does not fit, or gradients were marked by `ready` in this step. On every rank, with
             ``nonfinite="raise"``, if a result is NaN or infinite. The step is over then.
         RankMismatch
-            On every rank, with ``unused="error"``, if a gradient is missing on any. The step is over then; the
-            given arrays are as they were.
+            On every rank, with ``unused="error"``, if a gradient is missing on any. The step is over then.
         CommunicationError
             If the reduction fails or its deadline passes.
         """
@@ -171,7 +170,7 @@ class GradientSync(AgreedModel):
             given = [(name, None) for name in step.gradients]
         else:
             given = [
-                (name, step.given(name, grad))
+                (name, step.given(name, grad, written=True))
                 for name, grad in grads.items()
                 if grad is not None and name not in frozen
             ]
@@ -285,6 +284,7 @@ class GradientSync(AgreedModel):
         self._micro_steps += 1
         if not reduced:
             self._micro += 1
+            step.sources.clear()
             return False
         self._micro, step.factor, self._reduced = 0, None, True
         self._steps += 1
@@ -378,7 +378,7 @@ class GradientSync(AgreedModel):
             raise UsageError("a step is under way; call wait() first")
         step = self._now
         step.begin()
-        self._reduced, self._micro = False, 0
+        self._reduced, self._micro, step.factor = False, 0, None
         for view in step.gradients.values():
             view[...] = 0
 

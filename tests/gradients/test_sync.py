@@ -441,3 +441,20 @@ def test_steps_and_bytes_are_counted() -> None:
 
     for text in run_ranks(2, body):
         assert text.startswith("2 steps reduced of 4 micro-steps, 256 bytes, 0.")
+
+
+def test_arrays_over_the_buckets_memory_and_arrays_that_cannot_take_results() -> None:
+    def rank(comm: hpccomm.Communicator) -> None:
+        sync = GradientSync(comm, {"a": np.zeros(4), "b": np.zeros(4)}, op="sum", accumulate=2)
+        sync.gradients["a"][:] = 2
+        sync.sync({"a": sync.gradients["a"][:]})  # another array, the same memory
+        sync.sync({"a": sync.gradients["a"][:]})
+        assert (sync.gradients["a"] == 2 * comm.size).all()
+        with pytest.raises(UsageError, match="overlaps its place"):
+            sync.ready("a", sync.gradients["a"][::-1])
+        fixed = np.ones(4)
+        fixed.flags.writeable = False
+        with pytest.raises(UsageError, match="read-only"):
+            sync.sync({"b": fixed})
+
+    run_ranks(2, rank)

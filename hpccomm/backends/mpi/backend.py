@@ -4,6 +4,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -93,7 +94,7 @@ class MpiBackend:
         if own is not None and self.threaded:
             # Without a thread that progresses asynchronous calls, every wait must do so, on all ranks:
             # a blocking call does not match a polled one.
-            return Native(own.start)
+            return replace(own, run=None)
         return own
 
     def group(self, ranks: Sequence[int], label: int) -> "MpiBackend":

@@ -259,14 +259,20 @@ class HostLane(Lane):
         return self.registered(call) if route.registered is not None else route.planned is not None
 
     def agreed(self, call: Call, async_op: bool, *, willing: bool) -> Call:
-        """Return a call of a plan on which the ranks have agreed."""
+        """Return a call of a plan on which the ranks have agreed, and note that they have.
+
+        That is not noted where ranks also agree on registered arrays: other calls do so in their first one.
+        """
         recipe = call.recipe
         route, label = recipe.route, recipe.label
-        better = route.planned or route.registered
-        if async_op or better is None:
-            return super().agreed(call, async_op, willing=willing)
-        # For this plan alone: other calls like it agree in their first one.
-        route = better if willing else replace(route, registered=None)
+        # What is noted must be equal on all ranks, as `planned` is not.
+        if async_op or route.registered is None:
+            call = super().agreed(call, async_op, willing=willing)
+            if async_op or not willing or route.planned is None:
+                return call
+            route = route.planned
+        else:
+            route = route.registered if willing else replace(route, registered=None)
         taken = self._agreeing(route, label) if self._check.always(label) else route
         issue = self._carrying(label, recipe.tally, taken, recipe.ordered)
         own = replace(recipe, route=route, issue=issue, arguments=self._arguments(route))
