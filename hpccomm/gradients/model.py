@@ -56,8 +56,7 @@ class AgreedModel:
         made: Model | HpccommError
         arrays: Arrays = {}
         try:
-            if self._open:
-                raise UsageError("a step is under way; call wait() first")
+            self._between_steps()
             made, arrays = make()
         except HpccommError as error:
             made = error
@@ -66,6 +65,11 @@ class AgreedModel:
         self._readiness = None
         self._lay_out(made)
         self._arrays = arrays
+
+    def _between_steps(self) -> None:
+        """Raise if a step is under way."""
+        if self._open:
+            raise UsageError("a step is under way; call wait() first")
 
     def _lay_out(self, model: Model) -> None:
         trained = [each for each in model.parameters if each.name not in model.frozen]

@@ -356,8 +356,7 @@ class GradientSync(AgreedModel):
         UsageError
             If a step is under way.
         """
-        if self._open:
-            raise UsageError("a step is under way; call wait() first")
+        self._between_steps()
         before, self._suspended = self._suspended, True
         try:
             yield
@@ -374,8 +373,7 @@ class GradientSync(AgreedModel):
         UsageError
             If a step is under way.
         """
-        if self._open:
-            raise UsageError("a step is under way; call wait() first")
+        self._between_steps()
         step = self._now
         step.begin()
         self._reduced, self._micro, step.factor = False, 0, None
@@ -395,8 +393,7 @@ class GradientSync(AgreedModel):
         RankMismatch
             On every rank, if an array differs. The message says which, on which ranks, and by how much.
         """
-        if self._open:
-            raise UsageError("a step is under way; call wait() first")
+        self._between_steps()
         arrays = {f"parameter {each.name!r}": array for each, array in self._arrays.items()}
         if self._reduced:
             arrays |= {f"gradient {name!r}": view for name, view in self.gradients.items()}

@@ -208,8 +208,7 @@ class CallEngine:
         """Number the user's calls from 1: the communicator is made."""
         self.sequence = self.number = self.digest = 0
 
-    # Synchronous calls. What is the same for all calls of one kind is bound once: the functions that
-    # are returned look nothing up.
+    # Synchronous calls. What is the same for all calls of one kind is bound once.
 
     def blocking(self, label: Label, tally: Tally, run: Callable[..., object]) -> Issue:
         """Return what runs a call that blocks in the backend's library, beside the watchdog."""
