@@ -348,7 +348,7 @@ class GradientSync(AgreedModel):
     def no_sync(self) -> Iterator[None]:
         """Add gradients up without reducing them, for a ``with`` block around whole micro-steps. Local.
 
-        Within it, `sync` and `wait` reduce nothing. The first of them after it reduces the sum. Nothing is divided
+        Within it, `sync` and `wait` reduce nothing. The next reduction after it is of the sum. Nothing is divided
         by the number of micro-steps.
 
         Raises
