@@ -155,7 +155,8 @@ def _run_in(folder: Path, case: Case, mpi: Mpi) -> Seen:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     events = {rank: victim.read(folder, rank) for rank in range(case.ranks)}
-    text = err.read_text(errors="replace")
+    # Open MPI's launcher ends its own notes with a zero byte, before the next rank's line.
+    text = err.read_text(errors="replace").replace("\0", "")
     if status == UNAVAILABLE and case.on_hosts:
         raise Unavailable(" ".join(text.split()))
     seen = Seen(status, events, out.read_text(errors="replace"), text, end - start, left)

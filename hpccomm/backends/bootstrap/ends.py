@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from hpccomm.backends.bootstrap import libmpi, presence, status
 from hpccomm.backends.bootstrap.node_sockets import refuse
+from hpccomm.errors import PeerLost
 from hpccomm.runtime import lifetime
 from hpccomm.runtime.dump import process
 from hpccomm.runtime.recorder import PACKAGE, in_standard
@@ -34,6 +35,8 @@ LAST_WORDS_SECONDS = 0.5
 TERMINATED_SECONDS = 0.2
 """What one that was sent SIGTERM, as all ranks are, gives to the others to write down what would be lost: some
 launchers kill them when the first one is gone, and all of them a quarter of a second after SIGTERM."""
+FOLLOWED_SECONDS = 0.3
+"""What a rank that has lost another waits for the launcher, which may be ending it for the same reason."""
 LOOK_SECONDS = 0.25
 LOST_SECONDS = 1.0
 """A rank that has been gone for so long will not come to ``MPI_Finalize`` any more."""
@@ -47,6 +50,7 @@ TOGETHER_SECONDS = 0.5
 _exit_now = os._exit
 _ending = threading.Lock()
 _ender = 0  # the thread that ends the process
+_lost = ""  # what the uncaught error says that tells of a lost rank
 _handled = -math.inf  # when the main thread last handled SIGINT, of time.monotonic
 _installed = False
 
@@ -222,6 +226,7 @@ def _hook_exceptions(mpi: Any, owner: int) -> None:
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+        global _lost
         if mpi.Is_finalized() or owner != os.getpid() or not status.uncaught(error):
             previous(kind, error, where)
             return
@@ -232,6 +237,9 @@ def _hook_exceptions(mpi: Any, owner: int) -> None:
                 if not frame.f_code.co_filename.startswith((PACKAGE, "<frozen ")):
                     last = f" at {frame.f_code.co_filename}, line {line}"
             end_process(f"hpccomm: rank {rank} was interrupted{last or ''}", Status.INTERRUPTED)
+        if isinstance(error, PeerLost):  # no second traceback beside the lost rank's own
+            _lost = f", after {kind.__name__}: {error}"
+            time.sleep(FOLLOWED_SECONDS)
         lines = "".join(traceback.format_exception(kind, error, where))
         process.reason = process.reason or f"{kind.__name__}: {error}"  # of what is written last
         write_stderr(f"hpccomm: rank {rank} raised:\n{lines}".rstrip())
@@ -274,7 +282,8 @@ def _hook_signals(owner: int, rank: int) -> None:
         if _ends_here():
             return
         if os.getpid() == owner:
-            end_process(f"hpccomm: rank {rank} ends: it was sent SIGTERM", Status.TERMINATED)
+            told = f"hpccomm: rank {rank} ends: it was sent SIGTERM{_lost}"
+            end_process(told, Status.TERMINATED)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork's child
         os.kill(os.getpid(), signal.SIGTERM)
 
