@@ -1,0 +1,97 @@
+"""What a compressor is, also a user's own."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from hpccomm.gradients.layout import Bucket
+
+Array = NDArray[Any]
+
+
+class Exchange(Protocol):
+    """What a compressor may send. Each method is collective, and blocks.
+
+    Attributes
+    ----------
+    rank, size : int
+        Of the ranks that exchange compressed gradients.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        ...
+
+    def sum(self, x: Array) -> None:
+        """Replace an array by the sum over the ranks, with the same bits on each."""
+        ...
+
+    def max(self, x: Array) -> None:
+        """Replace an array by the largest elements over the ranks."""
+        ...
+
+    def gather(self, x: Array) -> Array:
+        """Return the arrays of all ranks, of shape ``(size, *x.shape)``. `x` has one shape and dtype everywhere."""
+        ...
+
+    def gather_uneven(self, x: Array) -> Sequence[Array]:
+        """Return the 1-D arrays of all ranks, which may have different lengths, by rank."""
+        ...
+
+    def swap(self, x: Array) -> Array:
+        """Send ``x[r]`` to rank `r`, and return what the ranks sent here, of `x`'s shape, by rank."""
+        ...
+
+
+class Channel(Protocol):
+    """A compressor at work on one bucket, with what it keeps from step to step.
+
+    Attributes
+    ----------
+    memory_bytes : int
+        What it keeps.
+    """
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it keeps."""
+        ...
+
+    def reduce(self, x: Array, exchange: Exchange) -> None:
+        """Replace a bucket's gradients by an approximation of their sum over the ranks. Collective; blocks.
+
+        It calls `exchange` in the same way on all ranks, and leaves the same bits on all of them.
+
+        Parameters
+        ----------
+        x : ndarray, 1-D
+            This rank's gradients, of the bucket's dtype and length: views of it at the bucket's offsets have the
+            gradients' elements, and the padding between them is 0. Elements that this rank lacks are 0.
+        exchange : Exchange
+            To the other ranks.
+        """
+        ...
+
+
+class Compressor(Protocol):
+    """A way to send less than the gradients themselves.
+
+    Its ``repr`` tells its settings, and must be equal on all ranks: frozen dataclasses have such a one.
+    """
+
+    def channel(self, bucket: Bucket) -> Channel:
+        """Return what reduces a bucket. Local.
+
+        Raises
+        ------
+        UsageError
+            If the bucket's dtype does not fit.
+        """
+        ...
