@@ -21,7 +21,7 @@ class Exchange(Protocol):
 
     @property
     def rank(self) -> int:
-        """This rank."""
+        """The rank of this process."""
         ...
 
     @property
