@@ -1,9 +1,9 @@
 """Whether all ranks have the same model and the same settings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from hpccomm.errors import HpccommError, RankMismatch
 from hpccomm.gradients.layout import BucketSettings
@@ -47,7 +47,37 @@ class Model:
         return texts
 
 
-def agree(comm: "Communicator", model: Model | HpccommError, timeout: float | None) -> None:
+class Described(Protocol):
+    """What ranks can compare."""
+
+    def described(self) -> dict[str, str]:
+        """Return a text for each thing that must be equal on all ranks, by what it is, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Parameters and settings that must be equal on all ranks.
+
+    Attributes
+    ----------
+    parameters : tuple of Parameter
+        In order.
+    settings : mapping of str to object
+        By name. They are compared by their ``repr``.
+    """
+
+    parameters: tuple[Parameter, ...]
+    settings: Mapping[str, object]
+
+    def described(self) -> dict[str, str]:
+        """Return a text for each parameter and setting, by what it is, in order."""
+        texts = {
+            f"parameter {each.name!r}": f"{each.dtype} {each.shape}" for each in self.parameters
+        }
+        return texts | {name: repr(value) for name, value in self.settings.items()}
+
+
+def agree(comm: "Communicator", model: Described | HpccommError, timeout: float | None) -> None:
     """Compare the models of all ranks. Collective; blocks.
 
     One small exchange of digests, and another one only if they differ.
@@ -56,7 +86,7 @@ def agree(comm: "Communicator", model: Model | HpccommError, timeout: float | No
     ----------
     comm : Communicator
         Over the ranks that train together.
-    model : Model or HpccommError
+    model : Described or HpccommError
         This rank's; or why it has none, which is raised here.
     timeout : float or None
         Deadline of each exchange in seconds.
@@ -69,13 +99,14 @@ def agree(comm: "Communicator", model: Model | HpccommError, timeout: float | No
         If another rank has an error, or the models differ. The message names parameters and ranks. It is
         raised on every rank, and the communicator can still be used.
     """
-    mine = model.described() if isinstance(model, Model) else str(model)
+    failed = isinstance(model, HpccommError)
+    mine = str(model) if isinstance(model, HpccommError) else model.described()
     told = sha256(repr(mine if isinstance(mine, str) else list(mine.items())).encode()).hexdigest()
-    everyone = comm.all_gather_object((isinstance(model, Model), told), timeout=timeout)
+    everyone = comm.all_gather_object((not failed, told), timeout=timeout)
     if all(each == (True, everyone[0][1]) for each in everyone):
         return
     texts = comm.all_gather_object(mine, timeout=timeout)
-    if not isinstance(model, Model):
+    if isinstance(model, HpccommError):
         raise model
     for rank, text in enumerate(texts):
         if isinstance(text, str):

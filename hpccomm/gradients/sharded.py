@@ -1,0 +1,429 @@
+"""`ShardedOptimizer`: each rank keeps the optimiser's state of its part of the model only."""
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.errors import BufferMismatch, HpccommError, UsageError, did_you_mean
+from hpccomm.gradients.agreement import Terms, agree
+from hpccomm.gradients.layout import KIB, MIB, BucketSettings, layout
+from hpccomm.gradients.parameters import Named, Parameter, host_view, read
+from hpccomm.gradients.shards import Shard, StateOf, UpdateRule
+from hpccomm.gradients.updates import Update
+from hpccomm.reductions import ReduceOp
+from hpccomm.settings import check_bool
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+Array = NDArray[Any]
+Combine = Literal["average", "sum"]
+Saved = dict[str, Any]
+
+
+class ShardedOptimizer:
+    """An optimiser whose state is divided among the ranks: stage 1 of ZeRO.
+
+    A step reduces the gradients so that each rank gets an equal part of them, updates this part of the parameters,
+    and collects the updated parts on all ranks. The state, such as the moments of Adam, exists once, not once a rank.
+    The bytes that are sent are those of an all-reduce.
+
+    Making one is collective and blocks: the ranks compare their models and settings. Calls are made by one thread at
+    a time, the same ones on all ranks. All ranks must begin with the same parameters, see `broadcast_parameters`.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Over the ranks that train together.
+    parameters : mapping or iterable of (str, array)
+        The model: arrays in host memory of real floating dtypes, as for `GradientSync`. They are copied.
+    update : Update or callable
+        `sgd`, `adam`, or a function ``update(parameter, gradient, state, step)`` of flat arrays of one length, which
+        writes the parameter and the arrays in the dict `state`; `step` counts from 1. It must be elementwise, as it
+        is called for parts of the model, one or several in a step. It must be the same on all ranks: they compare
+        names, not code.
+    state : mapping of str to dtype, or callable, optional
+        The dtype of each array of state, which begins as zeros; None is the dtype of what is updated. Or an
+        elementwise function of the flat parameters, which returns the arrays by name. Default is what an `Update`
+        needs, and nothing for other functions.
+    op : {"average", "sum"}
+        How the ranks' gradients are reduced.
+    bucket_bytes, min_bucket_bytes : int
+        Sizes in bytes, see `BucketSettings`. While one bucket is updated, others are sent.
+    masters : bool
+        Keep the own part of float16 and bfloat16 parameters in float32 as well, and update this. Gradients and
+        state are then float32 for the update.
+    write_back : bool
+        Whether steps write the results to the arrays in `parameters`. False saves the copy, and keeps no reference
+        to them: train on the views in `ShardedOptimizer.parameters`.
+    deterministic : bool
+        Fold the ranks' gradients in rank order, so that the same gradients give the same bits.
+    timeout : float, optional
+        Deadline of each call in seconds; None is the communicator's.
+
+    Raises
+    ------
+    UsageError
+        If an argument does not fit.
+    RankMismatch
+        On the other ranks in that case, and on all ranks if their parameters or settings differ. The message names
+        them and the ranks. The communicator can still be used.
+    CommunicationError
+        If a rank does not come within the deadline, or is lost.
+
+    Notes
+    -----
+    Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC20.
+    """
+
+    def __init__(
+        self,
+        comm: "Communicator",
+        parameters: Named,
+        update: Update | UpdateRule,
+        *,
+        state: StateOf | None = None,
+        op: Combine = "average",
+        bucket_bytes: int = 25 * MIB,
+        min_bucket_bytes: int = 64 * KIB,
+        masters: bool = False,
+        write_back: bool = True,
+        deterministic: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        self._comm = comm
+        self._timeout = timeout
+        self._steps = 0
+        self._blocked = 0.0
+        self._update = update
+        made: Terms | HpccommError
+        try:
+            if not callable(update):
+                raise UsageError(f"update is {update!r}; give sgd(...), adam(...) or a function")
+            if op not in get_args(Combine):
+                raise UsageError(
+                    f"op is {op!r}; {did_you_mean(str(op), get_args(Combine), 'give average or sum')}"
+                )
+            settings = BucketSettings(
+                bucket_bytes=bucket_bytes,
+                first_bucket_bytes=bucket_bytes,
+                min_bucket_bytes=min_bucket_bytes,
+            )
+            arrays = _arrays(parameters, written=check_bool("write_back", write_back))
+            if state is None:
+                state = update.state if isinstance(update, Update) else {}
+            made = Terms(
+                tuple(arrays),
+                {
+                    "update": update.name if isinstance(update, Update) else _name(update),
+                    "state": _name(state) if callable(state) else _dtypes(state),
+                    "op": op,
+                    "bucket_bytes": bucket_bytes,
+                    "min_bucket_bytes": min_bucket_bytes,
+                    "masters": check_bool("masters", masters),
+                    "deterministic": check_bool("deterministic", deterministic),
+                },
+            )
+        except HpccommError as error:
+            made = error
+        agree(comm, made, timeout)
+        assert isinstance(made, Terms)
+        assert state is not None
+        self._shards = [
+            Shard(comm, bucket, state, masters=masters)
+            for bucket in layout(made.parameters, settings)
+        ]
+        in_order = [each.name for each in made.parameters]
+        self._parameters = _together(
+            in_order, [each.views(each.parameters) for each in self._shards]
+        )
+        self._gradients = _together(in_order, [each.views(each.gradients) for each in self._shards])
+        for each, array in arrays.items():
+            np.copyto(self._parameters[each.name], array)
+        self._arrays = {each.name: array for each, array in arrays.items()} if write_back else {}
+        for shard in self._shards:
+            shard.make_state()
+        # One bucket needs no background: a call in the own thread is quicker.
+        self._plans = [
+            shard.plan(
+                ReduceOp.AVG if op == "average" else ReduceOp.SUM,
+                deterministic=deterministic,
+                async_op=len(self._shards) > 1,
+                timeout=timeout,
+            )
+            for shard in self._shards
+        ]
+
+    @property
+    def parameters(self) -> Mapping[str, Array]:
+        """The parameters by name: views of registered memory, of all of the model. Local.
+
+        Steps write them. To change a parameter by hand, change it on all ranks and call `broadcast_parameters`.
+        """
+        return MappingProxyType(self._parameters)
+
+    @property
+    def gradients(self) -> Mapping[str, Array]:
+        """The gradients by name: views of registered memory. Local.
+
+        What is written to them needs no copy. After a step, their values are undefined.
+        """
+        return MappingProxyType(self._gradients)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps so far, with those before a `load_state`. Local."""
+        return self._steps
+
+    @property
+    def blocked_seconds(self) -> float:
+        """Seconds that this rank waited in `step` for its buckets. Local."""
+        return self._blocked
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of state on this rank, float32 masters included. Local."""
+        return sum(array.nbytes for shard in self._shards for array in shard.kept().values())
+
+    def step(self, grads: Mapping[str, Any] | None = None) -> None:
+        """Reduce the gradients and update the parameters on all ranks. Collective; blocks.
+
+        Parameters
+        ----------
+        grads : mapping of str to array, optional
+            This rank's gradients by name, of the shape and dtype of their parameters. None as an array, or no entry,
+            counts as 0. An array that is the one in `gradients` is not copied. None means that all gradients lie in
+            `gradients`.
+
+        Raises
+        ------
+        UsageError, BufferMismatch
+            If a gradient does not fit. Nothing has been sent then, and nothing has changed.
+        CommunicationError
+            If a call fails or its deadline passes. The communicator has failed then.
+
+        Notes
+        -----
+        What `update` raises on a rank is raised there. The other ranks wait for it until their deadline.
+        """
+        if grads is not None:
+            self._take(grads)
+        number = self._steps + 1
+        works = [self._timed(reduce) for reduce, _ in self._plans]
+        collected = []
+        for shard, work, (_, collect) in zip(self._shards, works, self._plans, strict=True):
+            self._timed(_ending(work))
+            shard.update(self._update, number)
+            collected.append(self._timed(collect))
+        for work in collected:
+            self._timed(_ending(work))
+        self._steps = number
+        self._write_back()
+
+    def _take(self, grads: Mapping[str, Any]) -> None:
+        """Check all gradients, and then copy them."""
+        given: dict[str, Array] = {}
+        for name, grad in grads.items():
+            view = self._gradients.get(name)
+            if view is None:
+                advice = did_you_mean(name, self._gradients, "give the name of a parameter")
+                raise UsageError(f"there is no gradient {name!r}; {advice}")
+            if grad is None:
+                continue
+            array = host_view(grad, f"the gradient of {name!r}")
+            if array.shape != view.shape or array.dtype != view.dtype:
+                raise BufferMismatch(
+                    f"the gradient of {name!r} is {array.dtype} {array.shape}, and its parameter "
+                    f"{view.dtype} {view.shape}; give it the parameter's"
+                )
+            given[name] = array
+        for name, view in self._gradients.items():
+            array = given.get(name, _ZERO)
+            if array is not view:
+                np.copyto(view, array, casting="unsafe")
+
+    def _timed(self, call: Callable[[], Any]) -> Any:
+        begun = perf_counter()
+        result = call()
+        self._blocked += perf_counter() - begun
+        return result
+
+    def _write_back(self) -> None:
+        for name, array in self._arrays.items():
+            np.copyto(array, self._parameters[name])
+
+    def broadcast_parameters(self, root: int = 0) -> None:
+        """Give all ranks the parameters of `root`. Collective; blocks.
+
+        They are those in the arrays that the class was made with; with ``write_back=False``, those in `parameters`.
+        Float32 masters are made from them anew. Other state stays.
+
+        Raises
+        ------
+        UsageError
+            If `root` is no rank.
+        CommunicationError
+            If a call fails or its deadline passes.
+        """
+        for name, array in self._arrays.items():
+            np.copyto(self._parameters[name], array)
+        with self._comm.batch(timeout=self._timeout):
+            for shard in self._shards:
+                self._comm.broadcast(shard.parameters, root)
+        for shard in self._shards:
+            shard.take_masters()
+        self._write_back()
+
+    def gather_state(self, root: int | None = None) -> Saved | None:
+        """Return all state, to save it. Collective, with the same root; blocks.
+
+        It does not depend on the number of ranks. The parameters, which every rank has, are not in it.
+
+        Parameters
+        ----------
+        root : int, optional
+            The only rank that gets it; None is all ranks.
+
+        Returns
+        -------
+        dict or None
+            ``"steps"``, an int; and ``"state"``, by parameter and name of the state an array of the parameter's
+            shape, with float32 masters as ``"master"``. None on the other ranks, if there is a root.
+
+        Raises
+        ------
+        UsageError
+            If `root` is no rank.
+        CommunicationError
+            If a call fails or its deadline passes.
+        """
+        found: dict[str, dict[str, Array]] = {name: {} for name in self._parameters}
+        for shard in self._shards:
+            for what, part in shard.kept().items():
+                if root is None:
+                    full = self._comm.all_gather(part, timeout=self._timeout)
+                else:
+                    full = self._comm.gather(part, root, timeout=self._timeout)
+                if full is not None:
+                    for name, view in shard.views(full.reshape(-1)).items():
+                        found[name][what] = view.copy()
+        if root is not None and self._comm.rank != root:
+            return None
+        return {"steps": self._steps, "state": found}
+
+    def load_state(self, saved: Saved | None, root: int | None = None) -> None:
+        """Take state over that `gather_state` returned, on any number of ranks. Collective; blocks.
+
+        Restore the parameters first, before the class is made or by `broadcast_parameters`.
+
+        Parameters
+        ----------
+        saved : dict or None
+            What `gather_state` returned, for the same model and update. Other ranks than the root do not use it.
+        root : int, optional
+            The only rank that has it; None is all ranks, and then only the number of steps is compared.
+
+        Raises
+        ------
+        UsageError
+            If it does not fit. The state stays as it was.
+        RankMismatch
+            On the other ranks in that case, and on all ranks if roots or steps differ.
+        CommunicationError
+            If a call fails or its deadline passes.
+        """
+        rank, size = self._comm.rank, self._comm.size
+        made: Terms | HpccommError
+        try:
+            if root is not None and root not in range(size):
+                raise UsageError(f"root is {root!r}; give a rank from 0 to {size - 1}, or None")
+            if root is None or root == rank:
+                self._check_saved(saved)
+            steps = saved["steps"] if root is None and saved is not None else None
+            made = Terms((), {"root": root, "steps": steps})
+        except HpccommError as error:
+            made = error
+        agree(self._comm, made, self._timeout)
+        full = saved if root is None or root == rank else None
+        for shard in self._shards:
+            for what, part in shard.kept().items():
+                flat = None
+                if full is not None:
+                    flat = np.zeros(part.size * size, part.dtype)
+                    for name, view in shard.views(flat).items():
+                        np.copyto(view, full["state"][name][what])
+                    flat = flat.reshape(size, -1)
+                if root is None:
+                    assert flat is not None
+                    part[:] = flat[rank]
+                else:
+                    part[:] = self._comm.scatter(
+                        flat, root, out=np.empty_like(part), timeout=self._timeout
+                    ).reshape(-1)
+        steps = None if full is None else int(full["steps"])
+        if root is not None:
+            steps = self._comm.broadcast_object(steps, root, timeout=self._timeout)
+        assert steps is not None
+        self._steps = steps
+
+    def _check_saved(self, saved: Saved | None) -> None:
+        if not isinstance(saved, Mapping) or not {"steps", "state"} <= set(saved):
+            raise UsageError("there is no saved state; give what gather_state() returned")
+        state = saved["state"]
+        for shard in self._shards:
+            for name, view in shard.views(shard.parameters).items():
+                for what, part in shard.kept().items():
+                    array = state.get(name, {}).get(what)
+                    if not isinstance(array, np.ndarray):
+                        raise UsageError(
+                            f"the saved state has no {what!r} of {name!r}; "
+                            "make the optimiser with the update and masters= of the one that was saved"
+                        )
+                    if array.shape != view.shape or array.dtype != part.dtype:
+                        raise UsageError(
+                            f"the saved {what!r} of {name!r} is {array.dtype} {array.shape}; "
+                            f"this model's is {part.dtype} {view.shape}"
+                        )
+
+
+_ZERO = np.zeros(())
+
+
+def _arrays(parameters: Named, *, written: bool) -> dict[Parameter, Array]:
+    arrays = read(parameters)
+    if not arrays:
+        raise UsageError("there are no parameters; give at least one")
+    for each, array in arrays.items():
+        if written and not array.flags.writeable:
+            raise UsageError(
+                f"parameter {each.name!r} is read-only; give a copy, or take write_back=False"
+            )
+    return arrays
+
+
+def _together(names: list[str], parts: list[dict[str, Array]]) -> dict[str, Array]:
+    every = {name: view for part in parts for name, view in part.items()}
+    return {name: every[name] for name in names}
+
+
+def _name(function: object) -> str:
+    return str(getattr(function, "__qualname__", type(function).__name__))
+
+
+def _dtypes(state: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        return {
+            name: "that of the parameter" if dtype is None else str(np.dtype(dtype))
+            for name, dtype in state.items()
+        }
+    except (TypeError, AttributeError) as error:
+        raise UsageError(f"state is {state!r}; give a dtype by name, or a function") from error
+
+
+def _ending(work: Any) -> Callable[[], Any]:
+    """Return what waits for a call; nothing has to be waited for if it was made in the own thread."""
+    return lambda: None if isinstance(work, np.ndarray) else work.wait()

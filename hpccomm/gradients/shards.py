@@ -1,0 +1,148 @@
+"""A bucket of which each rank updates an equal part."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from hpccomm.dtypes import FLOAT32, is_narrow
+from hpccomm.errors import UsageError
+from hpccomm.gradients.layout import ALIGNMENT, Bucket
+from hpccomm.reductions import ReduceOp
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+Flat = NDArray[Any]
+UpdateRule = Callable[[Flat, Flat, dict[str, Flat], int], object]
+StateOf = Mapping[str, DTypeLike] | Callable[[Flat], Mapping[str, Flat]]
+
+MASTER = "master"
+"""The name of the float32 parameters among the state."""
+
+
+class Shard:
+    """A bucket of parameters and of gradients in registered memory, and this rank's part of both.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Over the ranks that share the bucket.
+    bucket : Bucket
+        What lies where. Behind it there is padding, so that all ranks have parts of one length, which begin at
+        cache lines.
+    state : mapping or callable
+        As in `ShardedOptimizer`.
+    masters : bool
+        Whether narrow parameters are updated in float32.
+
+    Attributes
+    ----------
+    parameters, gradients : ndarray, 1-D
+        All of the bucket. Padding is 0.
+    values : ndarray, 1-D
+        What this rank updates: its part of the parameters, or their float32 masters.
+    state : dict of str to ndarray
+        Of the length and order of `values`.
+    """
+
+    def __init__(
+        self, comm: "Communicator", bucket: Bucket, state: StateOf, *, masters: bool
+    ) -> None:
+        self._comm = comm
+        self.bucket = bucket
+        unit = comm.size * (ALIGNMENT // bucket.dtype.itemsize)
+        length = max(1, -(-bucket.length // unit)) * unit
+        self.parameters = comm.empty(length, bucket.dtype)
+        self.gradients = comm.empty(length, bucket.dtype)
+        self.parameters[:] = 0
+        self.gradients[:] = 0
+        part = length // comm.size
+        own = slice(comm.rank * part, (comm.rank + 1) * part)
+        self._parameters, self._gradients = self.parameters[own], self.gradients[own]
+        used = np.zeros(length, np.bool_)
+        for view in self.views(used).values():
+            view[...] = True
+        self._padding = np.flatnonzero(~used[own])
+        self.master = np.zeros(part, FLOAT32) if masters and is_narrow(bucket.dtype) else None
+        self.values = self._parameters if self.master is None else self.master
+        self._state_of = state
+        self.state: dict[str, Flat] = {}
+
+    def make_state(self) -> None:
+        """Make the state, from the parameters if it is a callable. Local."""
+        self.take_masters()
+        self.state = _state(self._state_of, self.values)
+        if self.master is not None and MASTER in self.state:
+            raise UsageError(f"an array of state is named {MASTER!r}; with masters=True, rename it")
+        self._clear_padding()
+
+    def views(self, memory: Flat) -> dict[str, NDArray[Any]]:
+        """Return the arrays in memory of the bucket's length, by the names of their parameters. Local."""
+        return {
+            each.name: memory[offset : offset + each.size].reshape(each.shape)
+            for each, offset in zip(self.bucket.parameters, self.bucket.offsets, strict=True)
+        }
+
+    def take_masters(self) -> None:
+        """Set the masters to the parameters. Local."""
+        if self.master is not None:
+            self.master[:] = self._parameters
+
+    def plan(
+        self, op: ReduceOp, *, deterministic: bool, async_op: bool, timeout: float | None
+    ) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        """Plan the reduction of gradients to their parts, and the collection of parameters. Collective; blocks."""
+        comm = self._comm
+        reduce = comm.plan(
+            "reduce_scatter",
+            self.gradients,
+            op,
+            out=self._gradients,
+            deterministic=deterministic,
+            async_op=async_op,
+            timeout=timeout,
+        )
+        everyone = self.parameters.reshape(comm.size, -1)
+        collect = comm.plan(
+            "all_gather", self._parameters, out=everyone, async_op=async_op, timeout=timeout
+        )
+        return reduce, collect
+
+    def update(self, rule: UpdateRule, step: int) -> None:
+        """Update this rank's part by its reduced gradients. Local."""
+        if self.master is None:
+            rule(self.values, self._gradients, self.state, step)
+        else:
+            rule(self.values, self._gradients.astype(FLOAT32), self.state, step)
+        self._clear_padding()
+        if self.master is not None:
+            self._parameters[:] = self.master
+
+    def _clear_padding(self) -> None:
+        # A rule may make NaN of it, such as 0/0, which must not spread, nor raise warnings for ever.
+        for each in (self.values, self._gradients, *self.state.values()):
+            each[self._padding] = 0
+
+    def kept(self) -> dict[str, Flat]:
+        """Return what only this rank has of its part: the state, and the masters. Local."""
+        return self.state if self.master is None else {MASTER: self.master, **self.state}
+
+
+def _state(state: StateOf, values: Flat) -> dict[str, Flat]:
+    if not callable(state):
+        return {
+            name: np.zeros(values.size, values.dtype if dtype is None else dtype)
+            for name, dtype in state.items()
+        }
+    made = dict(state(values))
+    for name, array in made.items():
+        if not isinstance(array, np.ndarray) or array.shape != values.shape:
+            raise UsageError(
+                f"the state {name!r} is {getattr(array, 'shape', type(array).__name__)}; "
+                f"return an array of the shape {values.shape} of the shard"
+            )
+        if np.may_share_memory(array, values) or not array.flags.writeable:
+            raise UsageError(f"the state {name!r} is not an array of its own; return a copy")
+    return made

@@ -1,0 +1,185 @@
+"""Updates of parameters, element by element: what `ShardedOptimizer` does with its shard."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.errors import UsageError
+
+Flat = NDArray[Any]
+State = Mapping[str, Flat]
+Rate = float | Callable[[int], float]
+"""A learning rate, or a function from the number of the step, from 1, to one."""
+
+PASS = 1 << 15
+"""Elements that are updated at once, so that temporary arrays stay in the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An update with the state that it needs. Is called with flat arrays; see `ShardedOptimizer`.
+
+    Attributes
+    ----------
+    name : str
+        With its settings. Ranks compare it.
+    state : mapping of str to None
+        Names of its arrays of state, which begin as zeros of the dtype of what is updated.
+    rule : callable
+        ``rule(parameter, gradient, *state, step)`` writes the parameter and the state.
+    """
+
+    name: str
+    state: Mapping[str, None]
+    rule: Callable[..., None]
+
+    def __call__(self, parameter: Flat, gradient: Flat, state: State, step: int) -> None:
+        """Update one shard in place. Local.
+
+        Parameters
+        ----------
+        parameter, gradient : ndarray, 1-D, of one length
+            Of the shard.
+        state : mapping of str to ndarray
+            Of the same length, by the names in `state`.
+        step : int
+            From 1.
+        """
+        arrays = (parameter, gradient, *(state[name] for name in self.state))
+        for part in _parts(parameter.size):
+            self.rule(*(each[part] for each in arrays), step)
+
+
+def sgd(
+    lr: Rate, *, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
+) -> Update:
+    """Return stochastic gradient descent. Local.
+
+    With the gradient g (plus `weight_decay` times the parameter), the velocity is ``v = momentum * v + g``, and the
+    parameter loses ``lr * v``; with `nesterov`, ``lr * (g + momentum * v)``. This is the form of Sutskever et al.
+    2013, "On the importance of initialization and momentum in deep learning", that PyTorch uses.
+
+    Parameters
+    ----------
+    lr : float or callable
+        The learning rate, or a function of the number of the step, from 1.
+    momentum : float
+        At least 0 and below 1. With 0 there is no state; else it is ``"velocity"``.
+    nesterov : bool
+        Look ahead along the velocity. Needs a momentum.
+    weight_decay : float
+        At least 0.
+
+    Raises
+    ------
+    UsageError
+        If a number does not fit.
+    """
+    _check_rate(lr)
+    check_fraction("momentum", momentum)
+    _check_least("weight_decay", weight_decay)
+    if nesterov and not momentum:
+        raise UsageError("nesterov needs a momentum above 0; give one, such as momentum=0.9")
+
+    def rule(p: Flat, g: Flat, *rest: Any) -> None:
+        rate = _rate(lr, rest[-1])
+        if weight_decay:
+            g = g + weight_decay * p
+        if momentum:
+            v = rest[0]
+            v *= momentum
+            v += g
+            g = g + momentum * v if nesterov else v
+        p -= rate * g
+
+    name = f"sgd(lr={_said(lr)}, {momentum=}, {nesterov=}, {weight_decay=})"
+    return Update(name, {"velocity": None} if momentum else {}, rule)
+
+
+def adam(
+    lr: Rate = 1e-3,
+    *,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> Update:
+    """Return Adam, or AdamW if there is a weight decay. Local.
+
+    Kingma and Ba 2015, "Adam: A Method for Stochastic Optimization", algorithm 1. The weight decay is that of
+    Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization": the parameter loses ``lr * weight_decay``
+    of itself before the step, and the moments do not see it. The state is ``"m"`` and ``"v"``.
+
+    Parameters
+    ----------
+    lr : float or callable
+        The learning rate, or a function of the number of the step, from 1.
+    betas : (float, float)
+        Decay of the first and the second moment, at least 0 and below 1.
+    eps : float
+        Is added to the root of the second moment; above 0.
+    weight_decay : float
+        At least 0.
+
+    Raises
+    ------
+    UsageError
+        If a number does not fit.
+    """
+    _check_rate(lr)
+    if len(betas) != 2:
+        raise UsageError(f"betas is {betas!r}; give two numbers")
+    for beta in betas:
+        check_fraction("a beta", beta)
+    _check_least("weight_decay", weight_decay)
+    if not eps > 0:
+        raise UsageError(f"eps is {eps!r}; give a number above 0")
+    first, second = betas
+
+    def rule(p: Flat, g: Flat, m: Flat, v: Flat, step: int) -> None:
+        rate = _rate(lr, step)
+        m *= first
+        m += (1 - first) * g
+        v *= second
+        v += (1 - second) * (g * g)
+        if weight_decay:
+            p *= 1 - rate * weight_decay
+        # sqrt(v / (1 - second**t)) with the division taken out of the root
+        root = np.sqrt(v)
+        root *= 1 / sqrt(1 - second**step)
+        root += eps
+        p -= (rate / (1 - first**step)) * (m / root)
+
+    name = f"adam(lr={_said(lr)}, {betas=}, {eps=}, {weight_decay=})"
+    return Update(name, {"m": None, "v": None}, rule)
+
+
+def _parts(size: int) -> Iterator[slice]:
+    return (slice(start, start + PASS) for start in range(0, size, PASS))
+
+
+def _rate(lr: Rate, step: int) -> float:
+    return float(lr(step)) if callable(lr) else lr
+
+
+def _said(lr: Rate) -> str:
+    return getattr(lr, "__qualname__", type(lr).__name__) if callable(lr) else repr(lr)
+
+
+def _check_rate(lr: Rate) -> None:
+    if not callable(lr):
+        _check_least("lr", lr)
+
+
+def _check_least(name: str, value: float) -> None:
+    if not isinstance(value, int | float) or not isfinite(value) or value < 0:
+        raise UsageError(f"{name} is {value!r}; give a finite number of at least 0")
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Raise UsageError unless a number is at least 0 and below 1."""
+    if not isinstance(value, int | float) or not 0 <= value < 1:
+        raise UsageError(f"{name} is {value!r}; give a number of at least 0 and below 1")
