@@ -9,10 +9,12 @@
 - `settling`: missing gradients, NaN and infinities. `consistency`: whether arrays are the same on all ranks.
 - `flat`: a bucket's memory. `step`: the gradients of one layout, and one step on them.
 - `sharded`: an optimiser whose state is divided among the ranks; `shards`: a bucket of it; `updates`: its rules.
+- `local_steps`: ranks that train on their own, and average now and then.
 - `model`: the model that all ranks agreed on. `sync`: what users call. `statistics`: what it cost.
 """
 
 from hpccomm.gradients.layout import Bucket, BucketSettings, layout
+from hpccomm.gradients.local_steps import LocalStatistics, LocalSteps
 from hpccomm.gradients.meaning import Meaning
 from hpccomm.gradients.parameters import Parameter
 from hpccomm.gradients.sharded import ShardedOptimizer
@@ -24,6 +26,8 @@ __all__ = [
     "Bucket",
     "BucketSettings",
     "GradientSync",
+    "LocalStatistics",
+    "LocalSteps",
     "Meaning",
     "Parameter",
     "ShardedOptimizer",

@@ -115,7 +115,7 @@ class ShardedOptimizer:
             )
             arrays = _arrays(parameters, written=check_bool("write_back", write_back))
             if state is None:
-                state = update.state if isinstance(update, Update) else {}
+                state = dict(update.state) if isinstance(update, Update) else {}
             made = Terms(
                 tuple(arrays),
                 {
@@ -351,7 +351,7 @@ class ShardedOptimizer:
         full = saved if root is None or root == rank else None
         for shard in self._shards:
             for what, part in shard.kept().items():
-                flat = None
+                flat: Array | None = None
                 if full is not None:
                     flat = np.zeros(part.size * size, part.dtype)
                     for name, view in shard.views(flat).items():

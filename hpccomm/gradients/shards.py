@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Flat = NDArray[Any]
 UpdateRule = Callable[[Flat, Flat, dict[str, Flat], int], object]
-StateOf = Mapping[str, DTypeLike] | Callable[[Flat], Mapping[str, Flat]]
+StateOf = Mapping[str, Any] | Callable[[Flat], Mapping[str, Flat]]
 
 MASTER = "master"
 """The name of the float32 parameters among the state."""

@@ -50,7 +50,7 @@ class Update:
             From 1.
         """
         arrays = (parameter, gradient, *(state[name] for name in self.state))
-        for part in _parts(parameter.size):
+        for part in parts(parameter.size):
             self.rule(*(each[part] for each in arrays), step)
 
 
@@ -157,7 +157,8 @@ def adam(
     return Update(name, {"m": None, "v": None}, rule)
 
 
-def _parts(size: int) -> Iterator[slice]:
+def parts(size: int) -> Iterator[slice]:
+    """Return slices that are small enough for the cache, together all of an array of `size` elements."""
     return (slice(start, start + PASS) for start in range(0, size, PASS))
 
 

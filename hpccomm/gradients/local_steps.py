@@ -1,0 +1,324 @@
+"""`LocalSteps`: ranks train on their own, and average now and then."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.dtypes import FLOAT32, is_narrow
+from hpccomm.errors import HpccommError, RankMismatch, UsageError
+from hpccomm.gradients.agreement import Terms, agree
+from hpccomm.gradients.consistency import differences
+from hpccomm.gradients.layout import Bucket, BucketSettings, layout
+from hpccomm.gradients.parameters import Named, Parameter, read
+from hpccomm.gradients.updates import check_fraction, parts
+from hpccomm.reductions import ReduceOp
+from hpccomm.settings import check_bool, check_int
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpccomm.communicator import Communicator
+
+Array = NDArray[Any]
+
+_TOGETHER = BucketSettings(bucket_bytes=1 << 62, first_bucket_bytes=1 << 62)
+"""All parameters of a dtype are averaged by one call, as nothing else is computed meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStatistics:
+    """Counts of one rank since its `LocalSteps` was made. Prints as a sentence.
+
+    Attributes
+    ----------
+    steps : int
+        Local steps.
+    synchronizations : int
+        How often the ranks averaged.
+    nbytes : int
+        Bytes that were averaged, with the padding between parameters.
+    saved_nbytes : int
+        Bytes that averaging the gradients in every step would have taken besides; below 0 if there were more
+        synchronizations than steps.
+    seconds : float
+        Time in synchronizations, with the wait for ranks that were late.
+    """
+
+    steps: int
+    synchronizations: int
+    nbytes: int
+    saved_nbytes: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.steps} local steps, {self.synchronizations} synchronizations, {self.nbytes} bytes averaged, "
+            f"{self.saved_nbytes} saved, {self.seconds:.3f} s"
+        )
+
+
+class LocalSteps:
+    """Local updates of the parameters, which the ranks average every so many steps.
+
+    Each rank updates its parameters by its own gradients and optimiser, and calls `step` after each update. Every
+    `every` steps, the ranks average how far they have moved since the last time, and take this as the gradient of an
+    outer optimiser: SGD with momentum. Ranks then have the same parameters. Between these times, nothing is sent.
+
+    Making one is collective and blocks: the ranks compare their models and settings. Calls are made by one thread at
+    a time. All ranks must begin with the same parameters, see `broadcast_parameters`; the first synchronization
+    compares them.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Over the ranks that train together.
+    parameters : mapping or iterable of (str, array)
+        The model: arrays in host memory of real floating dtypes, as for `GradientSync`. They are read and written.
+    every : int
+        Local steps between synchronizations.
+    outer_lr : float
+        Learning rate of the outer optimiser. With 1, and `outer_momentum` 0, the ranks average their parameters.
+    outer_momentum : float
+        At least 0 and below 1.
+    nesterov : bool
+        Whether the outer optimiser looks ahead along its momentum.
+    timeout : float, optional
+        Deadline of each call in seconds; None is the communicator's.
+
+    Raises
+    ------
+    UsageError
+        If an argument does not fit.
+    RankMismatch
+        On the other ranks in that case, and on all ranks if their parameters or settings differ. The message names
+        them and the ranks. The communicator can still be used.
+    CommunicationError
+        If a rank does not come within the deadline, or is lost.
+
+    Notes
+    -----
+    Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models"; plain averaging is
+    Stich 2019, "Local SGD Converges Fast and Communicates Little", ICLR. With d the mean of anchor minus parameters
+    over the ranks, the momentum becomes ``v = outer_momentum * v + d``, and the anchor, from which all ranks go on,
+    loses ``outer_lr * v``; with `nesterov`, ``outer_lr * (d + outer_momentum * v)``.
+
+    A model of n bytes takes 2 n more for the anchor and what is averaged, and n for the momentum, which is float32
+    for narrow parameters. State of the local optimiser is not averaged.
+
+    All ranks must make the same number of calls. If they do not, one rank averages while another one computes: the
+    averaging raises when its deadline passes, or finds that another rank has made another call.
+    """
+
+    def __init__(
+        self,
+        comm: "Communicator",
+        parameters: Named,
+        *,
+        every: int,
+        outer_lr: float = 0.7,
+        outer_momentum: float = 0.9,
+        nesterov: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        self._comm = comm
+        self._timeout = timeout
+        made: Terms | HpccommError
+        try:
+            arrays = _arrays(parameters)
+            if check_int("every", every) < 1:
+                raise UsageError(f"every is {every}; give a number of local steps of at least 1")
+            if not isinstance(outer_lr, int | float) or not 0 < outer_lr < float("inf"):
+                raise UsageError(f"outer_lr is {outer_lr!r}; give a finite number above 0")
+            check_fraction("outer_momentum", outer_momentum)
+            made = Terms(
+                tuple(arrays),
+                {
+                    "every": int(every),
+                    "outer_lr": float(outer_lr),
+                    "outer_momentum": float(outer_momentum),
+                    "nesterov": check_bool("nesterov", nesterov),
+                },
+            )
+        except HpccommError as error:
+            made = error
+        agree(comm, made, timeout)
+        assert isinstance(made, Terms)
+        self._arrays = {each.name: array for each, array in arrays.items()}
+        self._every, self._lr = every, outer_lr
+        self._outer_momentum, self._nesterov = outer_momentum, nesterov
+        self._flats = [
+            _Flat(comm, bucket, outer_momentum > 0) for bucket in layout(made.parameters, _TOGETHER)
+        ]
+        with comm.planning(timeout=timeout) as plan:
+            for flat in self._flats:
+                comm.all_reduce(flat.moved, ReduceOp.AVG)
+        self._average: Callable[[], Any] = plan
+        self._anchored = False  # whether all ranks are known to have the same anchor
+        self._since = self._steps = self._synchronizations = 0
+        self._seconds = 0.0
+        self._drop_anchor()
+
+    def _drop_anchor(self) -> None:
+        """Take the parameters as the anchor."""
+        for flat in self._flats:
+            for name, view in flat.anchors.items():
+                np.copyto(view, self._arrays[name])
+
+    def step(self) -> bool:
+        """Count a local step. Every so many calls it synchronizes, which is collective and blocks; else local.
+
+        Returns
+        -------
+        bool
+            Whether it has synchronized, so that the parameters are other ones and equal on all ranks.
+
+        Raises
+        ------
+        RankMismatch, CommunicationError
+            As in `synchronize`.
+        """
+        self._steps += 1
+        self._since += 1
+        if self._since < self._every:
+            return False
+        self.synchronize()
+        return True
+
+    def synchronize(self) -> None:
+        """Average now, and write the parameters. Collective; blocks. The next time is `every` steps later.
+
+        Raises
+        ------
+        RankMismatch
+            On every rank, the first time, if the ranks did not begin with the same parameters. Nothing changes.
+        CommunicationError
+            If a rank does not come within the deadline, or is lost. The communicator has failed then; the parameters
+            are as they were.
+        """
+        begun = perf_counter()
+        if not self._anchored:
+            self._compare_anchors()
+        for flat in self._flats:
+            flat.measure(self._arrays)
+        self._average()
+        for flat in self._flats:
+            flat.advance(self._lr, self._outer_momentum, self._nesterov)
+            for name, view in flat.anchors.items():
+                np.copyto(self._arrays[name], view)
+        self._since = 0
+        self._synchronizations += 1
+        self._seconds += perf_counter() - begun
+
+    def _compare_anchors(self) -> None:
+        anchors = {
+            f"parameter {name!r}": view
+            for flat in self._flats
+            for name, view in flat.anchors.items()
+        }
+        found = differences(self._comm, anchors, self._timeout)
+        if found:
+            raise RankMismatch(
+                f"the ranks began with different parameters: {'; '.join(map(str, found))}; "
+                "call broadcast_parameters() before the first step",
+                rank=self._comm.rank,
+                ranks=sorted({rank for each in found for rank in each.ranks}),
+            )
+        self._anchored = True
+
+    def broadcast_parameters(self, root: int = 0) -> None:
+        """Give all ranks the present parameters of `root`, and go on from there. Collective; blocks.
+
+        The steps since the last synchronization are forgotten. The momentum stays.
+
+        Raises
+        ------
+        UsageError
+            If `root` is no rank.
+        CommunicationError
+            If a call fails or its deadline passes.
+        """
+        self._drop_anchor()
+        with self._comm.batch(timeout=self._timeout):
+            for flat in self._flats:
+                self._comm.broadcast(flat.anchor, root)
+        for flat in self._flats:
+            for name, view in flat.anchors.items():
+                np.copyto(self._arrays[name], view)
+        self._anchored = True
+        self._since = 0
+
+    @property
+    def momentum(self) -> Mapping[str, Array]:
+        """The outer momentum by name, equal on all ranks; empty if there is none. Local.
+
+        To save a training, synchronize, and save the parameters and these arrays. To go on, write both, equal on all
+        ranks, and call `broadcast_parameters`.
+        """
+        return MappingProxyType(
+            {name: view for flat in self._flats for name, view in flat.momenta.items()}
+        )
+
+    def stats(self) -> LocalStatistics:
+        """Return steps, bytes and seconds of this rank so far. Local."""
+        nbytes = sum(flat.moved.nbytes for flat in self._flats)
+        sent = self._synchronizations * nbytes
+        return LocalStatistics(
+            self._steps, self._synchronizations, sent, self._steps * nbytes - sent, self._seconds
+        )
+
+
+class _Flat:
+    """The parameters of one dtype: where all ranks began, how far this one has moved, and the momentum."""
+
+    def __init__(self, comm: "Communicator", bucket: Bucket, momentum: bool) -> None:
+        self._bucket = bucket
+        length = max(bucket.length, 1)
+        wide = FLOAT32 if is_narrow(bucket.dtype) else bucket.dtype
+        self._wide = wide
+        self.moved = comm.empty(length, bucket.dtype)
+        self.moved[:] = 0  # the padding as well, which is averaged
+        self.anchor = np.zeros(length, bucket.dtype)
+        self._momentum = np.zeros(length, wide) if momentum else None
+        self._moves = self._views(self.moved)
+        self.anchors = self._views(self.anchor)
+        self.momenta = {} if self._momentum is None else self._views(self._momentum)
+
+    def _views(self, memory: Array) -> dict[str, Array]:
+        return {
+            each.name: memory[offset : offset + each.size].reshape(each.shape)
+            for each, offset in zip(self._bucket.parameters, self._bucket.offsets, strict=True)
+        }
+
+    def measure(self, arrays: Mapping[str, Array]) -> None:
+        for name, view in self._moves.items():
+            np.subtract(self.anchors[name], arrays[name], out=view)
+
+    def advance(self, lr: float, momentum: float, nesterov: bool) -> None:
+        """Make the step of the outer optimiser. Narrow floats are widened and rounded once."""
+        for part in parts(self.anchor.size):
+            moved = self.moved[part].astype(self._wide)
+            if self._momentum is not None:
+                velocity = self._momentum[part]
+                velocity *= momentum
+                velocity += moved
+                moved = moved + momentum * velocity if nesterov else velocity
+            self.anchor[part] = (self.anchor[part].astype(self._wide) - lr * moved).astype(
+                self.anchor.dtype
+            )
+
+
+def _arrays(parameters: Named) -> dict[Parameter, Array]:
+    arrays = read(parameters)
+    if not arrays:
+        raise UsageError("there are no parameters; give at least one")
+    for each, array in arrays.items():
+        if not array.flags.writeable:
+            raise UsageError(
+                f"parameter {each.name!r} is read-only, and gets the mean; give a copy"
+            )
+    return arrays

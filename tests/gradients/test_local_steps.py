@@ -1,0 +1,144 @@
+"""`LocalSteps` on threads: against a simulation of all ranks in one process, and what it raises where."""
+
+from typing import Any
+
+import hypothesis.strategies as st
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+
+from hpccomm import CommunicationError, Communicator, RankMismatch
+from hpccomm.gradients import LocalSteps
+from hpccomm.testing import run_ranks
+
+SHAPES = {"a": (7, 3), "b": (), "none": (0, 4), "c": (13,)}
+
+
+def start() -> dict[str, Any]:
+    return {n: np.random.default_rng(ord(n[0])).normal(size=s) for n, s in SHAPES.items()}
+
+
+def locally(p: Any, rank: int) -> Any:
+    """Return the parameter after a local step."""
+    return p - 0.1 * np.sin(p + rank)
+
+
+def outer(ranks: int, steps: int, every: int, lr: float, mu: float, nesterov: bool) -> Any:
+    """Train all ranks by the textbook."""
+    anchor = start()
+    models = [dict(anchor) for _ in range(ranks)]
+    velocity = {n: np.zeros(s) for n, s in SHAPES.items()}
+    for step in range(steps):
+        models = [{n: locally(p, r) for n, p in m.items()} for r, m in enumerate(models)]
+        if step % every == every - 1:
+            for n in SHAPES:
+                d = np.mean([anchor[n] - m[n] for m in models], axis=0)
+                velocity[n] = mu * velocity[n] + d
+                anchor[n] = anchor[n] - lr * (d + mu * velocity[n] if nesterov else velocity[n])
+            models = [dict(anchor) for _ in range(ranks)]
+    return models
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.sampled_from([0.3, 0.7, 1.0]),
+    st.sampled_from([0.0, 0.9]),
+    st.booleans(),
+)
+def test_any_training_gives_what_the_textbook_does(
+    ranks: int, every: int, lr: float, mu: float, nesterov: bool
+) -> None:
+    expected = outer(ranks, 12, every, lr, mu, nesterov)
+
+    def run(comm: Communicator) -> None:
+        model = start()
+        local = LocalSteps(
+            comm, model, every=every, outer_lr=lr, outer_momentum=mu, nesterov=nesterov
+        )
+        for step in range(12):
+            for array in model.values():
+                array[...] = locally(array, comm.rank)
+            assert local.step() == (step % every == every - 1)
+        for name, array in model.items():
+            np.testing.assert_allclose(array, expected[comm.rank][name], rtol=1e-12, atol=1e-12)
+        stats = local.stats()
+        assert (stats.steps, stats.synchronizations) == (12, 12 // every)
+        assert stats.nbytes + stats.saved_nbytes == 12 * (stats.nbytes // (12 // every))
+
+    run_ranks(ranks, run)
+
+
+def test_rate_1_without_momentum_averages_the_parameters_of_any_dtype() -> None:
+    def run(comm: Communicator) -> None:
+        dtypes = [np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)]
+        model = {str(dtype): np.ones((3, 5), dtype)[:, ::2] for dtype in dtypes}
+        local = LocalSteps(comm, model, every=100, outer_lr=1, outer_momentum=0)
+        assert not local.momentum
+        for value in (8, 16):
+            for array in model.values():
+                array[...] = value * comm.rank
+            assert not local.step()
+            local.synchronize()
+            for array in model.values():
+                assert (array.astype(float) == value * (comm.size - 1) / 2).all()
+
+    run_ranks(3, run)
+
+
+def test_a_training_goes_on_from_what_was_saved() -> None:
+    def run(comm: Communicator) -> None:
+        def trained(local: LocalSteps, model: Any, steps: int) -> None:
+            for _ in range(steps):
+                model["a"] -= 0.1 * np.sin(model["a"] + comm.rank)
+                local.step()
+
+        model = {"a": np.ones(5)}
+        local = LocalSteps(comm, model, every=2)
+        trained(local, model, 4)
+        copy = {"a": model["a"].copy() + comm.rank}  # only the root's count
+        other = LocalSteps(comm, copy, every=2)
+        other.broadcast_parameters()
+        other.momentum["a"][:] = local.momentum["a"]
+        trained(local, model, 4)
+        trained(other, copy, 4)
+        np.testing.assert_array_equal(model["a"], copy["a"])
+
+    run_ranks(2, run)
+
+
+def test_ranks_that_differ_learn_it_together() -> None:
+    def run(comm: Communicator) -> None:
+        last = comm.rank == 2
+        with pytest.raises(RankMismatch, match=r"every is 3 on rank 0 and 4 on rank 2"):
+            LocalSteps(comm, {"w": np.zeros(3)}, every=4 if last else 3)
+        with pytest.raises(RankMismatch, match=r"'w' is float64 \(3,\) on rank 0.*rank 2"):
+            LocalSteps(comm, {"w": np.zeros(4 if last else 3)}, every=3)
+        model = {"w": np.full(3, float(last))}
+        local = LocalSteps(comm, model, every=1)
+        with pytest.raises(
+            RankMismatch, match="'w' on rank 2, by up to 1; call broadcast"
+        ) as caught:
+            local.step()
+        assert caught.value.ranks == (2,)
+        local.broadcast_parameters()
+        assert local.step()
+        assert (model["w"] == 0).all()
+
+    run_ranks(3, run)
+
+
+def test_a_rank_that_does_not_come_is_waited_for_until_the_deadline() -> None:
+    def run(comm: Communicator) -> None:
+        model = {"w": np.zeros(3)}
+        local = LocalSteps(comm, model, every=2, timeout=0.3)
+        local.synchronize()
+        model["w"] += 1
+        local.step()
+        if comm.rank:
+            with pytest.raises(CommunicationError):
+                local.step()
+            assert (model["w"] == 1).all()
+
+    run_ranks(2, run)
