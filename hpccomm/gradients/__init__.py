@@ -10,6 +10,7 @@
 - `flat`: a bucket's memory. `step`: the gradients of one layout, and one step on them.
 - `sharded`: an optimiser whose state is divided among the ranks; `shards`: a bucket of it; `updates`: its rules.
 - `local_steps`: ranks that train on their own, and average now and then.
+- `adaptive`: which size of buckets would end a step soonest; pure functions.
 - `model`: the model that all ranks agreed on. `sync`: what users call. `statistics`: what it cost.
 """
 

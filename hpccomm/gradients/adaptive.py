@@ -1,0 +1,312 @@
+"""Which size of buckets would end a step soonest, from what was measured: pure functions.
+
+The model of a call's time is that of Hockney 1994, "The communication challenge for MPP": a latency, and a time for
+each byte. A step is a pipeline, as in Li et al. 2020, section 5.2.3: a bucket starts when its gradients are ready and
+the bucket before it is done. Large buckets save latencies, small ones start sooner.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+
+from hpccomm.errors import UsageError
+from hpccomm.gradients.layout import KIB, Bucket, BucketSettings, layout
+from hpccomm.gradients.parameters import Parameter
+
+SMALLEST = 64 * KIB
+"""Bytes: smaller buckets are not tried."""
+
+APART = 2.0
+"""Latency can be told from bandwidth only if the largest measured size is this many times the smallest."""
+
+CLOCK = 1e-9
+"""Seconds: calls that took less tell nothing."""
+
+SAME = 1e-9
+"""Predictions that differ by less than this part of them are equal."""
+
+_BYTE = np.dtype(np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """What one rank, or all of them, measured.
+
+    Attributes
+    ----------
+    ready : tuple of (int, float)
+        For each parameter, in the order in which buckets are filled, the bytes of its gradient, and the seconds from
+        the first gradient of a step until it was ready.
+    wire : tuple of (int, float)
+        For each call that reduced a bucket, in the order of the calls, its bytes and its seconds.
+    """
+
+    ready: tuple[tuple[int, float], ...]
+    wire: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The time of a call: ``latency + nbytes * seconds_per_byte``, both at least 0.
+
+    Attributes
+    ----------
+    latency : float
+        Seconds.
+    seconds_per_byte : float
+        Of a bucket.
+    """
+
+    latency: float
+    seconds_per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The sizes of buckets that were chosen. Prints as its reason.
+
+    Attributes
+    ----------
+    bucket_bytes, first_bucket_bytes : int
+        For `BucketSettings`.
+    seconds : float or None
+        From the first gradient to the end of the last reduction, as predicted. None if nothing can be predicted.
+    seconds_now : float or None
+        The same with the present settings.
+    latency : float or None
+        Seconds a call; None if it is not known.
+    bandwidth : float or None
+        Bytes of a bucket a second, which may be infinite; None if it is not known.
+    reason : str
+        A sentence.
+    """
+
+    bucket_bytes: int
+    first_bucket_bytes: int
+    seconds: float | None
+    seconds_now: float | None
+    latency: float | None
+    bandwidth: float | None
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def typical(steps: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Return the median over steps of when each gradient was ready.
+
+    Parameters
+    ----------
+    steps : sequence of sequences of float
+        By step, the seconds of each parameter, as in `Measurements`.
+    """
+    return tuple(median(seconds) for seconds in zip(*steps, strict=True))
+
+
+def merge(ranks: Sequence[Measurements]) -> Measurements:
+    """Return one set of measurements for all ranks, from those of each.
+
+    A bucket can start when the slowest rank is ready, so that of the times of a gradient the latest counts. A call
+    takes the least time on the rank that came last; the others have waited for it. So the least one counts.
+
+    Parameters
+    ----------
+    ranks : sequence of Measurements
+        By rank, with the same gradients and the same calls. At least one.
+
+    Raises
+    ------
+    UsageError
+        If the gradients or the calls are not the same.
+    """
+    for what in ("ready", "wire"):
+        sizes = [[nbytes for nbytes, _ in getattr(rank, what)] for rank in ranks]
+        for number, each in enumerate(sizes):
+            if each != sizes[0]:
+                raise UsageError(
+                    f"rank {number} measured {len(each)} sizes ({what}) that are not those of rank 0 "
+                    f"({len(sizes[0])}); gather the same steps of all ranks"
+                )
+    ready = zip(*(rank.ready for rank in ranks), strict=True)
+    wire = zip(*(rank.wire for rank in ranks), strict=True)
+    return Measurements(
+        tuple((pairs[0][0], max(seconds for _, seconds in pairs)) for pairs in ready),
+        tuple((pairs[0][0], min(seconds for _, seconds in pairs)) for pairs in wire),
+    )
+
+
+def fit(wire: Iterable[tuple[int, float]]) -> Line | None:
+    """Fit latency and time a byte by least squares of relative errors, with both at least 0.
+
+    Parameters
+    ----------
+    wire : iterable of (int, float)
+        Bytes and seconds of calls. Of the seconds of one size the median counts.
+
+    Returns
+    -------
+    Line or None
+        None if the sizes are not far enough apart, see `APART`.
+    """
+    points = _medians(wire)
+    if not points or max(points) < APART * min(points):
+        return None
+    x = np.array(list(points), np.float64)
+    y = np.array(list(points.values()), np.float64)
+    # Divided by y, the errors are relative: times differ by powers of ten, as their noise does.
+    columns = np.stack([1 / y, x / y], axis=1)
+    one = np.ones(len(y))
+    found = [np.linalg.lstsq(columns / columns.max(axis=0), one)[0] / columns.max(axis=0)]
+    if found[0].min() < 0:
+        # The optimum lies on the boundary: one of both is 0.
+        a, b = columns.T
+        found = [np.array([a.sum() / (a @ a), 0.0]), np.array([0.0, b.sum() / (b @ b)])]
+    best = min(found, key=lambda each: float(np.square(columns @ each - one).sum()))
+    return Line(float(best[0]), float(best[1]))
+
+
+def end_of_step(buckets: Sequence[Bucket], ready: Sequence[float], line: Line) -> float:
+    """Return when the last bucket is reduced, in seconds from the first gradient.
+
+    Parameters
+    ----------
+    buckets : sequence of Bucket
+        Of `buckets_of`.
+    ready : sequence of float
+        When each gradient is ready, in the order in which buckets are filled.
+    line : Line
+        The time of a call.
+    """
+    end, first = 0.0, 0
+    for bucket in buckets:
+        last = first + len(bucket.parameters)
+        end = max(end, *ready[first:last]) + line.latency + bucket.nbytes * line.seconds_per_byte
+        first = last
+    return end
+
+
+def buckets_of(sizes: Sequence[int], settings: BucketSettings) -> tuple[Bucket, ...]:
+    """Return the buckets of gradients of so many bytes, which are filled in this order, as if of one dtype."""
+    parameters = [Parameter(str(n), (size,), _BYTE) for n, size in enumerate(sizes)]
+    return layout(parameters[::-1], replace(settings, order="reverse"))
+
+
+def candidates(total: int) -> list[int]:
+    """Return the sizes that are tried: powers of 2 from `SMALLEST` bytes to the first that takes `total` bytes."""
+    sizes = [SMALLEST]
+    while sizes[-1] < total:
+        sizes.append(2 * sizes[-1])
+    return sizes
+
+
+def choose(measured: Measurements, settings: BucketSettings, prior: Line | None = None) -> Choice:
+    """Choose the sizes of buckets that are predicted to end a step soonest. Local; all ranks choose alike.
+
+    The present sizes are tried as well, so that the prediction is never worse than with them. Of equal ones, the
+    largest is chosen.
+
+    Parameters
+    ----------
+    measured : Measurements
+        Of all ranks, see `merge`.
+    settings : BucketSettings
+        The present ones. Those that are not chosen stay.
+    prior : Line, optional
+        Is used if the measured sizes are too close to each other to tell latency from bandwidth: its latency, with
+        the time a byte that fits the measured calls. None keeps the present sizes then.
+
+    Raises
+    ------
+    UsageError
+        If a number of bytes is below 0, or a number of seconds is below 0 or not finite.
+    """
+    _check(measured)
+    line, how = fit(measured.wire), "measured"
+    if line is None and prior is not None:
+        line, how = _with_latency(prior, measured.wire), "with a latency that was given"
+    why = _why_not(measured, settings, line)
+    if why or line is None:
+        return Choice(
+            settings.bucket_bytes,
+            settings.first_bucket_bytes,
+            None,
+            None,
+            None,
+            None,
+            f"{why}; buckets of {size(settings.bucket_bytes)} are kept",
+        )
+    sizes = [nbytes for nbytes, _ in measured.ready]
+    ready = [seconds for _, seconds in measured.ready]
+    tried = candidates(sum(bucket.nbytes for bucket in buckets_of(sizes, settings)))
+    pairs = {(most, first) for most in tried for first in tried if first <= most}
+    now = (settings.bucket_bytes, settings.first_bucket_bytes)
+    seconds = {}
+    for most, first in sorted(pairs | {now}, reverse=True):
+        changed = replace(settings, bucket_bytes=most, first_bucket_bytes=first)
+        seconds[most, first] = end_of_step(buckets_of(sizes, changed), ready, line)
+    least = min(seconds.values())
+    best = next(pair for pair, end in seconds.items() if end <= least * (1 + SAME))  # the largest
+    speed = 1 / line.seconds_per_byte if line.seconds_per_byte else float("inf")
+    return Choice(
+        *best,
+        seconds[best],
+        seconds[now],
+        line.latency,
+        speed,
+        f"with {line.latency * 1e6:.3g} us a call and {speed / 1e9:.3g} GB/s ({how}), buckets of {size(best[0])}, "
+        f"the first of {size(best[1])}, end a step after {seconds[best] * 1e3:.3g} ms; those of {size(now[0])}, "
+        f"the first of {size(now[1])}, after {seconds[now] * 1e3:.3g} ms",
+    )
+
+
+def size(nbytes: int) -> str:
+    """Return a number of bytes as text, in the largest unit that it is a multiple of."""
+    for unit, factor in (("GiB", KIB**3), ("MiB", KIB**2), ("KiB", KIB)):
+        if nbytes and nbytes % factor == 0:
+            return f"{nbytes // factor} {unit}"
+    return f"{nbytes} bytes"
+
+
+def _why_not(measured: Measurements, settings: BucketSettings, line: Line | None) -> str:
+    if not settings.bucketing:
+        return "each gradient has a bucket of its own by bucketing=False"
+    if not any(nbytes for nbytes, _ in measured.ready):
+        return "there are no gradients"
+    points = _medians(measured.wire)
+    if not points:
+        return "no call was measured"
+    if line is not None:
+        return ""
+    least, most = min(points), max(points)
+    told = (
+        f"only buckets of {size(least)}" if least == most else f"only {size(least)} to {size(most)}"
+    )
+    return f"{told} were measured, so that latency cannot be told from bandwidth"
+
+
+def _with_latency(prior: Line, wire: Iterable[tuple[int, float]]) -> Line:
+    points = _medians(wire)
+    if not points:
+        return prior
+    latency = min(prior.latency, *points.values(), float("inf"))
+    return Line(latency, median((y - latency) / x for x, y in points.items()))
+
+
+def _medians(wire: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """Return the median of the seconds of each size."""
+    found: dict[int, list[float]] = {}
+    for nbytes, seconds in wire:
+        if nbytes and seconds >= CLOCK:
+            found.setdefault(nbytes, []).append(seconds)
+    return {nbytes: median(found[nbytes]) for nbytes in sorted(found)}
+
+
+def _check(measured: Measurements) -> None:
+    for nbytes, seconds in (*measured.ready, *measured.wire):
+        if nbytes < 0 or not 0 <= seconds < float("inf"):
+            raise UsageError(
+                f"{nbytes} bytes in {seconds} s were measured; give bytes and finite seconds of at least 0"
+            )
