@@ -47,9 +47,9 @@ class ShardedOptimizer:
         is called for parts of the model, one or several in a step. It must be the same on all ranks: they compare
         names, not code.
     state : mapping of str to dtype, or callable, optional
-        The dtype of each array of state, which begins as zeros; None is the dtype of what is updated. Or an
-        elementwise function of the flat parameters, which returns the arrays by name. Default is what an `Update`
-        needs, and nothing for other functions.
+        The dtype of each array of state, which begins as zeros; None is the parameters' dtype, or float32 if that is
+        narrower. Or an elementwise function of the flat parameters, which returns the arrays by name. Default is
+        what an `Update` needs, and nothing for other functions.
     op : {"average", "sum"}
         How the ranks' gradients are reduced.
     bucket_bytes, min_bucket_bytes : int

@@ -132,8 +132,9 @@ class Shard:
 
 def _state(state: StateOf, values: Flat) -> dict[str, Flat]:
     if not callable(state):
+        wide = FLOAT32 if is_narrow(values.dtype) else values.dtype
         return {
-            name: np.zeros(values.size, values.dtype if dtype is None else dtype)
+            name: np.zeros(values.size, wide if dtype is None else dtype)
             for name, dtype in state.items()
         }
     made = dict(state(values))

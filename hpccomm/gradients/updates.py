@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
 
 Flat = NDArray[Any]
@@ -28,7 +29,7 @@ class Update:
     name : str
         With its settings. Ranks compare it.
     state : mapping of str to None
-        Names of its arrays of state, which begin as zeros of the dtype of what is updated.
+        Names of its arrays of state, which begin as zeros: float32 for narrow parameters, else of their dtype.
     rule : callable
         ``rule(parameter, gradient, *state, step)`` writes the parameter and the state.
     """
@@ -38,7 +39,7 @@ class Update:
     rule: Callable[..., None]
 
     def __call__(self, parameter: Flat, gradient: Flat, state: State, step: int) -> None:
-        """Update one shard in place. Local.
+        """Update one shard in place. Local. Narrow floats are widened to float32, and rounded once.
 
         Parameters
         ----------
@@ -50,8 +51,15 @@ class Update:
             From 1.
         """
         arrays = (parameter, gradient, *(state[name] for name in self.state))
+        narrow = is_narrow(parameter.dtype)
         for part in parts(parameter.size):
-            self.rule(*(each[part] for each in arrays), step)
+            p, g, *rest = (each[part] for each in arrays)
+            if narrow:  # what is added, such as eps, may be 0 in it
+                wide = p.astype(FLOAT32)
+                self.rule(wide, g.astype(FLOAT32), *rest, step)
+                p[:] = wide
+            else:
+                self.rule(p, g, *rest, step)
 
 
 def sgd(
@@ -130,7 +138,7 @@ def adam(
         If a number does not fit.
     """
     _check_rate(lr)
-    if len(betas) != 2:
+    if not isinstance(betas, tuple | list) or len(betas) != 2:
         raise UsageError(f"betas is {betas!r}; give two numbers")
     for beta in betas:
         check_fraction("a beta", beta)

@@ -207,6 +207,20 @@ def test_masters_keep_what_narrow_parameters_would_lose() -> None:
     run_ranks(1, run)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_narrow_parameters_are_rounded_once(dtype: Any) -> None:
+    def run(comm: Communicator) -> None:
+        first = np.linspace(-2, 2, 9, dtype=np.float32).astype(dtype)
+        grad = np.array([0, 0, 1e-4, 1e-3, 0.01, 0.1, 1, 2, 3], np.float32).astype(dtype)
+        model = {"w": first.copy()}
+        ShardedOptimizer(comm, model, adam(0.1)).step({"w": grad})
+        wide = grad.astype(np.float64)
+        exact = first.astype(np.float64) - 0.1 * wide / (np.abs(wide) + 1e-8)
+        np.testing.assert_array_equal(model["w"], exact.astype(np.float32).astype(dtype))
+
+    run_ranks(2, run)
+
+
 def test_ranks_with_other_models_or_updates_learn_it_together() -> None:
     def run(comm: Communicator) -> None:
         last = comm.rank == 2
