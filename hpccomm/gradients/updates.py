@@ -46,7 +46,7 @@ class Update:
         parameter, gradient : ndarray, 1-D, of one length
             Of the shard.
         state : mapping of str to ndarray
-            Of the same length, by the names in `state`.
+            Of the same length, by name.
         step : int
             From 1.
         """
