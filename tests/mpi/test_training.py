@@ -1,0 +1,35 @@
+"""Training over MPI gives the parameters that one process gives; with deterministic=True always the same bits."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from trainings import LAYOUTS, WITHIN, Case, alone, bits, difference, steps
+
+if TYPE_CHECKING:
+    import hpccomm
+
+
+@pytest.mark.parametrize(
+    ("mode", "layout", "dtype"),
+    [
+        ("sync", "defaults", np.float32),
+        ("ready", "small buckets", np.float64),
+        ("accumulate", "as ready", np.float32),
+        ("weighted", "largest, no bucketing", np.float64),
+    ],
+)
+def test_ranks_train_as_one_process_does(
+    comm: "hpccomm.Communicator", mode: str, layout: str, dtype: type
+) -> None:
+    model = steps(comm, Case(mode, layout, comm.size, dtype, False))
+    assert difference(model, alone(dtype)) <= WITHIN[dtype]
+    assert len(set(comm.all_gather_object(bits(model)))) == 1
+
+
+def test_deterministic_training_has_the_same_bits_in_every_way(
+    comm: "hpccomm.Communicator",
+) -> None:
+    ways = [("sync", each) for each in LAYOUTS] + [("ready", each) for each in LAYOUTS]
+    found = [bits(steps(comm, Case(*way, comm.size, np.float32, True), 20)) for way in ways]
+    assert len(set(found)) == 1
