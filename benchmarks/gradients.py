@@ -1,0 +1,214 @@
+r"""What it costs to synchronise gradients, beside one all-reduce of the same bytes and PyTorch's DDP.
+
+Run it on ranks that have a core each::
+
+    mpiexec -n 2 python benchmarks/gradients.py "large sync time" "large ready ddp" "small sync added"
+    bash jobs/virtual_cluster.sh --nodes 2 --ranks-per-node 1 --link 1gbit -- \
+        python benchmarks/gradients.py "overlap sleep hidden" "overlap products hidden"
+
+A figure is ``MODEL WAY MEASURE``. The models have float32 gradients that lie in their buckets:
+
+large     25 million parameters in 60 arrays, 30 layers of weight and bias
+small     8 KiB in 8 arrays
+
+The ways are ``sync`` (`GradientSync.sync`) and ``ready`` (`GradientSync.ready` in a random order, another one on
+each rank, and `GradientSync.wait`). The measures are
+
+time      time over that of one all_reduce of the average of as many bytes in an array of comm.empty
+ddp       time over what DistributedDataParallel of PyTorch adds to a backward pass that computes nothing, over Gloo
+added     microseconds over those of the all_reduce
+
+``overlap sleep hidden`` is how much of the communication disappears behind a computation that is as long: 1 less the
+overlapped time beyond the computation's, over that of the communication alone. The gradients are 32 MiB in 32
+arrays, and buckets have at most 2 MiB. The computation between two gradients is a sleep, which leaves the core to the
+communication, as where a node has cores to spare. In ``overlap products hidden`` it multiplies matrices, on one core
+for each rank.
+
+Contenders take turns. Figures are medians over the rounds, of the slowest rank.
+"""
+
+import argparse
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from importlib.util import find_spec
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a rank computes on one core
+import numpy as np
+
+import hpccomm
+from contest import figures, rounds
+from contest.figures import Figure
+from hpccomm.gradients import GradientSync
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from contest.rounds import Call, Times
+
+Shapes = Sequence[tuple[int, ...]]
+MODELS: dict[str, Shapes] = {
+    "large": [shape for _ in range(30) for shape in ((912, 912), (912,))],
+    "small": [(256,)] * 8,
+}
+OVERLAPPED: Shapes = [(256, 1024)] * 32
+UNAVAILABLE = 77
+"""Exit status where a figure needs what is not installed; ``bench.py`` knows it."""
+
+
+def made(comm: hpccomm.Communicator, shapes: Shapes, bucket_bytes: int = 25 << 20) -> GradientSync:
+    """Return gradients that lie in their buckets, after a step that was checked. Collective."""
+    model = {f"p{number}": np.zeros(shape, np.float32) for number, shape in enumerate(shapes)}
+    sync = GradientSync(comm, model, bucket_bytes=bucket_bytes)
+    for overlapped in (False, True):
+        for name, view in sync.gradients.items():
+            view[...] = comm.rank
+            if overlapped:
+                sync.ready(name)
+        if overlapped:
+            sync.wait()
+        else:
+            sync.sync()
+        mean = (comm.size - 1) / 2
+        if not all((view == mean).all() for view in sync.gradients.values()):
+            raise ArithmeticError("the gradients are not the mean over the ranks")
+    sync.zero()
+    return sync
+
+
+def readily(sync: GradientSync, rank: int) -> "Call":
+    """Return a step by ``ready`` in random orders, and ``wait``."""
+    random = np.random.default_rng(rank)
+    orders = cycle([list(random.permutation(list(sync.gradients))) for _ in range(50)])
+
+    def step() -> None:
+        for name in next(orders):
+            sync.ready(name)
+        sync.wait()
+
+    return step
+
+
+def synchronisation(
+    names: Sequence[str], comm: hpccomm.Communicator, bare: "Intracomm", turns: int
+) -> dict[str, Figure]:
+    """Measure figures of one model. Collective."""
+    wanted = {name: tuple(name.split()[1:]) for name in names}
+    shapes = MODELS[names[0].split()[0]]
+    sync = made(comm, shapes)
+    x = comm.empty(sum(math.prod(shape) for shape in shapes), np.float32)
+    x[:] = 0
+    calls: dict[str, Call] = {
+        "sync": sync.sync,
+        "ready": readily(sync, comm.rank),
+        "all_reduce": lambda: comm.all_reduce(x, hpccomm.ReduceOp.AVG),
+    }
+    with ExitStack() as stack:
+        if any(measure == "ddp" for _, measure in wanted.values()):
+            from contest.ddp import ddp
+            from contest.gloo import gloo
+
+            stack.enter_context(gloo(bare, "lo"))
+            calls["ddp"], calls["alone"] = ddp(shapes)
+        raced = rounds.compete(list(calls.values()), bare, turns)
+    times = dict(zip(calls, raced, strict=True))
+    return {name: _figure(times, way, measure) for name, (way, measure) in wanted.items()}
+
+
+def _figure(times: "dict[str, Times]", way: str, measure: str) -> Figure:
+    ours, plain = times[way], times["all_reduce"]
+    if measure == "ddp":
+        added = times["ddp"].rounds - times["alone"].rounds
+        value = float(np.median(ours.rounds / added))
+        beside = f"DDP adds {np.median(added) * 1e3:.2f} ms"
+    elif measure == "added":
+        value, beside = ours.beyond(plain) * 1e6, f"all_reduce {plain.seconds * 1e6:.1f} µs"
+    else:
+        value, beside = ours.over(plain), f"all_reduce {plain.seconds * 1e3:.3f} ms"
+    return Figure(value, f"{ours.seconds * 1e3:.3f} ms; {beside}", ours.seconds)
+
+
+def overlap(
+    names: Sequence[str], comm: hpccomm.Communicator, bare: "Intracomm", turns: int
+) -> dict[str, Figure]:
+    """Measure how much of the communication is hidden. Collective."""
+    sync = made(comm, OVERLAPPED, bucket_bytes=2 << 20)
+    gradients = list(sync.gradients)  # in the order of the buckets
+    matrix, into = np.full((128, 128), 0.5, np.float32), np.empty((128, 128), np.float32)
+
+    def multiply(count: int) -> None:
+        for _ in range(count):
+            np.matmul(matrix, matrix, out=into)
+
+    def communicate() -> None:
+        for name in gradients:
+            sync.ready(name)
+        sync.wait()
+
+    (alone,) = rounds.compete([communicate], bare, 3)
+    (thousand,) = rounds.compete([lambda: multiply(1000)], bare, 3, calls=1)
+    each = alone.seconds / len(gradients)
+    count = round(each / thousand.seconds * 1000)
+    kinds: dict[str, Call] = {
+        "sleep": lambda: time.sleep(each),
+        "products": lambda: multiply(count),
+    }
+
+    def compute(layer: "Call") -> None:
+        for _ in gradients:
+            layer()
+
+    def both(layer: "Call") -> None:
+        for name in gradients:
+            layer()
+            sync.ready(name)
+        sync.wait()
+
+    found = {}
+    for figure in names:
+        kind = figure.split()[1]
+        racing = [communicate, partial(compute, kinds[kind]), partial(both, kinds[kind])]
+        communication, computation, overlapped = rounds.compete(racing, bare, turns, calls=1)
+        left = (overlapped.rounds - computation.rounds) / communication.rounds
+        says = (
+            f"{overlapped.seconds * 1e3:.1f} ms; communication {communication.seconds * 1e3:.1f} ms, "
+            f"{kind} {computation.seconds * 1e3:.1f} ms"
+        )
+        found[figure] = Figure(1 - float(np.median(left)), says)
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    figures.add_arguments(parser, "large sync time")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each (%(default)s)")
+    request = parser.parse_args()
+    if any(name.endswith("ddp") for name in request.figures) and not find_spec("torch"):
+        print("PyTorch is not installed", file=sys.stderr)
+        sys.exit(UNAVAILABLE)
+    from mpi4py import MPI  # starts MPI
+
+    bare = MPI.COMM_WORLD.Dup()
+    measured: dict[str, Figure] = {}
+    with hpccomm.new_comm() as comm:
+        for model in [*MODELS, "overlap"]:
+            names = [name for name in request.figures if name.split()[0] == model]
+            if names:
+                measure = overlap if model == "overlap" else synchronisation
+                measured |= measure(names, comm, bare, request.rounds)
+        rank = comm.rank
+    if rank == 0:
+        figures.show(measured, request.json)
+
+
+if __name__ == "__main__":
+    main()
