@@ -173,7 +173,11 @@ def overlap(
     found = {}
     for figure in names:
         kind = figure.split()[1]
-        racing = [communicate, partial(compute, kinds[kind]), partial(both, kinds[kind])]
+        racing: list[Call] = [
+            communicate,
+            partial(compute, kinds[kind]),
+            partial(both, kinds[kind]),
+        ]
         communication, computation, overlapped = rounds.compete(racing, bare, turns, calls=1)
         left = (overlapped.rounds - computation.rounds) / communication.rounds
         says = (
