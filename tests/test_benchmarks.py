@@ -187,7 +187,7 @@ def test_a_promise_falls_short_twice(
 def test_what_bench_refuses(tmp_path: Path) -> None:
     assert "no promise has nonsense in its name" in bench("nonsense").stderr
     assert "has no folder hpccomm" in bench("import", "--against", tmp_path).stderr
-    done = bench("--list", "overlap")
+    done = bench("--list", "overlap: all_reduce")
     assert done.returncode == 0
     assert done.stdout.count("\n") == 1
 
