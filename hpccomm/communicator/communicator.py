@@ -74,6 +74,14 @@ class Communicator(
         return self._core.device
 
     @property
+    def background(self) -> bool:
+        """Whether asynchronous operations go on while nobody waits for them, and any thread may call.
+
+        It is False where MPI was started with less than ``MPI_THREAD_MULTIPLE``.
+        """
+        return self._core.calls.progress.threaded
+
+    @property
     def backends(self) -> dict[str, str | None]:
         """Names of the backends, for host and for device arrays.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol
 
-from hpccomm.errors import HpccommError, RankMismatch
+from hpccomm.errors import HpccommError, RankMismatch, UsageError
 from hpccomm.gradients.layout import BucketSettings
 from hpccomm.gradients.meaning import Meaning
 from hpccomm.gradients.parameters import Parameter
@@ -35,11 +35,22 @@ class Model:
     settings: BucketSettings
     meaning: Meaning
 
+    def __post_init__(self) -> None:
+        device = next((each for each in self.parameters if each.on_device), None)
+        for given, what in (
+            (self.meaning.compressor, "a compressor"),
+            (self.settings.adaptive, "adaptive="),
+        ):
+            if device and given:
+                raise UsageError(
+                    f"{what} is for host arrays, and parameter {device.name!r} lies on a device; leave it out"
+                )
+
     def described(self) -> dict[str, str]:
         """Return a text for each parameter and setting, by what it is, in order."""
         frozen = dict.fromkeys(self.frozen, " (frozen)")
         texts = {
-            f"parameter {each.name!r}": f"{each.dtype} {each.shape}{frozen.get(each.name, '')}"
+            f"parameter {each.name!r}": f"{each.described}{frozen.get(each.name, '')}"
             for each in self.parameters
         }
         for group in (self.settings, self.meaning):
@@ -71,9 +82,7 @@ class Terms:
 
     def described(self) -> dict[str, str]:
         """Return a text for each parameter and setting, by what it is, in order."""
-        texts = {
-            f"parameter {each.name!r}": f"{each.dtype} {each.shape}" for each in self.parameters
-        }
+        texts = {f"parameter {each.name!r}": each.described for each in self.parameters}
         return texts | {name: repr(value) for name, value in self.settings.items()}
 
 

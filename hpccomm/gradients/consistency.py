@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.majority import odd_ones
 from hpccomm.gradients.agreement import named
+from hpccomm.gradients.arrays import on_host
 from hpccomm.reductions import ReduceOp
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def differences(
         if (column == column[0]).all():
             continue
         ranks = odd_ones(dict(enumerate(map(int, column))))
-        high, low = np.array(array, order="C"), np.array(array, order="C")
+        content = on_host(array)
+        high, low = np.array(content, order="C"), np.array(content, order="C")
         comm.all_reduce(high, ReduceOp.MAX, timeout=timeout)
         comm.all_reduce(low, ReduceOp.MIN, timeout=timeout)
         with np.errstate(invalid="ignore"):  # infinity on all ranks
@@ -73,5 +75,5 @@ def differences(
 
 def _digest(array: NDArray[Any]) -> bytes:
     # ml_dtypes' arrays have no buffers of their own.
-    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    content = np.ascontiguousarray(on_host(array)).reshape(-1).view(np.uint8)
     return blake2b(content.data, digest_size=8).digest()

@@ -1,4 +1,4 @@
-"""A bucket's memory, and the calls that reduce it."""
+"""The memory of buckets."""
 
 from collections.abc import Sequence
 from math import isfinite, sqrt
@@ -7,25 +7,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.dtypes import DType, is_narrow
+from hpccomm.dtypes import is_narrow
+from hpccomm.gradients.arrays import is_on_device
 from hpccomm.gradients.layout import ALIGNMENT, Bucket
-from hpccomm.reductions import ReduceOp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hpccomm.communicator import Communicator
-    from hpccomm.runtime.work import Work
+    from hpccomm.gradients.parameters import Kind
 
 PASS = 1 << 16
 """Elements that are widened at once."""
+
+DEVICE_PASS = 1 << 24
+"""The same on a device, where each pass takes some launches."""
 
 
 class FlatBucket:
     """The gradients of one bucket in registered memory.
 
-    Behind the gradients lies one more element, which is reduced with them. It is 0 if all gradients of the bucket
-    are there, so that the ranks learn from the reduction itself whether any rank lacks one.
+    Behind the gradients lie some flags, which are reduced with them: so the ranks learn without another message which
+    flags any rank has set.
 
     Parameters
     ----------
@@ -35,20 +36,24 @@ class FlatBucket:
         Of the bucket's dtype, all 0.
     size : int
         Number of ranks.
+    flags : int
+        How many.
 
     Attributes
     ----------
     views : list of ndarray
         The gradients, of their parameters' shapes, in the order of the bucket.
+    gradients : ndarray, 1-D
+        All of them, with the padding between them.
     memory : ndarray, 1-D
-        All of it.
+        The gradients and the flags.
     """
 
-    def __init__(self, bucket: Bucket, memory: NDArray[Any], size: int) -> None:
+    def __init__(self, bucket: Bucket, memory: NDArray[Any], size: int, flags: int) -> None:
         self.bucket = bucket
         self.memory = memory
         self.gradients = self.memory[: bucket.length]
-        self._missing = self.memory[bucket.length : bucket.length + 1]
+        self._flags = self.memory[bucket.length : bucket.length + flags]
         self.views = [
             self.memory[offset : offset + parameter.size].reshape(parameter.shape)
             for parameter, offset in zip(bucket.parameters, bucket.offsets, strict=True)
@@ -56,56 +61,45 @@ class FlatBucket:
         # An average of narrow floats over many ranks must not become 0.
         self._mark = float(min(size, 256))
 
-    def mark(self, complete: bool) -> None:
-        """Note for the other ranks whether this rank has all gradients."""
-        self._missing[0] = 0.0 if complete else self._mark
+    def tell(self, flags: Sequence[bool]) -> None:
+        """Note this rank's flags for the other ranks."""
+        for number, flag in enumerate(flags):
+            self._flags[number] = self._mark if flag else 0.0
 
-    @property
-    def incomplete(self) -> bool:
-        """Whether some rank lacked a gradient, once reduced. It is equal on all ranks."""
-        return bool(self._missing[0] != 0)
+    def told(self) -> list[bool]:
+        """Return which flags any rank has set, once reduced. They are equal on all ranks."""
+        found: list[bool] = (self._flags != 0).tolist()
+        return found
 
     def scale(self, factor: float) -> None:
         """Multiply all gradients; narrow floats are rounded once."""
         scale(self.gradients, factor)
 
-    def plan(
-        self, comm: "Communicator", op: ReduceOp, *, deterministic: bool, timeout: float | None
-    ) -> "Callable[[], Work]":
-        """Plan the asynchronous reduction. Collective; blocks."""
-        plan: Callable[[], Work] = comm.plan(
-            "all_reduce",
-            self.memory,
-            op,
-            deterministic=deterministic,
-            timeout=timeout,
-            async_op=True,
-        )
-        return plan
 
-
-def needed(bucket: Bucket) -> int:
-    """Return the elements of a bucket with what is reduced besides the gradients."""
-    return bucket.length + ALIGNMENT // bucket.dtype.itemsize
+def needed(bucket: Bucket, flags: int) -> int:
+    """Return the elements of a bucket with its flags; those of the next bucket begin at a cache line."""
+    line = ALIGNMENT // bucket.dtype.itemsize
+    return bucket.length + -(-flags // line) * line
 
 
 def flat_buckets(
-    comm: "Communicator", buckets: Sequence[Bucket]
+    comm: "Communicator", buckets: Sequence[Bucket], flags: int
 ) -> tuple[list[FlatBucket], list[NDArray[Any]]]:
-    """Return buckets in registered memory, and the memory of each dtype. Local.
+    """Return buckets in registered memory, and the memory of each kind. Local.
 
-    Buckets of one dtype lie one behind the other, so that one call reduces all of them.
+    Buckets of one kind lie one behind the other, so that one call reduces all of them.
     """
-    regions: dict[DType, NDArray[Any]] = {}
-    for dtype in dict.fromkeys(bucket.dtype for bucket in buckets):
-        size = sum(needed(bucket) for bucket in buckets if bucket.dtype == dtype)
-        regions[dtype] = comm.empty(size, dtype)
-        regions[dtype][:] = 0  # the padding as well, which is reduced
+    regions: dict[Kind, NDArray[Any]] = {}
+    for kind in dict.fromkeys(bucket.kind for bucket in buckets):
+        size = sum(needed(bucket, flags) for bucket in buckets if bucket.kind == kind)
+        device = comm.device if kind.on_device else None
+        regions[kind] = comm.empty(size, kind.dtype, device=device)
+        regions[kind][:] = 0  # the padding as well, which is reduced
     flats, used = [], dict.fromkeys(regions, 0)
     for bucket in buckets:
-        start = used[bucket.dtype]
-        used[bucket.dtype] = end = start + needed(bucket)
-        flats.append(FlatBucket(bucket, regions[bucket.dtype][start:end], comm.size))
+        start = used[bucket.kind]
+        used[bucket.kind] = end = start + needed(bucket, flags)
+        flats.append(FlatBucket(bucket, regions[bucket.kind][start:end], comm.size, flags))
     return flats, list(regions.values())
 
 
@@ -115,8 +109,9 @@ def scale(x: NDArray[Any], factor: float) -> None:
         np.multiply(x, x.dtype.type(factor), out=x)
         return
     flat = x.reshape(-1)
-    for start in range(0, flat.size, PASS):
-        part = flat[start : start + PASS]
+    step = DEVICE_PASS if is_on_device(x) else PASS
+    for start in range(0, flat.size, step):
+        part = flat[start : start + step]
         part[:] = (part.astype(np.float32) * np.float32(factor)).astype(x.dtype)
 
 
@@ -135,7 +130,8 @@ def clip(arrays: Sequence[NDArray[Any]], limit: float) -> float:
 def _square_sum(x: NDArray[Any]) -> float:
     # NumPy's own sum, not BLAS's, whose bits may depend on the processor: all ranks are to get the same.
     flat, total = x.reshape(-1), 0.0
-    for start in range(0, flat.size, PASS):
-        part = flat[start : start + PASS].astype(np.float64)
-        total += float(np.add.reduce(part * part))
+    step = DEVICE_PASS if is_on_device(x) else PASS
+    for start in range(0, flat.size, step):
+        part = flat[start : start + step].astype(np.float64)
+        total += float((part * part).sum())
     return total

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError, did_you_mean
-from hpccomm.gradients.parameters import Parameter
+from hpccomm.gradients.parameters import Kind, Parameter
 from hpccomm.settings import check_bool, check_int
 
 Order = Literal["reverse", "ready", "largest"]
@@ -41,6 +41,9 @@ class BucketSettings:
         then exceed its limit.
     bucketing : bool
         False gives each gradient a bucket of its own, for debugging.
+    adaptive : int
+        After so many steps by `ready` and `wait`, `bucket_bytes` and `first_bucket_bytes` are chosen once from what
+        was measured in them. 0 keeps them.
     """
 
     order: Order = "reverse"
@@ -48,6 +51,7 @@ class BucketSettings:
     first_bucket_bytes: int = MIB
     min_bucket_bytes: int = 64 * KIB
     bucketing: bool = True
+    adaptive: int = 0
 
     def __post_init__(self) -> None:
         if self.order not in get_args(Order):
@@ -59,6 +63,7 @@ class BucketSettings:
             ("bucket_bytes", 1),
             ("first_bucket_bytes", 1),
             ("min_bucket_bytes", 0),
+            ("adaptive", 0),
         ):
             value = check_int(name, getattr(self, name))
             if value < least:
@@ -106,6 +111,11 @@ class Bucket:
     parameters: tuple[Parameter, ...]
     offsets: tuple[int, ...]
     length: int
+
+    @property
+    def kind(self) -> Kind:
+        """What its gradients have in common."""
+        return self.parameters[0].kind
 
     @property
     def nbytes(self) -> int:
@@ -165,6 +175,21 @@ def mean_order(readiness: Sequence[Sequence[str]]) -> list[str]:
     return sorted(seen, key=total.__getitem__)
 
 
+def by_need(buckets: Sequence[Bucket], parameters: Sequence[Parameter]) -> list[int]:
+    """Return the buckets' numbers, the one first whose parameters the next forward pass needs first.
+
+    Parameters
+    ----------
+    buckets : sequence of Bucket
+        In order.
+    parameters : sequence of Parameter
+        In the order of the forward pass.
+    """
+    place = {each.name: number for number, each in enumerate(parameters)}
+    first = [min(place[each.name] for each in bucket.parameters) for bucket in buckets]
+    return sorted(range(len(buckets)), key=first.__getitem__)
+
+
 def layout(
     parameters: Sequence[Parameter],
     settings: BucketSettings,
@@ -172,7 +197,7 @@ def layout(
 ) -> tuple[Bucket, ...]:
     """Return the buckets, in the order in which they are reduced.
 
-    Each dtype has buckets of its own, filled one after the other. They come in the order in which they are
+    Each dtype, and each side (host or device), has buckets of its own, filled one after the other. They come in the order in which they are
     expected to be complete: that of the last gradient in each.
 
     Parameters
@@ -184,9 +209,9 @@ def layout(
     readiness : sequence of str, optional
         As in `ordered`.
     """
-    filled: dict[DType, list[_Open]] = {}
+    filled: dict[Kind, list[_Open]] = {}
     for position, parameter in enumerate(ordered(parameters, settings.order, readiness)):
-        buckets = filled.setdefault(parameter.dtype, [])
+        buckets = filled.setdefault(parameter.kind, [])
         if (
             not buckets
             or not settings.bucketing

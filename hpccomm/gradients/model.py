@@ -12,8 +12,8 @@ from hpccomm.gradients.agreement import Model, agree
 from hpccomm.gradients.layout import Bucket, BucketSettings, layout
 from hpccomm.gradients.meaning import Meaning
 from hpccomm.gradients.parameters import Parameter, read
-from hpccomm.gradients.step import Step
-from hpccomm.reductions import ReduceOp
+from hpccomm.gradients.step import Levels, Step
+from hpccomm.gradients.worker import Worker
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -48,7 +48,10 @@ class AgreedModel:
         self._open = False  # a micro-step has begun
         self._readiness: list[str] | None = None
         self._arrays: Arrays = {}
+        self._model: Model
         self._step: Step | None = None
+        self._worker = Worker() if comm.background else None
+        self._levels: Levels | None = None
         self._agree(make)
 
     def _agree(self, make: Callable[[], tuple[Model, Arrays]]) -> None:
@@ -73,30 +76,36 @@ class AgreedModel:
 
     def _lay_out(self, model: Model) -> None:
         trained = [each for each in model.parameters if each.name not in model.frozen]
-        average = model.meaning.op == "average"
+        if model.meaning.hierarchical and self._levels is None:
+            self._levels = _levels(self._comm)
         step = Step(
             self._comm,
             layout(trained, model.settings, self._readiness),
-            ReduceOp.AVG if average else ReduceOp.SUM,
-            bucketing=model.settings.bucketing,
-            watch=model.meaning.nonfinite == "raise",
-            deterministic=model.meaning.deterministic,
+            model,
+            worker=self._worker,
+            levels=self._levels if model.meaning.hierarchical else None,
             timeout=self._timeout,
         )
         if self._step is not None:
             step.adopt(self._step)
+        before = None if self._step is None else self._model
         self._model, self._step = model, step
         self._gradients = MappingProxyType(step.gradients)
+        self._laid_out(before)
+
+    def _laid_out(self, before: Model | None) -> None:
+        """Take note of another layout, and of the model before it."""
 
     def configure(self, **changes: Any) -> None:
         """Change settings between steps. Collective, with the same changes; blocks.
 
-        The gradients get another layout, so take them from `gradients` again. Their values stay.
+        The gradients get another layout, so take them from `gradients` again. Their values stay. What a compressor
+        keeps begins anew.
 
         Parameters
         ----------
         **changes
-            Any of the keywords of the class but `timeout`.
+            Any of the keywords of the class but `timeout` and `log`.
 
         Raises
         ------
@@ -135,7 +144,7 @@ class AgreedModel:
         RankMismatch
             On the other ranks in that case, and on all ranks if they add different ones.
         """
-        self._agree(lambda: self._with(read([*self._pairs(), (name, array)])))
+        self._agree(lambda: self._with(read([*self._pairs(), (name, array)], devices=True)))
 
     def remove(self, name: str) -> None:
         """Remove a parameter. Collective; blocks. The gradients get another layout.
@@ -172,6 +181,14 @@ class AgreedModel:
         ``order="ready"`` after the first reduction.
         """
         return self._gradients
+
+    def close(self) -> None:
+        """End the communicators that ``hierarchical=True`` made. Collective then; blocks."""
+        self._between_steps()
+        if self._levels is not None:
+            if self._levels.leaders is not None:
+                self._levels.leaders.finalize()
+            self._levels = None
 
     def buckets(self) -> tuple[Bucket, ...]:
         """Return what lies where, in the order of the reductions. Local. Each prints as a line."""
@@ -216,6 +233,12 @@ class AgreedModel:
     def _now(self) -> Step:
         assert self._step is not None
         return self._step
+
+
+def _levels(comm: "Communicator") -> Levels:
+    """Return communicators of this node and across nodes. Collective; blocks."""
+    node = comm.node_comm
+    return Levels(node, comm.split(0 if node.rank == 0 else None, name=f"{comm.name}.leaders"))
 
 
 def frozen_names(names: Iterable[str], arrays: Iterable[Parameter]) -> frozenset[str]:

@@ -3,17 +3,32 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype, UsageError
+from hpccomm.gradients.arrays import device_view, host_view, is_on_device
 
 Named = Mapping[str, Any] | Iterable[tuple[str, Any]]
 """A model: its parameters by name, or pairs of name and array, in the order of the forward pass."""
+
+
+class Kind(NamedTuple):
+    """What the gradients of a bucket have in common.
+
+    Attributes
+    ----------
+    dtype : dtype
+        Of their elements.
+    on_device : bool
+        Whether they lie in the memory of a device.
+    """
+
+    dtype: DType
+    on_device: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +43,19 @@ class Parameter:
         Of the parameter and of its gradient.
     dtype : dtype
         Of both: a real floating type.
+    on_device : bool
+        Whether both lie in the memory of a device.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
+    on_device: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """What the gradients of a bucket have in common."""
+        return Kind(self.dtype, self.on_device)
 
     @property
     def size(self) -> int:
@@ -45,56 +68,28 @@ class Parameter:
         return self.size * self.dtype.itemsize
 
     def __str__(self) -> str:
-        return f"{self.name!r} {self.dtype} {self.shape}"
+        return f"{self.name!r} {self.described}"
+
+    @property
+    def described(self) -> str:
+        """All but the name as a text."""
+        return f"{self.dtype} {self.shape}{' on a device' * self.on_device}"
 
 
-def host_view(x: object, what: str) -> NDArray[Any]:
-    """Return an array in host memory as a NumPy array over the same memory. Local.
-
-    Parameters
-    ----------
-    x : object
-        An ndarray, a memoryview, or an object with DLPack.
-    what : str
-        What it is, for messages.
-
-    Raises
-    ------
-    UsageError
-        If it is no such array, or lies on a device.
-    """
-    if type(x) is np.ndarray:
-        return x
-    if hasattr(x, "__cuda_array_interface__"):
-        raise UsageError(f"{what} lies on a device; gradients are synchronised in host memory")
-    if isinstance(x, np.ma.MaskedArray):
-        raise UsageError(f"{what} is a masked array, whose mask would be lost; give its data")
-    if isinstance(x, np.ndarray):
-        return x.view(np.ndarray)
-    if isinstance(x, bytearray | memoryview):
-        return np.asarray(memoryview(x))
-    if not hasattr(x, "__dlpack__"):
-        raise UsageError(f"{what} is a {type(x).__name__}; give an array in host memory")
-    if getattr(x, "requires_grad", False):  # a PyTorch parameter; its values are what is wanted
-        x = x.detach()  # type: ignore[attr-defined]  # as all that have this attribute
-    try:
-        return np.from_dlpack(x)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise UsageError(f"{what} cannot be shared by DLPack: {error}") from error
-
-
-def read(parameters: Named) -> dict[Parameter, NDArray[Any]]:
-    """Return the parameters in their order, each with a NumPy array over its memory. Local.
+def read(parameters: Named, *, devices: bool = False) -> dict[Parameter, NDArray[Any]]:
+    """Return the parameters in their order, each with an array over its memory. Local.
 
     Parameters
     ----------
     parameters : mapping or iterable of (str, array)
         Arrays in host memory: NumPy's, or others that share theirs, such as PyTorch CPU tensors.
+    devices : bool
+        Whether they may also be CuPy arrays.
 
     Raises
     ------
     UsageError
-        If a name is empty, no string or there twice, or if an array is none in host memory.
+        If a name is empty, no string or there twice, or if an array is of none of these kinds.
     UnsupportedDtype
         If an array has no real floating dtype.
     """
@@ -114,11 +109,12 @@ def read(parameters: Named) -> dict[Parameter, NDArray[Any]]:
                 f"parameter {name!r} is there twice; give each parameter a name of its own"
             )
         names.add(name)
-        view = host_view(array, f"parameter {name!r}")
+        on_device = devices and is_on_device(array)
+        view = (device_view if on_device else host_view)(array, f"parameter {name!r}")
         if not dtypes.is_float(view.dtype) or not dtypes.is_native(view.dtype):
             raise UnsupportedDtype(
                 f"parameter {name!r} has dtype {view.dtype}; gradients are real floats in the machine's "
                 "byte order: leave the parameter out, or convert it"
             )
-        found[Parameter(name, view.shape, view.dtype)] = view
+        found[Parameter(name, view.shape, view.dtype, on_device)] = view
     return found

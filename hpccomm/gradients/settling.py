@@ -46,7 +46,7 @@ def settle_nonfinite(
 ) -> bool:
     """Return whether to skip a step that was reduced: an element of its results is NaN or infinite.
 
-    All ranks have the same results, so that nothing is sent if they are finite. Else collective; blocks.
+    All ranks have the same results and flags, so that nothing is sent if they are finite. Else collective; blocks.
 
     Raises
     ------
@@ -54,11 +54,12 @@ def settle_nonfinite(
         On every rank, if `nonfinite` is ``"raise"``.
     """
     bad = [name for name, view in step.gradients.items() if not np.isfinite(view).all()]
-    if not bad:
+    if not bad and not step.any_nonfinite:
         return False
     if nonfinite == "raise":
         own = comm.all_gather_object(sorted(step.nonfinite), timeout=timeout)
-        where = {name: [rank for rank, names in enumerate(own) if name in names] for name in bad}
+        names = dict.fromkeys([*bad, *(name for names in own for name in names)])
+        where = {name: [rank for rank, names in enumerate(own) if name in names] for name in names}
         found = [
             f"{name!r} on {named(ranks)}" if ranks else f"{name!r} in the result alone"
             for name, ranks in where.items()

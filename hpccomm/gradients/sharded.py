@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from hpccomm.errors import BufferMismatch, HpccommError, UsageError, did_you_mean
 from hpccomm.gradients.agreement import Terms, agree
+from hpccomm.gradients.arrays import host_view
 from hpccomm.gradients.layout import KIB, MIB, BucketSettings, layout
-from hpccomm.gradients.parameters import Named, Parameter, host_view, read
+from hpccomm.gradients.parameters import Named, Parameter, read
 from hpccomm.gradients.shards import Shard, StateOf, UpdateRule
 from hpccomm.gradients.updates import Update
 from hpccomm.reductions import ReduceOp

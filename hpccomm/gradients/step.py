@@ -1,24 +1,47 @@
 """The gradients of one layout, and one step on them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.errors import BufferMismatch, UsageError, did_you_mean
-from hpccomm.gradients.flat import FlatBucket, flat_buckets
-from hpccomm.gradients.layout import Bucket
-from hpccomm.gradients.parameters import host_view
+from hpccomm.gradients.agreement import Model
+from hpccomm.gradients.arrays import address, device_view, host_view, is_on_device, overlap
+from hpccomm.gradients.compression.contract import Compressor
+from hpccomm.gradients.compression.exchange import Ranks
+from hpccomm.gradients.flat import flat_buckets
+from hpccomm.gradients.layout import Bucket, by_need
+from hpccomm.gradients.reducer import MOST_URGENT, Reducer, Way
+from hpccomm.gradients.ways import Compressed, Plain, TwoLevel
+from hpccomm.gradients.worker import Worker
 from hpccomm.reductions import ReduceOp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hpccomm.communicator import Communicator
-    from hpccomm.runtime.work import Work
 
 Array = NDArray[Any]
+
+OWN_FLAGS = 2
+"""Flags that are sent with each bucket: whether a gradient is missing, and whether one is not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The communicators of a reduction on two levels.
+
+    Attributes
+    ----------
+    node : Communicator
+        Over the ranks of this node.
+    leaders : Communicator or None
+        Over the ranks 0 of the nodes; None on the others.
+    """
+
+    node: "Communicator"
+    leaders: "Communicator | None"
 
 
 class Step:
@@ -32,20 +55,18 @@ class Step:
         Over the ranks that train together.
     buckets : sequence of Bucket
         Equal on all ranks.
-    op : ReduceOp
-        SUM or AVG.
-    bucketing : bool
-        Whether a whole step may reduce all buckets of a dtype by one call.
-    watch : bool
-        Whether to note which gradients of this rank are NaN or infinite.
-    deterministic : bool
-        As in `Communicator.all_reduce`.
+    model : Model
+        Equal on all ranks.
+    worker : Worker or None
+        Reduces buckets while gradients are computed; None reduces all at the end.
+    levels : Levels or None
+        For a reduction on two levels.
     timeout : float or None
         Deadline of each call in seconds.
 
     Attributes
     ----------
-    gradients : dict of str to ndarray
+    gradients : dict of str to array
         Views of the buckets, by name.
     nbytes : int
         Of all buckets.
@@ -53,56 +74,102 @@ class Step:
         Whether a gradient was given since the last reduction; after it, whether it is a result.
     marked : list of str
         Gradients that are ready, in the order in which they became so.
-    sources : dict of str to ndarray
+    sources : dict of str to array
         Arrays that get the results, by name.
     nonfinite : set of str
         This rank's gradients that were NaN or infinite, if that is watched.
+    incomplete, any_nonfinite : bool
+        Whether any rank lacked a gradient, or noted one that was not finite. Equal on all ranks.
     factor : float or None
         What gradients are multiplied by before they are summed.
+    unscale : float
+        What results are multiplied by.
+    memory_bytes : int
+        What compressors keep.
+    reducer : Reducer
+        What carries the reductions out.
     """
 
     def __init__(
         self,
         comm: "Communicator",
         buckets: Sequence[Bucket],
-        op: ReduceOp,
+        model: Model,
         *,
-        bucketing: bool,
-        watch: bool,
-        deterministic: bool,
+        worker: Worker | None,
+        levels: Levels | None,
         timeout: float | None,
     ) -> None:
-        self.flats, regions = flat_buckets(comm, buckets)
-        self._place = {each.name: bucket.index for bucket in buckets for each in bucket.parameters}
+        meaning = model.meaning
+        devices = any(bucket.kind.on_device for bucket in buckets)
+        urgent = [] if devices or len(buckets) == 1 else by_need(buckets, model.parameters)
+        slots = min(len(urgent), MOST_URGENT)
+        compressor = meaning.compressor
+        self.flats, regions = flat_buckets(
+            comm, buckets, slots + OWN_FLAGS if compressor is None else 0
+        )
+        self.place = {each.name: bucket.index for bucket in buckets for each in bucket.parameters}
         self.gradients: dict[str, Array] = {
             each.name: view
             for flat in self.flats
             for each, view in zip(flat.bucket.parameters, flat.views, strict=True)
         }
-        self._starts = [
-            flat.plan(comm, op, deterministic=deterministic, timeout=timeout) for flat in self.flats
-        ]
-        self._whole: Callable[[], Any] | None = None
-        together = regions if bucketing else [flat.memory for flat in self.flats]
-        if len(together) == 1:  # a plan of one call is quicker
-            self._whole = comm.plan(
-                "all_reduce", together[0], op, deterministic=deterministic, timeout=timeout
-            )
-        elif together:
-            with comm.planning(timeout=timeout) as plan:
-                for memory in together:
-                    comm.all_reduce(memory, op, deterministic=deterministic)
-            self._whole = plan
+        op = ReduceOp.AVG if meaning.op == "average" else ReduceOp.SUM
+        self.memory_bytes = 0
+        self._divisor = 1
+        self._together: list[Callable[[], Any]] = []
+        deterministic = meaning.deterministic
+        if compressor is None:
+            ways: list[Way] = [
+                Plain(flat, comm, op, deterministic=deterministic, timeout=timeout)
+                for flat in self.flats
+            ]
+            if model.settings.bucketing:
+                self._together = [
+                    comm.plan("all_reduce", x, op, deterministic=deterministic, timeout=timeout)
+                    for x in regions
+                ]
+        else:
+            if meaning.op == "average":
+                self._divisor = comm.size
+            ways = self._compressed(comm, compressor, levels, timeout)
+        self.reducer = Reducer(ways, urgent, self._prepare, self._settle, worker)
         self.nbytes = sum(bucket.nbytes for bucket in buckets)
         self.there = dict.fromkeys(self.gradients, False)
         self.marked: list[str] = []
         self.nonfinite: set[str] = set()
-        self._watch = watch
+        self.incomplete = self.any_nonfinite = False
+        self._watch = meaning.nonfinite == "raise" or (compressor is not None and meaning.skips)
         self.factor: float | None = None
+        self.unscale = 1.0
         self._seen: set[str] = set()
         self.sources: dict[str, Array] = {}
-        self._works: list[Work] = []
-        self._left = [len(bucket.parameters) for bucket in buckets]
+        self.end_micro()
+
+    def _compressed(
+        self,
+        comm: "Communicator",
+        compressor: Compressor,
+        levels: Levels | None,
+        timeout: float | None,
+    ) -> list[Way]:
+        """Return ways over a compressor, among all ranks or among the nodes."""
+        # All ranks make channels, so that all raise if a dtype does not fit, and those keep them that compress.
+        channels = [compressor.channel(flat.bucket) for flat in self.flats]
+        across = comm if levels is None else levels.leaders
+        if across is None:
+            among: list[Compressed | None] = [None] * len(channels)
+        else:
+            ranks = Ranks(across, timeout)
+            among = [
+                Compressed(flat, channel, ranks)
+                for flat, channel in zip(self.flats, channels, strict=True)
+            ]
+            self.memory_bytes = sum(channel.memory_bytes for channel in channels)
+        pairs = zip(self.flats, among, strict=True)
+        if levels is None:
+            return [way for _, way in pairs if way is not None]
+        return [TwoLevel(flat, levels.node, way, timeout) for flat, way in pairs]
 
     # What the caller gives.
 
@@ -123,18 +190,19 @@ class Step:
             )
         if grad is None or grad is view:
             return None
-        array = host_view(grad, f"the gradient of {name!r}")
+        read = device_view if is_on_device(view) else host_view
+        array = read(grad, f"the gradient of {name!r}")
         if array.shape != view.shape or array.dtype != view.dtype:
             raise BufferMismatch(
                 f"the gradient of {name!r} is {array.dtype} {array.shape}, and its parameter "
                 f"{view.dtype} {view.shape}; give it the parameter's"
             )
-        if written and not array.flags.writeable:
+        if written and not getattr(array.flags, "writeable", True):  # CuPy's arrays always are
             raise UsageError(
                 f"the gradient of {name!r} is read-only, and gets the result; give a copy, or use ready()"
             )
-        if np.may_share_memory(array, view):
-            if array.ctypes.data == view.ctypes.data and array.strides == view.strides:
+        if overlap(array, view):
+            if address(array) == address(view) and array.strides == view.strides:
                 return None  # another array over the same memory
             raise UsageError(
                 f"the gradient of {name!r} overlaps its place in the bucket; "
@@ -151,9 +219,9 @@ class Step:
         if array is not None:
             view = self.gradients[name]
             if self.there[name]:
-                np.add(view, array, out=view)
+                view += array
             else:
-                np.copyto(view, array)
+                view[...] = array
             if back:
                 self.sources[name] = array
         self._seen.add(name)
@@ -163,64 +231,50 @@ class Step:
     # Reducing.
 
     def advance(self, name: str) -> None:
-        """Start the reductions that may start now that a gradient is ready. Does not block.
+        """Start the reductions that may start now that a gradient is ready. Does not block."""
+        number = self.place[name]
+        self.reducer.advance(number, self.flats[number].bucket.nbytes)
 
-        A bucket starts only after those before it, so that all ranks start them in one order.
-        """
-        self._left[self._place[name]] -= 1
-        while len(self._works) < len(self.flats) and not self._left[len(self._works)]:
-            self._start()
-
-    def start_all(self) -> None:
-        """Start the reductions that have not started. What is not there counts as 0. Does not block."""
-        while len(self._works) < len(self.flats):
-            self._start()
-
-    def _start(self) -> None:
-        number = len(self._works)
-        self._prepare(self.flats[number])
-        self._works.append(self._starts[number]())
-
-    def _prepare(self, flat: FlatBucket) -> None:
-        complete = True
+    def _prepare(self, number: int) -> list[bool]:
+        """Make a bucket ready to be reduced. Return whether a gradient is missing, and whether one is not finite."""
+        flat = self.flats[number]
+        missing = bad = False
         for parameter, view in zip(flat.bucket.parameters, flat.views, strict=True):
             if not self.there[parameter.name]:
-                view[...] = 0
-                complete = False
+                view[...] = 0  # what is not there counts as 0
+                missing = True
             elif self._watch and not np.isfinite(view).all():
                 self.nonfinite.add(parameter.name)
-        flat.mark(complete)
+                bad = True
         if self.factor is not None:
             flat.scale(self.factor)
+        return [missing, bad]
 
-    @property
-    def under_way(self) -> bool:
-        """Whether a reduction has started that `finish` has not seen."""
-        return bool(self._works)
-
-    def wait_for(self, name: str, timeout: float | None) -> Array:
-        """Wait until the bucket of a gradient is reduced. Blocks."""
-        self._works[self._place[name]].wait(timeout)
-        return self.gradients[name]
+    def _settle(self, number: int, told: list[bool]) -> None:
+        """Take note of what the ranks told of a bucket that is reduced."""
+        self.incomplete |= told[0]
+        self.any_nonfinite |= told[1]
+        factor = self.unscale / self._divisor
+        if factor != 1:
+            self.flats[number].scale(factor)
 
     def reduce_now(self) -> None:
         """Reduce all buckets in the caller's thread. Collective; blocks."""
-        for flat in self.flats:
-            self._prepare(flat)
-        if self._whole is not None:
-            self._whole()
-
-    def finish(self, timeout: float | None) -> None:
-        """Wait until all buckets are reduced. Blocks."""
-        works = self._works
-        for work in works:
-            work.wait(timeout)
-        self._works = []
+        if not self._together:
+            self.reducer.finish()
+            return
+        slots = [False] * self.reducer.slots
+        for number, flat in enumerate(self.flats):
+            flat.tell(self._prepare(number) + slots)
+        for call in self._together:
+            call()
+        for number, flat in enumerate(self.flats):
+            self._settle(number, flat.told())
 
     @property
-    def incomplete(self) -> bool:
-        """Whether some rank lacked a gradient. It is equal on all ranks."""
-        return any(flat.incomplete for flat in self.flats)
+    def together(self) -> int:
+        """Calls by which `reduce_now` reduces all buckets, each of all of a kind; 0 if it takes one a bucket."""
+        return len(self._together)
 
     # Between steps.
 
@@ -228,24 +282,25 @@ class Step:
         """Let gradients be given again. What is there stays."""
         self._seen.clear()
         self.marked.clear()
-        self._left = [len(flat.views) for flat in self.flats]
+        self.reducer.reset([len(flat.views) for flat in self.flats])
 
     def begin(self) -> None:
         """Forget the results of the last step."""
         self.there = dict.fromkeys(self.gradients, False)
         self.sources.clear()
         self.nonfinite.clear()
+        self.incomplete = self.any_nonfinite = False
 
     def copy_back(self) -> None:
         """Write the results to the arrays that were given."""
         for name, array in self.sources.items():
-            np.copyto(array, self.gradients[name])
+            array[...] = self.gradients[name]
 
     def adopt(self, other: "Step") -> None:
         """Take the gradients of another layout over, as far as this one has them."""
         for name, view in self.gradients.items():
             if name in other.gradients and other.gradients[name].shape == view.shape:
-                np.copyto(view, other.gradients[name])
+                view[...] = other.gradients[name]
                 self.there[name] = other.there[name]
                 if name in other.sources:
                     self.sources[name] = other.sources[name]

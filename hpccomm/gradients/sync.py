@@ -10,22 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.errors import RankMismatch, UsageError
-from hpccomm.gradients.agreement import Model
-from hpccomm.gradients.consistency import differences
-from hpccomm.gradients.flat import clip
-from hpccomm.gradients.layout import MIB, BucketSettings, Order, mean_order
+from hpccomm.gradients.agreement import Model, named
+from hpccomm.gradients.compression.contract import Compressor
+from hpccomm.gradients.layout import MIB, BucketSettings, Order
+from hpccomm.gradients.loss_scale import LossScale
 from hpccomm.gradients.meaning import Combine, Meaning, Nonfinite, Unused
-from hpccomm.gradients.model import AgreedModel, Arrays, frozen_names
+from hpccomm.gradients.model import Arrays, frozen_names
 from hpccomm.gradients.parameters import Named, read
-from hpccomm.gradients.settling import settle_missing, settle_nonfinite
-from hpccomm.gradients.statistics import Statistics
+from hpccomm.gradients.reduced import ReducedGradients
 from hpccomm.gradients.step import Step
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 
-class GradientSync(AgreedModel):
+SYNC, READY = "sync()", "ready() and wait()"
+"""Ways to reduce a step."""
+
+
+class GradientSync(ReducedGradients):
     """Gradients that are reduced over the ranks of a communicator, in buckets, while others are computed.
 
     Making one is collective and blocks: the ranks compare their models and settings. Calls are made by one thread
@@ -38,7 +41,7 @@ class GradientSync(AgreedModel):
         Over the ranks that train together.
     parameters : mapping or iterable of (str, array)
         The model in the order of the forward pass: NumPy arrays or others that share host memory, such as PyTorch
-        CPU tensors, of real floating dtypes. The arrays are kept for `broadcast_parameters`.
+        CPU tensors; or CuPy arrays. Dtypes are real floats. The arrays are kept for `broadcast_parameters`.
     op : {"average", "sum", "weighted"}
         The mean over the ranks, their sum, or the mean weighted by the samples of each rank, see `weigh`.
     unused : {"zero", "skip", "error"}
@@ -60,6 +63,18 @@ class GradientSync(AgreedModel):
         The same gradients give the same bits, whatever the buckets, the order and the run.
     accumulate : int
         Micro-steps that are added up before each reduction. Nothing is divided by their number.
+    adaptive : int
+        After so many steps by `ready` and `wait`, the sizes of buckets are chosen from what was measured; see `choice`.
+        The gradients get another layout then, as by `configure`. 0 keeps the sizes. For host arrays.
+    check_every : int
+        After so many reduced steps each, `check_consistency` is called; 0 never does.
+    loss_scale : LossScale, optional
+        Gradients are those of the loss times `loss_scale <GradientSync.loss_scale>`, and results are divided by it.
+        Steps that are not finite are left out, as by ``nonfinite="skip"``.
+    compressor : Compressor, optional
+        Sends less than the gradients, such as `TopK`; see :doc:`compression`. For host arrays.
+    hierarchical : bool
+        Gradients are summed up within each node as they are, and only what goes between nodes is compressed.
     timeout : float, optional
         Deadline of each reduction in seconds; None is the communicator's.
 
@@ -78,8 +93,8 @@ class GradientSync(AgreedModel):
     The method is that of Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
     VLDB 13(12): buckets in the order of the backward pass, reduced in one order on all ranks.
 
-    After a `CommunicationError` of a reduction, other than RankMismatch, the communicator has failed, and every later
-    call raises. After any other error a step is as it was before the call, unless the call says otherwise.
+    After a `CommunicationError` of a reduction, other than RankMismatch, or an error of a compressor, this object has
+    failed, and every later reduction raises it. After any other error a step is as it was before the call, unless the call says otherwise.
     """
 
     def __init__(
@@ -98,41 +113,66 @@ class GradientSync(AgreedModel):
         bucketing: bool = True,
         deterministic: bool = False,
         accumulate: int = 1,
+        adaptive: int = 0,
+        check_every: int = 0,
+        loss_scale: LossScale | None = None,
+        compressor: Compressor | None = None,
+        hierarchical: bool = False,
         timeout: float | None = None,
     ) -> None:
-        self._suspended = False
-        self._closed = False  # no gradient can become ready any more
-        self._reduced = False
-        self._micro = 0
-        self._steps = self._micro_steps = self._nbytes = 0
-        self._blocked = 0.0
 
         def model() -> tuple[Model, Arrays]:
-            arrays = read(parameters)
+            arrays = read(parameters, devices=True)
             if not arrays:
                 raise UsageError("there are no parameters; give at least one")
             settings = BucketSettings(
-                order, bucket_bytes, first_bucket_bytes, min_bucket_bytes, bucketing
+                order=order,
+                bucket_bytes=bucket_bytes,
+                first_bucket_bytes=first_bucket_bytes,
+                min_bucket_bytes=min_bucket_bytes,
+                bucketing=bucketing,
+                adaptive=adaptive,
             )
-            meaning = Meaning(op, unused, nonfinite, deterministic, accumulate)
-            return Model(tuple(arrays), frozen_names(frozen, arrays), settings, meaning), arrays
+            meaning = Meaning(
+                op=op,
+                unused=unused,
+                nonfinite=nonfinite,
+                deterministic=deterministic,
+                accumulate=accumulate,
+                check_every=check_every,
+                loss_scale=loss_scale,
+                compressor=compressor,
+                hierarchical=hierarchical,
+            )
+            model = Model(tuple(arrays), frozen_names(frozen, arrays), settings, meaning)
+            return model, arrays
 
         super().__init__(comm, timeout, model)
 
     # A step.
 
-    @property
-    def _reducing(self) -> bool:
-        return not self._suspended and self._micro + 1 >= self._model.meaning.accumulate
-
-    def _begin(self) -> Step:
+    def _begin(self, way: str) -> Step:
+        """Begin a step, if none is under way; after another way of reducing, the ranks compare theirs first."""
         step = self._now
         if not self._open:
+            if way != self._way and self._reducing:
+                self._compare_ways(way)
             if self._reduced:
                 step.begin()
                 self._reduced = False
             self._open = True
         return step
+
+    def _compare_ways(self, way: str) -> None:
+        ways = self._comm.all_gather_object(way, timeout=self._timeout)
+        other = [rank for rank, each in enumerate(ways) if each != ways[0]]
+        if other:
+            raise RankMismatch(
+                f"rank 0 calls {ways[0]}, and {named(other)} {ways[other[0]]}; do it in one way on all ranks",
+                rank=self._comm.rank,
+                ranks=other,
+            )
+        self._way = way
 
     def sync(self, grads: Mapping[str, Any] | None = None, *, weight: float | None = None) -> bool:
         """Reduce all gradients of a step. Collective; blocks.
@@ -177,20 +217,28 @@ class GradientSync(AgreedModel):
         if weight is not None:
             self.weigh(weight)
         self._check_weighed()
-        self._begin()
+        self._begin(SYNC)
         for name, array in given:
             step.mark(name, array, back=True)
         if self._reducing:
             begun = perf_counter()
             step.reduce_now()
-            self._blocked += perf_counter() - begun
+            if step.together:
+                self._record.together(begun)
+            else:
+                self._record.waited.append((begun, perf_counter()))
+                self._record.one_by_one()
         return self._end()
 
     def ready(self, name: str, grad: Any = None) -> None:
         """Tell that a gradient is complete. Starts reductions, in the same order on all ranks; does not block.
 
-        A bucket is reduced as soon as its gradients, and those of the buckets before it, are ready. Until `wait`
-        returns, its gradients must be neither read nor written.
+        Buckets are reduced one after the other in another thread, each as soon as its gradients are ready. Where
+        several wait that are ready on all ranks, the one comes first that the next forward pass needs first. Until
+        `wait` returns, the bucket's gradients must be neither read nor written.
+
+        In the first step, and in the first one after `sync`, the first call compares this way with that of the other
+        ranks, and blocks. Where `Communicator.background` is False, reductions begin in `wait`.
 
         Parameters
         ----------
@@ -204,6 +252,8 @@ class GradientSync(AgreedModel):
         ------
         UsageError
             If the name is unknown, was ready before in this step, or the array does not fit. Nothing changes then.
+        RankMismatch
+            On every rank, if another rank calls `sync` where all compare their ways.
         """
         if name in self._model.frozen:
             return
@@ -214,20 +264,17 @@ class GradientSync(AgreedModel):
         step = self._now
         array = step.given(name, grad)
         self._check_weighed()
-        self._begin()
+        self._begin(READY)
         step.mark(name, array, back=False)
         if self._reducing:
+            if self._warm_up is not None:
+                self._warm_up.ready(name)
             step.advance(name)
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self) -> bool:
         """End a step: reduce what has not started, and wait for all. Collective; blocks.
 
         Gradients that were not marked by `ready` are missing on this rank.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds a reduction; None is the deadline of the class.
 
         Returns
         -------
@@ -242,19 +289,24 @@ class GradientSync(AgreedModel):
             If a reduction has failed or its deadline passes.
         """
         self._check_weighed()
-        step = self._begin()
+        step = self._begin(READY)
         if self._reducing:
-            step.start_all()
             begun = perf_counter()
-            step.finish(timeout)
-            self._blocked += perf_counter() - begun
+            step.reducer.finish()
+            self._record.waited.append((begun, perf_counter()))
+            self._record.one_by_one()
+            if self._warm_up is not None and self._warm_up.step(step.reducer.spans):
+                measured = self._warm_up.measured()
+                self._warm_up = None
+                return self._end(measured)
         return self._end()
 
-    def wait_for(self, name: str, timeout: float | None = None) -> NDArray[Any]:
+    def wait_for(self, name: str) -> NDArray[Any]:
         """Wait until one gradient is reduced, and return it. Blocks; local, if the rank calls `wait` later.
 
-        So an update can begin while later buckets are under way. No gradient can become ready after it in this
-        step. What ``unused=`` demands is done by `wait`.
+        So an update can begin while other buckets are under way. Those that the next forward pass needs first come
+        first. No gradient can become ready after it in this step. What ``unused=`` and ``nonfinite=`` demand is done
+        by `wait`.
 
         Raises
         ------
@@ -267,43 +319,13 @@ class GradientSync(AgreedModel):
         if not self._reducing:
             raise UsageError("this micro-step is not reduced; call wait()")
         self._check_weighed()
-        step = self._begin()
+        step = self._begin(READY)
         self._closed = True
-        step.start_all()
         begun = perf_counter()
-        gradient = step.wait_for(name, timeout)
-        self._blocked += perf_counter() - begun
-        return gradient
-
-    def _end(self) -> bool:
-        step = self._now
-        marked = list(step.marked)
-        reduced = self._reducing
-        step.end_micro()
-        self._open = self._closed = False
-        self._micro_steps += 1
-        if not reduced:
-            self._micro += 1
-            step.sources.clear()
-            return False
-        self._micro, step.factor, self._reduced = 0, None, True
-        self._steps += 1
-        self._nbytes += step.nbytes
-        meaning = self._model.meaning
-        if step.incomplete:
-            settle_missing(self._comm, step, meaning.unused, self._timeout)
-        if meaning.nonfinite != "keep":
-            skipped = settle_nonfinite(self._comm, step, meaning.nonfinite, self._timeout)
-            if skipped:
-                self.zero()
-                return False
-        step.copy_back()
-        if self._model.settings.order == "ready" and self._readiness is None:
-            self._readiness = mean_order(
-                self._comm.all_gather_object(marked, timeout=self._timeout)
-            )
-            self._lay_out(self._model)
-        return True
+        step.reducer.close()
+        step.reducer.wait_for(step.place[name])
+        self._record.waited.append((begun, perf_counter()))
+        return step.gradients[name]
 
     # What a reduction means.
 
@@ -328,7 +350,7 @@ class GradientSync(AgreedModel):
             raise UsageError(
                 f"a weight is given, and op is {self._model.meaning.op!r}; take 'weighted'"
             )
-        if self._now.under_way:
+        if self._now.reducer.under_way:
             raise UsageError("a weight is given after a reduction has started; call weigh() first")
         if not isinstance(samples, int | float | np.number) or not isfinite(samples) or samples < 0:
             raise UsageError(f"the weight is {samples!r}; give a finite number of at least 0")
@@ -362,86 +384,3 @@ class GradientSync(AgreedModel):
             yield
         finally:
             self._suspended = before
-
-    # Between steps.
-
-    def zero(self) -> None:
-        """Set all gradients to 0 and forget that they are there. Local. Arrays that were given stay.
-
-        Raises
-        ------
-        UsageError
-            If a step is under way.
-        """
-        self._between_steps()
-        step = self._now
-        step.begin()
-        self._reduced, self._micro, step.factor = False, 0, None
-        for view in step.gradients.values():
-            view[...] = 0
-
-    def check_consistency(self) -> None:
-        """Compare the parameters of all ranks, and the gradients if they are reduced. Collective; blocks.
-
-        Ranks exchange 8 bytes an array, a hash of its bits, so this can be done every hundred steps or so. Parameters
-        are those in the arrays that the class was made with.
-
-        Raises
-        ------
-        UsageError
-            If a step is under way.
-        RankMismatch
-            On every rank, if an array differs. The message says which, on which ranks, and by how much.
-        """
-        self._between_steps()
-        arrays = {f"parameter {each.name!r}": array for each, array in self._arrays.items()}
-        if self._reduced:
-            arrays |= {f"gradient {name!r}": view for name, view in self.gradients.items()}
-        found = differences(self._comm, arrays, self._timeout)
-        if found:
-            raise RankMismatch(
-                f"the ranks have drifted apart: {'; '.join(map(str, found))}; "
-                "broadcast_parameters() gives all the same parameters again",
-                rank=self._comm.rank,
-                ranks=sorted({rank for each in found for rank in each.ranks}),
-            )
-
-    def stats(self) -> Statistics:
-        """Return steps, bytes and seconds of this rank so far. Local."""
-        return Statistics(self._steps, self._micro_steps, self._nbytes, self._blocked)
-
-    def clip_by_global_norm(self, limit: float) -> float:
-        """Scale the gradients so that their norm over all parameters is at most `limit`. Local.
-
-        Results are equal on all ranks, so that no reduction is needed. The arrays that `sync` was given are scaled
-        as well. This is the rule of Pascanu et al. 2013, "On the difficulty of training recurrent neural networks".
-
-        Parameters
-        ----------
-        limit : float
-            Above 0.
-
-        Returns
-        -------
-        float
-            The norm before: the square root of the sum of all squares. If it is infinite or NaN, nothing is scaled.
-
-        Raises
-        ------
-        UsageError
-            If the limit does not fit, or the gradients are not reduced.
-        """
-        if not isinstance(limit, int | float | np.number) or not limit > 0:
-            raise UsageError(f"limit is {limit!r}; give a number above 0")
-        step = self._now
-        if not self._reduced or self._open:
-            raise UsageError("the gradients are not reduced; call sync() or wait() first")
-        # In the order of the parameters, so that the bits do not depend on the buckets.
-        views = [
-            step.gradients[each.name]
-            for each in self._model.parameters
-            if step.there.get(each.name, False)
-        ]
-        norm = clip(views, float(limit))
-        step.copy_back()
-        return norm

@@ -43,7 +43,8 @@ try:
     if faulty and fault == "late":
         time.sleep(2.5)
     if faulty and fault == "lost":
-        sync.ready("p3")  # its bucket is under way
+        if way == "ready":
+            sync.ready("p3")  # its bucket is under way
         os.kill(os.getpid(), signal.SIGKILL)
     if faulty and fault == "other way":
         way = {"sync": "ready", "ready": "sync"}[way]

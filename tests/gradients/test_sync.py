@@ -219,7 +219,6 @@ def test_models_that_differ_are_refused_on_every_rank(made: Any, text: str) -> N
         return raised(comm, made if comm.rank == 2 else lambda comm: GradientSync(comm, one()))
 
     for rank, error in enumerate(run_ranks(3, body)):
-        assert error.args[0] == error.args[0]
         with pytest.raises(type(error), match=text):
             raise error
         if isinstance(error, RankMismatch):
@@ -440,7 +439,7 @@ def test_steps_and_bytes_are_counted() -> None:
         return str(stats)
 
     for text in run_ranks(2, body):
-        assert text.startswith("2 steps reduced of 4 micro-steps, 256 bytes, 0.")
+        assert text.startswith("2 steps reduced of 4 micro-steps, 0 skipped\n256 bytes in 2 calls")
 
 
 def test_arrays_over_the_buckets_memory_and_arrays_that_cannot_take_results() -> None:

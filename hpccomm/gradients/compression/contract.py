@@ -19,15 +19,8 @@ class Exchange(Protocol):
         Of the ranks that exchange compressed gradients.
     """
 
-    @property
-    def rank(self) -> int:
-        """The rank of this process."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        ...
+    rank: int
+    size: int
 
     def sum(self, x: Array) -> None:
         """Replace an array by the sum over the ranks, with the same bits on each."""

@@ -1,0 +1,65 @@
+"""A factor for the loss, so that small gradients survive narrow floats."""
+
+from dataclasses import dataclass
+from math import inf, isfinite
+
+from hpccomm.errors import UsageError
+from hpccomm.settings import check_int
+
+TINY = 2.0**-40
+
+
+@dataclass(frozen=True, slots=True)
+class LossScale:
+    """How the factor of the loss changes. Must be equal on all ranks.
+
+    The rule is that of Micikevicius et al. 2018, "Mixed Precision Training", ICLR: a step whose gradients are NaN or
+    infinite is left out, and the factor falls; after many steps without any it grows.
+
+    Attributes
+    ----------
+    initial : float
+        The first factor. If this and `growth` are powers of 2, multiplying and dividing by it is exact.
+    growth : float
+        What it is multiplied by after `interval` finite steps, at least 1.
+    backoff : float
+        What it is multiplied by after a step that is not finite, above 0 and below 1.
+    interval : int
+        Finite steps, one after the other, before it grows.
+    """
+
+    initial: float = 65536.0
+    growth: float = 2.0
+    backoff: float = 0.5
+    interval: int = 2000
+
+    def __post_init__(self) -> None:
+        for name, least, most, what in (
+            ("initial", TINY, inf, "above 0"),
+            ("growth", 1, inf, "of at least 1"),
+            ("backoff", TINY, 1 - TINY, "above 0 and below 1"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not least <= value <= most or value == inf:
+                raise UsageError(f"{name} is {value!r}; give a number {what}")
+        if check_int("interval", self.interval) < 1:
+            raise UsageError(f"interval is {self.interval}; give a number of steps of at least 1")
+
+    def after(self, scale: float, steps: int, finite: bool) -> tuple[float, int]:
+        """Return the factor after a step, and how many finite steps there were since it changed.
+
+        Parameters
+        ----------
+        scale : float
+            The factor of the step.
+        steps : int
+            Finite steps before it since the factor changed.
+        finite : bool
+            Whether the step's gradients were finite.
+        """
+        if not finite:
+            return scale * self.backoff, 0
+        if steps + 1 < self.interval:
+            return scale, steps + 1
+        grown = scale * self.growth
+        return (grown if isfinite(grown) else scale), 0
