@@ -80,7 +80,7 @@ def overlap(x: NDArray[Any], y: NDArray[Any]) -> bool:
     spans = [(n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)] if x.size else []
     first = address(x) + sum(each for each in spans if each < 0)
     end = address(x) + sum(each for each in spans if each > 0) + x.itemsize * bool(x.size)
-    return first < address(y) + y.nbytes and address(y) < end
+    return bool(first < address(y) + y.nbytes and address(y) < end)
 
 
 def on_host(x: Any) -> NDArray[Any]:

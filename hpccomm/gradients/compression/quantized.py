@@ -1,0 +1,307 @@
+"""Compressors that send each gradient with fewer bits: narrow floats, 8-bit integers, signs.
+
+Each rank sums up one part of the bucket, as in a reduce-scatter, so that what arrives is accumulated in float32
+and nothing is rounded more than twice.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2, DType
+from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.gradients.compression.contract import Exchange
+from hpccomm.gradients.compression.widths import drop_nonfinite, wide
+from hpccomm.gradients.layout import Bucket
+from hpccomm.settings import check_bool, check_int
+
+Array = NDArray[Any]
+Bytes = NDArray[np.uint8]
+
+PASS = 1 << 16
+"""Elements, about, that are coded at once: they stay in the cache."""
+
+WireDtype = Literal["float16", "bfloat16", "float8_e4m3", "float8_e5m2"]
+
+_WIRE: dict[str, DType] = {
+    "float16": np.dtype(np.float16),
+    "bfloat16": BFLOAT16,
+    "float8_e4m3": FLOAT8_E4M3FN,
+    "float8_e5m2": FLOAT8_E5M2,
+}
+
+
+class Codec(Protocol):
+    """How elements become bytes, and bytes elements. Elements come in whole blocks."""
+
+    @property
+    def unit(self) -> int:
+        """Elements of a block."""
+
+    def nbytes(self, length: int) -> int:
+        """Return how many bytes so many elements take, a multiple of 8."""
+
+    def encode(self, x: Array, out: Bytes) -> None:
+        """Code elements."""
+
+    def decode(self, coded: Bytes, out: Array) -> None:
+        """Write the elements that bytes stand for."""
+
+
+class QuantizedChannel:
+    """One bucket that is sent in a codec, see `Channel`.
+
+    With error feedback, each rank adds to its gradients what coding took from them in the step before; and the rank
+    that sums a part up does the same with the sum.
+
+    Parameters
+    ----------
+    bucket : Bucket
+        Its bucket.
+    codec : Codec
+        What it is sent in.
+    error_feedback : bool
+        Whether errors of coding are added in the next step.
+    """
+
+    def __init__(self, bucket: Bucket, codec: Codec, *, error_feedback: bool) -> None:
+        self._codec, self._feedback = codec, error_feedback
+        self._dtype, self._length = wide(bucket.dtype), bucket.length
+        self._errors: Array | None = None  # of this rank's gradients
+        self._sum_errors: Array | None = None  # of the part that this rank sums up
+        self._parts: Array | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """Errors of the bucket's elements."""
+        return self._length * self._dtype.itemsize if self._feedback else 0
+
+    def reduce(self, x: Array, exchange: Exchange) -> None:
+        """Replace gradients by their sum over the ranks, coded twice."""
+        codec, size = self._codec, exchange.size
+        part = -(-x.size // (size * codec.unit)) * codec.unit
+        if self._parts is None:
+            self._parts = np.zeros((size, part), self._dtype)
+        parts = self._parts
+        flat = parts.reshape(-1)
+        flat[: x.size], flat[x.size :] = x, 0
+        if self._feedback:
+            if self._errors is None:
+                self._errors = np.zeros_like(parts)
+                self._sum_errors = np.zeros(part, self._dtype)
+            parts += self._errors
+        coded = np.zeros((size, codec.nbytes(part)), np.uint8)
+        for row, code in zip(parts, coded, strict=True):
+            codec.encode(row, code)
+        total, each = np.zeros(part, self._dtype), np.empty(part, self._dtype)
+        if self._errors is not None:
+            for row, code, errors in zip(parts, coded, self._errors, strict=True):
+                _leave(row, codec, code, each, errors)
+            self._errors.reshape(-1)[x.size :] = 0  # behind the bucket
+        for code in exchange.swap(coded):
+            codec.decode(code, each)
+            total += each
+        if self._sum_errors is not None:
+            total += self._sum_errors
+        codec.encode(total, coded[0])
+        if self._sum_errors is not None:
+            _leave(total, codec, coded[0], each, self._sum_errors)
+        for row, code in zip(parts, exchange.gather(coded[0]), strict=True):
+            codec.decode(code, row)
+        x[:] = flat[: x.size]
+
+
+def _leave(x: Array, codec: Codec, coded: Bytes, decoded: Array, errors: Array) -> None:
+    """Write what coding took from elements; 0 where they are not finite, since such a step is lost."""
+    codec.decode(coded, decoded)
+    with np.errstate(invalid="ignore"):
+        np.subtract(x, decoded, out=errors)
+    drop_nonfinite(errors)
+
+
+def _passes(length: int, unit: int) -> list[slice]:
+    step = max(1, PASS // unit) * unit
+    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
+
+
+def _round_up(nbytes: int) -> int:
+    return -(-nbytes // 8) * 8
+
+
+def _check_block(block: object, least: int) -> int:
+    value = check_int("block", block)
+    if value < least or value % least:
+        raise UsageError(
+            f"block is {value}; give a number of elements that is a multiple of {least}"
+        )
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Cast:
+    wire: DType
+    unit: int = 16
+
+    def nbytes(self, length: int) -> int:
+        return _round_up(length * self.wire.itemsize)
+
+    def encode(self, x: Array, out: Bytes) -> None:
+        codes = out[: x.size * self.wire.itemsize].view(self.wire)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity is what is wanted
+            for part in _passes(x.size, self.unit):
+                codes[part] = x[part]
+
+    def decode(self, coded: Bytes, out: Array) -> None:
+        codes = coded[: out.size * self.wire.itemsize].view(self.wire)
+        for part in _passes(out.size, self.unit):
+            out[part] = codes[part]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    """Blocks with a float32 scale each: the scales come first, and then the codes."""
+
+    unit: int
+
+    def _scales(self, coded: Bytes, length: int) -> tuple[NDArray[np.float32], Bytes]:
+        end = length // self.unit * 4
+        return coded[:end].view(np.float32), coded[end:]
+
+
+class _Int8(_Scaled):
+    def nbytes(self, length: int) -> int:
+        return _round_up(length + length // self.unit * 4)
+
+    def encode(self, x: Array, out: Bytes) -> None:
+        scales, codes = self._scales(out, x.size)
+        for part in _passes(x.size, self.unit):
+            blocks = x[part].reshape(-1, self.unit)
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                scale = (np.abs(blocks).max(axis=1) / 127).astype(np.float32)
+                scale[~np.isfinite(scale)] = np.nan
+                scales[part.start // self.unit : part.stop // self.unit] = scale
+                inverse = np.where(scale > 0, 1 / scale, 0)[:, None]
+                rounded = np.rint(blocks * inverse)
+                codes[part] = np.clip(rounded, -127, 127).astype(np.int8).reshape(-1).view(np.uint8)
+
+    def decode(self, coded: Bytes, out: Array) -> None:
+        scales, codes = self._scales(coded, out.size)
+        for part in _passes(out.size, self.unit):
+            blocks = codes[part].view(np.int8).reshape(-1, self.unit)
+            scale = scales[part.start // self.unit : part.stop // self.unit, None]
+            np.multiply(blocks, scale, out=out[part].reshape(blocks.shape))
+
+
+class _Signs(_Scaled):
+    def nbytes(self, length: int) -> int:
+        return _round_up(length // 8 + length // self.unit * 4)
+
+    def encode(self, x: Array, out: Bytes) -> None:
+        scales, codes = self._scales(out, x.size)
+        for part in _passes(x.size, self.unit):
+            blocks = x[part].reshape(-1, self.unit)
+            with np.errstate(over="ignore", invalid="ignore"):
+                scale = np.abs(blocks).mean(axis=1).astype(np.float32)
+            scale[~np.isfinite(scale)] = np.nan
+            scales[part.start // self.unit : part.stop // self.unit] = scale
+            codes[part.start // 8 : part.stop // 8] = np.packbits(x[part] >= 0)
+
+    def decode(self, coded: Bytes, out: Array) -> None:
+        scales, codes = self._scales(coded, out.size)
+        for part in _passes(out.size, self.unit):
+            bits = np.unpackbits(codes[part.start // 8 : part.stop // 8]).view(np.int8)
+            signs = (2 * bits - 1).reshape(-1, self.unit)
+            scale = scales[part.start // self.unit : part.stop // self.unit, None]
+            np.multiply(signs, scale, out=out[part].reshape(signs.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPrecision:
+    """Send gradients as narrow floats, and sum them up in float32.
+
+    What is too large for the narrow dtype becomes infinite, or NaN in ``"float8_e4m3"``. With a `LossScale`, small
+    gradients survive and such steps are left out: Micikevicius et al. 2018, "Mixed Precision Training", ICLR. For
+    float8: Micikevicius et al. 2022, "FP8 Formats for Deep Learning".
+
+    Attributes
+    ----------
+    wire_dtype : {"float16", "bfloat16", "float8_e4m3", "float8_e5m2"}
+        What is sent: 2 bytes an element, or 1, twice.
+    error_feedback : bool
+        Whether what rounding took is added in the next step. Takes 4 bytes an element.
+    """
+
+    wire_dtype: WireDtype = "float16"
+    error_feedback: bool = False
+
+    def __post_init__(self) -> None:
+        known = get_args(WireDtype)
+        if self.wire_dtype not in known:
+            advice = did_you_mean(str(self.wire_dtype), known, f"give one of {', '.join(known)}")
+            raise UsageError(f"wire_dtype is {self.wire_dtype!r}; {advice}")
+        check_bool("error_feedback", self.error_feedback)
+
+    def channel(self, bucket: Bucket) -> QuantizedChannel:
+        """Return what reduces a bucket. Local."""
+        codec = _Cast(_WIRE[self.wire_dtype])
+        return QuantizedChannel(bucket, codec, error_feedback=self.error_feedback)
+
+
+@dataclass(frozen=True, slots=True)
+class Int8:
+    """Send gradients as 8-bit integers, with a float32 scale for each block of elements.
+
+    An element becomes the nearest multiple of its block's largest magnitude over 127. Blocks are those of Dettmers et
+    al. 2022, "8-bit Optimizers via Block-wise Quantization", ICLR; quantized gradients those of Alistarh et al. 2017,
+    "QSGD", NeurIPS. A block with NaN or infinities becomes NaN.
+
+    Attributes
+    ----------
+    block : int
+        Elements, a multiple of 8.
+    error_feedback : bool
+        Whether what rounding took is added in the next step. Takes 4 bytes an element.
+    """
+
+    block: int = 256
+    error_feedback: bool = True
+
+    def __post_init__(self) -> None:
+        _check_block(self.block, 8)
+        check_bool("error_feedback", self.error_feedback)
+
+    def channel(self, bucket: Bucket) -> QuantizedChannel:
+        """Return what reduces a bucket. Local."""
+        return QuantizedChannel(bucket, _Int8(self.block), error_feedback=self.error_feedback)
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Send the signs of gradients, one bit each, and a float32 scale for each block; the majority decides.
+
+    The scale is the mean magnitude of the block, and each rank's vote counts by it. The result is the sign that wins,
+    times the mean magnitude of the sum of the votes. The vote is that of Bernstein et al. 2018, "signSGD: Compressed
+    Optimisation for Non-Convex Problems", ICML; scale and error feedback are those of Karimireddy et al. 2019, "Error
+    Feedback Fixes SignSGD", ICML. 0 counts as positive. A block with NaN or infinities becomes NaN.
+
+    Attributes
+    ----------
+    block : int
+        Elements, a multiple of 8.
+    error_feedback : bool
+        Whether what coding took is added in the next step. Takes 4 bytes an element. Without it, training may not
+        converge.
+    """
+
+    block: int = 1024
+    error_feedback: bool = True
+
+    def __post_init__(self) -> None:
+        _check_block(self.block, 8)
+        check_bool("error_feedback", self.error_feedback)
+
+    def channel(self, bucket: Bucket) -> QuantizedChannel:
+        """Return what reduces a bucket. Local."""
+        return QuantizedChannel(bucket, _Signs(self.block), error_feedback=self.error_feedback)
