@@ -90,6 +90,7 @@ def test_several_nodes(mpiexec: Mpiexec) -> None:
         ["overlap.py", "--mebibytes", "1", "--sleep", "0.01", "--turns", "1", "all_reduce wait"],
         ["exchange.py", "--rounds", "2", "--calls", "2", "exchange 8 plan time"],
         ["gradients.py", "--rounds", "2", "large sync time", "small ready added"],
+        ["training.py", "--rounds", "2", "small buckets step", "small sign gain"],
         ["import_time.py", "--turns", "1", "import", "new_comm"],
         ["simulator.py", "all_reduce ring 16 1M"],
     ],
@@ -98,7 +99,7 @@ def test_several_nodes(mpiexec: Mpiexec) -> None:
 def test_the_others(mpiexec: Mpiexec, tmp_path: Path, command: list[str]) -> None:
     program, *arguments = command
     file = tmp_path / "figures.json"
-    ranks = 2 if program in ("overlap.py", "exchange.py", "gradients.py") else 1
+    ranks = 2 if program in ("overlap.py", "exchange.py", "gradients.py", "training.py") else 1
     done = mpiexec(ranks, FOLDER / program, *arguments, "--json", file)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(file.read_text())

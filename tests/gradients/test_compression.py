@@ -1,0 +1,342 @@
+"""Compressors against NumPy: what they send, what they keep, and that all ranks get the same bits."""
+
+from typing import Any
+
+import hypothesis.strategies as st
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+
+from hpccomm import Communicator, UsageError
+from hpccomm.gradients import GradientSync
+from hpccomm.gradients.compression import (
+    Channel,
+    Compressor,
+    Exchange,
+    Int8,
+    MixedPrecision,
+    PowerSGD,
+    Sign,
+    Threshold,
+    TopK,
+)
+from hpccomm.gradients.compression.exchange import Ranks
+from hpccomm.gradients.compression.sparse import largest
+from hpccomm.gradients.layout import Bucket, BucketSettings, layout
+from hpccomm.gradients.parameters import Parameter
+from hpccomm.testing import run_ranks
+
+COMPRESSORS: list[Compressor] = [
+    MixedPrecision("float16"),
+    MixedPrecision("bfloat16"),
+    MixedPrecision("float8_e4m3", error_feedback=True),
+    MixedPrecision("float8_e5m2", error_feedback=True),
+    Int8(block=16),
+    Sign(block=16),
+    TopK(0.1),
+    Threshold(0.5),
+    PowerSGD(2),
+]
+EVERY = pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
+
+
+def bucket(*shapes: tuple[int, ...], dtype: Any = np.float32) -> Bucket:
+    parameters = [Parameter(f"p{n}", shape, np.dtype(dtype)) for n, shape in enumerate(shapes)]
+    settings = BucketSettings(bucket_bytes=1 << 30, first_bucket_bytes=1 << 30)
+    (made,) = layout(parameters, settings)
+    return made
+
+
+def filled(of: Bucket, *seed: int) -> Any:
+    """Draw gradients; the padding between them is 0."""
+    x, draw = np.zeros(of.length, of.dtype), np.random.default_rng(seed)
+    for parameter, offset in zip(of.parameters, of.offsets, strict=True):
+        x[offset : offset + parameter.size] = draw.normal(size=parameter.size)
+    return x
+
+
+def channel_sum(comm: Communicator, compressor: Compressor, of: Bucket, steps: int) -> Any:
+    """Return the results of steps, the gradients of this rank, the bytes it sent, and its channel."""
+    channel, ranks = compressor.channel(of), Ranks(comm, None)
+    given = [filled(of, comm.rank, step) for step in range(steps)]
+    results = [each.copy() for each in given]
+    for x in results:
+        channel.reduce(x, ranks)
+    return results, given, ranks.wire_nbytes, channel
+
+
+# What comes out.
+
+
+def test_narrow_floats_are_summed_up_in_float32() -> None:
+    of = bucket((37,), (5, 3))
+    for wire in ("float16", "bfloat16"):
+        narrow = np.float16 if wire == "float16" else ml_dtypes.bfloat16
+        ranks = run_ranks(3, channel_sum, MixedPrecision(wire), of, 1)
+        rounded = [each[1][0].astype(narrow).astype(np.float32) for each in ranks]
+        right = (rounded[0] + rounded[1] + rounded[2]).astype(narrow).astype(np.float32)
+        for results, *_ in ranks:
+            np.testing.assert_array_equal(results[0], right)
+
+
+def test_int8_is_off_by_half_a_step_of_each_block_at_most() -> None:
+    of = bucket((100,))
+    ranks = run_ranks(2, channel_sum, Int8(block=16, error_feedback=False), of, 1)
+    given = np.stack([each[1][0] for each in ranks]).reshape(2, -1, 16)
+    total = given.sum(axis=0)
+    step = np.abs(given).max(axis=2).sum(axis=0) / 127 + (np.abs(total).max(axis=1) + 0.1) / 127
+    wrong = np.abs(ranks[0][0][0].reshape(-1, 16) - total).max(axis=1)
+    assert (wrong <= step / 2 * 1.01).all()
+    assert wrong.any()
+
+
+def test_the_majority_decides_the_sign() -> None:
+    of = bucket((16,))
+    votes = np.array([[1, 1, -1, -1] * 4, [1, -1, 1, -1] * 4, [1, -1, -1, 1] * 4], np.float32)
+
+    def body(comm: Communicator) -> Any:
+        x = 3 * votes[comm.rank]
+        Sign(block=16).channel(of).reduce(x, Ranks(comm, None))
+        return x
+
+    total = 3 * votes.sum(axis=0)
+    for x in run_ranks(3, body):
+        np.testing.assert_array_equal(np.sign(x), np.sign(total))
+        np.testing.assert_allclose(np.abs(x), np.abs(total).mean(), rtol=1e-6)
+
+
+def test_the_largest_are_sent_with_their_places() -> None:
+    of = bucket((60,))
+    ranks = run_ranks(2, channel_sum, TopK(0.1), of, 1)
+    right = np.zeros(of.length, np.float32)
+    for _, (x,), sent, _ in ranks:
+        where = np.argsort(-np.abs(x))[:7]  # 64 elements with the padding
+        right[where] += x[where]
+        assert sent == 8 + 7 * (4 + 4)
+    np.testing.assert_array_equal(ranks[0][0][0], right)
+
+
+def test_a_guessed_threshold_finds_nearly_all_of_the_largest() -> None:
+    x = np.random.default_rng(5).normal(size=1_000_000).astype(np.float32)
+    where = largest(x, 10_000)
+    assert 9_000 < len(where) <= 10_000
+    assert len(set(where)) == len(where)
+    assert np.abs(x[where]).min() >= np.sort(np.abs(x))[-10_000]
+    assert len(largest(np.zeros(1_000_000), 10)) == 0
+
+
+def test_all_that_reach_a_threshold_are_sent() -> None:
+    of = bucket((50,))
+    ranks = run_ranks(3, channel_sum, Threshold(1.0), of, 1)
+    right = sum(np.where(np.abs(x) >= 1, x, 0) for _, (x,), *_ in ranks)
+    np.testing.assert_allclose(ranks[0][0][0], right, rtol=1e-6)
+    for _, (x,), sent, _ in ranks:
+        assert sent == 8 * np.count_nonzero(np.abs(x) >= 1)
+
+
+def test_power_sgd_is_exact_for_matrices_of_its_rank() -> None:
+    of = bucket((40, 30), (7,), (5, 4, 12))
+
+    def body(comm: Communicator) -> Any:
+        channel, ranks = PowerSGD(2).channel(of), Ranks(comm, None)
+        wanted = []
+        for step in range(4):
+            x, draw = filled(of, comm.rank, step), np.random.default_rng([9, step])
+            right = draw.normal(size=(30, 2))  # one space of columns on all ranks
+            left = draw.normal(size=(40, 2)) + comm.rank
+            place = {p.name: o for p, o in zip(of.parameters, of.offsets, strict=True)}
+            x[place["p0"] : place["p0"] + 1200] = (left @ right.T).reshape(-1)
+            wanted.append((x.copy(), place))
+            channel.reduce(x, ranks)
+            total = sum(comm.all_gather_object(wanted[-1][0]))
+            for name, size in (("p0", 1200), ("p1", 7)):
+                part = slice(place[name], place[name] + size)
+                if name == "p1" or step == 0:
+                    np.testing.assert_allclose(x[part], total[part], rtol=2e-3, atol=2e-3)
+        return ranks.wire_nbytes
+
+    # Thin matrices of p0 and of p2 (5 x 48), and p1 as it is, with the padding.
+    thin = 2 * (40 + 30) + 2 * (5 + 48)
+    padding = of.length - 1200 - 240
+    assert run_ranks(2, body) == [4 * 4 * (thin + padding)] * 2
+
+
+@EVERY
+def test_what_is_not_sent_comes_later(compressor: Compressor) -> None:
+    """The sum of the results follows that of the gradients; nothing is lost for good."""
+    of, steps = bucket((40, 20), (9,)), 60
+
+    def body(comm: Communicator) -> Any:
+        channel, ranks, result = compressor.channel(of), Ranks(comm, None), 0
+        mine = filled(of, comm.rank)
+        for _ in range(steps):
+            x = mine.copy()
+            channel.reduce(x, ranks)
+            result = result + x
+        return result, mine, x.tobytes()
+
+    ranks = run_ranks(3, body)
+    right = steps * sum(mine for _, mine, _ in ranks)
+    assert len({bits for *_, bits in ranks}) == 1
+    wrong = np.abs(ranks[0][0] - right).max() / np.abs(right).max()
+    assert wrong < (0.005 if isinstance(compressor, MixedPrecision | Int8) else 0.25)
+
+
+@EVERY
+def test_a_step_that_is_not_finite_spoils_no_other(compressor: Compressor) -> None:
+    of = bucket((40, 20), (9,))
+
+    def body(comm: Communicator) -> Any:
+        channel, ranks = compressor.channel(of), Ranks(comm, None)
+        for bad in (np.nan, np.inf, -np.inf):
+            x = filled(of, comm.rank)
+            if comm.rank == 1:
+                x[3] = bad
+            channel.reduce(x, ranks)
+            assert not np.isfinite(x).all()
+        total = 0
+        for _ in range(30):
+            x = filled(of, comm.rank)
+            channel.reduce(x, ranks)
+            assert np.isfinite(x).all()
+            total = total + x
+        return total, filled(of, comm.rank)
+
+    results = run_ranks(2, body)
+    right = 30 * sum(mine for _, mine in results)
+    assert np.abs(results[0][0] - right).max() < 0.5 * np.abs(right).max()
+
+
+shapes = st.lists(st.integers(0, 9), max_size=3).map(tuple)
+
+
+@given(
+    st.integers(1, 5),
+    st.lists(shapes, min_size=1, max_size=5),
+    st.sampled_from([np.float32, np.float64, np.float16, ml_dtypes.bfloat16]),
+    st.sampled_from(COMPRESSORS),
+    st.booleans(),
+)
+def test_any_model_gets_the_same_bits_on_all_ranks(
+    ranks: int, model: list[tuple[int, ...]], dtype: Any, compressor: Compressor, whole: bool
+) -> None:
+    def body(comm: Communicator) -> Any:
+        parameters = {f"p{n}": np.zeros(shape, dtype) for n, shape in enumerate(model)}
+        sync = GradientSync(comm, parameters, compressor=compressor, first_bucket_bytes=200)
+        for step in range(2):
+            draw = np.random.default_rng([comm.rank, step])
+            grads = {
+                n: np.asarray(draw.normal(size=x.shape)).astype(dtype)
+                for n, x in parameters.items()
+            }
+            if whole:
+                sync.sync(grads)
+            else:
+                for name in draw.permutation(list(grads)):
+                    sync.ready(name, grads[name])
+                sync.wait()
+        return b"".join(view.tobytes() for view in sync.gradients.values())
+
+    assert len(set(run_ranks(ranks, body))) == 1
+
+
+# In `GradientSync`.
+
+
+class Halves:
+    """A user's own: sends every second element, and twice its value."""
+
+    def __repr__(self) -> str:
+        return "Halves()"
+
+    def channel(self, bucket: Bucket) -> Channel:
+        if bucket.dtype != np.float32:
+            raise UsageError(f"Halves takes float32, not {bucket.dtype}")
+        return self
+
+    memory_bytes = 0
+
+    def reduce(self, x: Any, exchange: Exchange) -> None:
+        half = 2 * x[::2]
+        exchange.sum(half)
+        x[:] = 0
+        x[::2] = half
+
+
+@pytest.mark.parametrize("op", ["average", "sum", "weighted"])
+@pytest.mark.parametrize("hierarchical", [False, True])
+def test_a_users_own_compressor_serves_all_meanings(op: Any, hierarchical: bool) -> None:
+    def body(comm: Communicator) -> None:
+        model = {"a": np.zeros(6, "f"), "b": np.zeros((2, 4), "f"), "c": np.zeros(3, "f")}
+        sync = GradientSync(
+            comm, model, op=op, compressor=Halves(), hierarchical=hierarchical, first_bucket_bytes=1
+        )
+        for overlapped in (False, True):
+            if op == "weighted":
+                sync.weigh(comm.rank + 1)
+            grads = {"a": np.arange(6, dtype="f") + comm.rank, "b": np.ones((2, 4), "f")}
+            if comm.rank == 1:
+                del grads["b"]
+            if overlapped:
+                for name in grads:
+                    sync.ready(name, grads[name])
+                assert sync.wait()
+            else:
+                assert sync.sync({name: x.copy() for name, x in grads.items()})
+            weights: list[float] = {
+                "average": [1 / 3] * 3,
+                "sum": [1.0] * 3,
+                "weighted": [1 / 6, 2 / 6, 3 / 6],
+            }[op]
+            a = sum(w * (np.arange(6) + rank) for rank, w in enumerate(weights))
+            b = weights[0] + weights[2]
+            np.testing.assert_allclose(sync.gradients["a"], a * [2, 0, 2, 0, 2, 0], rtol=1e-6)
+            np.testing.assert_allclose(sync.gradients["b"][0], [2 * b, 0, 2 * b, 0], rtol=1e-6)
+        sync.close()
+
+    run_ranks(3, body)
+
+
+def test_a_dtype_that_does_not_fit_is_refused_on_every_rank() -> None:
+    def body(comm: Communicator) -> None:
+        model = {"a": np.zeros(6, "f"), "b": np.zeros(6)}
+        for hierarchical in (False, True):
+            with pytest.raises(UsageError, match="not float64"):
+                GradientSync(comm, model, compressor=Halves(), hierarchical=hierarchical)
+        comm.barrier()
+
+    run_ranks(2, body)
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (lambda: TopK(0), "above 0 and at most 1"),
+        (lambda: Threshold(0), "above 0"),
+        (lambda: PowerSGD(0), "at least 1"),
+        (lambda: Int8(12), "multiple of 8"),
+        (lambda: Sign(0), "multiple of 8"),
+        (lambda: MixedPrecision("float"), "float16"),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_arguments_are_refused(made: Any, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        made()
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"compressor": TopK}, "give an object"),
+        ({"compressor": TopK(), "deterministic": True}, "leave one out"),
+        ({"hierarchical": True}, "give one"),
+        ({"loss_scale": 8.0}, "LossScale"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings: Any, text: str) -> None:
+    def body(comm: Communicator) -> None:
+        with pytest.raises(UsageError, match=text):
+            GradientSync(comm, {"a": np.zeros(3)}, **settings)
+
+    run_ranks(2, body)
