@@ -1,0 +1,201 @@
+"""In which order buckets are reduced, in which thread, and what becomes of errors there."""
+
+import gc
+import json
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from conftest import Mpiexec
+from hypothesis import given, settings
+
+from hpccomm import Communicator, RankMismatch
+from hpccomm.gradients import GradientSync
+from hpccomm.gradients.layout import Bucket
+from hpccomm.gradients.reducer import next_bucket
+from hpccomm.runtime.statuses import Status
+from hpccomm.testing import run_ranks
+
+
+def test_the_most_urgent_bucket_that_is_ready_everywhere_comes_next() -> None:
+    urgent = [3, 2, 1, 0]
+    assert next_bucket([0, 1, 2, 3], set(), urgent) == 0
+    assert next_bucket([0, 1, 2, 3], {1, 2}, urgent) == 2
+    assert next_bucket([0, 1], {2, 3}, urgent) == 0  # these have started
+    assert next_bucket([1, 2], {1, 2}, []) == 1
+
+
+class Noted:
+    """A compressor that sums up, and notes when and in which thread each bucket was reduced."""
+
+    def __init__(self, seconds: float = 0.0, fails: bool = False) -> None:
+        self.seconds, self.fails = seconds, fails
+        self.order: list[tuple[int, str]] = []
+
+    def __repr__(self) -> str:
+        return "Noted()"
+
+    def channel(self, bucket: Bucket) -> "NotedChannel":
+        return NotedChannel(self, bucket.index)
+
+
+class NotedChannel:
+    memory_bytes = 0
+
+    def __init__(self, noted: Noted, index: int) -> None:
+        self.noted, self.index = noted, index
+
+    def reduce(self, x: Any, exchange: Any) -> None:
+        self.noted.order.append((self.index, threading.current_thread().name))
+        if self.noted.fails and self.index == 1:
+            raise ArithmeticError("a compressor's own")
+        exchange.sum(x)
+        time.sleep(self.noted.seconds)
+
+
+def small(comm: Communicator, count: int, **others: Any) -> GradientSync:
+    model = {f"p{n}": np.zeros(3) for n in range(count)}
+    return GradientSync(
+        comm, model, op="sum", first_bucket_bytes=1, bucket_bytes=1, min_bucket_bytes=0, **others
+    )
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_all_ranks_take_one_order_whatever_theirs_is(data: st.DataObject) -> None:
+    ranks, count = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 8))
+    names = [f"p{n}" for n in range(count)]
+    orders = [data.draw(st.permutations(names)) for _ in range(ranks)]
+    pauses = [data.draw(st.integers(0, 3)) for _ in range(ranks)]
+
+    def body(comm: Communicator) -> Any:
+        noted = Noted()
+        sync = small(comm, count, compressor=noted)
+        for _ in range(2):
+            for number, name in enumerate(orders[comm.rank]):
+                sync.ready(name, np.full(3, comm.rank + 1.0))
+                if number % 4 == pauses[comm.rank]:
+                    time.sleep(0.001)
+            sync.wait()
+            for view in sync.gradients.values():
+                assert (view == ranks * (ranks + 1) / 2).all()
+        return [index for index, _ in noted.order]
+
+    found = run_ranks(ranks, body)
+    assert all(order == found[0] for order in found)
+    assert sorted(found[0][:count]) == list(range(count))
+
+
+def test_what_the_next_forward_pass_needs_first_overtakes() -> None:
+    def body(comm: Communicator) -> Any:
+        noted = Noted(seconds=0.05)
+        sync = small(comm, 5, compressor=noted)
+        for name in ("p4", "p3", "p2", "p1", "p0"):  # all while the first bucket is under way
+            sync.ready(name, np.ones(3))
+        first = sync.wait_for("p0").copy()
+        started = [index for index, _ in noted.order]
+        sync.wait()
+        return first, started, noted.order
+
+    for first, started, order in run_ranks(2, body):
+        assert (first == 2).all()
+        assert len(started) < 5
+        # p4's bucket is number 0. While it was under way, the others became ready; the ranks learn it from number 1.
+        assert [index for index, _ in order] in ([0, 1, 4, 3, 2], [0, 4, 3, 2, 1])
+        assert order[0][1] == "hpccomm gradients"
+
+
+def test_an_error_in_the_other_thread_is_raised_by_every_later_reduction() -> None:
+    def body(comm: Communicator) -> None:
+        sync = small(comm, 3, compressor=Noted(fails=True))
+        for name in sync.gradients:
+            sync.ready(name)
+        for _ in range(2):
+            with pytest.raises(ArithmeticError, match="own"):
+                sync.wait()
+
+    run_ranks(2, body)
+
+
+def test_the_thread_ends_with_what_it_serves() -> None:
+    def body(comm: Communicator) -> None:
+        sync = small(comm, 3)
+        for _ in range(2):
+            for name in sync.gradients:
+                sync.ready(name)
+            sync.wait()
+
+    before = {each.ident for each in threading.enumerate()}
+    run_ranks(2, body)
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        left = [t for t in threading.enumerate() if t.ident not in before and "gradients" in t.name]
+        if not left:
+            return
+        time.sleep(0.01)
+    raise AssertionError(left)
+
+
+def test_ways_that_differ_are_told_in_the_first_step() -> None:
+    def body(comm: Communicator) -> str:
+        sync = small(comm, 3)
+        step = partial(sync.ready, "p0") if comm.rank == 2 else sync.sync
+        with pytest.raises(RankMismatch) as caught:
+            step()
+        assert caught.value.ranks == (2,)
+        assert sync.sync()  # nothing has begun
+        return str(caught.value)
+
+    for text in run_ranks(3, body):
+        assert "rank 0 calls sync(), and rank 2 ready() and wait()" in text
+
+
+# Whole programs.
+
+PROGRAM = """
+import json, sys, time
+import numpy as np
+import mpi4py
+if sys.argv[1] == "serialized":
+    mpi4py.rc.thread_level = "serialized"
+import hpccomm
+from hpccomm.gradients import GradientSync
+
+comm = hpccomm.new_comm(timeout=20)
+model = {f"p{n}": np.zeros(100_000, np.float32) for n in range(4)}
+sync = GradientSync(comm, model, first_bucket_bytes=1)
+for step in range(3):
+    for name, view in sync.gradients.items():
+        view[...] = comm.rank
+        sync.ready(name)
+    sync.wait()
+right = all((view == (comm.size - 1) / 2).all() for view in sync.gradients.values())
+if sys.argv[1] == "left":
+    for name in model:
+        sync.ready(name)
+    time.sleep(0.2 * comm.rank)
+if sys.argv[1] == "raises":
+    for name in list(model)[: 4 - comm.rank]:
+        sync.ready(name)
+    if comm.rank == 1:
+        raise KeyError("of this rank")
+    sync.wait()
+print(json.dumps({"right": right, "background": comm.background}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["left", "raises", "serialized"])
+def test_programs_end_by_themselves(mpiexec: Mpiexec, how: str) -> None:
+    done = mpiexec(2, "-c", PROGRAM, how, timeout=15)
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if how == "raises":
+        assert done.returncode == Status.RAISED, done
+        assert "KeyError: 'of this rank'" in done.stderr
+        return
+    assert done.returncode == 0, done
+    assert told == [{"right": True, "background": how != "serialized"}] * 2
