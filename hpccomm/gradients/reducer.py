@@ -98,11 +98,13 @@ class Reducer:
 
     def reset(self, left: Sequence[int]) -> None:
         """Begin a step: `left` tells how many gradients of each bucket are not ready."""
-        self.left = list(left)
-        self._waiting = list(range(len(left)))
-        self._ready: set[int] = set()
-        self._closing = False
-        self.spans: list[tuple[float, float] | None] = [None] * len(left)
+        with self._turn:  # the thread may still look whether there is something to do
+            self.left = list(left)
+            self._waiting = list(range(len(left)))
+            self._ready: set[int] = set()
+            self._closing = False
+            self._under_way: set[int] = set()  # by ways that are deferred
+            self.spans: list[tuple[float, float] | None] = [None] * len(left)
 
     @property
     def under_way(self) -> bool:
@@ -130,21 +132,27 @@ class Reducer:
         self.close()
         self._go_on()
         self._raise()
-        if self._deferred:
-            for number, way in enumerate(self.ways):
-                self._settle(number, way.finish()[: -self.slots or None])
+        for number in sorted(self._under_way):
+            self._finish(number)
 
     def wait_for(self, number: int) -> None:
         """Wait until a bucket is reduced, after `close`. Blocks."""
         if self._deferred or self._worker is None:
             self._go_on()
             self._raise()
+            self._finish(number)
             return
         if self.spans[number] is None:
             self._worker.submit(self._work)
             with self._changed:
                 self._changed.wait_for(lambda: self._error or self.spans[number] is not None)
         self._raise()
+
+    def _finish(self, number: int) -> None:
+        """Wait for a bucket that was started alone, unless that was done before."""
+        if number in self._under_way:
+            self._under_way.remove(number)
+            self._settle(number, self.ways[number].finish())
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -182,7 +190,9 @@ class Reducer:
         flags += [not closing and bool(self.left[each]) for each in self._urgent]
         way = self.ways[number]
         way.start(flags)
-        if not way.deferred:
+        if way.deferred:
+            self._under_way.add(number)
+        else:
             told = way.finish()
             if self._urgent:
                 unready = told[-self.slots :]

@@ -238,7 +238,8 @@ class GradientSync(ReducedGradients):
         `wait` returns, the bucket's gradients must be neither read nor written.
 
         In the first step, and in the first one after `sync`, the first call compares this way with that of the other
-        ranks, and blocks. Where `Communicator.background` is False, reductions begin in `wait`.
+        ranks, and blocks. Where `Communicator.background` is False, reductions begin in `wait`. Where parameters lie on
+        a device, buckets start in the order of their numbers, and buckets on the host are reduced by the caller's thread.
 
         Parameters
         ----------

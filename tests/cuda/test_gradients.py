@@ -1,0 +1,134 @@
+"""`GradientSync` on device arrays, against NumPy."""
+
+from typing import TYPE_CHECKING, Any
+
+import cupy
+import numpy as np
+import pytest
+
+from hpccomm.errors import RankMismatch, UsageError
+from hpccomm.gradients import GradientSync
+from hpccomm.gradients.compression import TopK
+from hpccomm.gradients.loss_scale import LossScale
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import hpccomm
+
+pytestmark = [pytest.mark.mpi, pytest.mark.parametrize("way", ["nccl", "staged"], scope="session")]
+
+
+@pytest.fixture(autouse=True)
+def on_own_device(comm: "hpccomm.Communicator") -> "Iterator[None]":
+    with cupy.cuda.Device(comm.device):
+        yield
+
+
+CASES: list[tuple[str, str, str, bool]] = [
+    # dtype, op, how, small buckets
+    ("f4", "average", "sync", False),
+    ("f8", "sum", "ready", True),
+    ("f4", "weighted", "ready", False),
+    ("f2", "average", "ready", True),
+    ("f8", "average", "views", True),
+]
+
+
+def give(sync: GradientSync, how: str, grads: dict[str, Any]) -> bool:
+    if how == "sync":
+        return sync.sync(grads)
+    for name, grad in grads.items():
+        if how == "ready":
+            sync.ready(name, grad)
+        else:
+            sync.gradients[name][...] = grad
+    return sync.wait() if how == "ready" else sync.sync()
+
+
+@pytest.mark.parametrize(("dtype", "op", "how", "small"), CASES)
+def test_steps_give_what_numpy_does(
+    comm: "hpccomm.Communicator", dtype: str, op: Any, how: str, small: bool
+) -> None:
+    model = {"w": cupy.zeros((6, 5), dtype), "host": np.zeros(3, dtype), "b": cupy.zeros(5, dtype)}
+    sizes = {"first_bucket_bytes": 1, "min_bucket_bytes": 0} if small else {}
+    sync = GradientSync(comm, model, op=op, **sizes)
+    assert isinstance(sync.gradients["w"], cupy.ndarray)
+    assert isinstance(sync.gradients["host"], np.ndarray)
+    weights = [float(rank + 1) if op == "weighted" else 1.0 for rank in range(comm.size)]
+    divisor = 1 if op == "sum" else sum(weights)
+    for step in range(3):
+        if op == "weighted":
+            sync.weigh(weights[comm.rank])
+        grads: dict[str, Any] = {}
+        for name, x in model.items():
+            content = np.full(x.shape, 6 * (comm.rank + step), dtype)
+            grads[name] = content if name == "host" else cupy.asarray(content)
+        assert give(sync, how, grads)
+        right = sum(6 * (rank + step) * weights[rank] for rank in range(comm.size)) / divisor
+        for name in model:
+            np.testing.assert_allclose(cupy.asnumpy(sync.gradients[name]), right, rtol=2e-3)
+            if how == "sync":
+                np.testing.assert_allclose(cupy.asnumpy(grads[name]), right, rtol=2e-3)
+
+
+def test_what_users_rely_on(comm: "hpccomm.Communicator") -> None:
+    model = {"a": cupy.full(4, comm.rank, "f8"), "b": cupy.zeros(2, "f8")}
+    sync = GradientSync(comm, model, op="sum", nonfinite="skip", unused="skip")
+    sync.broadcast_parameters()
+    sync.check_consistency()
+    assert (cupy.asnumpy(model["a"]) == 0).all()
+    with sync.no_sync():
+        assert not sync.sync({"a": cupy.ones(4)})
+    assert sync.sync({"a": cupy.ones(4)})
+    assert (cupy.asnumpy(sync.gradients["a"]) == 2 * comm.size).all()
+    assert sync.has_gradients("a")
+    assert not sync.has_gradients("b")
+    norm = 2 * comm.size * 2
+    assert sync.clip_by_global_norm(1.0) == pytest.approx(norm)
+    assert np.linalg.norm(cupy.asnumpy(sync.gradients["a"])) == pytest.approx(1)
+    bad = cupy.ones(4)
+    if comm.rank == comm.size - 1:
+        bad[1] = np.nan
+    sync.ready("a", bad)
+    assert not sync.wait()
+    assert not cupy.asnumpy(sync.gradients["a"]).any()
+    sync.ready("b", cupy.ones(2))
+    assert (cupy.asnumpy(sync.wait_for("b")) == comm.size).all()
+    assert sync.wait()
+    if comm.size > 1:
+        model["b"][0] += comm.rank
+        with pytest.raises(RankMismatch, match="parameter 'b'"):
+            sync.check_consistency()
+
+
+def test_results_are_divided_by_the_loss_scale(comm: "hpccomm.Communicator") -> None:
+    sync = GradientSync(comm, {"a": cupy.zeros(4, "f4")}, loss_scale=LossScale(64.0))
+    for good in (True, False, True):
+        scale = sync.loss_scale
+        given = cupy.full(4, scale if good else np.inf, "f4")
+        sync.ready("a", given)
+        assert sync.wait() == good
+        assert (cupy.asnumpy(sync.gradients["a"]) == good).all()
+    assert sync.loss_scale == 32
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"), [({"compressor": TopK()}, "compressor"), ({"adaptive": 3}, "adaptive")]
+)
+def test_what_is_for_host_arrays_is_refused(
+    comm: "hpccomm.Communicator", settings: Any, text: str
+) -> None:
+    with pytest.raises(UsageError, match=f"{text}.* is for host arrays.*'a'"):
+        GradientSync(comm, {"a": cupy.zeros(4)}, **settings)
+
+
+def test_arrays_on_the_wrong_side_are_refused(comm: "hpccomm.Communicator") -> None:
+    sync = GradientSync(comm, {"a": cupy.zeros(4), "h": np.zeros(4)})
+    with pytest.raises(UsageError, match="CuPy array"):
+        sync.ready("a", np.zeros(4))
+    with pytest.raises(UsageError, match="lies on a device"):
+        sync.ready("h", cupy.zeros(4))
+    with pytest.raises(UsageError, match="overlaps"):
+        sync.ready("a", sync.gradients["a"][::-1])
+    assert sync.sync()
