@@ -12,7 +12,7 @@ from conftest import Mpiexec
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs/examples"
-sys.path.insert(0, str(FOLDER))
+sys.path.append(str(FOLDER))
 
 import digits  # noqa: E402
 

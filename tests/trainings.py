@@ -18,7 +18,7 @@ import numpy as np
 from hpccomm import Communicator
 from hpccomm.gradients import GradientSync
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "docs/examples"))
+sys.path.append(str(Path(__file__).parents[1] / "docs/examples"))
 
 import digits
 

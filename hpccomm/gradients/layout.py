@@ -42,8 +42,8 @@ class BucketSettings:
     bucketing : bool
         False gives each gradient a bucket of its own, for debugging.
     adaptive : int
-        After so many steps by `ready` and `wait`, `bucket_bytes` and `first_bucket_bytes` are chosen once from what
-        was measured in them. 0 keeps them.
+        After so many steps by ``ready()`` and ``wait()``, ``bucket_bytes`` and ``first_bucket_bytes`` are chosen once from
+        what was measured in them. 0 keeps them.
     """
 
     order: Order = "reverse"

@@ -19,9 +19,9 @@ class LossScale:
     Attributes
     ----------
     initial : float
-        The first factor. If this and `growth` are powers of 2, multiplying and dividing by it is exact.
+        The first factor. If this and ``growth`` are powers of 2, multiplying and dividing by it is exact.
     growth : float
-        What it is multiplied by after `interval` finite steps, at least 1.
+        What it is multiplied by after ``interval`` finite steps, at least 1.
     backoff : float
         What it is multiplied by after a step that is not finite, above 0 and below 1.
     interval : int

@@ -50,7 +50,7 @@ class AgreedModel:
         self._arrays: Arrays = {}
         self._model: Model
         self._step: Step | None = None
-        self._worker = Worker() if comm.background else None
+        self._worker = Worker(comm.abort) if comm.background else None
         self._levels: Levels | None = None
         self._agree(make)
 

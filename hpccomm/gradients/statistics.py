@@ -16,7 +16,7 @@ class BucketStatistics:
     nbytes : int
         Bytes of gradients that were reduced, with the padding between them.
     wire_nbytes : int
-        Bytes that this rank gave to collectives for it: less than `nbytes` with a compressor.
+        Bytes that this rank gave to collectives for it: less than ``nbytes`` with a compressor.
     seconds : float
         Time in which its reductions were under way.
     hidden_seconds : float

@@ -1,33 +1,68 @@
 """A thread that does a training's reductions while the caller's thread computes gradients."""
 
+import atexit
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 
 Job = Callable[[], None]
 
+LEAVE_SECONDS = 2.0
+"""A program may end with a step under way. What then is being reduced has so long; peers may never come."""
+
+_workers: "weakref.WeakSet[Worker]" = weakref.WeakSet()
+
 
 class Worker:
-    """One thread that does one job after the other. It starts with the first, and ends with this object."""
+    """One thread that does one job after the other. It starts with the first, and ends with this object.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    give_up : callable
+        Ends a job that is under way, which may wait for other ranks. Called if the program ends meanwhile.
+    """
+
+    def __init__(self, give_up: Callable[[], None]) -> None:
+        self._give_up = give_up
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._started = False
+        self._thread: threading.Thread | None = None
 
     def submit(self, job: Job) -> None:
         """Have a job done, which must not raise. Does not block."""
-        if not self._started:
-            self._started = True
-            # A daemon: a program may end with a step under way.
-            threading.Thread(
+        if self._thread is None:
+            # A daemon, since the interpreter would wait for another one before it runs exit functions.
+            self._thread = threading.Thread(
                 target=_work, args=(self._jobs,), name="hpccomm gradients", daemon=True
-            ).start()
-            weakref.finalize(self, self._jobs.put, None)
+            )
+            self._thread.start()
+            weakref.finalize(self, self._jobs.put, None).atexit = False
+            _workers.add(self)
+            # Exit functions run in reverse order: this one must run before MPI is finalised.
+            atexit.unregister(_leave)
+            atexit.register(_leave)
         self._jobs.put(job)
+
+    def leave(self, until: float) -> None:
+        """End the thread, at ``time.monotonic() == until`` at the latest. Blocks."""
+        thread = self._thread
+        if thread is None:
+            return
+        self._jobs.put(None)
+        thread.join(max(0.0, until - time.monotonic()))
+        if thread.is_alive():
+            self._give_up()
+            thread.join(LEAVE_SECONDS)
 
 
 def _work(jobs: "SimpleQueue[Job | None]") -> None:
     while (job := jobs.get()) is not None:
         job()
         del job  # and with it what it refers to, while the thread waits for the next
+
+
+def _leave() -> None:
+    until = time.monotonic() + LEAVE_SECONDS
+    for each in list(_workers):
+        each.leave(until)

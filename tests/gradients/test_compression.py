@@ -33,7 +33,7 @@ COMPRESSORS: list[Compressor] = [
     MixedPrecision("float8_e4m3", error_feedback=True),
     MixedPrecision("float8_e5m2", error_feedback=True),
     Int8(block=16),
-    Sign(block=16),
+    Sign(block=16, error_feedback=True),
     TopK(0.1),
     Threshold(0.5),
     PowerSGD(2),

@@ -179,6 +179,9 @@ if sys.argv[1] == "left":
     for name in model:
         sync.ready(name)
     time.sleep(0.2 * comm.rank)
+if sys.argv[1] == "left by others" and comm.rank == 0:
+    for name in model:
+        sync.ready(name)
 if sys.argv[1] == "raises":
     for name in list(model)[: 4 - comm.rank]:
         sync.ready(name)
@@ -189,7 +192,7 @@ print(json.dumps({"right": right, "background": comm.background}), flush=True)
 """
 
 
-@pytest.mark.parametrize("how", ["left", "raises", "serialized"])
+@pytest.mark.parametrize("how", ["left", "left by others", "raises", "serialized"])
 def test_programs_end_by_themselves(mpiexec: Mpiexec, how: str) -> None:
     done = mpiexec(2, "-c", PROGRAM, how, timeout=15)
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

@@ -15,7 +15,7 @@ COMPRESSORS: list[Any] = [
     # And how far off the mean of 40 equal steps may be.
     (MixedPrecision("bfloat16"), 0.01),
     (Int8(), 0.01),
-    (Sign(block=64), 0.6),
+    (Sign(block=64, error_feedback=True), 0.6),
     (TopK(0.2), 0.4),
     (Threshold(0.5), 0.05),
     (PowerSGD(2), 0.3),
