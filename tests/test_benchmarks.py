@@ -105,7 +105,8 @@ def test_the_others(mpiexec: Mpiexec, tmp_path: Path, command: list[str]) -> Non
     figures = json.loads(file.read_text())
     assert set(figures) <= set(arguments)
     assert len(done.stdout.splitlines()) == len(figures) > 0
-    assert all(figure["value"] > 0 for figure in figures.values())
+    for name, figure in figures.items():  # what is added to another call may be less than the noise
+        assert figure["value"] > 0 or name.endswith("added"), figures
 
 
 def test_single_cases(mpiexec: Mpiexec, tmp_path: Path) -> None:
