@@ -19,6 +19,8 @@ from hpccomm.dispatch.policy import CASES
 from hpccomm.dtypes import REDUCIBLE
 from hpccomm.reductions import ReduceOp, meaningful
 from hpccomm.results.csv_text import stored_columns
+from hpccomm.results.schema import columns
+from hpccomm.results.training import TrainingBucket, TrainingFacts, TrainingNote, TrainingStep
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.settings import VARIABLES
 
@@ -163,6 +165,32 @@ def csv_columns() -> Iterator[Line]:
         yield f"``{column.name}``", column.unit, column.meaning
 
 
+def _fields(table: type) -> Iterator[Line]:
+    yield "name", "type", "unit", "meaning"
+    for column in columns(table):
+        yield f"``{column.name}``", f"``{column.kind}``", column.unit, column.meaning
+
+
+def training_facts() -> Iterator[Line]:
+    """Attributes of a training's group."""
+    yield from _fields(TrainingFacts)
+
+
+def training_steps() -> Iterator[Line]:
+    """Columns of a training's table of steps."""
+    yield from _fields(TrainingStep)
+
+
+def training_buckets() -> Iterator[Line]:
+    """Columns of a training's table of buckets."""
+    yield from _fields(TrainingBucket)
+
+
+def training_notes() -> Iterator[Line]:
+    """Columns of a training's table of notes."""
+    yield from _fields(TrainingNote)
+
+
 def meanings() -> Iterator[Line]:
     """Errors, what libraries say, and exit statuses."""
     yield "message", "means", "usual causes", "what to do"
@@ -190,6 +218,10 @@ TABLES = {
         measurements,
         verbs,
         csv_columns,
+        training_facts,
+        training_steps,
+        training_buckets,
+        training_notes,
         meanings,
     )
 }

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from hpccomm.results.reader import Run, WholeSamples
 
 DESCRIPTION = """\
-Write a stored run in another format: nccl-tests' JSON (version 3), or CSV. What is damaged is left out and
-named on standard error, and the exit status is 2.
+Write a stored run in another format: nccl-tests' JSON (version 3), or CSV. Or a training that was logged, as CSV
+with a line a step. What is damaged is left out and named on standard error, and the exit status is 2.
 """
 
 EXAMPLES = """\
@@ -71,15 +71,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the run; return the exit status."""
-    from hpccomm.results import reader
+    from hpccomm.results import reader, training_file, training_text
+    from hpccomm.results.training import Training
 
     with watched(f"reading {args.file.name}"):
         examined = reader.examine(args.file)
-    chosen = reader.choose(examined.runs, args.run)
-    with watched(f"exporting {chosen.name}", len(chosen.rows)) as progress:
-        samples = reader.WholeSamples(chosen, progress)
-        text = _FORMATS[args.format](chosen, samples)
-    status = told(args.file, [*examined.damage, *samples.damage()])
+        trainings, damage = training_file.examine(args.file, examined)
+    chosen = training_file.choose(examined.runs, trainings, args.run)
+    if isinstance(chosen, Training):
+        if args.format != "csv":
+            raise ResultsError(
+                f"{chosen.name} is a training, which --format {args.format} has no place for; take --format csv"
+            )
+        text = training_text.csv_text(chosen)
+    else:
+        with watched(f"exporting {chosen.name}", len(chosen.rows)) as progress:
+            samples = reader.WholeSamples(chosen, progress)
+            text = _FORMATS[args.format](chosen, samples)
+        damage += samples.damage()
+    status = told(args.file, [*examined.damage, *damage])
     if args.output is None:
         output.write(text)
         return status

@@ -1,4 +1,4 @@
-"""``hpccomm plot``: the picture of an algorithm."""
+"""``hpccomm plot``: the picture of an algorithm, or of a stored training."""
 
 import argparse
 from pathlib import Path
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.show import path
+from hpccomm.cli.show import path, told
+from hpccomm.errors import ResultsError, UsageError
 from hpccomm.extras import install_command
 from hpccomm.schedules.algorithms import ALGORITHMS
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Draw an algorithm from its schedule: ranks across, rounds down, an arrow for each message, labelled
-with the elements that it moves and the ranks whose contributions they hold."""
+with the elements that it moves and the ranks whose contributions they hold. Or draw what the communication of a
+logged training took, step by step."""
 
 EXAMPLES = f"""\
 examples:
@@ -24,6 +26,7 @@ examples:
   hpccomm plot --schedule ring --collective all_gather --ranks 5 --output ring.png
   hpccomm plot --schedule ring --ranks 4 --count 16 --segment 2 --channels 2
   hpccomm plot --schedule ring --ranks 16 --text
+  hpccomm plot --training run.h5 --output training.svg
 
 Without --output the picture goes to a file of the current folder, which is named. Pictures need
 matplotlib ({install_command("plot")}); --text does not.
@@ -33,7 +36,6 @@ matplotlib ({install_command("plot")}); --text does not.
 _NAMES = sorted({name for named in ALGORITHMS.values() for name in named})
 
 _FLAGS = (
-    Flag("--schedule ALGORITHM", str, f"what to draw: {', '.join(_NAMES)}", required=True),
     Flag(
         "--collective NAME",
         str,
@@ -54,8 +56,31 @@ _FLAGS = (
 )
 
 
+_USUAL = {
+    "collective": None,
+    "ranks": 8,
+    "root": None,
+    "count": None,
+    "segment": None,
+    "channels": 1,
+    "nodes": 1,
+}
+"""Values of flags that were not given."""
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--schedule", metavar="ALGORITHM", help=f"the algorithm to draw: {', '.join(_NAMES)}"
+    )
+    what.add_argument(
+        "--training",
+        type=path,
+        metavar="FILE",
+        help="a results file, whose last training is drawn, or that of --run",
+    )
+    parser.add_argument("--run", metavar="NAME", help="the training, such as training0001")
     add_flags(parser, "", _FLAGS)
     parser.add_argument(
         "--deterministic",
@@ -75,10 +100,38 @@ def run(args: argparse.Namespace) -> int:
 
     if args.output is not None:
         drawing.check_place(args.output)  # before the work
+    if args.training is not None:
+        return _training(args)
+    if args.run is not None:
+        raise UsageError("--run chooses a training; name its file by --training")
     with watched(f"drawing {args.schedule}"):
         said = _drawn(args)
     output.write(said)
     return 0
+
+
+def _training(args: argparse.Namespace) -> int:
+    """Draw a stored training; return the exit status."""
+    from hpccomm.results import reader, training_file, training_picture
+    from hpccomm.results.training import Training
+    from hpccomm.schedules.draw import drawing
+
+    given = [name for name, default in _USUAL.items() if getattr(args, name) != default]
+    given += [name for name in ("deterministic", "text") if getattr(args, name)]
+    if given:
+        raise UsageError(f"--{given[0]} belongs to --schedule; leave it out with --training")
+    with watched(f"reading {args.training.name}"):
+        examined = reader.examine(args.training)
+        trainings, damage = training_file.examine(args.training, examined)
+    status = told(args.training, damage)
+    if not trainings:
+        raise ResultsError(f"{args.training} holds no training; GradientSync(..., log=) writes one")
+    chosen = training_file.choose((), trainings, args.run)
+    assert isinstance(chosen, Training)
+    file = args.output or Path(f"{args.training.stem}-{chosen.name}.svg")
+    drawing.save(training_picture.draw(chosen), file)
+    output.write(f"{chosen.name}: {len(chosen.steps)} steps\ndrawn in {file}\n")
+    return status
 
 
 def _drawn(args: argparse.Namespace) -> str:
@@ -107,9 +160,8 @@ def _drawn(args: argparse.Namespace) -> str:
 def _name(shown: "Subject", args: argparse.Namespace) -> str:
     """Return a name that differs between pictures of one folder: what is drawn, and the flags."""
     words = [shown.algorithm, shown.collective, str(shown.size)]
-    usual = {"root": None, "count": None, "segment": None, "channels": 1, "nodes": 1}
-    for name, default in usual.items():
+    for name in ("root", "count", "segment", "channels", "nodes"):
         value = getattr(args, name)
-        if value != default:
+        if value != _USUAL[name]:
             words.append(f"{name}{value}")
     return "-".join(words + ["deterministic"] * args.deterministic)

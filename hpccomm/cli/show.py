@@ -1,4 +1,4 @@
-"""``hpccomm show``: a stored run as the table that it printed."""
+"""``hpccomm show``: a stored run as the table that it printed, or a stored training."""
 
 import argparse
 from collections.abc import Sequence
@@ -7,8 +7,9 @@ from pathlib import Path
 from hpccomm.cli import output
 
 DESCRIPTION = """\
-Print a stored run: where it was made, and its table as `hpccomm perf` printed it. What is damaged is left
-out and named on standard error, and the exit status is 2.
+Print a stored run: where it was made, and its table as `hpccomm perf` printed it. Or a training that was
+logged: what its gradients cost. What is damaged is left out and named on standard error, and the exit status is
+2.
 """
 
 EXAMPLES = """\
@@ -16,6 +17,7 @@ examples:
   hpccomm show run.h5              the last run of the file
   hpccomm show run.h5 --run 1      the first
   hpccomm show run.h5 --run run0003
+  hpccomm show run.h5 --run training0001   what a training's gradients cost
   hpccomm show run.h5 --statistics  medians and percentiles as well
   hpccomm show run.h5 --verify     a line a run; status 2 if anything is not as it was stored
 """
@@ -28,13 +30,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="check every run, row and sample of the file against its checksum instead",
+        help="check every run, row, sample and training of the file against its checksum instead",
     )
     parser.add_argument(
         "--statistics",
         action="store_true",
-        help="print minimum, median, percentiles and maximum over the repetitions of each row as well, in "
-        "lines of comment behind each table",
+        help="print minimum, median, percentiles and maximum over the repetitions of each row, or the steps of "
+        "a training, as well, in lines of comment",
     )
 
 
@@ -50,7 +52,8 @@ def add_run(parser: "argparse._ActionsContainer") -> None:
     parser.add_argument(
         "--run",
         metavar="NAME|INDEX",
-        help="the run, by name or by number: 1 is the first, -1 the last (default: the last)",
+        help="the run or training, by name, or by number among the runs: 1 is the first, -1 the last (default: "
+        "the last run; the last training if there are no runs)",
     )
 
 
@@ -64,7 +67,8 @@ def told(file: Path, damage: Sequence[str]) -> int:
 def run(args: argparse.Namespace) -> int:
     """Print the run; return the exit status."""
     from hpccomm.bench.progress import watched
-    from hpccomm.results import describe, reader, table
+    from hpccomm.results import describe, reader, table, training_file, training_text
+    from hpccomm.results.training import Training
     from hpccomm.results.verify import verify
 
     if args.verify:
@@ -74,8 +78,13 @@ def run(args: argparse.Namespace) -> int:
         return 0 if whole else 2
     with watched(f"reading {args.file.name}"):
         examined = reader.examine(args.file)
-    status = told(args.file, examined.damage)
-    chosen = reader.choose(examined.runs, args.run)
+        trainings, lost = training_file.examine(args.file, examined)
+    status = told(args.file, [*examined.damage, *lost])
+    chosen = training_file.choose(examined.runs, trainings, args.run)
+    listing = describe.listing(examined.runs, trainings, chosen)
+    if isinstance(chosen, Training):
+        output.write(listing + training_text.text(chosen, statistics=args.statistics))
+        return status
     finished = chosen.status == "completed"
     with watched(f"showing {chosen.name}", len(chosen.rows)) as progress:
         samples = reader.WholeSamples(chosen, progress)
@@ -87,6 +96,5 @@ def run(args: argparse.Namespace) -> int:
             whole=not chosen.damage,
             statistics=args.statistics,
         )
-    listing = describe.listing(examined.runs, chosen) if len(examined.runs) > 1 else ""
     output.write(listing + describe.facts(chosen) + text)
     return told(args.file, samples.damage()) or status

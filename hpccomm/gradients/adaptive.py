@@ -250,13 +250,14 @@ def choose(measured: Measurements, settings: BucketSettings, prior: Line | None 
     least = min(seconds.values())
     best = next(pair for pair, end in seconds.items() if end <= least * (1 + SAME))  # the largest
     speed = 1 / line.seconds_per_byte if line.seconds_per_byte else float("inf")
+    rate = f"{speed / 1e9:.3g} GB/s" if line.seconds_per_byte else "no time a byte"
     return Choice(
         *best,
         seconds[best],
         seconds[now],
         line.latency,
         speed,
-        f"with {line.latency * 1e6:.3g} us a call and {speed / 1e9:.3g} GB/s ({how}), buckets of {size(best[0])}, "
+        f"with {line.latency * 1e6:.3g} us a call and {rate} ({how}), buckets of {size(best[0])}, "
         f"the first of {size(best[1])}, end a step after {seconds[best] * 1e3:.3g} ms; those of {size(now[0])}, "
         f"the first of {size(now[1])}, after {seconds[now] * 1e3:.3g} ms",
     )

@@ -105,7 +105,7 @@ class AgreedModel:
         Parameters
         ----------
         **changes
-            Any of the keywords of the class but `timeout` and `log`.
+            Any of the keywords of the class but ``timeout`` and ``log``.
 
         Raises
         ------

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import NamedTuple
 
-from hpccomm.gradients.statistics import BucketStatistics, Statistics, StepStatistics
+from hpccomm.gradients.statistics import BucketStatistics, Statistics
 from hpccomm.gradients.step import Step
+from hpccomm.results.training import TrainingStep
 
 Span = tuple[float, float]
 """When something began and ended, as ``time.perf_counter`` counts."""
@@ -129,13 +130,13 @@ class Record:
             self._bucket_hidden[number],
         )
 
-    def last(self, *, skipped: bool) -> StepStatistics:
-        """Return what came since the last call, a reduced step."""
+    def last(self, *, skipped: bool) -> tuple[TrainingStep, Sequence[float]]:
+        """Return what came since the last call, a reduced step, and the seconds of its buckets."""
         totals, before = self._totals(), self._logged
         self._logged = totals
-        return StepStatistics(
+        step = TrainingStep(
             step=self.steps - 1,
-            began=perf_counter() - self._made,
+            finished=perf_counter() - self._made,
             nbytes=totals.nbytes - before.nbytes,
             wire_nbytes=totals.wire_nbytes - before.wire_nbytes,
             calls=totals.calls - before.calls,
@@ -144,8 +145,9 @@ class Record:
             blocked_seconds=totals.blocked - before.blocked,
             with_gradients=self._with_gradients,
             skipped=skipped,
-            buckets=self._last,
+            buckets=len(self._last),
         )
+        return step, self._last
 
     def _totals(self) -> _Totals:
         return _Totals(

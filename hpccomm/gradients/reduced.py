@@ -20,6 +20,7 @@ from hpccomm.gradients.warm_up import WarmUp
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
+    from hpccomm.gradients.log import Log
 
 
 class ReducedGradients(AgreedModel):
@@ -38,6 +39,7 @@ class ReducedGradients(AgreedModel):
         self._way = ""  # in which the last step was reduced
         self._scale, self._finite_steps = 1.0, 0  # of the loss, and since it changed
         self._record = Record()
+        self._log: Log | None = None
         self._choice: Choice | None = None
         self._warm_up: WarmUp | None = None
         super().__init__(comm, timeout, make)
@@ -54,6 +56,8 @@ class ReducedGradients(AgreedModel):
             self._scale, self._finite_steps = (1.0 if rule is None else rule.initial), 0
         step.unscale = 1 / self._scale
         buckets = self.buckets()
+        if self._log is not None:
+            self._log.layout(self._record.steps, buckets)
         self._warm_up = None
         if model.settings.adaptive:
             trained = [each for each in model.parameters if each.name not in model.frozen]
@@ -89,6 +93,8 @@ class ReducedGradients(AgreedModel):
                 self._scale, self._finite_steps, not skipped
             )
             step.unscale = 1 / self._scale
+        if self._log is not None:
+            self._log.step(*record.last(skipped=skipped))
         if meaning.check_every and not record.steps % meaning.check_every:
             self.check_consistency()
         if self._model.settings.order == "ready" and self._readiness is None:
@@ -112,6 +118,8 @@ class ReducedGradients(AgreedModel):
             adaptive=0,
         )
         self._choice = choice
+        if self._log is not None:
+            self._log.note(self._record.steps, f"adaptive buckets: {choice}")
         self._lay_out(replace(model, settings=settings))
 
     @property
@@ -128,14 +136,28 @@ class ReducedGradients(AgreedModel):
         """
         return self._scale
 
+    def close(self) -> None:
+        """End the log, and the communicators that ``hierarchical=True`` made. Collective then; blocks; idempotent.
+
+        Raises
+        ------
+        UsageError
+            If a step is under way.
+        """
+        super().close()
+        if self._log is not None:
+            self._log.close()
+
     def __enter__(self) -> Self:
         """Return itself; `close` is called at the end of the ``with`` block."""
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        """Close. Not after an error: other ranks may not come."""
+        """Close. After an error, only the log is closed: other ranks may not come."""
         if error is None:
             self.close()
+        elif self._log is not None:
+            self._log.close(f"failed: {type(error).__name__}: {error}")
 
     def zero(self) -> None:
         """Set all gradients to 0 and forget that they are there. Local. Arrays that were given stay.

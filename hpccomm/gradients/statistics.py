@@ -38,47 +38,6 @@ class BucketStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class StepStatistics:
-    """One reduced step of this rank, as it is logged.
-
-    Attributes
-    ----------
-    step : int
-        Its number, from 0.
-    began : float
-        Seconds from when the `GradientSync` was made to the end of the step.
-    nbytes, wire_nbytes : int
-        As in `BucketStatistics`, over all buckets.
-    calls : int
-        Collectives of buckets.
-    seconds : float
-        Time in which at least one reduction was under way.
-    hidden_seconds : float
-        The part of it in which this rank did not wait.
-    blocked_seconds : float
-        Time that this rank waited for reductions, and for ranks that were late.
-    with_gradients : int
-        Parameters that had a gradient on this rank.
-    skipped : bool
-        Whether the step was left out because of NaN or infinities.
-    buckets : tuple of float
-        Seconds of each bucket; empty if they were reduced together.
-    """
-
-    step: int
-    began: float
-    nbytes: int
-    wire_nbytes: int
-    calls: int
-    seconds: float
-    hidden_seconds: float
-    blocked_seconds: float
-    with_gradients: int
-    skipped: bool
-    buckets: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Statistics:
     """Counts of one rank since its `GradientSync` was made. Prints as some lines.
 

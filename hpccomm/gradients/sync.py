@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from math import isfinite
+from os import PathLike
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.gradients.agreement import Model, named
 from hpccomm.gradients.compression.contract import Compressor
 from hpccomm.gradients.layout import MIB, BucketSettings, Order
+from hpccomm.gradients.log import Log
 from hpccomm.gradients.loss_scale import LossScale
 from hpccomm.gradients.meaning import Combine, Meaning, Nonfinite, Unused
 from hpccomm.gradients.model import Arrays, frozen_names
@@ -75,13 +78,16 @@ class GradientSync(ReducedGradients):
         Sends less than the gradients, such as `TopK`; see :doc:`compression`. For host arrays.
     hierarchical : bool
         Gradients are summed up within each node as they are, and only what goes between nodes is compressed.
+    log : path-like, optional
+        A results file, to which rank 0 writes each step and what lies in which bucket; see
+        :ref:`trainings <trainings>`. `close` ends the log, also at the end of a ``with`` block.
     timeout : float, optional
         Deadline of each reduction in seconds; None is the communicator's.
 
     Raises
     ------
-    UsageError
-        If an argument does not fit.
+    UsageError, ResultsError
+        If an argument does not fit, or the log cannot be written.
     RankMismatch
         On the other ranks in that case, and on all ranks if their parameters (names, shapes, dtypes, order) or
         settings differ. The message names them and the ranks. The communicator can still be used.
@@ -118,6 +124,7 @@ class GradientSync(ReducedGradients):
         loss_scale: LossScale | None = None,
         compressor: Compressor | None = None,
         hierarchical: bool = False,
+        log: str | PathLike[str] | None = None,
         timeout: float | None = None,
     ) -> None:
 
@@ -145,6 +152,8 @@ class GradientSync(ReducedGradients):
                 hierarchical=hierarchical,
             )
             model = Model(tuple(arrays), frozen_names(frozen, arrays), settings, meaning)
+            if log is not None and comm.rank == 0:
+                self._log = Log(log, comm.size, _shown(meaning) | _shown(settings))
             return model, arrays
 
         super().__init__(comm, timeout, model)
@@ -385,3 +394,7 @@ class GradientSync(ReducedGradients):
             yield
         finally:
             self._suspended = before
+
+
+def _shown(settings: BucketSettings | Meaning) -> dict[str, object]:
+    return {each.name: getattr(settings, each.name) for each in fields(settings)}

@@ -2,25 +2,40 @@
 
 import shlex
 from collections.abc import Sequence
+from datetime import datetime
 
 from hpccomm.results.liveness import INTERRUPTED, RUNNING, UNCERTAIN
 from hpccomm.results.reader import Run
 from hpccomm.results.table import TIME_FORMAT
+from hpccomm.results.training import Training
 
 
-def listing(runs: Sequence[Run], chosen: Run) -> str:
-    """Return a line for each run of a file, with a mark at the chosen one."""
-    lines = [f"# {runs[0].path} holds {len(runs)} runs:"]
+def listing(runs: Sequence[Run], trainings: Sequence[Training], chosen: Run | Training) -> str:
+    """Return a line for each run and training of a file with several, with a mark at the chosen one."""
+    if len(runs) + len(trainings) < 2:
+        return ""
+    numbers = [_number(len(runs), "run")] if runs else []
+    numbers += [_number(len(trainings), "training")] if trainings else []
+    lines = [f"# {chosen.path} holds {' and '.join(numbers)}:"]
     for run in runs:
-        mark = "*" if run.name == chosen.name else " "
         what = ", ".join(dict.fromkeys(row.collective for row in run.rows)) or (
             "no whole row" if run.damage else "no rows"
         )
-        lines.append(
-            f"# {mark} {run.name}  {run.info.started.strftime(TIME_FORMAT)}  "
-            f"{_number(len(run.info.ranks), 'rank')}  {what}  {run.status}"
-        )
+        lines.append(_entry(run, chosen, run.info.started, len(run.info.ranks), what))
+    for training in trainings:
+        steps = _number(len(training.steps), "step")
+        lines.append(_entry(training, chosen, training.facts.started, training.facts.ranks, steps))
     return "".join(line + "\n" for line in [*lines, "#"])
+
+
+def _entry(
+    each: Run | Training, chosen: Run | Training, started: datetime, ranks: int, what: str
+) -> str:
+    mark = "*" if each.name == chosen.name else " "
+    return (
+        f"# {mark} {each.name}  {started.strftime(TIME_FORMAT)}  {_number(ranks, 'rank')}  {what}  "
+        f"{each.status}"
+    )
 
 
 def _number(count: int, what: str) -> str:

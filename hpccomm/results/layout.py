@@ -51,26 +51,27 @@ def _hdf5_type(stored: str) -> np.dtype[Any]:
     return kind
 
 
-def _type(stored: Iterable[Column]) -> np.dtype[Any]:
+def table_type(stored: Iterable[Column]) -> np.dtype[Any]:
+    """Return the type of a table's lines."""
     return np.dtype([(column.name, _hdf5_type(column.kind)) for column in stored])
 
 
 _ROW_COLUMNS = columns(Row)
 
-ROW = _type((*_ROW_COLUMNS, *LOCATION))
+ROW = table_type((*_ROW_COLUMNS, *LOCATION))
 """Type of one stored row: the columns of `Row`, then where its samples lie."""
 
-RANK = _type(columns(RankInfo))
+RANK = table_type(columns(RankInfo))
 """Type of one line of the table of ranks."""
 
-DEVICE = _type(columns(DeviceInfo))
+DEVICE = table_type(columns(DeviceInfo))
 """Type of one line of the table of devices."""
 
-STATE_TYPE = _type(STATE)
+STATE_TYPE = table_type(STATE)
 """Type of the scalar dataset ``state``."""
 
-_OLD_ROW = _type((*_ROW_COLUMNS, *LOCATION[:2]))
-_OLD_STATE = _type(column for column in STATE if not column.name.endswith("checksum"))
+_OLD_ROW = table_type((*_ROW_COLUMNS, *LOCATION[:2]))
+_OLD_STATE = table_type(column for column in STATE if not column.name.endswith("checksum"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,10 +264,10 @@ def contiguous(
     return run.create_dataset(name, shape=shape, dtype=kind, dcpl=creation)
 
 
-def write_info(run: h5py.Group, info: RunInfo) -> None:
-    """Store the facts of a run in its run."""
+def write_info(run: h5py.Group, info: Any) -> None:
+    """Store the facts of a run, a dataclass of the schema, in its group."""
     text = h5py.string_dtype("utf-8")
-    for name, kind, *_ in columns(RunInfo):
+    for name, kind, *_ in columns(type(info)):
         value = getattr(info, name)
         match kind:
             case "str":
@@ -285,6 +286,8 @@ def write_info(run: h5py.Group, info: RunInfo) -> None:
             case "table":
                 table = [dataclasses.astuple(line) for line in value]
                 run.create_dataset(name, data=np.array(table, dtype=_DATASETS[name][0][0]))
+            case _:
+                run.attrs.create(name, value, dtype=_hdf5_type(kind))
 
 
 def copy_info(source: h5py.Group, target: h5py.Group) -> None:

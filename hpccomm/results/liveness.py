@@ -9,9 +9,10 @@ on other hosts or not. So a lock that is not seen says nothing there.
 import contextlib
 import fcntl
 import os
-import socket
 import struct
 from pathlib import Path
+
+from hpccomm.results import origin
 
 RUNNING = "running"
 """Status of a run that is being written."""
@@ -69,8 +70,7 @@ def without_end(held: bool | None, host: str) -> str:
     """
     if held:
         return RUNNING
-    here = socket.gethostname().split(".")[0]
-    return INTERRUPTED if held is not None and host == here else UNCERTAIN
+    return INTERRUPTED if held is not None and host == origin.host() else UNCERTAIN
 
 
 def _lock(kind: int) -> bytes:

@@ -6,7 +6,7 @@ those that another program has changed; in a process of its own, as it may crash
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -379,12 +379,12 @@ def _kept(rows: list[coding.Stored], samples: np.ndarray) -> Callable[[int], np.
     return of_row
 
 
-def choose(runs: list[Run], wanted: str | None) -> Run:
+def choose(runs: Sequence[Run], wanted: str | None) -> Run:
     """Choose a run by its name or number.
 
     Parameters
     ----------
-    runs : list of Run
+    runs : sequence of Run
         As `read` gives them.
     wanted : str or None
         A name; a number from 1, or from -1 backwards; None is the last.

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from hpccomm.results import reader, sealed
+from hpccomm.results import reader, sealed, training_file
 from hpccomm.results.reader import Examined, Run, Steps, WholeSamples
 
 
@@ -23,7 +23,7 @@ class Verification(NamedTuple):
 
 
 def verify(path: Path, progress: Steps | None = None) -> Verification:
-    """Check everything in a file.
+    """Check everything in a file: runs, trainings, and what is outside of them.
 
     Parameters
     ----------
@@ -38,6 +38,7 @@ def verify(path: Path, progress: Steps | None = None) -> Verification:
         If it is no results file, cannot be read, or nothing of it can be trusted.
     """
     examined = reader.examine(path)
+    trainings, lost = training_file.examine(path, examined)
     if progress is not None:
         progress.remain(sum(len(run.rows) for run in examined.runs))
     spare = {run.name: run.spare() for run in examined.runs}
@@ -50,8 +51,12 @@ def verify(path: Path, progress: Steps | None = None) -> Verification:
             "outside of the runs: changed since hpccomm wrote it, by another program or by damage; what "
             "hpccomm reads is as it was stored"
         )
-    whole = not (outside or any(damage.values()))
-    return Verification([*lines, *outside], whole)
+    lines += [
+        f"{each.name}: {each.status.partition(':')[0]}, {len(each.steps)} steps: as they were stored"
+        for each in trainings
+    ]
+    whole = not (outside or lost or any(damage.values()))
+    return Verification([*lines, *(f"DAMAGED: {each}" for each in lost), *outside], whole)
 
 
 def _damage(run: Run, spare: str, examined: Examined, progress: Steps | None) -> list[str]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hpccomm import settings
 from hpccomm.backends.nccl.facts import version_text
-from hpccomm.bench.perf import facts, memory_use, timing
+from hpccomm.bench.perf import memory_use, timing
 from hpccomm.bench.perf.memory_kind import DEVICE, NCCL, Array, DeviceDescription
 from hpccomm.bench.perf.timing import Call, Timed
 from hpccomm.dtypes import DType
@@ -18,6 +18,7 @@ from hpccomm.errors import BackendUnavailable, CollectiveTimeout
 from hpccomm.memory.cuda import library, nvml, streams
 from hpccomm.memory.cuda.identity import identify
 from hpccomm.memory.cuda.timing import Marks
+from hpccomm.results import origin
 from hpccomm.results.schema import Config, DeviceInfo
 from hpccomm.runtime.waiting import Gate, wait
 
@@ -110,7 +111,7 @@ class DeviceMemory:
         with streams.on_device(self._device):
             # What CuPy keeps of arrays that are gone counts as taken otherwise.
             self._cupy.get_default_memory_pool().free_all_blocks()
-        return f"device {identify(self._device).pci} of {facts.host()}", self._memory()[0]
+        return f"device {identify(self._device).pci} of {origin.host()}", self._memory()[0]
 
     def in_use(self) -> int:
         """Return the bytes of the device that are in use by all programs."""

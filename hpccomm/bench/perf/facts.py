@@ -1,9 +1,7 @@
 """The facts of a run: who makes it, where, and with what."""
 
-import getpass
 import os
 import platform
-import socket
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from importlib import metadata
@@ -13,6 +11,7 @@ import numpy as np
 
 import hpccomm
 from hpccomm.bench.perf.memory_kind import ON_HOST, DeviceDescription
+from hpccomm.results import origin
 from hpccomm.results.schema import Config, RankInfo, RunInfo, recorded_environment, recorded_slurm
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def run_info(
     ranks = comm.all_gather_object((_rank_info(comm, device), device.more))
     return RunInfo(
         started=datetime.now().astimezone(),
-        user=user(),
+        user=origin.user(),
         launcher=launcher,
         arguments=arguments,
         skipped=skipped,
@@ -68,7 +67,7 @@ def _rank_info(comm: "Communicator", device: DeviceDescription) -> RankInfo:
     return RankInfo(
         rank=comm.rank,
         group=0,
-        host=host(),
+        host=origin.host(),
         node=comm.node,
         pid=os.getpid(),
         cores=ranges(os.sched_getaffinity(0)),
@@ -77,11 +76,6 @@ def _rank_info(comm: "Communicator", device: DeviceDescription) -> RankInfo:
         device_info=device.device_info,
         driver=device.driver,
     )
-
-
-def host() -> str:
-    """Return this node's name, without its domain."""
-    return socket.gethostname().split(".")[0]
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -93,14 +87,6 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             parts.append([number])
     return ",".join("-".join(map(str, part)) for part in parts)
-
-
-def user() -> str:
-    """Return who runs this process."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in containers
-        return str(os.getuid())
 
 
 def versions() -> dict[str, str]:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm.bench.perf import facts, memory_use, timing, verification
+from hpccomm.bench.perf import memory_use, timing, verification
 from hpccomm.bench.perf.memory_kind import HOST, ON_HOST, Array, DeviceDescription
 from hpccomm.bench.perf.timing import Call, Timed
 from hpccomm.dtypes import DType
+from hpccomm.results import origin
 from hpccomm.results.schema import Config
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class HostMemory:
 
     def room(self) -> tuple[str, int]:
         """Return the name of where memory is taken from, and the bytes available there."""
-        return facts.host(), memory_use.available()
+        return origin.host(), memory_use.available()
 
     def in_use(self) -> int:
         """Return the bytes in use, for ``-M``: on the host, the most that this process ever had."""

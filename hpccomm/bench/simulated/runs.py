@@ -17,6 +17,7 @@ from hpccomm.bench.rows import rates
 from hpccomm.bench.simulated.comparison import Curves, Point
 from hpccomm.bench.simulated.request import COST, EVENTS, SimulationRequest
 from hpccomm.bench.simulated.tables import SimulatedCall, SimulatedTable
+from hpccomm.results import origin
 from hpccomm.results.schema import (
     UNCHECKED,
     RankInfo,
@@ -152,7 +153,7 @@ def run_info(
     node = request.network.node(np.arange(request.network.ranks, dtype=np.int64)).tolist()
     return RunInfo(
         started=datetime.now().astimezone(),
-        user=facts.user(),
+        user=origin.user(),
         launcher="none",
         arguments=arguments,
         skipped=skipped,

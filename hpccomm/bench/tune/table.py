@@ -19,6 +19,7 @@ from hpccomm.communicator import Communicator
 from hpccomm.communicator.creation import new_comm
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
 from hpccomm.dispatch.policy import Table, stored
+from hpccomm.results import origin
 from hpccomm.results.schema import Config
 from hpccomm.results.writer import Writer
 from hpccomm.settings import CommOptions
@@ -113,7 +114,7 @@ def tune(
     unit = calls.DTYPE.itemsize * (comm.size if set(request.collectives) & BLOCKWISE else 1)
     largest = -(-request.sizes.largest // unit) * unit
     needed = (4 + 2 * request.registered) * largest
-    need = memory_use.Need(comm.node, facts.host(), needed, memory_use.available())
+    need = memory_use.Need(comm.node, origin.host(), needed, memory_use.available())
     memory_use.require(comm.all_gather_object(need), largest)
     config = Config(
         minimum_bytes=request.sizes.smallest,

@@ -1,0 +1,104 @@
+"""The log of a training's gradients, which rank 0 writes to a results file."""
+
+import logging
+import os
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from hpccomm.errors import HpccommError, ResultsError
+from hpccomm.gradients.layout import Bucket
+from hpccomm.results import origin
+from hpccomm.results.training import (
+    COMPLETED,
+    TrainingBucket,
+    TrainingFacts,
+    TrainingNote,
+    TrainingStep,
+)
+
+if TYPE_CHECKING:
+    from hpccomm.results.training_file import TrainingWriter
+
+_log = logging.getLogger("hpccomm")
+
+
+class Log:
+    """Writes down what lies in which bucket, each step, and what happened between them.
+
+    A file that cannot be written any more ends the log with a warning, and not the training. A program that ends
+    without `close` leaves a log without an end.
+
+    Parameters
+    ----------
+    path : path-like
+        A results file, which may hold runs and other trainings.
+    ranks : int
+        That train together.
+    settings : mapping of str to object
+        Of the gradients.
+
+    Raises
+    ------
+    ResultsError, SchemaMismatch
+        If the file cannot be written.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], ranks: int, settings: Mapping[str, object]
+    ) -> None:
+        from hpccomm.results.training_file import TrainingWriter  # loads h5py
+
+        facts = TrainingFacts(
+            started=datetime.now().astimezone(),
+            user=origin.user(),
+            host=origin.host(),
+            arguments=tuple(sys.argv),
+            ranks=ranks,
+            settings={name: str(value) for name, value in settings.items()},
+        )
+        self._writer = TrainingWriter(path, facts)
+        self._at_exit = weakref.finalize(self, _end, self._writer, "")
+
+    def layout(self, since: int, buckets: Sequence[Bucket]) -> None:
+        """Note what lies where from a step on."""
+        self._writer.add_layout(
+            [
+                TrainingBucket(
+                    since=since,
+                    index=bucket.index,
+                    dtype=str(bucket.dtype),
+                    nbytes=bucket.nbytes,
+                    gradients="\n".join(each.name for each in bucket.parameters),
+                )
+                for bucket in buckets
+            ]
+        )
+
+    def note(self, step: int, text: str) -> None:
+        """Note what happened before a step."""
+        self._writer.add_note(TrainingNote(step, text))
+
+    def step(self, step: TrainingStep, seconds: Sequence[float]) -> None:
+        """Note a step and the seconds of its buckets."""
+        if self._at_exit.alive:
+            try:
+                self._writer.add_step(step, seconds)
+            except HpccommError as error:
+                _log.warning("the log of the training ends at step %d: %s", step.step, error)
+                self._at_exit.detach()
+                self._writer.close()
+
+    def close(self, status: str = COMPLETED) -> None:
+        """Write all there is, and how the training ended. Idempotent."""
+        if self._at_exit.detach() is not None:
+            _end(self._writer, status)
+
+
+def _end(writer: "TrainingWriter", status: str) -> None:
+    try:
+        writer.end(status)
+    except ResultsError as error:
+        _log.warning("the end of the training's log is not written: %s", error)

@@ -1,0 +1,18 @@
+"""Who runs this process, and where, as results files name them."""
+
+import getpass
+import os
+import socket
+
+
+def host() -> str:
+    """Return this node's name, without its domain."""
+    return socket.gethostname().split(".")[0]
+
+
+def user() -> str:
+    """Return who runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in containers
+        return str(os.getuid())

@@ -1,0 +1,112 @@
+"""The log that `GradientSync` writes to a results file, against what the training did."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpccomm import Communicator, RankMismatch, ResultsError
+from hpccomm.gradients import GradientSync
+from hpccomm.gradients.compression import TopK
+from hpccomm.results import training_file
+from hpccomm.testing import run_ranks
+
+MODEL = {f"p{n}": np.zeros(1000, np.float32) for n in range(4)}
+
+
+def train(sync: GradientSync, steps: int, *, broken: int = -1) -> None:
+    for step in range(steps):
+        for name in reversed(MODEL):
+            sync.ready(name, np.full(1000, np.nan if step == broken else 1.0, np.float32))
+        sync.wait()
+
+
+def test_the_log_says_what_the_training_did(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+
+    def body(comm: Communicator) -> tuple[int, int, str]:
+        model = {name: x.copy() for name, x in MODEL.items()}
+        with GradientSync(
+            comm,
+            model,
+            first_bucket_bytes=1,
+            bucket_bytes=8192,
+            min_bucket_bytes=0,
+            adaptive=6,
+            nonfinite="skip",
+            log=path,
+        ) as sync:
+            train(sync, 8, broken=3)
+            sync.sync()
+            sync.configure(compressor=TopK(0.01), bucketing=False)
+            train(sync, 2)
+            stats = sync.stats()
+            return stats.wire_nbytes, stats.calls, str(sync.choice)
+
+    wire, calls, choice = run_ranks(2, body)[0]
+    (training,) = training_file.read(path)
+    steps = training.steps
+    assert training.status == "completed"
+    assert training.facts.ranks == 2
+    assert training.facts.settings["nonfinite"] == "skip"
+    assert steps["step"].tolist() == list(range(11))
+    assert steps["skipped"].tolist() == [n == 3 for n in range(11)]
+    assert steps["wire_nbytes"].sum() == wire
+    assert steps["calls"].sum() == calls
+    assert steps["buckets"].tolist() == [3] * 6 + [1] * 2 + [0] + [4] * 2
+    assert (np.diff(steps["finished"]) > 0).all()
+    assert (steps["hidden_seconds"] <= steps["seconds"]).all()
+    assert (steps["wire_nbytes"][:6] >= 16000).all()
+    assert (steps["wire_nbytes"][9:] < 1000).all()
+    layouts = [(each.since, each.gradients) for each in training.buckets]
+    assert layouts[:4] == [(0, "p3"), (0, "p2\np1"), (0, "p0"), (6, "p3\np2\np1\np0")]
+    assert layouts[4:] == [(9, name) for name in ("p3", "p2", "p1", "p0")]
+    ((since, text),) = [(note.step, note.text) for note in training.notes]
+    assert (since, text) == (6, f"adaptive buckets: {choice}")
+
+
+def test_an_error_is_the_end_of_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+
+    def body(comm: Communicator) -> None:
+        with GradientSync(comm, MODEL, log=path) as sync:
+            train(sync, 2)
+            raise KeyError("of mine")
+
+    with pytest.raises(KeyError):
+        run_ranks(2, body)
+    (training,) = training_file.read(path)
+    assert training.status == "failed: KeyError: 'of mine'"
+    assert len(training.steps) == 2
+
+
+def test_a_file_that_cannot_be_written_is_told_on_every_rank(tmp_path: Path) -> None:
+    def body(comm: Communicator) -> None:
+        expected = ResultsError if comm.rank == 0 else RankMismatch
+        with pytest.raises(expected, match="does not exist"):
+            GradientSync(comm, MODEL, log=tmp_path / "none/run.h5")
+        GradientSync(comm, MODEL).sync()
+
+    run_ranks(3, body)
+
+
+def test_a_file_that_vanishes_ends_the_log_and_not_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(training_file, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(training_file, "SHARE", 1e9)
+    path = tmp_path / "run.h5"
+
+    def body(comm: Communicator) -> int:
+        with GradientSync(comm, MODEL, log=path) as sync:
+            train(sync, 2)
+            if comm.rank == 0:
+                path.unlink()
+            train(sync, 3)
+            return sync.stats().steps
+
+    with caplog.at_level(logging.WARNING):
+        assert run_ranks(2, body) == [5, 5]
+    assert caplog.text.count("the log of the training ends at step 2: ") == 1
+    assert not path.exists()

@@ -1,0 +1,273 @@
+"""Trainings in a results file: written, read, shown, drawn, damaged, and beside runs."""
+
+import argparse
+import csv
+import io
+import random
+import shutil
+import subprocess
+import sys
+from dataclasses import astuple
+from datetime import datetime
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from hpccomm.cli import export, plot, show
+from hpccomm.errors import HpccommError, ResultsError, SchemaMismatch, UsageError
+from hpccomm.results import reader, training_file
+from hpccomm.results.schema import columns
+from hpccomm.results.training import TrainingBucket, TrainingFacts, TrainingNote, TrainingStep
+from hpccomm.results.training_file import TrainingWriter
+from hpccomm.results.writer import Writer
+
+FACTS = TrainingFacts(
+    started=datetime.fromisoformat("2026-11-24T10:00:00+01:00"),
+    user="someone",
+    host="node0",
+    arguments=("train.py", "--rate", "0.1"),
+    ranks=4,
+    settings={"op": "average", "compressor": "TopK(0.01)"},
+)
+BUCKETS = (
+    TrainingBucket(0, 0, "float32", 4096, "w2\nb2"),
+    TrainingBucket(0, 1, "float64", 512, "ä"),
+)
+LATER = TrainingBucket(1500, 0, "float32", 4608, "w2\nb2\nw1\nb1")
+NOTE = TrainingNote(1500, "adaptive buckets: larger ones")
+
+
+def step(number: int) -> TrainingStep:
+    buckets = 2 if number < 1500 else 1
+    return TrainingStep(
+        step=number,
+        finished=0.01 * (number + 1),
+        nbytes=4608,
+        wire_nbytes=64 + number,
+        calls=buckets,
+        seconds=0.004 + 1e-6 * number,
+        hidden_seconds=0.003,
+        blocked_seconds=0.001,
+        with_gradients=3,
+        skipped=number == 7,
+        buckets=buckets,
+    )
+
+
+def write(path: Path, steps: int = 3000, status: str = "completed") -> TrainingWriter:
+    writer = TrainingWriter(path, FACTS)
+    writer.add_layout(BUCKETS)
+    for number in range(steps):
+        if number == 1500:
+            writer.add_layout([LATER])
+            writer.add_note(NOTE)
+        each = step(number)
+        writer.add_step(each, [each.seconds / each.buckets] * each.buckets)
+        if number == 1000:
+            writer.flush()
+    if status:
+        writer.end(status)
+    return writer
+
+
+def check(training, steps=3000):
+    assert training.facts == FACTS
+    assert training.steps.dtype.names == tuple(each.name for each in columns(TrainingStep))
+    assert training.steps.tolist() == [astuple(step(number)) for number in range(steps)]
+    assert len(training.bucket_seconds) == training.steps["buckets"].sum()
+    ends = np.cumsum(training.steps["buckets"])
+    np.testing.assert_allclose(
+        [part.sum() for part in np.split(training.bucket_seconds, ends[:-1])],
+        training.steps["seconds"],
+    )
+    assert training.buckets == (*BUCKETS, LATER)[: 3 if steps > 1500 else 2]
+    assert training.notes == ((NOTE,) if steps > 1500 else ())
+
+
+def test_everything_comes_back_beside_runs_and_others(tmp_path, example):
+    path = tmp_path / "run.h5"
+    write(path)
+    write(path, 5, "failed: KeyError: 'w1'")
+    with Writer(path, example.example_info()) as writer:
+        writer.append(example.example_row(0), example.example_samples(0, 3))
+    write(path, 20)
+    trainings = training_file.read(path)
+    assert [each.name for each in trainings] == ["training0001", "training0002", "training0003"]
+    assert [each.status for each in trainings] == [
+        "completed",
+        "failed: KeyError: 'w1'",
+        "completed",
+    ]
+    for training, steps in zip(trainings, (3000, 5, 20), strict=True):
+        check(training, steps)
+    (run,) = reader.read(path)
+    assert run.rows == (example.example_row(0),)
+    with h5py.File(path) as file:  # and by HDF5 alone
+        assert file["trainings/training0001/steps"]["wire_nbytes"][2999] == 64 + 2999
+
+
+def test_one_that_is_written_is_read_and_no_other_writes(tmp_path):
+    path = tmp_path / "run.h5"
+    writer = write(path, 1200, status="")
+    (training,) = training_file.read(path)
+    assert training.status == "running"
+    check(training, 1001)  # those of the last flush
+    with pytest.raises(ResultsError, match="in use"):
+        TrainingWriter(path, FACTS)
+    writer.end("")
+    assert training_file.read(path)[0].status == "interrupted"
+
+
+def test_a_killed_process_leaves_what_it_has_flushed(tmp_path):
+    path = tmp_path / "run.h5"
+    program = (
+        f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]\n"
+        "from pathlib import Path; from test_trainings import *\n"
+        "training_file.EVERY_SECONDS, training_file.SHARE = 0.0, 1e9\n"
+        "writer = TrainingWriter(Path(sys.argv[1]), FACTS)\n"
+        "writer.add_layout(BUCKETS)\n"
+        "for number in range(10_000):\n"
+        "    each = step(number)\n"
+        "    writer.add_step(each, [each.seconds / each.buckets] * each.buckets)\n"
+        "    print(number, flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(random.Random(3).randrange(5, 30)):
+            process.stdout.readline()
+        process.kill()
+    (training,) = training_file.read(path)
+    assert 0 < len(training.steps) < 10_000
+    check(training, len(training.steps))
+    write(path, 3)  # another one can follow
+    assert len(training_file.read(path)) == 2
+
+
+def test_damage_is_found_or_does_not_matter(tmp_path):
+    whole, path = tmp_path / "whole.h5", tmp_path / "run.h5"
+    write(whole, 300)
+    data, chance = whole.read_bytes(), random.Random(5)
+    with h5py.File(whole) as file:
+        at = file["trainings/training0001/steps"].id.get_offset()
+    outcomes = set()
+    for position in [at + 40, *(chance.randrange(len(data)) for _ in range(12))]:
+        path.write_bytes(
+            data[:position]
+            + bytes([data[position] ^ (1 << chance.randrange(8))])
+            + data[position + 1 :]
+        )
+        try:
+            (training,) = training_file.read(path)
+        except HpccommError as error:
+            outcomes.add(type(error))
+        else:
+            outcomes.add(None)
+            check(training, 300)
+    assert outcomes >= {None, ResultsError}
+
+
+def test_what_another_program_adds_is_no_damage(tmp_path, capsys):
+    path = tmp_path / "run.h5"
+    write(path)
+    with h5py.File(path, "r+") as file:
+        file.attrs["note"] = "of mine"
+    check(training_file.read(path)[0])
+    with h5py.File(path, "r+") as file:
+        file["trainings/training0001/steps"][5:6] = file["trainings/training0001/steps"][6:7]
+    with pytest.raises(ResultsError, match="training0001: its checksum differs"):
+        training_file.read(path)
+    assert call(show, path, "--verify") == 2
+    assert "DAMAGED: training0001: its checksum differs" in capsys.readouterr().out
+    with pytest.raises(ResultsError, match="holds no run"):
+        call(show, path)
+    assert "training0001: its checksum differs: not shown" in capsys.readouterr().err
+
+
+def test_files_that_cannot_take_one_stay_as_they_are(tmp_path):
+    with pytest.raises(ResultsError, match="does not exist"):
+        TrainingWriter(tmp_path / "no/run.h5", FACTS)
+    foreign = tmp_path / "foreign.h5"
+    with h5py.File(foreign, "w") as file:
+        file["x"] = 1
+    before = foreign.read_bytes()
+    with pytest.raises(SchemaMismatch):
+        TrainingWriter(foreign, FACTS)
+    assert foreign.read_bytes() == before
+    path = tmp_path / "run.h5"
+    writer = write(path, 10, status="")
+    shutil.move(path, tmp_path / "moved.h5")
+    with pytest.raises(ResultsError, match="removed, moved or replaced"):
+        writer.flush()
+    writer.close()
+    assert not path.exists()
+
+
+def call(verb, *arguments):
+    parser = argparse.ArgumentParser()
+    verb.configure(parser)
+    return verb.run(parser.parse_args([str(argument) for argument in arguments]))
+
+
+def test_show(tmp_path, example, capsys):
+    path = tmp_path / "run.h5"
+    write(path)
+    assert call(show, path, "--statistics") == 0
+    text = capsys.readouterr().out
+    assert "# Training training0001" in text
+    assert "completed" in text.splitlines()[0]
+    assert "compressor=TopK(0.01)" in text
+    assert "# Buckets from step 0: 2\n#   0: 2 of float32, 4096 bytes: w2, b2" in text
+    assert "# Buckets from step 1500: 1\n#   0: 4 of float32, 4608 bytes: w2, b2, w1 ..." in text
+    assert "# before step 1500: adaptive buckets: larger ones" in text
+    first = next(line for line in text.splitlines() if line.lstrip().startswith("0-149 "))
+    assert first.split() == ["0-149", "4608", "138", "2", "4.074", "74", "1.000", "1"]
+    assert "# in all: 3000 steps in 30.000 s, 1 skipped; " in text
+    assert (
+        "# comm a step: minimum 4.000, median 5.500, 95th percentile 6.849, maximum 6.999 ms"
+        in text
+    )
+
+    with Writer(path, example.example_info()) as writer:
+        writer.append(example.example_row(0), None)
+    assert call(show, path) == 0
+    text = capsys.readouterr().out
+    assert "holds 1 run and 1 training" in text
+    assert "# * run0001" in text
+    assert "#   training0001" in text
+    assert call(show, path, "--run", "training0001") == 0
+    assert "# * training0001" in capsys.readouterr().out
+    assert call(show, path, "--verify") == 0
+    assert "training0001: completed, 3000 steps: as they were stored" in capsys.readouterr().out
+    with pytest.raises(ResultsError, match="has no run 'training2'; it has run0001"):
+        call(show, path, "--run", "training2")
+
+
+def test_export_and_plot(tmp_path, example, capsys, monkeypatch):
+    path = tmp_path / "run.h5"
+    write(path)
+    assert call(export, path, "--format", "csv") == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [int(line["wire_nbytes"]) for line in lines] == [64 + n for n in range(3000)]
+    assert {line["training"] for line in lines} == {"training0001"}
+    with pytest.raises(ResultsError, match="take --format csv"):
+        call(export, path, "--format", "json")
+
+    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    monkeypatch.chdir(tmp_path)
+    assert call(plot, "--training", path) == 0
+    assert "drawn in run-training0001.svg" in capsys.readouterr().out
+    picture = Path("run-training0001.svg").read_text()
+    for text in ("communication", "hidden behind the computation", "sent", "training0001"):
+        assert text in picture
+    with pytest.raises(UsageError, match="--ranks belongs to --schedule"):
+        call(plot, "--training", path, "--ranks", 4)
+    with pytest.raises(UsageError, match="--run chooses a training"):
+        call(plot, "--schedule", "ring", "--run", "training0001")
+    with Writer(tmp_path / "plain.h5", example.example_info()) as writer:
+        writer.append(example.example_row(0), None)
+    with pytest.raises(ResultsError, match="holds no training"):
+        call(plot, "--training", tmp_path / "plain.h5")
