@@ -14,7 +14,7 @@
 - `local_steps`: ranks that train on their own, and average now and then.
 - `adaptive`: which size of buckets would end a step soonest; pure functions. `warm_up`: what is measured for it.
 - `model`: the model that all ranks agreed on. `reduced`: the end of a step. `sync`: what users call.
-- `statistics`: what it cost. `record`: how that is counted.
+- `statistics`: what it cost. `record`: how that is counted. `log`: how it is written down.
 """
 
 from hpccomm.gradients.adaptive import Choice

@@ -4,17 +4,15 @@ import threading
 from typing import Any
 
 import hypothesis.strategies as st
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
+from random_trainings import DTYPES, random_trainings, train
 
 import hpccomm
 from hpccomm import Communicator, HpccommError, RankMismatch, UsageError
 from hpccomm.gradients import GradientSync
 from hpccomm.testing import run_ranks
-
-DTYPES = [np.dtype(each) for each in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)]
 
 
 def raised(comm: Communicator, function: Any) -> HpccommError:
@@ -24,96 +22,10 @@ def raised(comm: Communicator, function: Any) -> HpccommError:
     return caught.value
 
 
-# Against NumPy. Small integers, so that sums are exact in every dtype, in every order.
-
-shapes = st.lists(st.integers(0, 5), max_size=2).map(tuple)
+# Against NumPy.
 
 
-@st.composite
-def trainings(draw: st.DrawFn) -> dict[str, Any]:
-    ranks = draw(st.integers(1, 4))
-    model = draw(st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), min_size=1, max_size=8))
-    names = [f"p{number}" for number in range(len(model))]
-    steps = [
-        [
-            [name for name in draw(st.permutations(names)) if draw(st.integers(0, 5))]
-            for _ in range(ranks)
-        ]
-        for _ in range(draw(st.integers(1, 3)))
-    ]
-    return {
-        "ranks": ranks,
-        "model": dict(zip(names, model, strict=True)),
-        "steps": steps,
-        "whole": draw(st.booleans()),
-        "micro": draw(st.integers(1, 2)),
-        "settings": {
-            "op": draw(st.sampled_from(["average", "sum", "weighted"])),
-            "unused": draw(st.sampled_from(["zero", "skip"])),
-            "order": draw(st.sampled_from(["reverse", "ready", "largest"])),
-            "bucket_bytes": draw(st.integers(1, 600)),
-            "first_bucket_bytes": draw(st.integers(1, 300)),
-            "min_bucket_bytes": draw(st.integers(0, 100)),
-            "bucketing": draw(st.booleans()),
-            "deterministic": draw(st.booleans()),
-        },
-    }
-
-
-def gradient(case: dict[str, Any], name: str, rank: int, step: int, micro: int) -> Any:
-    shape, dtype = case["model"][name]
-    seed = [int(name[1:]), rank, step, micro]
-    # The weights add up to 12, and all values are multiples of 12.
-    return np.asarray(12 * np.random.default_rng(seed).integers(-3, 4, shape)).astype(dtype)
-
-
-WEIGHTS = {1: [3], 2: [1, 3], 3: [3, 0, 1], 4: [1, 1, 2, 0]}
-"""Each is a power of 2 in sum, so that the weighted means are exact."""
-
-
-def expected(case: dict[str, Any], name: str, step: int) -> Any:
-    ranks, op = case["ranks"], case["settings"]["op"]
-    total = np.zeros(case["model"][name][0])
-    for rank in range(ranks):
-        if name in case["steps"][step][rank]:
-            weight = WEIGHTS[ranks][rank] / sum(WEIGHTS[ranks]) if op == "weighted" else 1
-            for micro in range(case["micro"]):
-                total += weight * gradient(case, name, rank, step, micro).astype(float)
-    return total / ranks if op == "average" else total
-
-
-def train(comm: Communicator, case: dict[str, Any]) -> None:
-    parameters = {name: np.zeros(*of) for name, of in case["model"].items()}
-    sync = GradientSync(comm, parameters, accumulate=case["micro"], **case["settings"])
-    weight = WEIGHTS[comm.size][comm.rank] if case["settings"]["op"] == "weighted" else None
-    for step, present in enumerate(case["steps"]):
-        for micro in range(case["micro"]):
-            last = micro == case["micro"] - 1
-            grads = {
-                name: gradient(case, name, comm.rank, step, micro) for name in present[comm.rank]
-            }
-            if case["whole"]:
-                assert sync.sync(grads, weight=weight if last else None) == last
-            else:
-                if last and weight is not None:
-                    sync.weigh(weight)
-                for name, grad in grads.items():
-                    sync.ready(name, grad)
-                if last and step == 1:
-                    sync.wait_for("p0")
-                assert sync.wait() == last
-        for name in parameters:
-            result = expected(case, name, step)
-            np.testing.assert_array_equal(sync.gradients[name].astype(float), result)
-            if case["whole"] and name in grads:
-                np.testing.assert_array_equal(grads[name].astype(float), result)
-            somewhere = any(name in names for names in present)
-            assert sync.has_gradients(name) == (
-                somewhere or case["settings"]["unused"] == "zero" or False
-            )
-
-
-@given(trainings())
+@given(st.integers(1, 6).flatmap(random_trainings))
 def test_any_training_gives_what_numpy_does(case: dict[str, Any]) -> None:
     run_ranks(case["ranks"], train, case)
 

@@ -2,8 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from random_trainings import random_trainings, train
 
 from hpccomm.errors import RankMismatch
 from hpccomm.gradients import GradientSync
@@ -48,6 +51,22 @@ def test_steps_give_the_sum_of_all_ranks(comm: "hpccomm.Communicator", order: An
             np.testing.assert_array_equal(sync.gradients[name], total)
             if step % 2:
                 np.testing.assert_array_equal(grads[name], total)
+
+
+# All ranks draw the same cases. Where one rank fails, another case on it would confuse the others: nothing is shrunk.
+@settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=30,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.data())
+def test_any_training_gives_what_numpy_does(
+    comm: "hpccomm.Communicator", data: st.DataObject
+) -> None:
+    train(comm, data.draw(random_trainings(comm.size)))
 
 
 @pytest.mark.mpi(min_size=2)
