@@ -1,7 +1,10 @@
 """What is recorded of calls, what ranks conclude when one waits, and what is written down."""
 
+import gc
 import json
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -208,3 +211,24 @@ def test_nothing_is_written_without_a_directory(tmp_path: Path) -> None:
 
     run_ranks(2, main)
     assert not Path("hpccomm-dumps").exists()
+
+
+def test_no_garbage_is_collected_while_the_interpreter_holds_its_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look, enabled = sys._current_frames, []
+
+    def looked() -> Any:
+        enabled.append(gc.isenabled())
+        return look()
+
+    monkeypatch.setattr(sys, "_current_frames", looked)
+    assert threading.get_ident() in recorder.frames()
+    assert enabled == [False]
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        recorder.frames()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

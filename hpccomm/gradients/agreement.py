@@ -35,6 +35,14 @@ class Model:
     settings: BucketSettings
     meaning: Meaning
 
+    def shown(self) -> dict[str, object]:
+        """Return all settings by their names."""
+        return {
+            each.name: getattr(part, each.name)
+            for part in (self.meaning, self.settings)
+            for each in fields(part)
+        }
+
     def __post_init__(self) -> None:
         device = next((each for each in self.parameters if each.on_device), None)
         for given, what in (

@@ -6,9 +6,11 @@ import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpccomm.errors import HpccommError, ResultsError
+from hpccomm.errors import UsageError
+from hpccomm.gradients.agreement import Model
 from hpccomm.gradients.layout import Bucket
 from hpccomm.results import origin
 from hpccomm.results.training import (
@@ -25,6 +27,41 @@ if TYPE_CHECKING:
 _log = logging.getLogger("hpccomm")
 
 
+def log_path(path: object) -> Path | None:
+    """Return where a log lies; None without one.
+
+    Raises
+    ------
+    UsageError
+        If that is no path.
+    """
+    if path is None:
+        return None
+    if (
+        not isinstance(path, str | os.PathLike)
+        or not (text := os.fspath(path))
+        or "\0" in str(text)
+    ):
+        raise UsageError(f"log is {path!r}; give the path of a file")
+    return Path(text)
+
+
+def changes(before: Model, after: Model) -> list[str]:
+    """Return what differs between two models, as sentences."""
+    old, new = before.shown(), after.shown()
+    found = [
+        f"{name} is {new[name]}, and was {old[name]}" for name in new if new[name] != old[name]
+    ]
+    for what, one, other in (("added", after, before), ("removed", before, after)):
+        names = {each.name for each in other.parameters}
+        found += [
+            f"parameter {each.name} was {what}" for each in one.parameters if each.name not in names
+        ]
+    for name in sorted(before.frozen ^ after.frozen):
+        found.append(f"{name} is {'' if name in after.frozen else 'not '}frozen")
+    return found
+
+
 class Log:
     """Writes down what lies in which bucket, each step, and what happened between them.
 
@@ -33,7 +70,7 @@ class Log:
 
     Parameters
     ----------
-    path : path-like
+    path : Path
         A results file, which may hold runs and other trainings.
     ranks : int
         That train together.
@@ -46,9 +83,7 @@ class Log:
         If the file cannot be written.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], ranks: int, settings: Mapping[str, object]
-    ) -> None:
+    def __init__(self, path: Path, ranks: int, settings: Mapping[str, object]) -> None:
         from hpccomm.results.training_file import TrainingWriter  # loads h5py
 
         facts = TrainingFacts(
@@ -86,10 +121,15 @@ class Log:
         if self._at_exit.alive:
             try:
                 self._writer.add_step(step, seconds)
-            except HpccommError as error:
+            except Exception as error:  # noqa: BLE001 (whatever it is, the training goes on)
                 _log.warning("the log of the training ends at step %d: %s", step.step, error)
                 self._at_exit.detach()
                 self._writer.close()
+
+    def discard(self) -> None:
+        """Leave no log: the training does not begin."""
+        if self._at_exit.detach() is not None:
+            self._writer.discard()
 
     def close(self, status: str = COMPLETED) -> None:
         """Write all there is, and how the training ended. Idempotent."""
@@ -100,5 +140,5 @@ class Log:
 def _end(writer: "TrainingWriter", status: str) -> None:
     try:
         writer.end(status)
-    except ResultsError as error:
+    except Exception as error:  # noqa: BLE001 (whatever it is, it must not hide another error)
         _log.warning("the end of the training's log is not written: %s", error)

@@ -23,7 +23,7 @@ class LossScale:
     growth : float
         What it is multiplied by after ``interval`` finite steps, at least 1.
     backoff : float
-        What it is multiplied by after a step that is not finite, above 0 and below 1.
+        What it is multiplied by after a step that is not finite, above 0 and below 1. It does not fall below 2^-40.
     interval : int
         Finite steps, one after the other, before it grows.
     """
@@ -58,7 +58,7 @@ class LossScale:
             Whether the step's gradients were finite.
         """
         if not finite:
-            return scale * self.backoff, 0
+            return max(TINY, scale * self.backoff), 0
         if steps + 1 < self.interval:
             return scale, steps + 1
         grown = scale * self.growth

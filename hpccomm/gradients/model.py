@@ -46,6 +46,8 @@ class AgreedModel:
         self._comm = comm
         self._timeout = timeout
         self._open = False  # a micro-step has begun
+        self._failed: BaseException | None = None  # what a reduction raised
+        self._over = False  # closed
         self._readiness: list[str] | None = None
         self._arrays: Arrays = {}
         self._model: Model
@@ -63,6 +65,9 @@ class AgreedModel:
             made, arrays = make()
         except HpccommError as error:
             made = error
+        except Exception as error:  # noqa: BLE001 (the other ranks must hear of it)
+            made = UsageError(f"{type(error).__name__}: {error}")
+            made.__cause__ = error
         agree(self._comm, made, self._timeout)
         assert isinstance(made, Model)
         self._readiness = None
@@ -70,9 +75,16 @@ class AgreedModel:
         self._arrays = arrays
 
     def _between_steps(self) -> None:
-        """Raise if a step is under way."""
+        """Raise if a step is under way, or none can come."""
+        self._check_alive()
         if self._open:
             raise UsageError("a step is under way; call wait() first")
+
+    def _check_alive(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if self._over:
+            raise UsageError("this object was closed; make another one")
 
     def _lay_out(self, model: Model) -> None:
         trained = [each for each in model.parameters if each.name not in model.frozen]
@@ -184,7 +196,10 @@ class AgreedModel:
 
     def close(self) -> None:
         """End the communicators that ``hierarchical=True`` made. Collective then; blocks."""
+        if self._over:
+            return
         self._between_steps()
+        self._over = True
         if self._levels is not None:
             if self._levels.leaders is not None:
                 self._levels.leaders.finalize()
@@ -204,9 +219,13 @@ class AgreedModel:
         CommunicationError
             If a call fails or its deadline passes.
         """
-        with self._comm.batch(timeout=self._timeout):
-            for array in self._arrays.values():
-                self._comm.broadcast(array, root)
+        kinds: dict[bool, list[NDArray[Any]]] = {}
+        for parameter, array in self._arrays.items():
+            kinds.setdefault(parameter.kind.on_device, []).append(array)
+        for arrays in kinds.values():
+            with self._comm.batch(timeout=self._timeout):
+                for array in arrays:
+                    self._comm.broadcast(array, root)
 
     def has_gradients(self, name: str | None = None) -> bool:
         """Return whether a gradient is there. Local.

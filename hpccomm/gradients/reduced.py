@@ -12,6 +12,7 @@ from hpccomm.gradients.agreement import Model
 from hpccomm.gradients.consistency import differences
 from hpccomm.gradients.flat import clip
 from hpccomm.gradients.layout import mean_order, ordered
+from hpccomm.gradients.log import changes
 from hpccomm.gradients.model import AgreedModel, Arrays
 from hpccomm.gradients.record import Record
 from hpccomm.gradients.settling import settle_missing, settle_nonfinite
@@ -54,9 +55,11 @@ class ReducedGradients(AgreedModel):
         rule = model.meaning.loss_scale
         if before is None or before.meaning.loss_scale != rule:
             self._scale, self._finite_steps = (1.0 if rule is None else rule.initial), 0
-        step.unscale = 1 / self._scale
+        step.scaled(self._scale)
         buckets = self.buckets()
         if self._log is not None:
+            for change in [] if before is None else changes(before, model):
+                self._log.note(self._record.steps, change)
             self._log.layout(self._record.steps, buckets)
         self._warm_up = None
         if model.settings.adaptive:
@@ -78,13 +81,20 @@ class ReducedGradients(AgreedModel):
         self._micro, step.factor, self._reduced = 0, None, True
         record.end(sum(step.there.values()))
         meaning = self._model.meaning
-        if step.incomplete:
-            settle_missing(self._comm, step, meaning.unused, self._timeout)
-        skipped = False
-        if meaning.nonfinite != "keep" or meaning.skips:
-            skipped = settle_nonfinite(self._comm, step, meaning.nonfinite, self._timeout)
+        skipped = True  # also if this raises
+        try:
+            if step.incomplete:
+                settle_missing(self._comm, step, meaning.unused, self._timeout)
+            skipped = (meaning.nonfinite != "keep" or meaning.skips) and settle_nonfinite(
+                self._comm, step, meaning.nonfinite, self._timeout
+            )
+        finally:
+            if self._log is not None:
+                self._log.step(*record.last(skipped=skipped))
         if skipped:
             record.skip()
+            step.clear()
+            step.copy_back()
             self.zero()
         else:
             step.copy_back()
@@ -92,9 +102,7 @@ class ReducedGradients(AgreedModel):
             self._scale, self._finite_steps = meaning.loss_scale.after(
                 self._scale, self._finite_steps, not skipped
             )
-            step.unscale = 1 / self._scale
-        if self._log is not None:
-            self._log.step(*record.last(skipped=skipped))
+            step.scaled(self._scale)
         if meaning.check_every and not record.steps % meaning.check_every:
             self.check_consistency()
         if self._model.settings.order == "ready" and self._readiness is None:
@@ -108,9 +116,12 @@ class ReducedGradients(AgreedModel):
 
     def _adapt(self, mine: Measurements) -> None:
         """Choose the sizes of buckets from what all ranks measured. Collective; blocks."""
-        measured = merge(self._comm.all_gather_object(mine, timeout=self._timeout))
-        model = self._model
-        choice = choose(measured, model.settings)
+        comm, model = self._comm, self._model
+        measured = merge(comm.all_gather_object(mine, timeout=self._timeout))
+        # Rank 0 chooses, because other processors may round differently.
+        choice = choose(measured, model.settings) if comm.rank == 0 else None
+        choice = comm.broadcast_object(choice, timeout=self._timeout)
+        assert choice is not None
         settings = replace(
             model.settings,
             bucket_bytes=choice.bucket_bytes,
@@ -139,25 +150,34 @@ class ReducedGradients(AgreedModel):
     def close(self) -> None:
         """End the log, and the communicators that ``hierarchical=True`` made. Collective then; blocks; idempotent.
 
+        No step can follow. After a failure, only the log is ended.
+
         Raises
         ------
         UsageError
             If a step is under way.
         """
+        if self._failed is not None:
+            self._fail_log(self._failed)
+            return
         super().close()
         if self._log is not None:
             self._log.close()
+
+    def _fail_log(self, error: BaseException) -> None:
+        if self._log is not None:
+            self._log.close(f"failed: {type(error).__name__}: {' '.join(str(error).split())}")
 
     def __enter__(self) -> Self:
         """Return itself; `close` is called at the end of the ``with`` block."""
         return self
 
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Close. After an error, only the log is closed: other ranks may not come."""
         if error is None:
             self.close()
-        elif self._log is not None:
-            self._log.close(f"failed: {type(error).__name__}: {error}")
+        else:
+            self._fail_log(error)
 
     def zero(self) -> None:
         """Set all gradients to 0 and forget that they are there. Local. Arrays that were given stay.
@@ -171,8 +191,7 @@ class ReducedGradients(AgreedModel):
         step = self._now
         step.begin()
         self._reduced, self._micro, step.factor = False, 0, None
-        for view in step.gradients.values():
-            view[...] = 0
+        step.clear()
 
     def check_consistency(self) -> None:
         """Compare the parameters of all ranks, and the gradients if they are reduced. Collective; blocks.

@@ -118,9 +118,8 @@ class Reducer:
             return
         if self._deferred:
             self._go_on()
-        elif self._worker is not None and not (
-            nbytes <= SMALL_BYTES and len(self._waiting) == 1 and self._waiting[0] == number
-        ):
+        # In one comparison, since the other thread takes buckets from the list.
+        elif self._worker is not None and not (nbytes <= SMALL_BYTES and self._waiting == [number]):
             self._worker.submit(self._work)
 
     def close(self) -> None:

@@ -21,11 +21,11 @@ def settle_missing(comm: "Communicator", step: Step, unused: Unused, timeout: fl
     RankMismatch
         On every rank, if `unused` is ``"error"``.
     """
-    mine = np.fromiter(step.there.values(), np.uint8, len(step.there))
-    there = comm.all_gather(mine, timeout=timeout).astype(bool)
     if unused == "zero":
         step.there = dict.fromkeys(step.there, True)
         return
+    mine = np.fromiter(step.there.values(), np.uint8, len(step.there))
+    there = comm.all_gather(mine, timeout=timeout).astype(bool)
     step.there = dict(zip(step.there, map(bool, there.any(axis=0)), strict=True))
     if unused == "error":
         lacking = [

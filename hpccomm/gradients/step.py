@@ -82,8 +82,6 @@ class Step:
         Whether any rank lacked a gradient, or noted one that was not finite. Equal on all ranks.
     factor : float or None
         What gradients are multiplied by before they are summed.
-    unscale : float
-        What results are multiplied by.
     memory_bytes : int
         What compressors keep.
     reducer : Reducer
@@ -117,6 +115,8 @@ class Step:
         op = ReduceOp.AVG if meaning.op == "average" else ReduceOp.SUM
         self.memory_bytes = 0
         self._divisor = 1
+        self._ranks: Ranks | None = None  # among which this rank exchanges what is compressed
+        self._compressing = compressor is not None
         self._together: list[Callable[[], Any]] = []
         deterministic = meaning.deterministic
         if compressor is None:
@@ -141,7 +141,7 @@ class Step:
         self.incomplete = self.any_nonfinite = False
         self._watch = meaning.nonfinite == "raise" or (compressor is not None and meaning.skips)
         self.factor: float | None = None
-        self.unscale = 1.0
+        self._unscale = 1.0
         self._seen: set[str] = set()
         self.sources: dict[str, Array] = {}
         self.end_micro()
@@ -160,7 +160,7 @@ class Step:
         if across is None:
             among: list[Compressed | None] = [None] * len(channels)
         else:
-            ranks = Ranks(across, timeout)
+            self._ranks = ranks = Ranks(across, timeout)
             among = [
                 Compressed(flat, channel, ranks)
                 for flat, channel in zip(self.flats, channels, strict=True)
@@ -246,15 +246,18 @@ class Step:
             elif self._watch and not np.isfinite(view).all():
                 self.nonfinite.add(parameter.name)
                 bad = True
-        if self.factor is not None:
-            flat.scale(self.factor)
+        factor = 1.0 if self.factor is None else self.factor
+        if self._compressing:  # thresholds, and what is kept, are in units that do not change
+            factor *= self._unscale
+        if factor != 1:
+            flat.scale(factor)
         return [missing, bad]
 
     def _settle(self, number: int, told: list[bool]) -> None:
         """Take note of what the ranks told of a bucket that is reduced."""
         self.incomplete |= told[0]
         self.any_nonfinite |= told[1]
-        factor = self.unscale / self._divisor
+        factor = (1.0 if self._compressing else self._unscale) / self._divisor
         if factor != 1:
             self.flats[number].scale(factor)
 
@@ -290,6 +293,17 @@ class Step:
         self.sources.clear()
         self.nonfinite.clear()
         self.incomplete = self.any_nonfinite = False
+
+    def scaled(self, by: float) -> None:
+        """Take gradients as those of a loss that was multiplied by this, from the next reduction on."""
+        self._unscale = 1 / by
+        if self._ranks is not None:
+            self._ranks.scale = by
+
+    def clear(self) -> None:
+        """Set all gradients to 0."""
+        for view in self.gradients.values():
+            view[...] = 0
 
     def copy_back(self) -> None:
         """Write the results to the arrays that were given."""

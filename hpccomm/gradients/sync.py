@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from math import isfinite
 from os import PathLike
 from time import perf_counter
@@ -15,7 +14,7 @@ from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.gradients.agreement import Model, named
 from hpccomm.gradients.compression.contract import Compressor
 from hpccomm.gradients.layout import MIB, BucketSettings, Order
-from hpccomm.gradients.log import Log
+from hpccomm.gradients.log import Log, log_path
 from hpccomm.gradients.loss_scale import LossScale
 from hpccomm.gradients.meaning import Combine, Meaning, Nonfinite, Unused
 from hpccomm.gradients.model import Arrays, frozen_names
@@ -99,8 +98,9 @@ class GradientSync(ReducedGradients):
     The method is that of Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
     VLDB 13(12): buckets in the order of the backward pass, reduced in one order on all ranks.
 
-    After a `CommunicationError` of a reduction, other than RankMismatch, or an error of a compressor, this object has
-    failed, and every later reduction raises it. After any other error a step is as it was before the call, unless the call says otherwise.
+    After an error in the midst of a reduction, such as a deadline that passed or an error of a compressor, this object
+    has failed, and every later step raises that error. After any other error a step is as it was before the call,
+    unless the call says otherwise.
     """
 
     def __init__(
@@ -152,16 +152,23 @@ class GradientSync(ReducedGradients):
                 hierarchical=hierarchical,
             )
             model = Model(tuple(arrays), frozen_names(frozen, arrays), settings, meaning)
-            if log is not None and comm.rank == 0:
-                self._log = Log(log, comm.size, _shown(meaning) | _shown(settings))
+            place = log_path(log)
+            if place is not None and comm.rank == 0:
+                self._log = Log(place, comm.size, model.shown())
             return model, arrays
 
-        super().__init__(comm, timeout, model)
+        try:
+            super().__init__(comm, timeout, model)
+        except BaseException:
+            if self._log is not None:
+                self._log.discard()
+            raise
 
     # A step.
 
     def _begin(self, way: str) -> Step:
         """Begin a step, if none is under way; after another way of reducing, the ranks compare theirs first."""
+        self._check_alive()
         step = self._now
         if not self._open:
             if way != self._way and self._reducing:
@@ -171,6 +178,15 @@ class GradientSync(ReducedGradients):
                 self._reduced = False
             self._open = True
         return step
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Take note of what a reduction raises: nobody knows how far it came on which rank."""
+        try:
+            yield
+        except BaseException as error:
+            self._failed = error
+            raise
 
     def _compare_ways(self, way: str) -> None:
         ways = self._comm.all_gather_object(way, timeout=self._timeout)
@@ -211,6 +227,7 @@ class GradientSync(ReducedGradients):
         CommunicationError
             If the reduction fails or its deadline passes.
         """
+        self._check_alive()
         if self._open:
             raise UsageError("gradients were marked by ready() in this step; end it by wait()")
         step, frozen = self._now, self._model.frozen
@@ -231,7 +248,8 @@ class GradientSync(ReducedGradients):
             step.mark(name, array, back=True)
         if self._reducing:
             begun = perf_counter()
-            step.reduce_now()
+            with self._failing():
+                step.reduce_now()
             if step.together:
                 self._record.together(begun)
             else:
@@ -302,7 +320,8 @@ class GradientSync(ReducedGradients):
         step = self._begin(READY)
         if self._reducing:
             begun = perf_counter()
-            step.reducer.finish()
+            with self._failing():
+                step.reducer.finish()
             self._record.waited.append((begun, perf_counter()))
             self._record.one_by_one()
             if self._warm_up is not None and self._warm_up.step(step.reducer.spans):
@@ -333,7 +352,8 @@ class GradientSync(ReducedGradients):
         self._closed = True
         begun = perf_counter()
         step.reducer.close()
-        step.reducer.wait_for(step.place[name])
+        with self._failing():
+            step.reducer.wait_for(step.place[name])
         self._record.waited.append((begun, perf_counter()))
         return step.gradients[name]
 
@@ -394,7 +414,3 @@ class GradientSync(ReducedGradients):
             yield
         finally:
             self._suspended = before
-
-
-def _shown(settings: BucketSettings | Meaning) -> dict[str, object]:
-    return {each.name: getattr(settings, each.name) for each in fields(settings)}

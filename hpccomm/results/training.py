@@ -42,8 +42,8 @@ class TrainingStep:
     seconds: Annotated[float, "in communication: the sum over buckets", "s"]
     hidden_seconds: Annotated[float, "the part of it in which this rank did not wait", "s"]
     blocked_seconds: Annotated[float, "in which this rank waited, for late ranks too", "s"]
-    with_gradients: Annotated[int, "parameters that had a gradient on any rank"]
-    skipped: Annotated[bool, "1 if it was left out because of NaN or infinities"]
+    with_gradients: Annotated[int, "parameters that had a gradient on this rank"]
+    skipped: Annotated[bool, "1 if it has no results, because of NaN, infinities or an error"]
     buckets: Annotated[int, "buckets that were reduced one by one; 0 if all were at once"]
 
 

@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from datetime import datetime
 from hashlib import blake2b
 from io import FileIO
@@ -25,7 +25,7 @@ from hpccomm.errors import ResultsError
 from hpccomm.files import apart
 from hpccomm.results import layout, liveness, reader, storage
 from hpccomm.results.refusals import reported
-from hpccomm.results.schema import columns
+from hpccomm.results.schema import RUNS, columns
 from hpccomm.results.training import (
     TRAININGS,
     Training,
@@ -47,6 +47,17 @@ NOTE = layout.table_type(columns(TrainingNote))
 
 _SECONDS = np.dtype("<f8")
 _COMPRESSED_FROM = 1000  # lines
+_DAMAGED = (
+    AttributeError,
+    LookupError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What h5py and NumPy answer with to a group that is not as it was written."""
+
 _PLACE = f"{__name__}:stored"
 
 
@@ -79,7 +90,13 @@ class TrainingWriter:
         self.path = Path(path)
         self.name = ""
         self._file = Path(os.path.realpath(path))
-        self._facts = facts
+        self._facts = replace(
+            facts,
+            user=_storable(facts.user),
+            host=_storable(facts.host),
+            arguments=tuple(map(_storable, facts.arguments)),
+            settings={_storable(k): _storable(v) for k, v in facts.settings.items()},
+        )
         self._steps = np.empty(0, STEP)
         self._seconds = np.empty(0, _SECONDS)
         self._new_steps: list[tuple[Any, ...]] = []
@@ -87,6 +104,7 @@ class TrainingWriter:
         self._buckets: list[TrainingBucket] = []
         self._notes: list[TrainingNote] = []
         self._open: FileIO | None = None
+        self._process = os.getpid()  # a forked child must not write
         with reported(self.path, "write"):
             before = storage.claim(self._file)
             with before or contextlib.nullcontext():
@@ -95,7 +113,9 @@ class TrainingWriter:
                 self._replace(before, "")
 
     def add_layout(self, buckets: Sequence[TrainingBucket]) -> None:
-        """Add the buckets of another layout."""
+        """Add the buckets of another layout. They take the place of one that no step had."""
+        since = {bucket.since for bucket in buckets}
+        self._buckets = [each for each in self._buckets if each.since not in since]
         self._buckets += buckets
 
     def add_note(self, note: TrainingNote) -> None:
@@ -123,7 +143,7 @@ class TrainingWriter:
         ResultsError
             As in `add_step`.
         """
-        if self._open is None:
+        if self._open is None or os.getpid() != self._process:
             return
         there = False
         with contextlib.suppress(FileNotFoundError):
@@ -153,6 +173,30 @@ class TrainingWriter:
         finally:
             self.close()
 
+    def discard(self) -> None:
+        """Take the training out of the file again, and remove a file that has nothing else.
+
+        Raises
+        ------
+        ResultsError
+            As in `add_step`.
+        """
+        left = False
+
+        def build(old: h5py.File | None, new: h5py.File) -> None:
+            nonlocal left
+            storage.copy_runs(old, new)
+            del new[TRAININGS][self.name]
+            left = len(new[TRAININGS]) > 0 or len(new[RUNS]) > 0
+
+        assert self._open is not None
+        with reported(self.path, "write to"):
+            file, _ = storage.replace(self._file, build, before=self._open)
+            if not left:
+                self._file.unlink()
+        file.close()
+        self.close()
+
     def close(self) -> None:
         """Let go of the file, which keeps what was written before. Idempotent."""
         if self._open is not None:
@@ -167,7 +211,12 @@ class TrainingWriter:
 
         def build(old: h5py.File | None, new: h5py.File) -> None:
             storage.copy_runs(old, new)
-            trainings = new.require_group(TRAININGS)  # the others have been copied
+            # The others have been copied.
+            if not isinstance(new.get(TRAININGS), h5py.Group | None):
+                raise ResultsError(
+                    f"{self.path} has something else by the name {TRAININGS!r}; choose another path"
+                )
+            trainings = new.require_group(TRAININGS)
             self.name = self.name or _next_name(trainings)
             if self.name in trainings:
                 del trainings[self.name]
@@ -185,12 +234,12 @@ class TrainingWriter:
 
     def _write(self, group: h5py.Group, status: str) -> None:
         layout.write_info(group, self._facts)
-        group.attrs["status"] = status
+        group.attrs["status"] = _storable(status)
         for name, lines, kind in (
             ("steps", self._steps, STEP),
             ("bucket_seconds", self._seconds, _SECONDS),
-            ("buckets", list(map(astuple, self._buckets)), BUCKET),
-            ("notes", list(map(astuple, self._notes)), NOTE),
+            ("buckets", list(map(_line, self._buckets)), BUCKET),
+            ("notes", list(map(_line, self._notes)), NOTE),
         ):
             packed = len(lines) > _COMPRESSED_FROM and isinstance(lines, np.ndarray)
             how = {"compression": "gzip", "compression_opts": 1, "shuffle": True} if packed else {}
@@ -198,19 +247,34 @@ class TrainingWriter:
         group.attrs["checksum"] = _checksum(_stored(group))
 
 
+def _storable(text: str) -> str:
+    """Return a text that HDF5 can store: without zero bytes, and what is no UTF-8 is escaped."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def _line(entry: TrainingBucket | TrainingNote) -> tuple[Any, ...]:
+    return tuple(_storable(each) if isinstance(each, str) else each for each in astuple(entry))
+
+
 def _next_name(trainings: h5py.Group) -> str:
-    numbers = [int(name[8:]) for name in trainings if name[8:].isdigit()]
+    numbers = [int(name[8:]) for name in trainings if name[8:].isdecimal()]
     return f"training{max(numbers, default=0) + 1:04d}"
 
 
 def stored(name: str) -> dict[str, dict[str, Any]]:
     """Return what lies in the groups of trainings, by their names. HDF5 may crash on a damaged file."""
+    found: dict[str, dict[str, Any]] = {}
     # Whoever writes to it has it locked; what it has written is whole.
     with h5py.File(name, "r", locking=False) as file:
-        if TRAININGS not in file:
+        trainings = file.get(TRAININGS)
+        if not isinstance(trainings, h5py.Group):  # none, or something of a user's own
             return {}
-        trainings = layout.group(file, TRAININGS)
-        return {each: _stored(layout.group(trainings, each)) for each in sorted(trainings)}
+        for each in sorted(trainings, key=lambda name: (len(name), name)):
+            try:
+                found[each] = _stored(layout.group(trainings, each))
+            except _DAMAGED as error:
+                found[each] = {"damaged": str(error)}
+    return found
 
 
 def _stored(group: h5py.Group) -> dict[str, Any]:
@@ -290,6 +354,9 @@ def examine(path: Path, examined: reader.Examined) -> tuple[list[Training], list
     # Only the last of a file may get more.
     newest = max((run.info.started for run in examined.runs), default=None)
     for name, content in found.items():
+        if "damaged" in content:
+            damage.append(f"{name}: {content['damaged']}: not shown")
+            continue
         if content["checksum"] != _checksum(content):
             damage.append(f"{name}: its checksum differs: not shown")
             continue
@@ -339,10 +406,14 @@ def choose(
     names = {each.name: each for each in trainings}
     if wanted in names:
         return names[wanted]
-    if runs or not trainings:
+    if not trainings:
         return reader.choose(runs, wanted)
-    if wanted is None:
+    if not runs and wanted is None:
         return trainings[-1]
-    raise ResultsError(
-        f"{trainings[0].path} has no run or training {wanted!r}; it has {', '.join(names)}"
-    )
+    try:
+        return reader.choose(runs, wanted)
+    except ResultsError:
+        there = ", ".join([*(run.name for run in runs), *names])
+        raise ResultsError(
+            f"{trainings[0].path} has no run or training {wanted!r}; it has {there}"
+        ) from None

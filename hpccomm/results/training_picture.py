@@ -43,7 +43,7 @@ def draw(training: Training) -> "Figure":
     for axes, lines, factor in ((upper, _SECONDS, 1e3), (lower, _BYTES, 1e-6)):
         for name, label, color in lines:
             values = [factor * np.median(part[name]) for part in parts]
-            if name == lines[0][0]:  # the others are parts of it
+            if name == lines[0][0] and len(parts) > 1:  # the others are parts of it
                 axes.fill_between(at, values, color=color, alpha=0.3, label=label)
             else:
                 axes.plot(at, values, label=label, color=color, marker=mark, linewidth=1)

@@ -5,6 +5,7 @@ microsecond. Everything else is done when somebody asks.
 """
 
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -87,7 +88,9 @@ def find(origin: Origin, number: int) -> Entry | None:
 
 @after_fork
 def _after_fork() -> None:
+    global _looking
     _calls.clear()
+    _looking = threading.RLock()
 
 
 caller = sys._getframe  # noqa: SLF001 (CPython's and PyPy's, and what logging uses)
@@ -140,7 +143,7 @@ def doing() -> str:
     A program that waits is often in the standard library, and so is one whose signal is handled: the
     line of its own that led there says more.
     """
-    frame = _frames().get(threading.main_thread().ident or 0)
+    frame = frames().get(threading.main_thread().ident or 0)
     return described(site_of(_own(frame) or _outside(frame)))
 
 
@@ -168,8 +171,24 @@ def _outside(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def _frames() -> dict[int, FrameType]:
-    return sys._current_frames()  # noqa: SLF001 (what faulthandler shows, as objects)
+_looking = threading.RLock()  # a signal's handler may look while its own thread does
+
+
+def frames() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, by its number. From any thread, and from handlers of signals.
+
+    Up to Python 3.11 the interpreter holds a lock of its own meanwhile. A garbage collection that begins there may
+    run Python code, and so let another thread run that waits for that lock and never lets this one go on:
+    https://github.com/python/cpython/issues/106883. So there must be none.
+    """
+    with _looking:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()  # noqa: SLF001 (what faulthandler shows, as objects)
+        finally:
+            if enabled:
+                gc.enable()
 
 
 def unix_ns(moment: float) -> int:
@@ -182,6 +201,6 @@ def stacks() -> Iterator[str]:
     import traceback  # needed once, when something is wrong
 
     names = {each.ident: each.name for each in threading.enumerate()}
-    for ident, frame in _frames().items():
+    for ident, frame in frames().items():
         lines = "".join(traceback.format_stack(frame))
         yield f"thread {names.get(ident, '?')} ({ident}):\n{lines}"

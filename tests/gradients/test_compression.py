@@ -340,3 +340,35 @@ def test_settings_that_do_not_go_together_are_refused(settings: Any, text: str) 
             GradientSync(comm, {"a": np.zeros(3)}, **settings)
 
     run_ranks(2, body)
+
+
+@pytest.mark.parametrize("size", [1, 3, 20])
+def test_signs_of_small_buckets_are_scaled_by_their_gradients_alone(size: int) -> None:
+    def body(comm: Communicator) -> Any:
+        model = {"v": np.zeros(size, "f"), "w": np.zeros((), "f")}
+        sync = GradientSync(comm, model, op="sum", compressor=Sign())
+        for _ in range(3):  # nor by what lay between them in the step before
+            sync.sync({"v": np.ones(size, "f"), "w": np.ones((), "f")})
+        return sync.gradients["v"].tolist(), float(sync.gradients["w"])
+
+    assert run_ranks(2, body) == [([2.0] * size, 2.0)] * 2
+
+
+def test_columns_do_not_hide_from_the_sample_of_the_largest() -> None:
+    x = np.ones((8192, 64), "f")
+    x[:, 0] = np.arange(8192) + 10
+    found = largest(x.reshape(-1), 5242)
+    assert len(found) > 4700
+    assert (x.reshape(-1)[found] > 1).all()
+
+
+def test_what_overflows_the_dtype_is_sent_over_several_steps() -> None:
+    def body(comm: Communicator) -> list[float]:
+        sync = GradientSync(comm, {"v": np.zeros(1, "f2")}, op="sum", compressor=Threshold(60000))
+        seen = []
+        for _ in range(3):
+            sync.sync({"v": np.full(1, 45000, "f2")})
+            seen.append(float(sync.gradients["v"][0]))
+        return seen
+
+    assert run_ranks(1, body)[0] == [0.0, 65504.0, 65504.0]

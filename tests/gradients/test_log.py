@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpccomm import Communicator, RankMismatch, ResultsError
+from hpccomm import Communicator, RankMismatch, ResultsError, UsageError
 from hpccomm.gradients import GradientSync
 from hpccomm.gradients.compression import TopK
 from hpccomm.results import training_file
@@ -62,8 +62,10 @@ def test_the_log_says_what_the_training_did(tmp_path: Path) -> None:
     layouts = [(each.since, each.gradients) for each in training.buckets]
     assert layouts[:4] == [(0, "p3"), (0, "p2\np1"), (0, "p0"), (6, "p3\np2\np1\np0")]
     assert layouts[4:] == [(9, name) for name in ("p3", "p2", "p1", "p0")]
-    ((since, text),) = [(note.step, note.text) for note in training.notes]
-    assert (since, text) == (6, f"adaptive buckets: {choice}")
+    notes = [(note.step, note.text) for note in training.notes]
+    assert (6, f"adaptive buckets: {choice}") in notes
+    assert (9, "compressor is TopK(ratio=0.01, error_feedback=True), and was None") in notes
+    assert (9, "bucketing is False, and was True") in notes
 
 
 def test_an_error_is_the_end_of_the_log(tmp_path: Path) -> None:
@@ -110,3 +112,33 @@ def test_a_file_that_vanishes_ends_the_log_and_not_the_training(
         assert run_ranks(2, body) == [5, 5]
     assert caplog.text.count("the log of the training ends at step 2: ") == 1
     assert not path.exists()
+
+
+def test_steps_that_raise_have_their_line_and_failed_makings_leave_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+
+    def body(comm: Communicator) -> None:
+        other = {"w": np.zeros(3 + comm.rank)}
+        with pytest.raises(RankMismatch):
+            GradientSync(comm, other, log=path)
+        comm.barrier()
+        assert not path.exists()
+        with pytest.raises(UsageError, match="give the path of a file"):
+            GradientSync(comm, MODEL, log=17)  # type: ignore[arg-type]
+        sync = GradientSync(comm, {"a\0": np.zeros(8), "b": np.zeros(8)}, unused="error", log=path)
+        sync.sync({"a\0": np.ones(8), "b": np.ones(8)})
+        with pytest.raises(RankMismatch):
+            sync.sync({"b": np.ones(8)})
+        sync.sync({"a\0": np.ones(8), "b": np.ones(8)})
+        sync.configure(op="sum")
+        sync.close()
+        for late in (sync.sync, sync.zero, lambda: sync.ready("b")):
+            with pytest.raises(UsageError, match="was closed"):
+                late()
+
+    run_ranks(2, body)
+    (training,) = training_file.read(path)
+    assert training.steps["nbytes"].tolist() == [128] * 3
+    assert training.steps["skipped"].tolist() == [0, 1, 0]
+    assert [each.gradients for each in training.buckets if each.since == 3] == ["b\na\\0"]
+    assert [note.text for note in training.notes] == ["op is sum, and was average"]

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from hpccomm import Communicator, RankMismatch, UsageError
 from hpccomm.gradients import GradientSync
-from hpccomm.gradients.compression import MixedPrecision
+from hpccomm.gradients.compression import Int8, MixedPrecision, PowerSGD, Threshold, TopK
 from hpccomm.gradients.loss_scale import LossScale
 from hpccomm.gradients.record import common
 from hpccomm.testing import run_ranks
@@ -34,6 +34,41 @@ def test_the_rule_of_the_loss_scale() -> None:
 def test_a_wrong_rule_is_refused(wrong: Any) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         LossScale(**wrong)
+
+
+def test_the_scale_has_a_least_value() -> None:
+    rule, scale = LossScale(1.0), 1.0
+    for _ in range(2000):
+        scale, _ = rule.after(scale, 0, False)
+    assert scale == 2.0**-40
+
+
+@pytest.mark.parametrize(
+    "compressor",
+    [
+        TopK(0.01),
+        Threshold(0.5),
+        MixedPrecision("float16", error_feedback=True),
+        Int8(),
+        PowerSGD(1),
+    ],
+    ids=repr,
+)
+def test_what_is_kept_is_in_units_that_do_not_change(compressor: Any) -> None:
+    # The scale doubles after each step. What is not sent at first arrives later, and not as a part of it.
+    def body(comm: Communicator) -> Any:
+        rule = LossScale(1.0, interval=1)
+        model = {"w": np.zeros((4, 4), "f")}
+        sync = GradientSync(comm, model, op="sum", compressor=compressor, loss_scale=rule)
+        first, total = np.arange(16, dtype="f").reshape(4, 4), np.zeros((4, 4))
+        for step in range(20):
+            grad = (first if step == 0 else np.zeros((4, 4), "f")) * sync.loss_scale
+            sync.sync({"w": grad.astype("f")})
+            total += sync.gradients["w"]
+        return total
+
+    for total in run_ranks(2, body):
+        np.testing.assert_allclose(total, 2 * np.arange(16.0).reshape(4, 4), atol=0.01)
 
 
 @pytest.mark.parametrize("compressor", [None, MixedPrecision("float16")], ids=["plain", "float16"])

@@ -3,6 +3,7 @@
 import argparse
 import csv
 import io
+import os
 import random
 import shutil
 import subprocess
@@ -180,6 +181,15 @@ def test_what_another_program_adds_is_no_damage(tmp_path, capsys):
         file["trainings/training0001/steps"][5:6] = file["trainings/training0001/steps"][6:7]
     with pytest.raises(ResultsError, match="training0001: its checksum differs"):
         training_file.read(path)
+    write(path.with_name("other.h5"), 5)
+    with h5py.File(path, "r+") as file, h5py.File(path.with_name("other.h5")) as other:
+        other.copy("trainings/training0001", file, "trainings/training0003")
+        file["trainings"].create_group("training0002")
+    trainings, damage = training_file.examine(path, reader.examine(path))
+    assert [each.name for each in trainings] == ["training0003"]  # which others do not hide
+    assert len(damage) == 2
+    with h5py.File(path, "r+") as file:
+        del file["trainings/training0002"], file["trainings/training0003"]
     assert call(show, path, "--verify") == 2
     assert "DAMAGED: training0001: its checksum differs" in capsys.readouterr().out
     with pytest.raises(ResultsError, match="holds no run"):
@@ -197,8 +207,22 @@ def test_files_that_cannot_take_one_stay_as_they_are(tmp_path):
     with pytest.raises(SchemaMismatch):
         TrainingWriter(foreign, FACTS)
     assert foreign.read_bytes() == before
+    own = tmp_path / "own.h5"
+    write(own, 3)
+    with h5py.File(own, "r+") as file:
+        del file["trainings"]
+        file["trainings"] = 17
+    with pytest.raises(ResultsError, match="something else by the name 'trainings'"):
+        TrainingWriter(own, FACTS)
+    assert training_file.read(own) == []
     path = tmp_path / "run.h5"
     writer = write(path, 10, status="")
+    child = os.fork()
+    if not child:
+        writer.end("completed")  # the parent's file stays the parent's
+        os._exit(0)
+    os.waitpid(child, 0)
+    writer.flush()
     shutil.move(path, tmp_path / "moved.h5")
     with pytest.raises(ResultsError, match="removed, moved or replaced"):
         writer.flush()
@@ -242,7 +266,9 @@ def test_show(tmp_path, example, capsys):
     assert "# * training0001" in capsys.readouterr().out
     assert call(show, path, "--verify") == 0
     assert "training0001: completed, 3000 steps: as they were stored" in capsys.readouterr().out
-    with pytest.raises(ResultsError, match="has no run 'training2'; it has run0001"):
+    with pytest.raises(
+        ResultsError, match="has no run or training 'training2'; it has run0001, training0001"
+    ):
         call(show, path, "--run", "training2")
 
 

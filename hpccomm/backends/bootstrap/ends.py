@@ -20,7 +20,7 @@ from hpccomm.backends.bootstrap.node_sockets import refuse
 from hpccomm.errors import PeerLost
 from hpccomm.runtime import lifetime
 from hpccomm.runtime.dump import process
-from hpccomm.runtime.recorder import PACKAGE, in_standard
+from hpccomm.runtime.recorder import PACKAGE, frames, in_standard
 from hpccomm.runtime.statuses import Status
 from hpccomm.runtime.stderr import write_stderr
 
@@ -359,5 +359,4 @@ def _in_a_call() -> bool:
 
 
 def _main_frame() -> FrameType | None:
-    frames = sys._current_frames()  # noqa: SLF001 (documented so)
-    return frames.get(threading.main_thread().ident or 0)
+    return frames().get(threading.main_thread().ident or 0)

@@ -17,10 +17,14 @@ class Exchange(Protocol):
     ----------
     rank, size : int
         Of the ranks that exchange compressed gradients.
+    scale : float
+        What gradients may be multiplied by before they are narrowed, and divided by afterwards, so that small ones
+        survive: the loss scale; 1 without one.
     """
 
     rank: int
     size: int
+    scale: float
 
     def sum(self, x: Array) -> None:
         """Replace an array by the sum over the ranks, with the same bits on each."""

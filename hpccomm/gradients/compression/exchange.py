@@ -29,6 +29,8 @@ class Ranks:
     ----------
     rank, size : int
         Of the communicator.
+    scale : float
+        See `Exchange`.
     wire_nbytes : int
         Bytes that this rank gave to collectives so far.
     """
@@ -36,6 +38,7 @@ class Ranks:
     def __init__(self, comm: "Communicator", timeout: float | None) -> None:
         self._comm, self._timeout = comm, timeout
         self.rank, self.size = comm.rank, comm.size
+        self.scale = 1.0
         self.wire_nbytes = 0
 
     def sum(self, x: Array) -> None:

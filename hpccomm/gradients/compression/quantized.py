@@ -4,8 +4,9 @@ Each rank sums up one part of the bucket, as in a reduce-scatter, so that what a
 and nothing is rounded more than twice.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, Literal, Protocol, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +41,14 @@ class Codec(Protocol):
     def unit(self) -> int:
         """Elements of a block."""
 
+    def scaled(self, by: float) -> Self:
+        """Return a codec of elements times a loss scale."""
+
     def nbytes(self, length: int) -> int:
         """Return how many bytes so many elements take, a multiple of 8."""
 
-    def encode(self, x: Array, out: Bytes) -> None:
-        """Code elements."""
+    def encode(self, x: Array, out: Bytes, real: Array) -> None:
+        """Code elements. `real` tells how many of each block are gradients, and not zeros between or behind them."""
 
     def decode(self, coded: Bytes, out: Array) -> None:
         """Write the elements that bytes stand for."""
@@ -68,23 +72,38 @@ class QuantizedChannel:
 
     def __init__(self, bucket: Bucket, codec: Codec, *, error_feedback: bool) -> None:
         self._codec, self._feedback = codec, error_feedback
-        self._dtype, self._length = wide(bucket.dtype), bucket.length
+        self._dtype, self._bucket = wide(bucket.dtype), bucket
         self._errors: Array | None = None  # of this rank's gradients
         self._sum_errors: Array | None = None  # of the part that this rank sums up
         self._parts: Array | None = None
+        self._gaps: list[slice] = []  # without gradients, in the order of the parts
+        self._real: Array = np.zeros(0)
+
+    def _lay_out(self, size: int, part: int) -> Array:
+        """Return room for a part of each rank."""
+        bucket, end = self._bucket, 0
+        real = np.zeros(size * part, bool)
+        for offset, parameter in zip(bucket.offsets, bucket.parameters, strict=True):
+            self._gaps.append(slice(end, offset))
+            end = offset + prod(parameter.shape)
+            real[offset:end] = True
+        self._gaps.append(slice(end, size * part))
+        self._gaps = [each for each in self._gaps if each.start < each.stop]
+        self._real = real.reshape(size, -1, self._codec.unit).sum(axis=2, dtype=self._dtype)
+        return np.zeros((size, part), self._dtype)
 
     @property
     def memory_bytes(self) -> int:
         """Errors of the bucket's elements."""
-        return self._length * self._dtype.itemsize if self._feedback else 0
+        return self._bucket.length * self._dtype.itemsize if self._feedback else 0
 
     def reduce(self, x: Array, exchange: Exchange) -> None:
         """Replace gradients by their sum over the ranks, coded twice."""
-        codec, size = self._codec, exchange.size
+        codec, size = self._codec.scaled(exchange.scale), exchange.size
         part = -(-x.size // (size * codec.unit)) * codec.unit
         if self._parts is None:
-            self._parts = np.zeros((size, part), self._dtype)
-        parts = self._parts
+            self._parts = self._lay_out(size, part)
+        parts, first = self._parts, exchange.rank * part
         flat = parts.reshape(-1)
         flat[: x.size], flat[x.size :] = x, 0
         if self._feedback:
@@ -92,24 +111,29 @@ class QuantizedChannel:
                 self._errors = np.zeros_like(parts)
                 self._sum_errors = np.zeros(part, self._dtype)
             parts += self._errors
+        for gap in self._gaps:
+            flat[gap] = 0
         coded = np.zeros((size, codec.nbytes(part)), np.uint8)
-        for row, code in zip(parts, coded, strict=True):
-            codec.encode(row, code)
+        for row, code, real in zip(parts, coded, self._real, strict=True):
+            codec.encode(row, code, real)
         total, each = np.zeros(part, self._dtype), np.empty(part, self._dtype)
         if self._errors is not None:
             for row, code, errors in zip(parts, coded, self._errors, strict=True):
                 _leave(row, codec, code, each, errors)
-            self._errors.reshape(-1)[x.size :] = 0  # behind the bucket
         for code in exchange.swap(coded):
             codec.decode(code, each)
             total += each
         if self._sum_errors is not None:
             total += self._sum_errors
-        codec.encode(total, coded[0])
+        for gap in self._gaps:
+            total[max(gap.start - first, 0) : max(gap.stop - first, 0)] = 0
+        codec.encode(total, coded[0], self._real[exchange.rank])
         if self._sum_errors is not None:
             _leave(total, codec, coded[0], each, self._sum_errors)
         for row, code in zip(parts, exchange.gather(coded[0]), strict=True):
             codec.decode(code, row)
+        for gap in self._gaps:
+            flat[gap] = 0
         x[:] = flat[: x.size]
 
 
@@ -143,20 +167,26 @@ def _check_block(block: object, least: int) -> int:
 class _Cast:
     wire: DType
     unit: int = 16
+    scale: float = 1.0
+
+    def scaled(self, by: float) -> Self:
+        return replace(self, scale=by)
 
     def nbytes(self, length: int) -> int:
         return _round_up(length * self.wire.itemsize)
 
-    def encode(self, x: Array, out: Bytes) -> None:
+    def encode(self, x: Array, out: Bytes, real: Array) -> None:
         codes = out[: x.size * self.wire.itemsize].view(self.wire)
         with np.errstate(over="ignore", invalid="ignore"):  # infinity is what is wanted
             for part in _passes(x.size, self.unit):
-                codes[part] = x[part]
+                codes[part] = x[part] if self.scale == 1 else x[part] * x.dtype.type(self.scale)
 
     def decode(self, coded: Bytes, out: Array) -> None:
         codes = coded[: out.size * self.wire.itemsize].view(self.wire)
         for part in _passes(out.size, self.unit):
             out[part] = codes[part]
+            if self.scale != 1:
+                out[part] *= out.dtype.type(1 / self.scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +194,9 @@ class _Scaled:
     """Blocks with a float32 scale each: the scales come first, and then the codes."""
 
     unit: int
+
+    def scaled(self, by: float) -> Self:
+        return self  # each block has a scale of its own
 
     def _scales(self, coded: Bytes, length: int) -> tuple[NDArray[np.float32], Bytes]:
         end = length // self.unit * 4
@@ -174,7 +207,7 @@ class _Int8(_Scaled):
     def nbytes(self, length: int) -> int:
         return _round_up(length + length // self.unit * 4)
 
-    def encode(self, x: Array, out: Bytes) -> None:
+    def encode(self, x: Array, out: Bytes, real: Array) -> None:
         scales, codes = self._scales(out, x.size)
         for part in _passes(x.size, self.unit):
             blocks = x[part].reshape(-1, self.unit)
@@ -198,12 +231,13 @@ class _Signs(_Scaled):
     def nbytes(self, length: int) -> int:
         return _round_up(length // 8 + length // self.unit * 4)
 
-    def encode(self, x: Array, out: Bytes) -> None:
+    def encode(self, x: Array, out: Bytes, real: Array) -> None:
         scales, codes = self._scales(out, x.size)
         for part in _passes(x.size, self.unit):
             blocks = x[part].reshape(-1, self.unit)
             with np.errstate(over="ignore", invalid="ignore"):
-                scale = np.abs(blocks).mean(axis=1).astype(np.float32)
+                count = real[part.start // self.unit : part.stop // self.unit]
+                scale = (np.abs(blocks).sum(axis=1) / np.maximum(count, 1)).astype(np.float32)
             scale[~np.isfinite(scale)] = np.nan
             scales[part.start // self.unit : part.stop // self.unit] = scale
             codes[part.start // 8 : part.stop // 8] = np.packbits(x[part] >= 0)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +15,8 @@ from hpccomm.gradients.compression.contract import Exchange
 from hpccomm.gradients.compression.widths import drop_nonfinite, wide
 from hpccomm.gradients.layout import Bucket
 from hpccomm.settings import check_bool
+
+_finfo: Any = ml_dtypes.finfo  # of NumPy's floats too; it has no types
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -44,6 +47,7 @@ class _Kept:
         self.values = np.zeros(bucket.length, wide(bucket.dtype))
         self.index = np.dtype(np.uint32 if bucket.length < 1 << 32 else np.uint64)
         self.dtype = bucket.dtype
+        self._most = float(_finfo(bucket.dtype).max)
 
     @property
     def memory_bytes(self) -> int:
@@ -60,7 +64,8 @@ class _Kept:
     def take(self, where: NDArray[np.intp]) -> Array:
         """Return elements as they are sent, and keep what rounding takes from them."""
         wanted = self.values[where]
-        sent = wanted.astype(self.dtype)
+        # What is too large for the dtype is sent over several steps.
+        sent = np.clip(wanted, -self._most, self._most).astype(self.dtype)
         self.values[where] = wanted - sent
         return sent
 
@@ -103,7 +108,9 @@ def largest(x: Array, count: int) -> NDArray[np.intp]:
         where = np.arange(x.size)
         magnitudes = np.abs(x)
     else:
-        sample = np.abs(x[:: x.size // SAMPLES])
+        # At random, since columns of a matrix lie at equal distances.
+        drawn = np.random.default_rng(x.size).integers(0, x.size, SAMPLES)
+        sample = np.abs(x[drawn])
         rank = max(0, sample.size - ceil(sample.size * GENEROUS * count / x.size) - 1)
         # Zeros are not sent, however many are wanted.
         least = max(float(np.partition(sample, rank)[rank]), float(np.finfo(x.dtype).tiny))
@@ -157,9 +164,10 @@ class _TopKChannel:
         kept = self._kept
         bad = kept.add(x)
         where = largest(kept.values, self._count)
-        values = kept.take(where)
-        if bad:
+        if bad:  # the step is lost, and what is kept stays
             where, values = np.zeros(1, np.intp), np.full(1, np.nan, x.dtype)
+        else:
+            values = kept.take(where)
         # One message of one length on all ranks: how many bytes count, and room for as many as are wanted.
         content = _pack(kept.index, where, values)
         room = self._count * (kept.index.itemsize + x.itemsize)
@@ -216,7 +224,8 @@ class _ThresholdChannel:
         kept = self._kept
         bad = kept.add(x)
         where = _larger(kept.values, self._least)
-        values = kept.take(where)
-        if bad:
+        if bad:  # the step is lost, and what is kept stays
             where, values = np.zeros(1, np.intp), np.full(1, np.nan, x.dtype)
+        else:
+            values = kept.take(where)
         _sum(x, exchange.gather_uneven(_pack(kept.index, where, values)), kept.index)
