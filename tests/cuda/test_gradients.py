@@ -132,3 +132,15 @@ def test_arrays_on_the_wrong_side_are_refused(comm: "hpccomm.Communicator") -> N
     with pytest.raises(UsageError, match="overlaps"):
         sync.ready("a", sync.gradients["a"][::-1])
     assert sync.sync()
+
+
+def test_parameters_on_host_and_device_come_from_the_root(comm: "hpccomm.Communicator") -> None:
+    model = {
+        "a": cupy.full(5, comm.rank, "f4"),
+        "b": np.full(7, comm.rank, "f4"),
+        "c": cupy.full(3, comm.rank, "f8"),
+    }
+    root = comm.size - 1
+    GradientSync(comm, model).broadcast_parameters(root)
+    cupy.cuda.get_current_stream().synchronize()
+    assert all((cupy.asnumpy(array) == root).all() for array in model.values())
