@@ -19,7 +19,7 @@ from hpccomm.dispatch.policy import CASES
 from hpccomm.dtypes import REDUCIBLE
 from hpccomm.reductions import ReduceOp, meaningful
 from hpccomm.results.csv_text import stored_columns
-from hpccomm.results.schema import columns
+from hpccomm.results.schema import TIMING_LOCATION, Timing, columns
 from hpccomm.results.training import TrainingBucket, TrainingFacts, TrainingNote, TrainingStep
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.settings import VARIABLES
@@ -171,6 +171,13 @@ def _fields(table: type) -> Iterator[Line]:
         yield f"``{column.name}``", f"``{column.kind}``", column.unit, column.meaning
 
 
+def timings() -> Iterator[Line]:
+    """Columns of a run's table of timings."""
+    yield from _fields(Timing)
+    for column in TIMING_LOCATION:
+        yield f"``{column.name}``", f"``{column.kind}``", column.unit, column.meaning
+
+
 def training_facts() -> Iterator[Line]:
     """Attributes of a training's group."""
     yield from _fields(TrainingFacts)
@@ -218,6 +225,7 @@ TABLES = {
         measurements,
         verbs,
         csv_columns,
+        timings,
         training_facts,
         training_steps,
         training_buckets,

@@ -5,10 +5,11 @@ and its bytes: a row is found damaged as well if it stands in the place of anoth
 """
 
 import dataclasses
+import math
 import struct
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -17,17 +18,21 @@ from hpccomm.errors import UsageError
 from hpccomm.results.schema import (
     LOCATION,
     STATE,
+    TIMING_LOCATION,
     Column,
     Config,
     DeviceInfo,
     RankInfo,
     Row,
     RunInfo,
+    Timing,
     columns,
 )
 
 SAMPLE = np.dtype("<f8")
 """Type of the samples: seconds."""
+
+_Line = TypeVar("_Line", Row, Timing)
 
 _LETTERS = {"<i8": "q", "<u8": "Q", "<f8": "d", "u1": "B"}
 
@@ -37,10 +42,8 @@ def _form(stored: tuple[Column, ...]) -> struct.Struct:
     return struct.Struct("<" + "".join(letters))
 
 
-_COLUMNS = columns(Row)
-_SIZES = tuple(int(kind[1:]) if kind[0] == "S" else 0 for _, kind, *_ in _COLUMNS)
-_ROW = _form((*_COLUMNS, *LOCATION))
-_CHECKED = _ROW.size - 8
+_ROW = _form((*columns(Row), *LOCATION))
+_TIMING = _form((*columns(Timing), *TIMING_LOCATION))
 _COUNT = struct.Struct("<qQ")
 _END = struct.Struct("<dQ")
 STATUS_BYTES = int(STATE[-1].kind[1:])
@@ -48,6 +51,9 @@ STATUS_BYTES = int(STATE[-1].kind[1:])
 
 ROW_BYTES = _ROW.size
 """Bytes of a stored row."""
+
+TIMING_BYTES = _TIMING.size
+"""Bytes of a stored timing."""
 
 STATE_BYTES = _form(STATE).size
 """Bytes of the state of a run."""
@@ -73,6 +79,23 @@ class Stored(NamedTuple):
     samples_checksum: int
 
 
+class StoredTiming(NamedTuple):
+    """A timing as it is stored.
+
+    Attributes
+    ----------
+    timing : Timing
+        Of one row.
+    first_alone, repetitions, alone_checksum : int
+        Its repetitions alone.
+    """
+
+    timing: Timing
+    first_alone: int
+    repetitions: int
+    alone_checksum: int
+
+
 def checksum(run: str, what: str, number: int, data: bytes | memoryview) -> int:
     """Return the checksum of the bytes of something in a run."""
     return crc32(data, crc32(f"{run} {what} {number} ".encode()))
@@ -83,9 +106,9 @@ def samples_bytes(samples: np.ndarray) -> memoryview:
     return samples.reshape(-1).view(np.uint8).data
 
 
-def samples_checksum(run: str, number: int, samples: np.ndarray) -> int:
-    """Return the checksum of the samples of a row, an array of `SAMPLE`."""
-    return checksum(run, "samples", number, samples_bytes(samples))
+def samples_checksum(run: str, what: str, number: int, samples: np.ndarray) -> int:
+    """Return the checksum of a row's array of `SAMPLE`: its ``samples`` or ``alone``, as `what` says."""
+    return checksum(run, what, number, samples_bytes(samples))
 
 
 def encode_text(value: str, size: int, what: str) -> bytes:
@@ -104,27 +127,62 @@ def encode_row(run: str, number: int, stored: Stored) -> bytes:
     UsageError
         If a string is too long for its column.
     """
-    values = [
-        encode_text(getattr(stored.row, name), size, name) if size else getattr(stored.row, name)
-        for (name, *_), size in zip(_COLUMNS, _SIZES, strict=True)
-    ]
-    data = _ROW.pack(*values, *stored[1:], 0)[:_CHECKED]
-    return data + checksum(run, "row", number, data).to_bytes(8, "little")
+    return _encoded(_ROW, run, "row", number, _values(stored.row), stored[1:])
 
 
 def decode_row(run: str, number: int, data: bytes) -> Stored | None:
     """Return a stored row; None if its checksum is another."""
-    checked = data[:_CHECKED]
-    if checksum(run, "row", number, checked).to_bytes(8, "little") != data[_CHECKED:]:
+    found = _decoded(_ROW, run, "row", number, data)
+    if found is None:
         return None
-    *values, first_sample, repetitions, samples, _ = _ROW.unpack(data)
-    return Stored(decode_values(values), first_sample, repetitions, samples)
+    *values, first_sample, repetitions, samples = found
+    return Stored(decode_values(Row, values), first_sample, repetitions, samples)
 
 
-def decode_values(values: "list[Any]") -> Row:
-    """Return the `Row` of the stored values of its columns."""
-    return Row(
-        *(decoded(value, kind) for value, (_, kind, *_) in zip(values, _COLUMNS, strict=True))
+def encode_timing(run: str, number: int, stored: StoredTiming) -> bytes:
+    """Return the bytes of a stored timing, with its checksum."""
+    return _encoded(_TIMING, run, "timing", number, _values(stored.timing), stored[1:])
+
+
+def decode_timing(run: str, number: int, data: bytes) -> StoredTiming | None:
+    """Return a stored timing; None if its checksum is another."""
+    found = _decoded(_TIMING, run, "timing", number, data)
+    if found is None:
+        return None
+    *values, first_alone, repetitions, alone = found
+    return StoredTiming(decode_values(Timing, values), first_alone, repetitions, alone)
+
+
+def _values(line: Row | Timing) -> list[Any]:
+    """Return the values of a line's columns as they are packed."""
+    return [
+        encode_text(getattr(line, name), int(kind[1:]), name)
+        if kind[0] == "S"
+        else getattr(line, name)
+        for name, kind, *_ in columns(type(line))
+    ]
+
+
+def _encoded(
+    form: struct.Struct, run: str, what: str, number: int, values: list[Any], place: tuple[Any, ...]
+) -> bytes:
+    data = form.pack(*values, *place, 0)[:-8]
+    return data + checksum(run, what, number, data).to_bytes(8, "little")
+
+
+def _decoded(
+    form: struct.Struct, run: str, what: str, number: int, data: bytes
+) -> tuple[Any, ...] | None:
+    """Return all values but the checksum; None if that is another."""
+    if checksum(run, what, number, data[:-8]).to_bytes(8, "little") != data[-8:]:
+        return None
+    return form.unpack(data)[:-1] if len(data) == form.size else None
+
+
+def decode_values(kind: type[_Line], values: "list[Any]") -> _Line:
+    """Return the `Row` or `Timing` of the stored values of its columns."""
+    return kind(
+        *(decoded(value, form) for value, (_, form, *_) in zip(values, columns(kind), strict=True))
     )
 
 
@@ -132,6 +190,8 @@ def decoded(value: Any, kind: str) -> Any:
     """Return a stored number or text as the schema's dataclasses hold it."""
     if isinstance(value, bytes):
         return value.rstrip(b"\0").decode()
+    if value != value:
+        return math.nan  # one object, which equals itself inside of lines that are compared
     return bool(value) if kind == "u1" else value
 
 
@@ -174,7 +234,7 @@ def decode_end(run: str, state: bytes) -> tuple[float, str] | None:
     return ended, state[STATUS_AT:].rstrip(b"\0").decode() if ended else ""
 
 
-OPTIONAL = ("simulation", "devices")
+OPTIONAL = ("simulation", "devices", "machine", "series")
 """Facts that runs of before there were any lack."""
 
 
@@ -187,7 +247,7 @@ def facts(info: RunInfo) -> dict[str, Any]:
         found[name] = list(found[name])
     for name in ("ranks", "devices"):
         found[name] = [list(dataclasses.astuple(line)) for line in found[name]]
-    for name in ("versions", "environment", "slurm", "simulation"):
+    for name in ("versions", "environment", "slurm", "simulation", "machine", "series"):
         found[name] = dict(found[name])
     return found
 
@@ -207,4 +267,6 @@ def run_info(stored: Mapping[str, Any]) -> RunInfo:
         slurm=stored["slurm"],
         simulation=stored["simulation"],
         devices=tuple(DeviceInfo(*line) for line in stored["devices"]),
+        machine=stored.get("machine", {}),
+        series=stored.get("series", {}),
     )

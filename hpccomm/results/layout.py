@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import h5py
 import numpy as np
@@ -21,12 +21,14 @@ from hpccomm.results.coding import SAMPLE, Stored
 from hpccomm.results.schema import (
     LOCATION,
     STATE,
+    TIMING_LOCATION,
     Column,
     Config,
     DeviceInfo,
     RankInfo,
     Row,
     RunInfo,
+    Timing,
     columns,
 )
 
@@ -61,6 +63,9 @@ _ROW_COLUMNS = columns(Row)
 ROW = table_type((*_ROW_COLUMNS, *LOCATION))
 """Type of one stored row: the columns of `Row`, then where its samples lie."""
 
+TIMING = table_type((*columns(Timing), *TIMING_LOCATION))
+"""Type of one stored timing: the columns of `Timing`, then where its repetitions alone lie."""
+
 RANK = table_type(columns(RankInfo))
 """Type of one line of the table of ranks."""
 
@@ -74,42 +79,65 @@ _OLD_ROW = table_type((*_ROW_COLUMNS, *LOCATION[:2]))
 _OLD_STATE = table_type(column for column in STATE if not column.name.endswith("checksum"))
 
 
+class Room(NamedTuple):
+    """How much a run has, or has space for.
+
+    Attributes
+    ----------
+    rows, repetitions, alone : int
+        Rows, rows of samples, and repetitions alone.
+    """
+
+    rows: int
+    repetitions: int
+    alone: int
+
+
 @dataclass(frozen=True, slots=True)
 class ReservedSpace:
     """The space that a run fills while it is measured, in bytes from the start of the file.
 
     Attributes
     ----------
-    rows, repetitions : int
-        How many rows, and rows of samples, fit.
-    rows_at, samples_at, state_at : int
-        Addresses of the three datasets.
+    room : Room
+        What fits.
+    rows_at, timings_at, samples_at, alone_at, state_at : int
+        Addresses of the datasets.
     """
 
-    rows: int
-    repetitions: int
+    room: Room
     rows_at: int
+    timings_at: int
     samples_at: int
+    alone_at: int
     state_at: int
 
 
-def reserved_bytes(rows: int, repetitions: int, ranks: int) -> int:
+def reserved_bytes(room: Room, ranks: int) -> int:
     """Return the size of the datasets that `reserve` creates."""
-    return rows * ROW.itemsize + repetitions * ranks * SAMPLE.itemsize + STATE_TYPE.itemsize
+    numbers = (room.repetitions + 2 * room.alone) * ranks
+    lines = room.rows * (ROW.itemsize + TIMING.itemsize)
+    return lines + numbers * SAMPLE.itemsize + STATE_TYPE.itemsize
 
 
-def reserve(run: h5py.Group, rows: int, repetitions: int, ranks: int) -> ReservedSpace:
-    """Create ``rows``, ``samples`` and ``state`` with reserved space for a run.
+def reserve(run: h5py.Group, room: Room, ranks: int) -> ReservedSpace:
+    """Create the datasets of `MEASUREMENTS` with reserved space for a run.
 
     The space is laid out at once and never moves: that is what makes it safe to fill while nobody has the
     file open.
     """
-    rows, repetitions = max(rows, 1), max(repetitions, 1)
+    rows, repetitions, alone = max(room.rows, 1), max(room.repetitions, 1), room.alone
     name = str(run.name).rpartition("/")[2]
     state = run.create_dataset("state", data=np.frombuffer(coding.no_rows(name), STATE_TYPE)[0])
-    rows_at = contiguous(run, "rows", (rows,), ROW).id.get_offset()
-    samples_at = contiguous(run, "samples", (repetitions, ranks), SAMPLE).id.get_offset()
-    return ReservedSpace(rows, repetitions, rows_at, samples_at, state.id.get_offset())
+    return ReservedSpace(
+        Room(rows, repetitions, alone),
+        rows_at=contiguous(run, "rows", (rows,), ROW).id.get_offset(),
+        timings_at=contiguous(run, "timings", (rows,), TIMING).id.get_offset(),
+        samples_at=contiguous(run, "samples", (repetitions, ranks), SAMPLE).id.get_offset(),
+        # Where there is no room it has no address.
+        alone_at=contiguous(run, "alone", (alone, ranks, 2), SAMPLE).id.get_offset() or 0,
+        state_at=state.id.get_offset(),
+    )
 
 
 def group(parent: h5py.Group, name: str) -> h5py.Group:
@@ -147,14 +175,16 @@ def dataset(run: h5py.Group, name: str) -> h5py.Dataset:
 
 _DATASETS = {
     "rows": ((ROW, _OLD_ROW), 1),
+    "timings": ((TIMING,), 1),
     "samples": ((SAMPLE,), 2),
+    "alone": ((SAMPLE,), 3),
     "ranks": ((RANK,), 1),
     "devices": ((DEVICE,), 1),
     "state": ((STATE_TYPE, _OLD_STATE), 0),
 }
 
 
-MEASUREMENTS = ("state", "rows", "samples")
+MEASUREMENTS = ("state", "rows", "timings", "samples", "alone")
 """Members of a run that are not known before it measures."""
 
 
@@ -168,29 +198,35 @@ def is_old(run: h5py.Group) -> bool:
     return bool(dataset(run, "rows").dtype == _OLD_ROW)
 
 
-def written(run: h5py.Group) -> tuple[int, int]:
-    """Return how many rows, and rows of samples, a run holds."""
+def written(run: h5py.Group) -> Room:
+    """Return how much a run holds."""
     rows = int(dataset(run, "state")[()]["rows"])
     if not rows:
-        return 0, 0
+        return Room(0, 0, 0)
     last = dataset(run, "rows")[rows - 1]
-    return rows, int(last["first_sample"] + last["repetitions"])
+    alone = 0
+    if "timings" in run:
+        timing = dataset(run, "timings")[rows - 1]
+        alone = int(timing["first_alone"] + timing["alone_repetitions"])
+    return Room(rows, int(last["first_sample"] + last["repetitions"]), alone)
 
 
-def _copy_samples(source: h5py.Group, target: h5py.Group, repetitions: int) -> None:
-    samples = dataset(source, "samples")
-    block = max(1, _BLOCK_BYTES // (SAMPLE.itemsize * samples.shape[1]))
-    for begin in range(0, repetitions, block):
-        end = min(begin + block, repetitions)
-        target["samples"][begin:end] = samples[begin:end]
+def _copy_numbers(source: h5py.Group, target: h5py.Group, name: str, length: int) -> None:
+    numbers = dataset(source, name)
+    block = max(1, _BLOCK_BYTES // (SAMPLE.itemsize * math.prod(numbers.shape[1:])))
+    for begin in range(0, length, block):
+        end = min(begin + block, length)
+        target[name][begin:end] = numbers[begin:end]
 
 
 def copy_measurements(source: h5py.Group, target: h5py.Group) -> None:
-    """Copy state, rows and samples into datasets of `target` that have at least their length."""
-    rows, repetitions = written(source)
+    """Copy `MEASUREMENTS` into datasets of `target` that have at least their length."""
+    there = written(source)
     target["state"][()] = source["state"][()]
-    target["rows"][:rows] = source["rows"][:rows]
-    _copy_samples(source, target, repetitions)
+    for name in ("rows", "timings"):
+        target[name][: there.rows] = source[name][: there.rows]
+    _copy_numbers(source, target, "samples", there.repetitions)
+    _copy_numbers(source, target, "alone", there.alone)
 
 
 def compress(source: h5py.Group, target: h5py.Group, name: str) -> None:
@@ -198,7 +234,8 @@ def compress(source: h5py.Group, target: h5py.Group, name: str) -> None:
 
     Those of before there were checksums get them.
     """
-    rows, repetitions = written(source)
+    there = written(source)
+    rows = there.rows
     ranks = dataset(source, "samples").shape[1]
     old = is_old(source)
     # Its status may be changed in place, as that of a run that is measured.
@@ -206,22 +243,33 @@ def compress(source: h5py.Group, target: h5py.Group, name: str) -> None:
     target.create_dataset("state", data=np.array(state, STATE_TYPE))
     contiguous(target, "rows", (rows,), ROW)
     target["rows"][:] = _checked_rows(source, name) if old else source["rows"][:rows]
-    # A reader wants a row's samples of all ranks, and damage takes a chunk: it is as wide as the ranks, and
+    _compress_numbers(source, target, "samples", (there.repetitions, ranks))
+    if "timings" in source:  # runs of before there were timings lack them
+        contiguous(target, "timings", (rows,), TIMING)
+        target["timings"][:] = source["timings"][:rows]
+        _compress_numbers(source, target, "alone", (there.alone, ranks, 2))
+
+
+def _compress_numbers(
+    source: h5py.Group, target: h5py.Group, name: str, shape: tuple[int, ...]
+) -> None:
+    # A reader wants a row's numbers of all ranks, and damage takes a chunk: it is as wide as the ranks, and
     # one of some hundred.
-    total = repetitions * ranks * SAMPLE.itemsize
-    size = min(max(total // _CHUNKS, _LEAST_CHUNK), _MOST_CHUNK)
-    tall = max(1, min(math.ceil(size / (SAMPLE.itemsize * ranks)), repetitions))
+    length, *wide = shape
+    width = SAMPLE.itemsize * math.prod(wide)
+    size = min(max(length * width // _CHUNKS, _LEAST_CHUNK), _MOST_CHUNK)
+    tall = max(1, min(math.ceil(size / width), length))
     target.create_dataset(
-        "samples",
-        shape=(repetitions, ranks),
-        maxshape=(None, ranks),
+        name,
+        shape=shape,
+        maxshape=(None, *wide),
         dtype=SAMPLE,
-        chunks=(tall, ranks),
+        chunks=(tall, *wide),
         compression="gzip",
         compression_opts=1,
         shuffle=True,
     )
-    _copy_samples(source, target, repetitions)
+    _copy_numbers(source, target, name, length)
 
 
 def _checked_state(run: h5py.Group, name: str) -> np.ndarray:
@@ -239,16 +287,16 @@ def _checked_rows(run: h5py.Group, name: str) -> np.ndarray:
     encoded = []
     for number, row in enumerate(stored_rows(run)):
         times = samples[row.first_sample : row.first_sample + row.repetitions]
-        sums = coding.samples_checksum(name, number, times)
+        sums = coding.samples_checksum(name, "samples", number, times)
         encoded.append(coding.encode_row(name, number, row._replace(samples_checksum=sums)))
     return np.frombuffer(b"".join(encoded), ROW)
 
 
 def stored_rows(run: h5py.Group) -> list[Stored]:
     """Return the rows of a run that has no checksums."""
-    rows, _ = written(run)
+    rows = written(run).rows
     return [
-        Stored(coding.decode_values(values[:-2]), values[-2], values[-1], 0)
+        Stored(coding.decode_values(Row, values[:-2]), values[-2], values[-1], 0)
         for values in dataset(run, "rows")[:rows].tolist()
     ]
 
@@ -326,6 +374,8 @@ def read_info(run: h5py.Group) -> RunInfo:
         simulation=_texts(run, "simulation") if "simulation" in run else {},
         # Likewise, before there were devices.
         devices=_lines(run, "devices", DeviceInfo) if "devices" in run else (),
+        machine=_texts(run, "machine") if "machine" in run else {},
+        series=_texts(run, "series") if "series" in run else {},
     )
 
 

@@ -20,7 +20,7 @@ from hpccomm.errors import ResultsError, SchemaMismatch
 from hpccomm.files import apart, seal
 from hpccomm.results import coding, contents, liveness, sealed, unsealed
 from hpccomm.results.refusals import reported
-from hpccomm.results.schema import SCHEMA_VERSION, UNSEALED, Row, RunInfo
+from hpccomm.results.schema import SCHEMA_VERSION, UNSEALED, Row, RunInfo, Timing
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
@@ -50,7 +50,12 @@ class Run:
     numbers : tuple of int
         The number of each row in the file, from 0: 0, 1, 2, ... unless some are damaged.
     damage : tuple of str
-        What of its rows and its end is damaged, and left out here.
+        What of its rows, timings and its end is damaged, and left out here.
+    timings : tuple of Timing or None
+        Of each row; None where it is damaged, and in runs of before there were timings.
+    groups : mapping of str to dict
+        Further data: what `hpccomm.files.groups.dumped` gives of each group in
+        `hpccomm.results.contents.GROUPS` that the run has.
     """
 
     path: Path
@@ -63,6 +68,9 @@ class Run:
     damage: tuple[str, ...]
     _samples: Callable[[int], np.ndarray] = field(repr=False, compare=False)
     _spare: Callable[[], str] = field(repr=False, compare=False, default=lambda: sealed.EMPTY)
+    timings: tuple[Timing | None, ...] = ()
+    groups: Mapping[str, Any] = field(default_factory=dict)
+    _alone: Callable[[int], np.ndarray] | None = field(repr=False, compare=False, default=None)
 
     def samples(self, index: int) -> np.ndarray:
         """Read the samples of row `index` from the file.
@@ -78,9 +86,30 @@ class Run:
         ResultsError
             If they are damaged, or the file cannot be read any more.
         """
+        return self._read(self._samples, index)
+
+    def alone(self, index: int) -> np.ndarray:
+        """Read the repetitions alone of row `index` from the file.
+
+        Returns
+        -------
+        ndarray
+            When each rank started and ended each repetition: seconds on the clock that the ranks agreed on,
+            float64 ``(repetitions, ranks, 2)``; no repetitions if the row was not measured so.
+
+        Raises
+        ------
+        ResultsError
+            If they are damaged, or the file cannot be read any more.
+        """
+        if self._alone is None:
+            return np.empty((0, len(self.info.ranks), 2))
+        return self._read(self._alone, index)
+
+    def _read(self, read: Callable[[int], np.ndarray], index: int) -> np.ndarray:
         try:
             with reported(self.path, "read"):
-                return self._samples(self.numbers[index])
+                return read(self.numbers[index])
         except ResultsError as error:
             raise type(error)(f"{self.path}: {self.name}: {error}") from error
 
@@ -164,14 +193,15 @@ class WholeSamples:
 
     Attributes
     ----------
-    lost : list of int
-        Numbers of rows whose samples were asked for and are damaged.
+    lost, lost_alone : list of int
+        Numbers of rows whose samples, or repetitions alone, were asked for and are damaged.
     """
 
     def __init__(self, run: Run, progress: "Steps | None" = None) -> None:
         self._run = run
         self._progress = progress
         self.lost: list[int] = []
+        self.lost_alone: list[int] = []
 
     def __call__(self, index: int) -> np.ndarray | None:
         """Return the samples of row `index`; None if they are damaged.
@@ -189,10 +219,27 @@ class WholeSamples:
             self.lost.append(self._run.numbers[index])
             return None
 
+    def alone(self, index: int) -> np.ndarray | None:
+        """Return the repetitions alone of row `index`; None if they are damaged.
+
+        Raises
+        ------
+        ResultsError
+            If the file cannot be read.
+        """
+        try:
+            return self._run.alone(index)
+        except sealed.Damaged:
+            self.lost_alone.append(self._run.numbers[index])
+            return None
+
     def damage(self) -> list[str]:
         """Return what was found damaged, with the name of the run."""
-        lost = sealed.spans("row", sorted(set(self.lost)))
-        return [f"{self._run.name}: samples of {rows}: {sealed.DIFFERS}" for rows in lost]
+        return [
+            f"{self._run.name}: {what} of {rows}: {sealed.DIFFERS}"
+            for what, lost in (("samples", self.lost), ("repetitions alone", self.lost_alone))
+            for rows in sealed.spans("row", sorted(set(lost)))
+        ]
 
 
 def damaged(path: Path, damage: list[str]) -> ResultsError:
@@ -265,8 +312,16 @@ def _sealed(
         ended=ended,
         numbers=tuple(measured.rows),
         damage=tuple(measured.damage),
-        _samples=sealed.Samples(source, name, content, measured.rows),
+        _samples=sealed.Numbers(source, name, "samples", content["samples"], measured.rows),
         _spare=partial(sealed.spare, source, name, content),
+        timings=tuple(
+            measured.timings[number].timing if number in measured.timings else None
+            for number in measured.rows
+        ),
+        groups={group: content[group] for group in contents.GROUPS if group in content},
+        _alone=sealed.Numbers(source, name, "alone", content["alone"], measured.timings)
+        if "alone" in content
+        else None,
     )
 
 
@@ -319,15 +374,16 @@ def _differences(
         if there is None:
             differences.append(f"{name}: HDF5 does not find it any more")
             continue
-        lacking = [key for key in coding.OPTIONAL if not there["facts"][key]]
+        lacking = [key for key in coding.OPTIONAL if not there["facts"].get(key)]
         infos[name] = coding.run_info(there["facts"])
         for key, value in stated["facts"].items():
             if there["facts"][key] != value and key not in lacking:
                 differences.append(f"{name}: {key}: HDF5 finds something else than was stored")
-        if there.get(contents.GROUP) != stated.get(contents.GROUP):
-            differences.append(
-                f"{name}: {contents.GROUP}: HDF5 finds something else than was stored"
-            )
+        differences += [
+            f"{name}: {group}: HDF5 finds something else than was stored"
+            for group in contents.GROUPS
+            if there.get(group) != stated.get(group)
+        ]
     new = [name for name in found["runs"] if name not in runs]
     differences += [f"{name}: was not there when the file was written" for name in new]
     return {} if differences else infos, differences
@@ -363,6 +419,7 @@ def _unsealed(path: Path, source: sealed.Source, held: bool | None) -> Examined:
                 ended=ended,
                 numbers=tuple(range(len(rows))),
                 damage=(),
+                timings=(None,) * len(rows),
                 _samples=_kept(rows, stated["samples"]),
             )
         )

@@ -84,3 +84,100 @@ def summary(samples: np.ndarray | None, skip: int) -> tuple[float, ...]:
         statistics.median(times) * 1e6,
         *(found[key] for key in ("p95_us", "p99_us", "max_us", "cv_pct")),
     )
+
+
+def spread(samples: np.ndarray, skip: int) -> tuple[float, float, float]:
+    """Return median, 5th and 95th percentile of repetitions back to back, in microseconds.
+
+    Parameters
+    ----------
+    samples : ndarray
+        Seconds of each repetition on each rank, shape ``(repetitions, ranks)``.
+    skip : int
+        First repetitions to leave out.
+
+    Returns
+    -------
+    tuple of float
+        NaN if no repetition is left.
+    """
+    return _quantiles(samples[skip:].max(axis=1, initial=-math.inf))
+
+
+def of_alone(stamps: np.ndarray) -> tuple[float, float, float, float, float]:
+    """Return what repetitions alone took, in microseconds.
+
+    Parameters
+    ----------
+    stamps : ndarray
+        Start and end of each repetition on each rank, in seconds, shape ``(repetitions, ranks, 2)``.
+
+    Returns
+    -------
+    tuple of float
+        Median, 5th and 95th percentile, and the ends of the median's 95 % confidence interval; NaN for
+        what there are too few repetitions for.
+    """
+    times = alone_times(stamps)
+    least, most = median_interval(times)
+    return (*_quantiles(times), least * 1e6, most * 1e6)
+
+
+def alone_times(stamps: np.ndarray) -> np.ndarray:
+    """Return the seconds of each repetition alone, from its earliest start to its latest end.
+
+    Parameters
+    ----------
+    stamps : ndarray
+        As of `of_alone`.
+
+    Returns
+    -------
+    ndarray of float64, shape ``(repetitions,)``
+    """
+    if not len(stamps):
+        return np.empty(0)
+    times: np.ndarray = stamps[:, :, 1].max(axis=1) - stamps[:, :, 0].min(axis=1)
+    return times
+
+
+def median_interval(times: np.ndarray) -> tuple[float, float]:
+    """Return a confidence interval of at least 95 % of a median, whatever the distribution.
+
+    Its ends are two of the sorted times: how many times lie below the true median is binomial with
+    probability 1/2 (H. A. David and H. N. Nagaraja, Order Statistics, 2003, section 7.1).
+
+    Parameters
+    ----------
+    times : ndarray, shape ``(repetitions,)``
+        Independent measurements.
+
+    Returns
+    -------
+    tuple of float
+        In the unit of `times`; NaN if there are fewer than 6, of which even the extremes are too close.
+    """
+    count = len(times)
+    ordered = np.sort(times)
+    # The rank of the lower end: the most that leaves at most 2.5 % below it.
+    below, rank = 0.0, 0
+    while rank < count:
+        below += math.exp(
+            math.lgamma(count + 1)
+            - math.lgamma(rank + 1)
+            - math.lgamma(count - rank + 1)
+            - count * math.log(2)
+        )
+        if below > 0.025:
+            break
+        rank += 1
+    if rank == 0:
+        return math.nan, math.nan
+    return float(ordered[rank - 1]), float(ordered[count - rank])
+
+
+def _quantiles(times: np.ndarray) -> tuple[float, float, float]:
+    if not len(times):
+        return math.nan, math.nan, math.nan
+    median, low, high = (np.percentile(times, (50, 5, 95)) * 1e6).tolist()
+    return median, low, high

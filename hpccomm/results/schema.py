@@ -8,7 +8,9 @@ Nothing here imports h5py: the measuring code describes a run without opening a 
 """
 
 import fnmatch
-from collections.abc import Mapping
+import functools
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -64,12 +66,20 @@ def columns(table: type) -> tuple[Column, ...]:
     The annotation of a field has its Python type, its meaning, its unit, and its kind where the type
     does not say it; the last two may be left out.
     """
+    return _columns(table)
+
+
+def _read_columns(table: type) -> tuple[Column, ...]:
     found = []
     for name, hint in get_type_hints(table, include_extras=True).items():
         python_type, meaning, *more = get_args(hint)
         unit, kind = (*more, "", "")[:2]
         found.append(Column(name, kind or _kind(python_type), meaning, unit))
     return tuple(found)
+
+
+# Rows are read by the ten thousand. mypy does not take a dataclass for hashable.
+_columns: Callable[[Any], tuple[Column, ...]] = functools.cache(_read_columns)
 
 
 def _kind(python_type: Any) -> str:
@@ -108,6 +118,33 @@ class Row:
     def block(self) -> tuple[str, str, str]:
         """What the lines of one printed table have in common."""
         return (self.collective, self.backend, self.algorithm)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How the times of a row are spread, and what one operation takes alone; one for each row.
+
+    Back to back, a repetition has the time of its slowest rank. Alone, the ranks start each repetition
+    together, and it takes from the earliest start to the latest end on their common clock.
+    """
+
+    median: Annotated[float, "of the repetitions back to back; NaN if none were kept", "us"]
+    low: Annotated[float, "their 5th percentile", "us"]
+    high: Annotated[float, "their 95th percentile", "us"]
+    sync: Annotated[
+        str, "how ranks were synchronised for repetitions alone; empty if none", "", "S16"
+    ] = ""
+    alone: Annotated[float, "median of the repetitions alone; NaN if there are none", "us"] = (
+        math.nan
+    )
+    alone_low: Annotated[float, "their 5th percentile", "us"] = math.nan
+    alone_high: Annotated[float, "their 95th percentile", "us"] = math.nan
+    certain_low: Annotated[
+        float, "lower end of the 95 % confidence interval of alone; NaN if there are too few", "us"
+    ] = math.nan
+    certain_high: Annotated[float, "its upper end", "us"] = math.nan
+    late: Annotated[int, "repetitions alone that were discarded, as a rank was late"] = 0
+    clock_error: Annotated[float, "bound of the error between the ranks' clocks", "us"] = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +227,14 @@ class RunInfo:
         tuple[DeviceInfo, ...],
         "each rank's device, in order of rank; no lines or absent for host memory",
     ] = ()
+    machine: Annotated[
+        Mapping[str, str],
+        "what the nodes are, one attribute for each fact; empty or absent if unknown",
+    ] = field(default_factory=dict)
+    series: Annotated[
+        Mapping[str, str],
+        "the series that the run is a launch of: name, launch, launches, variant; empty or absent if none",
+    ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in self.environment:
@@ -217,6 +262,14 @@ LOCATION: tuple[Column, ...] = (
     Column("checksum", "<u8", "checksum of all columns before it"),
 )
 """Columns of the stored table of rows beside those of `Row`."""
+
+TIMING_LOCATION: tuple[Column, ...] = (
+    Column("first_alone", "<i8", "first row of alone that belongs to this row"),
+    Column("alone_repetitions", "<i8", "rows of alone that belong to this row"),
+    Column("alone_checksum", "<u8", "checksum of these"),
+    Column("checksum", "<u8", "checksum of all columns before it"),
+)
+"""Columns of the stored table of timings beside those of `Timing`."""
 
 STATE: tuple[Column, ...] = (
     Column(

@@ -1,18 +1,31 @@
 """The measurements of a sealed file, by plain reads: each row and each row's samples has its checksum."""
 
+import math
 import os
 import weakref
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from hpccomm.errors import ResultsError
 from hpccomm.files.regular import open_regular
 from hpccomm.results import coding
-from hpccomm.results.coding import ROW_BYTES, SAMPLE, STATE_BYTES, Stored
+from hpccomm.results.coding import (
+    ROW_BYTES,
+    SAMPLE,
+    STATE_BYTES,
+    TIMING_BYTES,
+    Stored,
+    StoredTiming,
+)
+
+_Line = TypeVar("_Line", Stored, StoredTiming)
+_Table = tuple[
+    str, int, Callable[[str, int, bytes], Stored | StoredTiming | None], str, Mapping[int, Any]
+]
 
 _BLOCK = 1 << 20
 _PAGE = 4096
@@ -62,6 +75,8 @@ class WholeRows(NamedTuple):
     ----------
     rows : dict
         The whole rows by their numbers.
+    timings : dict
+        The whole timings by the numbers of their rows.
     ended : float
         When the run ended, in seconds; 0 if it has no end.
     status : str
@@ -71,6 +86,7 @@ class WholeRows(NamedTuple):
     """
 
     rows: dict[int, Stored]
+    timings: dict[int, StoredTiming]
     ended: float
     status: str
     damage: list[str]
@@ -102,20 +118,35 @@ def _measured(source: Source, name: str, places: Mapping[str, Any]) -> WholeRows
         damage.append(f"number of rows: {DIFFERS}")
         data = source.read(at, slots * ROW_BYTES).rstrip(b"\0")
         count = -(-len(data) // ROW_BYTES)
-    data = source.read(at, count * ROW_BYTES)
-    rows = {}
-    lost = []
-    for number in range(count):
-        row = coding.decode_row(name, number, data[number * ROW_BYTES : (number + 1) * ROW_BYTES])
-        if row is None:
-            lost.append(number)
-        else:
-            rows[number] = row
+    rows = _lines(source, name, at, count, ROW_BYTES, coding.decode_row)
+    timings = {}
+    if "timings" in places:
+        at, _ = places["timings"]
+        timings = _lines(source, name, at, count, TIMING_BYTES, coding.decode_timing)
+        lost = [number for number in range(count) if number not in timings]
+        damage += [f"timing of {numbers}: {DIFFERS}" for numbers in spans("row", lost)]
+    lost = [number for number in range(count) if number not in rows]
     damage += [f"{numbers}: {DIFFERS}" for numbers in spans("row", lost)]
     end = coding.decode_end(name, state)
     if end is None:
         damage.append(f"end of the run: {DIFFERS}")
-    return WholeRows(rows, *(end or (0.0, "")), damage)
+    return WholeRows(rows, timings, *(end or (0.0, "")), damage)
+
+
+def _lines(
+    source: Source,
+    name: str,
+    at: int,
+    count: int,
+    size: int,
+    decode: Callable[[str, int, bytes], _Line | None],
+) -> dict[int, _Line]:
+    """Return the whole lines of a table of run `name` by their numbers."""
+    data = source.read(at, count * size)
+    lines = (
+        decode(name, number, data[number * size : (number + 1) * size]) for number in range(count)
+    )
+    return {number: line for number, line in enumerate(lines) if line is not None}
 
 
 def spare(source: Source, name: str, places: Mapping[str, Any]) -> str:
@@ -136,31 +167,41 @@ def spare(source: Source, name: str, places: Mapping[str, Any]) -> str:
 
 
 def _spare(source: Source, name: str, places: Mapping[str, Any], measured: WholeRows) -> str:
-    rows, ended = measured.rows, measured.ended
-    at, slots = places["rows"]
-    samples = places["samples"]
-    number = max(rows, default=-1) + 1
-    begin, end = at + number * ROW_BYTES, at + slots * ROW_BYTES
+    ended = measured.ended
+    number = max(measured.rows, default=-1) + 1
     status = source.read(places["state"], STATE_BYTES)[coding.STATUS_AT :].strip(b"\0")
-    if ended:
-        next_row = b""
-    elif status and not status.startswith((b"completed", b"failed: ")):
+    if status and not ended and not status.startswith((b"completed", b"failed: ")):
         return FILLED
-    else:
-        next_row = source.read(begin, min(ROW_BYTES, end - begin)).rstrip(b"\0")
-        begin += ROW_BYTES
-    parts = [(begin, end)]
-    begun = bool(next_row) or bool(status and not ended)
-    row = coding.decode_row(name, number, next_row.ljust(ROW_BYTES, b"\0")) if next_row else None
-    if next_row and row is None and (begin - ROW_BYTES + len(next_row)) // _PAGE == begin // _PAGE:
-        return FILLED  # a write that is broken off ends with a page
-    if "at" in samples:
-        last = rows[number - 1] if rows else None
-        used = last.first_sample + last.repetitions if last else 0
-        width = samples["ranks"] * SAMPLE.itemsize
-        first, end = (samples["at"] + each * width for each in (used, samples["length"]))
-        if row is not None:
-            first += row.repetitions * width
+    begun = bool(status and not ended)
+    parts = []
+    tables: list[_Table] = [
+        ("rows", ROW_BYTES, coding.decode_row, "samples", measured.rows),
+        ("timings", TIMING_BYTES, coding.decode_timing, "alone", measured.timings),
+    ]
+    for table, size, decode, numbers, lines in tables:
+        if table not in places:
+            continue
+        at, slots = places[table]
+        begin, end = at + number * size, at + slots * size
+        following = None
+        if not ended:
+            data = source.read(begin, min(size, end - begin)).rstrip(b"\0")
+            begin += size
+            following = decode(name, number, data.ljust(size, b"\0")) if data else None
+            broken_off = (begin - size + len(data)) // _PAGE != begin // _PAGE
+            if data and following is None and not broken_off:
+                return FILLED  # a write that is broken off ends with a page
+            begun = begun or bool(data)
+        parts.append((begin, end))
+        place = places[numbers]
+        if "at" not in place:
+            continue
+        last = lines.get(number - 1)
+        used = last[1] + last[2] if last else 0
+        width = place["ranks"] * place.get("each", 1) * SAMPLE.itemsize
+        first, end = (place["at"] + each * width for each in (used, place["length"]))
+        if following is not None:
+            first += following[2] * width
         elif not ended:
             written = _written(source, first, end)
             begun = begun or written > first
@@ -196,8 +237,8 @@ def spans(what: str, numbers: list[int]) -> list[str]:
     return [f"{what} {a}" if a == b else f"{what}s {a} to {b}" for a, b in found]
 
 
-class Samples:
-    """The samples of a run's rows.
+class Numbers:
+    """The samples of a run's rows, or their repetitions alone.
 
     Parameters
     ----------
@@ -205,23 +246,32 @@ class Samples:
         The file.
     name : str
         Of the run.
-    places : mapping
-        Where its measurements are, as the seal has it.
-    rows : mapping
-        Its whole rows by their numbers.
+    what : str
+        ``samples`` or ``alone``.
+    place : mapping
+        Where they are, as the seal has it.
+    lines : mapping
+        The run's whole rows, or timings, by their numbers.
     """
 
     def __init__(
-        self, source: Source, name: str, places: Mapping[str, Any], rows: Mapping[int, Stored]
+        self,
+        source: Source,
+        name: str,
+        what: str,
+        place: Mapping[str, Any],
+        lines: Mapping[int, Stored] | Mapping[int, StoredTiming],
     ) -> None:
         self._source = source
         self._name = name
-        self._place = places["samples"]
-        self._rows = rows
+        self._what = what
+        self._place = place
+        self._shape = (place["ranks"], *([place["each"]] if "each" in place else []))
+        self._lines = lines
         self._last: tuple[int, np.ndarray] = (-1, np.empty(0))
 
     def __call__(self, number: int) -> np.ndarray:
-        """Return the samples of row `number`, shape ``(repetitions, ranks)``.
+        """Return those of row `number`, shape ``(repetitions, ranks)`` or ``(repetitions, ranks, 2)``.
 
         Raises
         ------
@@ -230,26 +280,28 @@ class Samples:
         OSError
             If the file cannot be read.
         """
-        row = self._rows[number]
-        begin, end = row.first_sample, row.first_sample + row.repetitions
-        samples = self._contiguous(begin, end) if "at" in self._place else self._chunked(begin, end)
+        line = self._lines.get(number)
+        if line is None:  # a timing that is damaged: its row is whole
+            raise Damaged(f"{self._what} of row {number}: {DIFFERS}")
+        _, first, repetitions, stored = line
+        begin, end = first, first + repetitions
+        found = self._contiguous(begin, end) if "at" in self._place else self._chunked(begin, end)
         if (
-            samples is None
-            or coding.samples_checksum(self._name, number, samples) != row.samples_checksum
+            found is None
+            or coding.samples_checksum(self._name, self._what, number, found) != stored
         ):
-            raise Damaged(f"samples of row {number}: {DIFFERS}")
-        return samples
+            raise Damaged(f"{self._what} of row {number}: {DIFFERS}")
+        return found
 
     def _contiguous(self, begin: int, end: int) -> np.ndarray | None:
-        ranks = self._place["ranks"]
-        width = ranks * SAMPLE.itemsize
+        width = math.prod(self._shape) * SAMPLE.itemsize
         data = self._source.read(self._place["at"] + begin * width, (end - begin) * width)
-        samples = _samples(data, end - begin, ranks)
-        return None if samples is None else samples.copy()
+        found = self._shaped(data, end - begin)
+        return None if found is None else found.copy()
 
     def _chunked(self, begin: int, end: int) -> np.ndarray | None:
-        tall, ranks = self._place["tall"], self._place["ranks"]
-        parts = [np.empty((0, ranks), SAMPLE)]
+        tall = self._place["tall"]
+        parts = [np.empty((0, *self._shape), SAMPLE)]
         for index in range(begin // tall, -(-end // tall) if end > begin else begin // tall):
             chunk = self._chunk(index)
             if chunk is None:
@@ -261,7 +313,6 @@ class Samples:
         """Return a chunk as HDF5's filters, shuffle and then deflate, were given it."""
         if self._last[0] == index:
             return self._last[1]
-        tall, ranks = self._place["tall"], self._place["ranks"]
         at, size, skipped, crc = self._place["chunks"][index]
         data = self._source.read(at, size)
         if zlib.crc32(data) != crc:
@@ -270,12 +321,12 @@ class Samples:
             data = zlib.decompress(data)
         if not skipped & 1:
             data = np.frombuffer(data, np.uint8).reshape(SAMPLE.itemsize, -1).T.tobytes()
-        chunk = _samples(data, tall, ranks)
+        chunk = self._shaped(data, self._place["tall"])
         if chunk is not None:
             self._last = index, chunk
         return chunk
 
-
-def _samples(data: bytes, length: int, ranks: int) -> np.ndarray | None:
-    whole = len(data) == length * ranks * SAMPLE.itemsize
-    return np.frombuffer(data, SAMPLE).reshape(length, ranks) if whole else None
+    def _shaped(self, data: bytes, length: int) -> np.ndarray | None:
+        shape = (length, *self._shape)
+        whole = len(data) == math.prod(shape) * SAMPLE.itemsize
+        return np.frombuffer(data, SAMPLE).reshape(shape) if whole else None

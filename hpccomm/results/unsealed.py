@@ -47,7 +47,7 @@ def _run(run: Any, *, measured: bool) -> dict[str, Any]:
         raise ValueError(f"{run.name} is of another schema version than the file")
     if measured:
         found["rows"] = layout.stored_rows(run)
-        found["samples"] = samples[: layout.written(run)[1]]
+        found["samples"] = samples[: layout.written(run).repetitions]
         found["ended"] = float(state["ended"])
         found["status"] = bytes(state["status"]).rstrip(b"\0").decode()
     return found

@@ -13,6 +13,7 @@ than many a measurement.
 
 import fcntl
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -26,10 +27,10 @@ import h5py
 import numpy as np
 
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results import coding, layout, reader, storage
-from hpccomm.results.coding import Stored
+from hpccomm.results import coding, layout, reader, repetitions, storage
+from hpccomm.results.coding import Stored, StoredTiming
 from hpccomm.results.refusals import reported
-from hpccomm.results.schema import RUNS, Row, RunInfo
+from hpccomm.results.schema import RUNS, Row, RunInfo, Timing
 
 _Result = TypeVar("_Result")
 
@@ -60,6 +61,8 @@ class Writer:
         Rows of samples that it will likely have: the sum of ``samples.shape[0]`` over all rows.
         Space for both is taken at once, up to `MOST_RESERVED`; going beyond it costs a copy of the
         file.
+    expected_alone : int
+        Likewise, repetitions alone.
 
     Attributes
     ----------
@@ -84,27 +87,30 @@ class Writer:
         *,
         expected_rows: int = 64,
         expected_repetitions: int = 64 * 20,
+        expected_alone: int = 0,
     ) -> None:
         self.path = Path(path)
         # The file itself is replaced, not a link to it.
         self._file = Path(os.path.realpath(path))
         self._ranks = len(info.ranks)
-        self._rows = 0
-        self._repetitions = 0
+        self._skip = info.config.per_iter_skip
+        self._written = layout.Room(0, 0, 0)
         self._open: FileIO | None = None
-        expected_rows = min(expected_rows, MOST_RESERVED // coding.ROW_BYTES)
         width = self._ranks * coding.SAMPLE.itemsize
-        expected_repetitions = min(expected_repetitions, MOST_RESERVED // width)
+        room = layout.Room(
+            min(expected_rows, MOST_RESERVED // coding.ROW_BYTES),
+            min(expected_repetitions, MOST_RESERVED // width),
+            min(expected_alone, MOST_RESERVED // (2 * width)),
+        )
 
         def build(old: h5py.File | None, new: h5py.File) -> tuple[str, layout.ReservedSpace]:
             storage.copy_runs(old, new)
             name = _next_name(new[RUNS])
             run = new[RUNS].create_group(name)
             layout.write_info(run, info)
-            space = layout.reserve(run, expected_rows, expected_repetitions, self._ranks)
-            return name, space
+            return name, layout.reserve(run, room, self._ranks)
 
-        extra = layout.reserved_bytes(expected_rows, expected_repetitions, self._ranks)
+        extra = layout.reserved_bytes(room, self._ranks)
         extra += layout.INFO_BYTES * self._ranks
         with reported(self.path, "write"):
             before = storage.claim(self._file)
@@ -123,9 +129,18 @@ class Writer:
     @property
     def rows(self) -> int:
         """Rows that are in the file."""
-        return self._rows
+        return self._written.rows
 
-    def append(self, row: Row, samples: np.ndarray | None) -> None:
+    def append(
+        self,
+        row: Row,
+        samples: np.ndarray | None,
+        alone: np.ndarray | None = None,
+        *,
+        sync: str = "",
+        late: int = 0,
+        clock_error: float = math.nan,
+    ) -> Timing:
         """Add one row; it is in the file when this returns.
 
         Parameters
@@ -134,6 +149,20 @@ class Writer:
             The measurement.
         samples : ndarray or None
             Seconds of each repetition on each rank, shape ``(repetitions, ranks)``.
+        alone : ndarray, optional
+            When each rank started and ended each repetition alone: seconds on a clock that the ranks agreed
+            on, shape ``(repetitions, ranks, 2)``.
+        sync : str
+            How the ranks were synchronised for these.
+        late : int
+            How many more were discarded, as a rank was late.
+        clock_error : float
+            Bound of the error between the ranks' clocks, in seconds.
+
+        Returns
+        -------
+        Timing
+            Statistics of the row, as they are stored beside it.
 
         Raises
         ------
@@ -144,24 +173,44 @@ class Writer:
         """
         if self._open is None:
             raise UsageError(f"run {self.name} of {self.path} has ended: no row can be added")
-        times = self._checked(samples)
-        sums = coding.samples_checksum(self.name, self._rows, times)
-        stored = Stored(row, self._repetitions, len(times), sums)
-        encoded = coding.encode_row(self.name, self._rows, stored)
-        rows, repetitions = self._rows + 1, self._repetitions + len(times)
-        if rows > self._space.rows or repetitions > self._space.repetitions:
-            space = self._space
-            self._rewrite(
-                space.rows if rows <= space.rows else 2 * rows,
-                space.repetitions if repetitions <= space.repetitions else 2 * repetitions,
-            )
-        width = self._ranks * coding.SAMPLE.itemsize
-        self._write(
-            (coding.samples_bytes(times), self._space.samples_at + self._repetitions * width),
-            (encoded, self._space.rows_at + self._rows * coding.ROW_BYTES),
-            (coding.encode_count(self.name, rows), self._space.state_at + coding.COUNT_AT),
+        times = self._checked("samples", samples, (self._ranks,))
+        stamps = self._checked("alone", alone, (self._ranks, 2))
+        timing = Timing(
+            *repetitions.spread(times, self._skip),
+            sync,
+            *repetitions.of_alone(stamps),
+            late,
+            clock_error * 1e6,
         )
-        self._rows, self._repetitions = rows, repetitions
+        number, first, first_alone = self._written
+        sums = coding.samples_checksum(self.name, "samples", number, times)
+        encoded = coding.encode_row(self.name, number, Stored(row, first, len(times), sums))
+        sums = coding.samples_checksum(self.name, "alone", number, stamps)
+        spread = StoredTiming(timing, first_alone, len(stamps), sums)
+        after = layout.Room(number + 1, first + len(times), first_alone + len(stamps))
+        room = self._space.room
+        if any(used > there for used, there in zip(after, room, strict=True)):
+            self._rewrite(
+                layout.Room(
+                    *(
+                        there if used <= there else 2 * used
+                        for used, there in zip(after, room, strict=True)
+                    )
+                )
+            )
+        space, width = self._space, self._ranks * coding.SAMPLE.itemsize
+        self._write(
+            (coding.samples_bytes(times), space.samples_at + first * width),
+            (coding.samples_bytes(stamps), space.alone_at + first_alone * 2 * width),
+            (
+                coding.encode_timing(self.name, number, spread),
+                space.timings_at + number * coding.TIMING_BYTES,
+            ),
+            (encoded, space.rows_at + number * coding.ROW_BYTES),
+            (coding.encode_count(self.name, after.rows), space.state_at + coding.COUNT_AT),
+        )
+        self._written = after
+        return timing
 
     def add_group(self, name: str, write: Callable[[h5py.Group], None]) -> None:
         """Add a group to the run; it is in the file when this returns.
@@ -178,8 +227,7 @@ class Writer:
         ResultsError
             If it cannot be written. The rows stay.
         """
-        space = self._space
-        self._rewrite(space.rows, space.repetitions, lambda run: write(run.create_group(name)))
+        self._rewrite(self._space.room, lambda run: write(run.create_group(name)))
 
     def end(self, status: str) -> None:
         """Record how the run ended, and give the file its final, compressed form.
@@ -253,15 +301,15 @@ class Writer:
             # The exception on its way out matters more than this one.
             _log.warning("the end of run %s is not recorded: %s", self.name, second)
 
-    def _checked(self, samples: np.ndarray | None) -> np.ndarray:
-        if samples is None:
-            return np.empty((0, self._ranks), coding.SAMPLE)
-        if samples.ndim != 2 or samples.shape[1] != self._ranks:
+    def _checked(self, what: str, numbers: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray:
+        if numbers is None:
+            return np.empty((0, *shape), coding.SAMPLE)
+        if numbers.shape[1:] != shape:
             raise UsageError(
-                f"samples of shape {samples.shape}; a run of {self._ranks} ranks wants "
-                f"(repetitions, {self._ranks})"
+                f"{what} of shape {numbers.shape}; a run of {self._ranks} ranks wants "
+                f"(repetitions, {', '.join(map(str, shape))})"
             )
-        return np.ascontiguousarray(samples, coding.SAMPLE)
+        return np.ascontiguousarray(numbers, coding.SAMPLE)
 
     def _write(self, *parts: tuple[bytes | memoryview, int]) -> None:
         """Write bytes to their addresses, in this order."""
@@ -274,19 +322,17 @@ class Writer:
                 while done < len(data):
                     done += os.pwrite(descriptor, memoryview(data)[done:], address + done)
 
-    def _rewrite(
-        self, rows: int, repetitions: int, add: Callable[[h5py.Group], None] | None = None
-    ) -> None:
-        """Replace the file by one whose run has space for so many rows, and what `add` adds."""
+    def _rewrite(self, room: layout.Room, add: Callable[[h5py.Group], None] | None = None) -> None:
+        """Replace the file by one whose run has so much space, and what `add` adds."""
 
         def enlarge(source: h5py.Group, target: h5py.Group) -> layout.ReservedSpace:
             if add is not None:
                 add(target)
-            larger = layout.reserve(target, rows, repetitions, self._ranks)
+            larger = layout.reserve(target, room, self._ranks)
             layout.copy_measurements(source, target)
             return larger
 
-        extra = layout.reserved_bytes(rows, repetitions, self._ranks)
+        extra = layout.reserved_bytes(room, self._ranks)
         file, self._space = self._replaced(enlarge, extra)
         self._take(file)
 
@@ -312,7 +358,7 @@ class Writer:
             return storage.replace(self._file, build, before=self._open, extra=extra)
 
     def _reported(self) -> AbstractContextManager[None]:
-        doing = f"write to {self.name} (its {self._rows} rows so far are kept) of"
+        doing = f"write to {self.name} (its {self.rows} rows so far are kept) of"
         return reported(self.path, doing)
 
     def _check_there(self) -> None:

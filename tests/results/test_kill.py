@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hpccomm.results import reader
-from hpccomm.results.coding import ROW_BYTES
+from hpccomm.results.coding import ROW_BYTES, TIMING_BYTES
 from hpccomm.results.verify import verify
 from hpccomm.results.writer import Writer
 
@@ -62,25 +62,32 @@ def test_killed_at_any_moment(tmp_path, example, seed):
     assert verify(path).whole, verify(path).lines
 
 
-@pytest.mark.parametrize("parts", range(4))
+@pytest.mark.parametrize("parts", range(6))
 def test_what_a_killed_run_was_writing_is_no_damage_but_other_bytes_are(
     tmp_path, example, monkeypatch, parts
 ):
     path = tmp_path / "killed.h5"
-    writer = Writer(path, example.example_info())
+    writer = Writer(path, example.example_info(), expected_alone=100)
+
+    def append(index):
+        alone = np.linspace(index, index + 1, 10 * 4 * 2).reshape(10, 4, 2)
+        writer.append(example.example_row(index), example.example_samples(index, 20), alone)
+
     for index in range(1, 4):
-        writer.append(example.example_row(index), example.example_samples(index, 20))
+        append(index)
     write = Writer._write
     monkeypatch.setattr(Writer, "_write", lambda self, *of: write(self, *of[:parts]))
-    writer.append(example.example_row(4), example.example_samples(4, 20))
+    append(4)
     writer._open.close()
     lines, whole = verify(path)
     begun = "; the run has no end, and what comes next was being written"
-    stored = f"{3 + parts // 3} rows: facts, rows and samples are as they were stored"
-    assert lines == [f"run0001: interrupted, {stored}{begun if parts in (1, 2) else ''}"]
+    stored = f"{3 + parts // 5} rows: facts, rows and samples are as they were stored"
+    assert lines == [f"run0001: interrupted, {stored}{begun if 0 < parts < 5 else ''}"]
     assert whole
     space, data = writer._space, path.read_bytes()
-    later = space.samples_at + 82 * 32
-    for at in (space.rows_at + 9, space.rows_at + 5 * ROW_BYTES, space.samples_at + 64, later):
+    later = space.samples_at + 82 * 32, space.alone_at + 42 * 64
+    tables = (space.rows_at, ROW_BYTES), (space.timings_at, TIMING_BYTES)
+    lines = [at + 9 for at, _ in tables] + [at + 5 * size for at, size in tables]
+    for at in (*lines, space.samples_at + 64, space.alone_at + 64, *later):
         path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
         assert not verify(path).whole, at

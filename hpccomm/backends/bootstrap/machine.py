@@ -23,3 +23,41 @@ def processor() -> str:
 def cores() -> int:
     """Return the number of cores of this node, not only of those that this process may use."""
     return os.cpu_count() or 1
+
+
+def memory() -> int:
+    """Return the bytes of memory of this node; 0 if unknown."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return 0
+
+
+def fabric() -> str:
+    """Return the adapters for RDMA with the rates of their ports, as the kernel lists them; empty if none.
+
+    Such as ``mlx5_0 400 Gb/sec (4X NDR)``.
+    """
+    return ", ".join(
+        f"{port.parents[2].name} {_line(port)}"
+        for port in sorted(Path("/sys/class/infiniband").glob("*/ports/*/rate"))
+    )
+
+
+def _line(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:
+        return "unknown"
+
+
+def facts() -> dict[str, str]:
+    """Return what this node is, for the record: one text for each fact, without those that are unknown."""
+    found = {
+        "processor": processor(),
+        "cores": str(cores()),
+        "memory": f"{memory() / 2**30:.0f} GiB" if memory() else "",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "fabric": fabric(),
+    }
+    return {name: text for name, text in found.items() if text}

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from importlib import metadata
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import hpccomm
+from hpccomm.backends.bootstrap import machine
 from hpccomm.bench.perf.memory_kind import ON_HOST, DeviceDescription
 from hpccomm.results import origin
 from hpccomm.results.schema import Config, RankInfo, RunInfo, recorded_environment, recorded_slurm
@@ -27,6 +29,7 @@ def run_info(
     *,
     device: DeviceDescription = ON_HOST,
     versions: Mapping[str, str] | None = None,
+    series: Mapping[str, str] | None = None,
 ) -> RunInfo:
     """Gather the facts of a run. Collective; every rank gets them.
 
@@ -46,8 +49,10 @@ def run_info(
         This rank's device.
     versions : mapping of str to str, optional
         Versions of libraries that not every run uses.
+    series : mapping of str to str, optional
+        The series that the run is a launch of.
     """
-    ranks = comm.all_gather_object((_rank_info(comm, device), device.more))
+    found = comm.all_gather_object((_rank_info(comm, device), device.more, machine.facts()))
     return RunInfo(
         started=datetime.now().astimezone(),
         user=origin.user(),
@@ -55,12 +60,31 @@ def run_info(
         arguments=arguments,
         skipped=skipped,
         config=config,
-        ranks=tuple(rank for rank, _ in ranks),
-        devices=tuple(device for _, device in ranks if device is not None),
+        ranks=tuple(rank for rank, *_ in found),
+        devices=tuple(device for _, device, _ in found if device is not None),
         versions=_versions(comm) | dict(versions or {}),
         environment=recorded_environment(os.environ),
         slurm=recorded_slurm(os.environ),
+        machine=together({rank.node: facts for rank, _, facts in found}),
+        series=dict(series or {}),
     )
+
+
+def together(nodes: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
+    """Return each fact of several nodes as one text; where nodes differ, it says how many are which."""
+    result = {}
+    for name in dict.fromkeys(name for facts in nodes.values() for name in facts):
+        values = Counter(facts.get(name, "unknown") for facts in nodes.values())
+        (most, _), *others = values.most_common()
+        result[name] = (
+            "; ".join(
+                f"{value} on {number} node{'s' * (number > 1)}"
+                for value, number in values.most_common()
+            )
+            if others
+            else most
+        )
+    return result
 
 
 def _rank_info(comm: "Communicator", device: DeviceDescription) -> RankInfo:

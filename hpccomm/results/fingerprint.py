@@ -1,0 +1,79 @@
+"""Whether two runs can be compared: what of them must be equal, and what else differs."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from hpccomm.results.schema import RunInfo
+
+_OF_MACHINE = ("processor", "cores", "memory", "fabric")
+"""Facts of the nodes that belong to the fingerprint; a new kernel does not make another machine."""
+
+
+def fingerprint(info: RunInfo) -> dict[str, str]:
+    """Return what must be equal in two runs for their times to be comparable.
+
+    Parameters
+    ----------
+    info : RunInfo
+        Facts of a run.
+
+    Returns
+    -------
+    dict of str to str
+        By the name of each fact: ranks and nodes, how many ranks nodes have, the nodes' processors, cores,
+        memory and fabric, the devices, and the network of a simulation. Facts that are not known are absent.
+    """
+    sizes = Counter(Counter(rank.node for rank in info.ranks).values())
+    found = {
+        "ranks": str(len(info.ranks)),
+        "ranks of nodes": ", ".join(
+            f"{number} x {ranks}" for ranks, number in sorted(sizes.items(), reverse=True)
+        ),
+        "devices": _counted(rank.device_info for rank in info.ranks),
+        **{name: info.machine[name] for name in _OF_MACHINE if name in info.machine},
+    }
+    if "network" in info.simulation:
+        found["simulated network"] = info.simulation["network"]
+    return found
+
+
+def _counted(names: Iterable[str]) -> str:
+    return ", ".join(f"{number} x {name}" for name, number in sorted(Counter(names).items()))
+
+
+def differences(one: RunInfo, other: RunInfo) -> list[str]:
+    """Return a sentence for each fact of the `fingerprint` that both runs have and that differs."""
+    return _different(fingerprint(one), fingerprint(other))
+
+
+def circumstances(one: RunInfo, other: RunInfo) -> list[str]:
+    """Return a sentence for each other fact that differs: hosts, versions, environment, launcher, kernel.
+
+    Such a difference is often what a comparison is about: a new library, another setting.
+    """
+    return _different(_circumstances(one), _circumstances(other), absent="not set")
+
+
+def _circumstances(info: RunInfo) -> dict[str, str]:
+    hosts = dict.fromkeys(rank.host for rank in info.ranks)
+    return {
+        "hosts": ", ".join(hosts),
+        "launcher": info.launcher,
+        **({"kernel": info.machine["kernel"]} if "kernel" in info.machine else {}),
+        **{f"version of {name}": text for name, text in info.versions.items()},
+        **info.environment,
+    }
+
+
+def _different(
+    one: Mapping[str, str], other: Mapping[str, str], absent: str | None = None
+) -> list[str]:
+    """Return what differs; a fact that only one has counts where `absent` says what that means."""
+    names = [
+        name for name in dict.fromkeys([*one, *other]) if absent or (name in one and name in other)
+    ]
+    return [
+        f"{name}: {one.get(name, absent)} and {other.get(name, absent)}"
+        for name in names
+        if one.get(name) != other.get(name)
+    ]
