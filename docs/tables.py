@@ -10,7 +10,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.flags import FLAGS
+from hpccomm.bench.perf.flags import FLAGS, OWN, SOUND
 from hpccomm.bench.perf.names import OPS, TYPES
 from hpccomm.cli.main import VERBS
 from hpccomm.contracts.collectives import DESCRIPTIONS
@@ -73,7 +73,7 @@ def reductions() -> Iterator[Line]:
 def flags() -> Iterator[Line]:
     """Flags of perf, but for those that take their default alone."""
     yield "flag", "takes", "meaning"
-    for heading, group in FLAGS.items():
+    for heading, group in {"own": OWN, "sound timing": SOUND, **FLAGS}.items():
         if "only at their defaults" in heading:
             continue
         for flag in group:

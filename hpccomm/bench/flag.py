@@ -65,5 +65,5 @@ def add_flags(parser: argparse.ArgumentParser, heading: str, flags: Sequence[Fla
             type=flag.read,
             default=flag.default,
             required=flag.required,
-            help=flag.help,
+            help=flag.help.replace("%", "%%"),  # argparse formats it
         )

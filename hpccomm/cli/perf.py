@@ -1,6 +1,7 @@
 """``hpccomm perf``."""
 
 import argparse
+import os
 import sys
 from contextlib import ExitStack
 from functools import partial
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.perf import flags
+from hpccomm.cli import output
 from hpccomm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ examples:
   mpiexec -n 4 hpccomm perf all -b 0 -e 1M -f 4 -o all -d all
   mpiexec -n 2 hpccomm perf send_recv -b 1 -e 4M -f 2 -a 3 -I 1 --csv latency.csv
   mpiexec -n 8 hpccomm perf all_reduce -b 8 -e 8G -f 2 --backend nccl --algorithm ring,tree,native
+  mpiexec -n 2 hpccomm perf all_reduce -b 8 -e 1M -f 8 --ci 2% --budget 60s --output alone.h5
+  hpccomm perf all_reduce -b 8 -e 64M -f 8 --launches 10 --launcher "mpiexec -n 4" --output runs.h5
   mpiexec -n 8 hpccomm perf all -b 1M -e 1G -f 4 --backend nccl,mpi --output runs.h5
 """
 
@@ -49,6 +53,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure. Collective: every rank of the job runs it."""
     options = flags.options(args)
+    if args.launches:
+        return _launches(args)
     # Arguments are checked before MPI is started.
     from hpccomm.bench.perf import sweep
     from hpccomm.bench.perf.sources import CommSource, kept
@@ -71,6 +77,20 @@ def run(args: argparse.Namespace) -> int:
             terminal(),
         )
     return 1 if wrong else 0
+
+
+def _launches(args: argparse.Namespace) -> int:
+    """Start whole launches, one after another."""
+    from hpccomm.bench.perf import launches
+
+    place = launched()
+    if place is not None and place.size > 1:
+        raise UsageError(
+            f"--launches starts the ranks itself, and {place.launcher} has started {place.size} already; leave "
+            "that launcher out, and give it by --launcher"
+        )
+    command = launches.launcher(args.launcher, os.environ)
+    return launches.run(sys.argv[1:], command, args.launches, args.output, output.write)
 
 
 def _opened(backend: str, timeout: int) -> "Communicator":

@@ -95,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
             finished=finished,
             whole=not chosen.damage,
             statistics=args.statistics,
+            timings=chosen.timings,
         )
     output.write(listing + describe.facts(chosen) + text)
     return told(args.file, samples.damage()) or status

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpccomm.errors import UsageError
-from hpccomm.results.schema import Column
+from hpccomm.results.schema import Column, Timing
 
 SUMMARY: tuple[Column, ...] = (
     Column("repetitions", "<i8", "repetitions that the statistics are over, without those of -K"),
@@ -84,6 +84,29 @@ def summary(samples: np.ndarray | None, skip: int) -> tuple[float, ...]:
         statistics.median(times) * 1e6,
         *(found[key] for key in ("p95_us", "p99_us", "max_us", "cv_pct")),
     )
+
+
+def timing(
+    samples: np.ndarray,
+    skip: int,
+    alone: np.ndarray,
+    *,
+    sync: str = "",
+    late: int = 0,
+    clock_error: float = math.nan,
+) -> Timing:
+    """Return how the times of a row are spread.
+
+    Parameters
+    ----------
+    samples, skip
+        As of `spread`.
+    alone : ndarray
+        As of `of_alone`.
+    sync, late, clock_error
+        Fields of `Timing`; the error in seconds.
+    """
+    return Timing(*spread(samples, skip), sync, *of_alone(alone), late, clock_error * 1e6)
 
 
 def spread(samples: np.ndarray, skip: int) -> tuple[float, float, float]:

@@ -5,6 +5,7 @@ too. Each function returns the text that nccl-tests prints at that point, line e
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +14,7 @@ import numpy as np
 
 from hpccomm.errors import UsageError
 from hpccomm.results import repetitions
-from hpccomm.results.schema import UNCHECKED, Config, DeviceInfo, Row, RunInfo
+from hpccomm.results.schema import UNCHECKED, Config, DeviceInfo, Row, RunInfo, Timing
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 """How nccl-tests writes a time."""
@@ -303,6 +304,7 @@ def run_text(
     finished: bool,
     whole: bool = True,
     statistics: bool = False,
+    timings: Sequence[Timing | None] = (),
 ) -> str:
     """Return everything that a run printed: each block of one collective, header to footer.
 
@@ -320,6 +322,8 @@ def run_text(
         Whether these are all rows; else no block has a footer, which would sum up others.
     statistics : bool
         Whether what `repetitions_text` gives stands behind each block.
+    timings : sequence of Timing or None
+        Of each row, if there are any.
     """
     text: list[str] = []
 
@@ -336,6 +340,7 @@ def run_text(
         text += [line(info, half(out), half(inside)) for out, inside in lines(rows, begin, end)]
         if whole and (finished or end < len(rows)):
             text.append(footer(tallied(part), block[0], bounding_link(info)))
+        text.append(alone_text(list(zip(part, timings[begin:end], strict=False))))
         if statistics:
             text.append(repetitions_text(info.config, part, map(samples, range(begin, end))))
         begin = end
@@ -373,3 +378,53 @@ def repetitions_text(
         figures = [figure(value, 9).strip() for value in found] or ["N/A"] * (len(columns) - 1)
         text.append(_SUMMARY % (*case, f"{number:.0f}", *figures))
     return "".join([*text, "#\n\n"])
+
+
+_ALONE = "# %12s  %12s  %8s  %6s  %6s  %8s" + "  %9s" * 6 + "  %6s  %6s\n"
+
+
+def alone_text(lines: Sequence[tuple[Row, Timing | None]]) -> str:
+    """Return what operations of one table took alone, as lines of comment; empty if none was measured so.
+
+    Parameters
+    ----------
+    lines : sequence of (Row, Timing or None)
+        The rows of the table.
+    """
+    timed = [(row, timing) for row, timing in lines if timing is not None and timing.sync]
+    if not timed:
+        return ""
+    text = [
+        f"# Alone, started by {timed[0][1].sync}: from the earliest start to the latest end\n",
+        _ALONE
+        % (
+            *(
+                "size",
+                "count",
+                "type",
+                "redop",
+                "root",
+                "in place",
+                "median",
+                "95 % of",
+                "it",
+                "low",
+            ),
+            *("high", "clocks", "+- %", "late"),
+        ),
+        _ALONE % ("(B)", "(elements)", *("",) * 4, *("(us)",) * 6, "", ""),
+    ]
+    for row, timing in timed:
+        case = (row.bytes, row.count, row.dtype, row.op, row.root, "yes" if row.in_place else "no")
+        figures = (
+            *(timing.alone, timing.certain_low, timing.certain_high),
+            *(timing.alone_low, timing.alone_high, timing.clock_error),
+        )
+        width = (timing.certain_high - timing.certain_low) / 2 / timing.alone * 100
+        shown = [_known(value, 9) for value in figures]
+        text.append(_ALONE % (*case, *shown, _known(width, 6), timing.late))
+    return "".join([*text, "#\n\n"])
+
+
+def _known(value: float, width: int) -> str:
+    return "N/A" if math.isnan(value) else figure(value, width).strip()

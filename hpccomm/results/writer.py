@@ -175,12 +175,8 @@ class Writer:
             raise UsageError(f"run {self.name} of {self.path} has ended: no row can be added")
         times = self._checked("samples", samples, (self._ranks,))
         stamps = self._checked("alone", alone, (self._ranks, 2))
-        timing = Timing(
-            *repetitions.spread(times, self._skip),
-            sync,
-            *repetitions.of_alone(stamps),
-            late,
-            clock_error * 1e6,
+        timing = repetitions.timing(
+            times, self._skip, stamps, sync=sync, late=late, clock_error=clock_error
         )
         number, first, first_alone = self._written
         sums = coding.samples_checksum(self.name, "samples", number, times)

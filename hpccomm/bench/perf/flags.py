@@ -6,6 +6,7 @@ fields of `Config` and `Options` are filled from it: each flag names the field t
 
 import argparse
 import dataclasses
+import math
 from collections.abc import Iterator
 from os.path import realpath
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from hpccomm import backends
 from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import readers
+from hpccomm.bench.perf.alone import ROUND_TIME, SYNCS
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.memory_kind import AUTO, DEVICE, HOST
 from hpccomm.bench.perf.names import OPS, TYPES
@@ -25,6 +27,7 @@ from hpccomm.results.schema import Config
 
 _MOST = 10_000_000
 _MOST_OPERATIONS = 1_000_000
+_BUDGET = 60.0  # seconds
 _CTAS = "hpccomm does not set the number of CTAs; set NCCL_MIN_CTAS and NCCL_MAX_CTAS"
 _ONE_RANK = "a rank is a process here; start more of them with mpiexec -n"
 _NO_THREADS = "there is one thread a process to start communication"
@@ -170,6 +173,44 @@ OWN = (
 )
 """hpccomm's own flags."""
 
+SOUND = (
+    Flag(
+        "--sync HOW",
+        readers.one_of(SYNCS, "way to start repetitions"),
+        f"time each row once more, by repetitions that all ranks start together: {', '.join(SYNCS)}; "
+        "lines of comment behind the table have the times",
+    ),
+    Flag(
+        "--ci PERCENT",
+        readers.percentage,
+        "repeat those until the 95 % confidence interval of their median is as narrow as +- this; "
+        f"--sync is then {ROUND_TIME} unless it is given",
+        "interval",
+    ),
+    Flag(
+        "--budget SECONDS",
+        readers.duration,
+        "time that those of all rows may take, shared out over the rows (default with --ci 60s)",
+    ),
+    Flag(
+        "--launches K",
+        integer(1, 10_000),
+        "start the whole measurement K times, one after another, each with a run in --output; without a "
+        "launcher in front of this command",
+    ),
+    Flag(
+        "--launcher COMMAND",
+        readers.command,
+        "what starts the ranks of each launch, such as 'mpiexec -n 4' (default in a Slurm job srun)",
+    ),
+    Flag(
+        "--series NAME:LAUNCH:LAUNCHES",
+        readers.series,
+        "record the run as a launch of a series, as --launches has each of its launches do",
+    ),
+)
+"""Flags of repetitions alone, and of repeated launches."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add perf's arguments to a parser."""
@@ -179,7 +220,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=readers.some_of(COLLECTIVES, "is no collective"),
         help=f"{ALL}, or some of {', '.join(COLLECTIVES)}",
     )
-    for heading, flags in {"hpccomm's own flags": OWN, **FLAGS}.items():
+    for heading, flags in {"hpccomm's own flags": OWN, "sound timing": SOUND, **FLAGS}.items():
         add_flags(parser, heading, flags)
 
 
@@ -218,6 +259,7 @@ def options(args: argparse.Namespace) -> Options:
     for message in _contradictions(args):
         raise UsageError(message)
     values = vars(args) | {"step_factor": swept.factor, "step_bytes": swept.step, "sizes": swept}
+    values |= _alone(args)
     config = Config(**_fields(Config, values))
     result = Options(**_fields(Options, values | {"config": config}))
     for collective in result.collectives:
@@ -225,6 +267,18 @@ def options(args: argparse.Namespace) -> Options:
     if result.arrays == HOST:
         result.refuse_device_flags(f"--arrays is {HOST}; leave one of them out")
     return result
+
+
+def _alone(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of repetitions alone."""
+    sync = args.sync or (ROUND_TIME if args.interval else "")
+    budget = args.budget or (_BUDGET if args.interval else math.inf)
+    return {
+        "sync": sync,
+        "interval": args.interval or 0.0,
+        "budget": budget,
+        "series": args.series or {},
+    }
 
 
 def _fields(kind: type[Config | Options], values: dict[str, Any]) -> dict[str, Any]:
@@ -248,6 +302,19 @@ def _contradictions(args: argparse.Namespace) -> Iterator[str]:
             f"-n/--iters {number} times -m/--agg_iters {args.aggregated_iterations} is more than "
             f"{_MOST_OPERATIONS} operations; lower one of them"
         )
+    if args.budget and not (args.sync or args.interval):
+        yield (
+            f"--budget {args.budget:g}s is the time of repetitions alone, which were not requested; give --sync "
+            "or --ci too"
+        )
+    if args.launcher and not args.launches:
+        yield "--launcher starts the launches of --launches, which was not given; give both or none"
+    if args.launches and args.output is None:
+        yield (
+            f"--launches {args.launches} needs --output FILE.h5, which gets a run from each launch"
+        )
+    if args.launches and args.series:
+        yield "--launches gives each launch its --series; leave one of them out"
     not_in_a_graph = {
         "-z/--blocking": (args.blocking_collectives, "a recorded block cannot wait on the host"),
         "-I/--per_iter_timing": (args.per_iter_timing, "a graph does not time its repetitions"),

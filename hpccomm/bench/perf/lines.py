@@ -1,5 +1,6 @@
 """From what every rank measured to a line of the table. For rank 0."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,6 +27,34 @@ def over_ranks(means: NDArray[np.float64], how: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """A row, and all of which it is the sum.
+
+    Attributes
+    ----------
+    row : Row
+        The measurement.
+    samples : ndarray of float64, shape ``(repetitions, ranks)``
+        Seconds of each repetition back to back; no repetitions where they were not taken.
+    alone : ndarray of float64, shape ``(repetitions, ranks, 2)``
+        Start and end of each repetition alone, in seconds on one clock; no repetitions likewise.
+    sync : str
+        How these were started together; empty if there are none.
+    late : int
+        How many more were discarded.
+    clock_error : float
+        Bound of the error between two ranks' clocks, in seconds; NaN if there are none.
+    """
+
+    row: Row
+    samples: NDArray[np.float64]
+    alone: NDArray[np.float64]
+    sync: str = ""
+    late: int = 0
+    clock_error: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """One line of the table, out of place and in place.
 
@@ -39,17 +68,18 @@ class Line:
         The flags.
     ranks : int
         Number of ranks.
+    sync : str
+        How repetitions alone are started together.
     """
 
     block: tuple[str, str, str]
     case: PerfCase
     config: Config
     ranks: int
+    sync: str = ""
 
-    def row(
-        self, measured: Sequence[Measured], *, in_place: bool
-    ) -> tuple[Row, NDArray[np.float64]]:
-        """Return the row of one half, and its samples (seconds, repetition by rank)."""
+    def row(self, measured: Sequence[Measured], *, in_place: bool) -> MeasuredRow:
+        """Return the row of one half."""
         config, case = self.config, self.case
         seconds = over_ranks(np.array([each.seconds for each in measured]), config.average)
         issued = over_ranks(np.array([each.issued for each in measured]), config.average)
@@ -74,7 +104,20 @@ class Line:
             iterations=config.iterations * max(1, config.graph),
             **rates(layout.nbytes, seconds, case.collective.factor(self.ranks)),
         )
-        return result, np.stack([each.samples for each in measured], axis=1)
+        samples = np.stack([each.samples for each in measured], axis=1)
+        alone = [each.alone for each in measured if each.alone is not None]
+        if not alone:
+            return MeasuredRow(result, samples, np.empty((0, self.ranks, 2)))
+        # Two ranks can be wrong in opposite ways.
+        *_, second, worst = sorted([0.0, 0.0, *(each.clock_error for each in alone)])
+        return MeasuredRow(
+            result,
+            samples,
+            np.stack([each.stamps for each in alone], axis=1),
+            self.sync,
+            alone[0].late,
+            second + worst,
+        )
 
     def wrong(self, measured: Sequence[Measured], *, in_place: bool) -> list[str]:
         """Return a sentence on each operation that went wrong: rank, index, expected and got.

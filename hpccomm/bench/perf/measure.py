@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.bench.perf import verification
+from hpccomm.bench.perf.alone import Alone, AloneTimer
 from hpccomm.bench.perf.cases import PerfCase
 from hpccomm.bench.perf.collectives import Call, Operands, bind
 from hpccomm.bench.perf.layouts import Layout, Member, Segments
@@ -46,12 +47,15 @@ class Measured:
         Seconds of one operation in each repetition; empty where they were not taken.
     wrong : tuple of Mismatch
         Wrong results.
+    alone : Alone or None
+        Repetitions alone, where they were requested.
     """
 
     seconds: float
     issued: float
     samples: NDArray[np.float64]
     wrong: tuple[Mismatch, ...]
+    alone: Alone | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ class CaseRunner:
         Passed to the calls that take one.
     samples : bool
         Whether to time every repetition.
+    alone : AloneTimer, optional
+        Times further repetitions, one by one.
     """
 
     def __init__(
@@ -97,10 +103,12 @@ class CaseRunner:
         algorithm: str,
         *,
         samples: bool,
+        alone: AloneTimer | None = None,
     ) -> None:
         self._comm = comm
         self._memory = memory
         self._samples = samples
+        self._alone = alone
         self._config = config
         # Always passed, since it overrides HPCCOMM_ALGORITHM: the table names what runs.
         self._how = {"algorithm": algorithm}
@@ -163,7 +171,11 @@ class CaseRunner:
                 wrong += self._check_once(replace(trial, data=more), in_place=in_place)
         each = self._config.aggregated_iterations
         return Measured(
-            timed.seconds / each, timed.issued / each, timed.samples / each, tuple(wrong)
+            timed.seconds / each,
+            timed.issued / each,
+            timed.samples / each,
+            tuple(wrong),
+            None if self._alone is None else self._alone.measure(calls),
         )
 
     def _trial(self, case: PerfCase, serial: int) -> _Trial:

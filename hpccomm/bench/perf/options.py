@@ -1,9 +1,12 @@
 """The options of a run of perf."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
+from hpccomm.bench.perf.alone import AloneOptions
 from hpccomm.bench.perf.collectives import Benchmark
 from hpccomm.bench.perf.memory_kind import AUTO
 from hpccomm.bench.perf.names import NO_OP, OPS, TYPES
@@ -44,6 +47,14 @@ class Options:
         Files to write.
     arrays : str
         Memory of the arrays: ``auto``, ``host`` or ``device``.
+    sync : str
+        How repetitions alone are started together; empty for none.
+    interval : float
+        How narrow the confidence interval of their median is to be, as a part of it; 0 for any.
+    budget : float
+        Seconds that all of them may take; infinite for any.
+    series : mapping of str to str
+        The series that the run is a launch of, as `RunInfo` has it.
     """
 
     collectives: tuple[Benchmark, ...]
@@ -60,6 +71,15 @@ class Options:
     csv: Path | None = None
     output: Path | None = None
     arrays: str = AUTO
+    sync: str = ""
+    interval: float = 0.0
+    budget: float = math.inf
+    series: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def alone(self) -> AloneOptions:
+        """How repetitions are timed alone."""
+        return AloneOptions(self.sync, self.config.iterations, self.interval)
 
     def pairs(self, collective: Benchmark) -> tuple[Pair, ...]:
         """Return the pairs of type and reduction that mean something for a collective.

@@ -1,7 +1,9 @@
 """Readers of flags' values: from text to value, or an error that says what fits."""
 
 import argparse
+import math
 import re
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -91,6 +93,54 @@ def one_of(names: Sequence[str], what: str) -> Callable[[str], str]:
 def root(text: str) -> int:
     """Read a rank, or ``all``, which is -1 to nccl-tests."""
     return ALL_ROOTS if text in (ALL, str(ALL_ROOTS)) else integer(0)(text)
+
+
+def percentage(text: str) -> float:
+    """Read a percentage, with or without its sign; return the part of the whole."""
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 100:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no percentage; give a number above 0 and below 100, such as 2%"
+        )
+    return value / 100
+
+
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def duration(text: str) -> float:
+    """Read a time in seconds, or with one of the units s, m, h."""
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+) *(s|m|min|h|)", text.strip())
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time; give seconds above 0, or a number with s, m or h such as 60s"
+        )
+    return seconds
+
+
+def command(text: str) -> tuple[str, ...]:
+    """Read a command in words, quoted as for a shell."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no command: {error}") from None
+    if not words:
+        raise argparse.ArgumentTypeError("an empty command; give one such as 'mpiexec -n 4'")
+    return words
+
+
+def series(text: str) -> dict[str, str]:
+    """Read the name of a series, the number of a launch in it, and how many there are."""
+    match = re.fullmatch(r"(.+):(\d+):(\d+)", text)
+    if match is None or not 1 <= int(match[2]) <= int(match[3]):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no launch of a series; give NAME:LAUNCH:LAUNCHES such as nightly:3:10"
+        )
+    return {"name": match[1], "launch": match[2], "launches": match[3]}
 
 
 def file(text: str) -> Path:

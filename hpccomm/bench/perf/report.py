@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.bootstrap.launch import OPEN_MPI, launched
+from hpccomm.bench.perf.lines import MeasuredRow
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.progress import Progress
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files.regular import check_output
-from hpccomm.results import csv_text, nccl_json, table
-from hpccomm.results.schema import Row, RunInfo
+from hpccomm.results import csv_text, nccl_json, repetitions, table
+from hpccomm.results.schema import Row, RunInfo, Timing
 from hpccomm.runtime import lifetime
 from hpccomm.runtime.lifetime import before_end
 from hpccomm.runtime.statuses import Status
@@ -78,6 +79,7 @@ class Report:
         self._rows: list[Row] = []
         self._kept: list[Samples | None] = []
         self._tally = table.Tally()
+        self._alone: list[tuple[Row, Timing | None]] = []
         self._begun: str | None = None  # the collective whose table has no end yet
         self._json = None if options.json is None else _free_name(options.json)
         self._csv: TextIO | None = None
@@ -97,6 +99,9 @@ class Report:
                             info,
                             expected_rows=expected_rows,
                             expected_repetitions=expected_rows * options.config.iterations,
+                            expected_alone=expected_rows * options.config.iterations
+                            if options.sync
+                            else 0,
                         )
                     )
                 except ResultsError:
@@ -112,23 +117,33 @@ class Report:
     def begin(self, collective: str, backend: str, algorithm: str) -> None:
         """Print what stands before a table, and its heading."""
         self._tally = table.Tally()
+        self._alone = []
         self.show(table.run_header(self._info, collective, backend, algorithm))
         self.show(table.heading(self._info.config))
         self._begun = collective
 
-    def add(self, halves: Sequence[tuple[Row, Samples]], wrong: Sequence[str]) -> None:
+    def add(self, halves: Sequence[MeasuredRow], wrong: Sequence[str]) -> None:
         """Add one line: the row out of place and the row in place, or only the first.
 
         Parameters
         ----------
-        halves : sequence of (Row, ndarray of float64, shape (repetitions, ranks))
-            The rows, with the seconds of their repetitions.
+        halves : sequence of MeasuredRow
+            The rows.
         wrong : sequence of str
             Sentences about wrong results.
         """
-        for row, samples in halves:
+        for half in halves:
+            row, samples = half.row, half.samples
+            how: dict[str, Any] = {
+                "sync": half.sync,
+                "late": half.late,
+                "clock_error": half.clock_error,
+            }
             if self._writer is not None:
-                self._writer.append(row, samples)
+                self._writer.append(row, samples, half.alone, **how)
+            if half.sync:
+                skip = self._info.config.per_iter_skip
+                self._alone.append((row, repetitions.timing(samples, skip, half.alone, **how)))
             if self._csv is not None:
                 name = "" if self._writer is None else self._writer.name
                 _put(self._csv, csv_text.line(name, self._info, row, samples))
@@ -139,7 +154,7 @@ class Report:
                 self._kept.append(samples if self._info.config.per_iter_timing else None)
         self._progress.advance(len(halves))
         # On disk first, then shown.
-        self.show(table.line(self._info, *halves))
+        self.show(table.line(self._info, *((half.row, half.samples) for half in halves)))
         for sentence in wrong:
             _put(self._err, f"hpccomm: wrong result: {sentence}\n")
 
@@ -147,6 +162,7 @@ class Report:
         """Print what stands behind a table."""
         self._begun = None
         self.show(table.footer(self._tally, collective, table.bounding_link(self._info)))
+        self.show(table.alone_text(self._alone))
 
     def show(self, text: str) -> None:
         """Print text, in place of what is shown on the terminal."""

@@ -1,6 +1,7 @@
 """A run of perf: every table, every line, from the first check to the last footer."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 import numpy as np
 
 from hpccomm.bench.perf import facts, lines, memory_use
+from hpccomm.bench.perf.alone import AloneTimer, Budget
 from hpccomm.bench.perf.blocks import PerfTable, TablePlan
 from hpccomm.bench.perf.measure import CaseRunner, Measured
 from hpccomm.bench.perf.memory_kind import AUTO, HOST
@@ -78,12 +80,18 @@ def run(
     tables, skipped = plan.made()
     report = _SharedReport(options, out, err, terminal)
     report.expected_rows = sum(block.expected_rows(options, plan.ranks) for block in tables)
+    report.budget = Budget(options.budget, report.expected_rows)
     with report.opened:
         for number, source in enumerate(sources):
             with _opened(source, kind, options) as (comm, memory):
                 report.usage.note("Initialization", memory.in_use())
                 _allocate(comm, memory, options)
                 report.usage.note("User-Allocated", memory.in_use())
+                alone = (
+                    None
+                    if not options.sync
+                    else AloneTimer(comm, memory.settle, options.alone, report.budget)
+                )
                 if number == 0:
                     config, lacking = _found(comm, memory, options)
                     info = facts.run_info(
@@ -94,11 +102,20 @@ def run(
                         launcher,
                         device=memory.description(),
                         versions=plan.versions,
+                        series=options.series,
                     )
                     report.open(comm, info)
                 for block in tables:
                     if block.source == number:
-                        _measure_block(comm, memory, block, options, report)
+                        bench = CaseRunner(
+                            comm,
+                            memory,
+                            options.config,
+                            block.algorithm,
+                            samples=options.samples,
+                            alone=alone,
+                        )
+                        _measure_block(comm, bench, block, options, report)
                 report.usage.note("Collective", memory.in_use())
                 memory.release()
                 if number == len(sources) - 1:
@@ -128,6 +145,8 @@ class _SharedReport:
         Numbers of the measurements.
     expected_rows : int
         Rows that the run will have.
+    budget : Budget
+        Time for repetitions alone.
     opened : ExitStack
         A context; leaving it ends the report.
     """
@@ -136,6 +155,7 @@ class _SharedReport:
         self.usage = memory_use.Usage()
         self.serials = itertools.count(1)
         self.expected_rows = 0
+        self.budget = Budget(math.inf, 1)
         self._options = options
         self._streams = out, err, terminal
         self._report: Report | None = None
@@ -203,21 +223,20 @@ def _found(
 
 def _measure_block(
     comm: "Communicator",
-    memory: MemoryKind,
+    bench: CaseRunner,
     block: PerfTable,
     options: Options,
     report: _SharedReport,
 ) -> None:
     """Measure one table, from header to footer."""
     collective = block.collective
-    bench = CaseRunner(comm, memory, options.config, block.algorithm, samples=options.samples)
     report.write(comm, lambda to: to.begin(*block.names))
     for segment in block.segments(options, comm.size):
         for case in segment.warmups():
             bench.warm_up(case)
         for _ in _cycles(options.config.run_cycles):
             for case in segment.cases():
-                line = lines.Line(block.names, case, options.config, comm.size)
+                line = lines.Line(block.names, case, options.config, comm.size, options.sync)
                 _measure_line(comm, line, bench, report)
     report.write(comm, lambda to: to.finish(collective.name))
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.bench.perf import facts
+from hpccomm.bench.perf.lines import MeasuredRow
 from hpccomm.bench.perf.report import Report
 from hpccomm.bench.progress import Progress
 from hpccomm.bench.rows import rates
@@ -80,7 +81,8 @@ def run(
             for call in table.calls(request):
                 report.progress(f"{table.algorithm} {name} {call.layout.nbytes} B")
                 row, samples, point = timed(request, table.algorithm, call)
-                report.add([(row, samples)], ())
+                none = np.empty((0, len(info.ranks), 2))
+                report.add([MeasuredRow(row, samples, none)], ())
                 title = f"{call.case} on {request.network.name}, {request.network.ranks} ranks"
                 curves.setdefault(title, {}).setdefault(table.algorithm, []).append(point)
             report.finish(name)

@@ -1,0 +1,96 @@
+"""How far one clock is ahead of another: bounds from exchanged messages, and lines between bounds.
+
+The bounds are those of S. Hunold and A. Carpen-Amarie, "On the impact of synchronizing clocks and processes on
+benchmarking MPI collectives", EuroMPI 2015: the other clock was read between the moment at which its reader
+was asked and the moment at which the answer was there.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """By how much another clock is ahead of this one, at one moment.
+
+    Attributes
+    ----------
+    at : float
+        The moment, in seconds of this clock.
+    low, high : float
+        Bounds, in seconds.
+    """
+
+    at: float
+    low: float
+    high: float
+
+    @property
+    def value(self) -> float:
+        """The middle of the bounds, in seconds."""
+        return (self.low + self.high) / 2
+
+    @property
+    def error(self) -> float:
+        """How far the truth can be from `value`, in seconds."""
+        return (self.high - self.low) / 2
+
+
+SAME = Offset(0.0, 0.0, 0.0)
+"""Two readers of one clock."""
+
+
+def bounded(exchanges: NDArray[np.float64]) -> Offset:
+    """Return bounds of an offset from messages that went to the other clock and back.
+
+    Parameters
+    ----------
+    exchanges : ndarray of float64, shape ``(n, 3)``
+        Of each exchange: when the question left and when the answer was there, in seconds of this clock, with
+        the other clock's time between them. Together they take so little that clocks do not drift.
+    """
+    asked, other, answered = exchanges.T
+    low, high = float((other - answered).max()), float((other - asked).min())
+    if low > high:  # one of the clocks was set meanwhile: the quickest exchange is believed
+        best = int((answered - asked).argmin())
+        low, high = float(other[best] - answered[best]), float(other[best] - asked[best])
+    return Offset(float((asked + answered).mean()) / 2, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How two clocks run beside each other, between two moments and a little beyond.
+
+    The difference is a straight line through two offsets: quartz drifts by a constant rate within seconds. It
+    is as uncertain as the worse of the two, wherever it is asked for between them.
+
+    Attributes
+    ----------
+    before, after : Offset
+        Of which one may be the other, where there is none yet.
+    """
+
+    before: Offset
+    after: Offset
+
+    @property
+    def rate(self) -> float:
+        """Seconds that the other clock gains in a second of this one."""
+        apart = self.after.at - self.before.at
+        return (self.after.value - self.before.value) / apart if apart > 0 else 0.0
+
+    @property
+    def error(self) -> float:
+        """Bound of the error between the two moments, in seconds."""
+        return max(self.before.error, self.after.error)
+
+    def other(self, mine: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return times of this clock as times of the other one; any shape, in seconds."""
+        return mine + self.before.value + self.rate * (mine - self.before.at)
+
+    def mine(self, other: float) -> float:
+        """Return a time of the other clock as a time of this one, in seconds."""
+        apart = other - self.before.value - self.before.at
+        return self.before.at + apart / (1.0 + self.rate)

@@ -1,0 +1,272 @@
+"""Repetitions one by one, which all ranks start together: what an operation takes alone.
+
+Back to back, operations overlap: a rank begins the next while others end the last. So a second block of
+repetitions is timed on a clock that all ranks read (`hpccomm.bench.clocks`). A repetition lasts from the
+earliest start to the latest end. There are three ways to start it:
+
+barrier
+    After a barrier. Ranks leave that at different times, which is part of what is measured.
+window
+    At fixed times (the windows of SKaMPI: T. Worsch, R. Reussner, W. Augustin, "On benchmarking collective MPI
+    operations", EuroPVM/MPI 2002).
+round-time
+    At a time that rank 0 broadcasts, a little ahead. A short operation is run once, untimed, between the two
+    (Round-Time: S. Hunold and A. Carpen-Amarie, "Hierarchical
+    clock synchronization in MPI", IEEE Cluster 2018).
+
+With the last two a repetition is discarded if a rank was late for it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.bench.clocks.common import CommonClock
+from hpccomm.bench.perf.timing import Call, no_garbage_collection
+from hpccomm.results.repetitions import alone_times, median_interval
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+BARRIER, WINDOW, ROUND_TIME = "barrier", "window", "round-time"
+
+SYNCS = (BARRIER, WINDOW, ROUND_TIME)
+"""Values of ``--sync``."""
+
+_TOLERANCE = 1e-6
+"""Seconds after the agreed time at which a start is not late: a look at the clock takes a tenth of that."""
+
+_AHEAD, _MOST_AHEAD = 50e-6, 50e-3
+"""Seconds that a start is announced before it is due, at first and at most."""
+
+_AWAKE = 200e-6
+"""Seconds before a start from which on a rank looks at the clock all the time: longer than it takes to wake up."""
+
+_SHORT = 1e-3
+"""Seconds of an operation that is repeated, untimed, between its announcement and its start."""
+
+_TRIES = 20
+"""Repetitions for each one that is wanted, after which the rest are given up."""
+
+_MOST = 100_000
+"""Repetitions that ``--ci`` may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Repetitions alone, as one rank saw them.
+
+    Attributes
+    ----------
+    stamps : ndarray of float64, shape ``(repetitions, 2)``
+        Start and end of each, in seconds of rank 0's clock.
+    late : int
+        Further repetitions, discarded since a rank was late; the same on all ranks.
+    clock_error : float
+        Bound of the error of this rank's clock against rank 0's, in seconds.
+    """
+
+    stamps: NDArray[np.float64]
+    late: int
+    clock_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class AloneOptions:
+    """How operations are timed alone.
+
+    Attributes
+    ----------
+    sync : str
+        One of `SYNCS`.
+    repetitions : int
+        That are wanted of each row, at least.
+    interval : float
+        Repeat until the 95 % confidence interval of the median is so narrow: its half, as a part of the
+        median. 0 does not look at it.
+    """
+
+    sync: str
+    repetitions: int
+    interval: float
+
+
+class Budget:
+    """Time for repetitions alone, shared out over the rows that are still to be measured.
+
+    Parameters
+    ----------
+    seconds : float
+        For all rows; infinite if there is no limit.
+    rows : int
+        How many there will be; the last ones share what is left if there are more.
+    """
+
+    def __init__(self, seconds: float, rows: int) -> None:
+        self._seconds, self._rows = seconds, rows
+
+    @property
+    def share(self) -> float:
+        """Seconds of the next row."""
+        return self._seconds / max(1, self._rows)
+
+    def spend(self, seconds: float) -> None:
+        """Take away what a row has used."""
+        self._seconds = max(0.0, self._seconds - seconds)
+        self._rows -= 1
+
+
+class AloneTimer:
+    """Times operations alone, over one communicator. Every rank makes one, and calls the same on it.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Of the ranks.
+    settle : callable
+        Waits until the work of calls is done.
+    options : AloneOptions
+        How.
+    budget : Budget
+        On rank 0 it ends the repetitions of a row.
+    """
+
+    def __init__(
+        self, comm: "Communicator", settle: Call, options: AloneOptions, budget: Budget
+    ) -> None:
+        self._comm = comm
+        self._settle = settle
+        self._options = options
+        self._budget = budget
+        self._clock = CommonClock(comm)
+        self._ahead = _AHEAD
+        self._took = 0.0  # seconds of an operation, roughly
+
+    def measure(self, calls: Sequence[Call]) -> Alone:
+        """Time operations one by one, in turns. Collective; blocks.
+
+        Parameters
+        ----------
+        calls : sequence of callable
+            Repetitions take them in order, again and again.
+        """
+        comm, wanted = self._comm, self._options.repetitions
+        self._clock.read()
+        began = perf_counter()
+        tried = self._after_barriers([calls[0]] * 3)[1]
+        self._took = max(comm.all_gather_object(float(np.diff(tried, axis=1).max())))
+        kept: list[NDArray[np.float64]] = []
+        seen: list[NDArray[np.float64]] = []  # on rank 0, what a repetition took
+        late = turn = 0
+        size = wanted
+        while size:
+            with no_garbage_collection():
+                stamps, missed = self._batch(
+                    [calls[(turn + each) % len(calls)] for each in range(size)]
+                )
+            turn += size
+            came = comm.gather_object((missed, self._clock.common(stamps)))
+            verdict = None
+            if came is not None:
+                valid = ~np.any([each for each, _ in came], axis=0)
+                seen.append(alone_times(np.stack([each[valid] for _, each in came], axis=1)))
+                if valid.mean() < 0.75:
+                    self._ahead = min(2 * self._ahead, _MOST_AHEAD)
+                more = self._more(np.concatenate(seen), turn, perf_counter() - began)
+                verdict = valid, more, self._ahead
+            valid, size, self._ahead = comm.broadcast_object(verdict)
+            kept.append(stamps[valid])
+            late += int(len(valid) - valid.sum())
+        self._budget.spend(perf_counter() - began)
+        self._clock.read()  # what was measured lies between two readings
+        return Alone(self._clock.common(np.concatenate(kept)), late, self._clock.error)
+
+    def _more(self, times: NDArray[np.float64], tried: int, seconds: float) -> int:
+        """Return how many further repetitions there are to be; 0 ends."""
+        wanted, interval = self._options.repetitions, self._options.interval
+        if (
+            tried >= _TRIES * max(wanted, len(times))
+            or tried >= _MOST
+            or seconds >= self._budget.share
+        ):
+            return 0
+        if not len(times) and tried >= 3 * wanted:
+            return 0  # ranks that share cores cannot start together
+        if len(times) < wanted:
+            return max(4, wanted - len(times))
+        if not interval:
+            return 0
+        low, high = median_interval(times)
+        if (high - low) / 2 <= interval * float(np.median(times)):
+            return 0
+        # Half as many again as there were, but no more than there is time for.
+        left = (self._budget.share - seconds) / (seconds / tried)
+        return int(max(4.0, min(len(times) / 2, left, _MOST - tried)))
+
+    def _batch(self, calls: Sequence[Call]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Run calls one by one; return this rank's stamps, and for which it was late."""
+        ways: dict[str, Callable[[Sequence[Call]], tuple[list[float], NDArray[np.float64]]]] = {
+            BARRIER: self._after_barriers,
+            WINDOW: self._in_windows,
+            ROUND_TIME: self._in_rounds,
+        }
+        due, stamps = ways[self._options.sync](calls)
+        return stamps, stamps[:, 0] > np.array(due) + _TOLERANCE + self._clock.error
+
+    def _after_barriers(self, calls: Sequence[Call]) -> tuple[list[float], NDArray[np.float64]]:
+        barrier = self._comm.barrier
+        stamps = np.empty((len(calls), 2))
+        for call, stamp in zip(calls, stamps, strict=True):
+            barrier()
+            stamp[:] = self._run(call)
+        return [math.inf] * len(calls), stamps
+
+    def _in_windows(self, calls: Sequence[Call]) -> tuple[list[float], NDArray[np.float64]]:
+        comm, clock = self._comm, self._clock
+        window = 2 * self._took + self._ahead
+        first = comm.broadcast_object(float(clock.common(np.array(clock.clock()))))
+        stamps = np.empty((len(calls), 2))
+        due = [clock.local(first + (1 + each) * window) for each in range(len(calls))]
+        for start, call, stamp in zip(due, calls, stamps, strict=True):
+            self._until(start)
+            stamp[:] = self._run(call)
+        return due, stamps
+
+    def _in_rounds(self, calls: Sequence[Call]) -> tuple[list[float], NDArray[np.float64]]:
+        comm, clock, announced = self._comm, self._clock, np.empty(1)
+        stamps = np.empty((len(calls), 2))
+        due = []
+        # The broadcast takes the caches that a short operation found filled by the one before.
+        warms = self._took < _SHORT
+        ahead = self._ahead + 2 * self._took * warms
+        for call, stamp in zip(calls, stamps, strict=True):
+            if comm.rank == 0:
+                announced[0] = clock.clock() + ahead
+            comm.broadcast(announced)
+            if warms:
+                self._run(call)
+            due.append(clock.local(float(announced[0])))
+            self._until(due[-1])
+            stamp[:] = self._run(call)
+        return due, stamps
+
+    def _until(self, start: float) -> None:
+        """Wait for a time of this rank's clock: asleep while it is far, as ranks may share a core."""
+        clock = self._clock.clock
+        far = start - clock() - _AWAKE
+        if far > 0:
+            sleep(far)
+        while clock() < start:
+            pass
+
+    def _run(self, call: Call) -> tuple[float, float]:
+        clock = self._clock.clock
+        start = clock()
+        call()
+        self._settle()
+        return start, clock()

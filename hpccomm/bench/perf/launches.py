@@ -1,0 +1,175 @@
+"""Whole launches of a measurement, one after another: the unit in which runs are compared.
+
+Where ranks land, which pages they get, and what else a machine does differ more between launches than between
+repetitions of one (S. Hunold and A. Carpen-Amarie, "Reproducible MPI benchmarking is still not as easy as you
+think", IEEE TPDS 2016).
+"""
+
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpccomm.errors import LaunchError, ResultsError, UsageError
+
+_GRACE = 20.0
+"""Seconds that a launch has to write down what it has, after this program was asked to end."""
+
+
+def launcher(given: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what starts the ranks of a launch.
+
+    Parameters
+    ----------
+    given : sequence of str or None
+        The words of ``--launcher``.
+    environ : mapping of str to str
+        The environment of this process.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    if given:
+        return tuple(given)
+    if "SLURM_JOB_ID" in environ:
+        return ("srun",)
+    raise UsageError(
+        "--launches starts the ranks itself, and there is no Slurm job whose srun could; give "
+        "--launcher 'mpiexec -n 4', or another command that starts them"
+    )
+
+
+def words_of_a_launch(words: Sequence[str], series: str) -> list[str]:
+    """Return the arguments of one launch: those of this command without its own, and ``--series``."""
+    kept = []
+    rest = iter(words)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name not in ("--launches", "--launcher"):
+            kept.append(word)
+        elif not equals:
+            next(rest, None)
+    return [*kept, "--series", series]
+
+
+def run(
+    words: Sequence[str],
+    command: Sequence[str],
+    launches: int,
+    output: Path,
+    say: Callable[[str], None],
+) -> int:
+    """Start one launch after another. Blocks; only for a process that is no rank itself.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The command line behind ``hpccomm``, which starts with ``perf``.
+    command : sequence of str
+        What starts the ranks.
+    launches : int
+        How many.
+    output : Path
+        The results file, which gets a run from each.
+    say : callable
+        Prints a line.
+
+    Returns
+    -------
+    int
+        Exit status: 1 if a launch had wrong results.
+
+    Raises
+    ------
+    LaunchError
+        If a launch failed; the runs of those before are kept.
+    KeyboardInterrupt
+        If it was interrupted; likewise.
+    """
+    name = f"{output.stem}-{secrets.token_hex(4)}"
+    status = 0
+    for number in range(1, launches + 1):
+        arguments = words_of_a_launch(words, f"{name}:{number}:{launches}")
+        ended = _started([*command, sys.executable, "-m", "hpccomm", *arguments])
+        if ended not in (0, 1):
+            raise LaunchError(
+                f"launch {number} of {launches} ended with status {ended}; {number - 1} before it are kept "
+                f"in {output} as series {name}; its errors stand above"
+            )
+        status = max(status, ended)
+        say(f"# launch {number} of {launches}: {'a result was wrong' if ended else 'done'}\n")
+    for line in summary(output, name):
+        say(line)
+    return status
+
+
+def _started(command: Sequence[str]) -> int:
+    """Run a launch, whose table is in the file; pass on to it when this process is asked to end."""
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    except OSError as error:
+        raise LaunchError(
+            f"{command[0]!r} cannot be started: {error.strerror}; give what starts the ranks by --launcher"
+        ) from None
+    with process:
+        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            # The terminal has sent it to the launch as well, which writes down what it has.
+            try:
+                process.wait(_GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def summary(output: Path, name: str) -> Iterator[str]:
+    """Give what the launches of a series found, as lines of comment: of each row the median over launches.
+
+    Parameters
+    ----------
+    output : Path
+        The results file.
+    name : str
+        Of the series.
+
+    Raises
+    ------
+    ResultsError
+        If the file cannot be read, or holds no launch of the series.
+    """
+    from hpccomm.results import reader, table
+
+    runs = [run for run in reader.examine(output).runs if run.info.series.get("name") == name]
+    if not runs:
+        raise ResultsError(f"{output} holds no launch of series {name}")
+    times: dict[tuple[Any, ...], list[float]] = {}
+    for run in runs:
+        for row, timing in zip(run.rows, run.timings, strict=True):
+            alone = timing is not None and timing.alone == timing.alone
+            time = timing.alone if timing is not None and alone else row.time
+            times.setdefault((*row.case, row.in_place, alone), []).append(time)
+    form = "# {:>16} {:>10} {:>6} {:>5} {:>12} {:>8}  {:>9} {:>9} {:>9} {:>7}\n"
+    yield f"# Series {name}: {len(runs)} launches in {output}; median over launches, and their spread\n"
+    yield form.format(
+        *("collective", "algorithm", "type", "redop", "size", "in place"),
+        *("median us", "least", "most", "+- %"),
+    )
+    for (collective, _, algorithm, dtype, op, _, size, _, in_place, alone), each in times.items():
+        middle = float(np.median(each))
+        spread = float(np.median(np.abs(np.array(each) - middle))) / middle * 100 if middle else 0.0
+        figures = [table.figure(value, 9).strip() for value in (middle, min(each), max(each))]
+        place = f"{'yes' if in_place else 'no'}{' alone' if alone else ''}"
+        yield form.format(
+            collective, algorithm, dtype, op, size, place, *figures, table.figure(spread, 7).strip()
+        )

@@ -1,0 +1,146 @@
+"""Repetitions alone, and whole launches: `hpccomm perf --sync`, `--ci`, `--launches`."""
+
+import math
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from hpccomm.bench.perf import launches
+from hpccomm.bench.perf.alone import SYNCS, AloneOptions, AloneTimer, Budget
+from hpccomm.errors import LaunchError, UsageError
+from hpccomm.results import reader
+from hpccomm.results.repetitions import alone_times
+from hpccomm.testing.threads import run_ranks
+
+from ..conftest import launch_environment
+
+
+def hpccomm(*words):
+    """Run the command line without a launcher."""
+    return subprocess.run(
+        [sys.executable, "-m", "hpccomm", *words],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=launch_environment(),
+    )
+
+
+def alone(interval=0.0, budget=math.inf, slow=0.0, repetitions=10):
+    """Time sleeps on three ranks that are threads, of which the last sleeps longer."""
+
+    def on_rank(comm):
+        options = AloneOptions("barrier", repetitions, interval)
+        timer = AloneTimer(comm, lambda: None, options, Budget(budget, 1))
+        seconds = 2e-3 + slow * (comm.rank == 2)
+        return timer.measure([lambda: time.sleep(seconds)])
+
+    return run_ranks(3, on_rank)
+
+
+def test_an_operation_takes_from_the_first_start_to_the_last_end():
+    found = alone(slow=20e-3)
+    times = alone_times(np.stack([each.stamps for each in found], axis=1))
+    assert len(times) == 10
+    assert times.min() > 22e-3
+    assert {each.late for each in found} == {0}
+
+
+def test_repetitions_go_on_until_the_interval_is_narrow_or_the_time_is_over():
+    wide, narrow = alone(interval=0.9), alone(interval=1e-6, budget=0.5)
+    assert len(wide[0].stamps) == 10
+    assert len(narrow[0].stamps) > 30
+    assert len({len(each.stamps) for each in narrow}) == 1
+
+
+def test_time_that_a_row_leaves_goes_to_the_others():
+    budget = Budget(60.0, 4)
+    assert budget.share == 15
+    budget.spend(0.0)
+    assert budget.share == 20
+    for _ in range(5):
+        budget.spend(30.0)
+    assert budget.share == 0
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_every_repetition_of_every_rank_is_stored_on_one_clock(tmp_path, mpiexec, sync):
+    path = tmp_path / "alone.h5"
+    words = ("perf", "all_reduce", "-b", "1K", "-e", "4K", "-f", "4", "-n", "30", "--sync", sync)
+    done = mpiexec(2, "-m", "hpccomm", *words, "--output", str(path))
+    assert done.returncode == 0, done.stderr
+    (run,) = reader.read(path)
+    assert len(run.rows) == 4
+    for index, timing in enumerate(run.timings):
+        stamps = run.alone(index)
+        assert stamps.shape == (max(30, len(stamps)), 2, 2)
+        assert np.all(stamps[..., 1] > stamps[..., 0])
+        # One after the other, on every rank, by the clock that they share.
+        assert np.all(stamps[1:, :, 0].min(axis=1) > stamps[:-1, :, 1].max(axis=1))
+        assert (timing.sync, timing.clock_error) == (sync, 0.0)
+        assert timing.alone == pytest.approx(np.median(alone_times(stamps)) * 1e6)
+        if sync != "barrier":  # who was late was discarded
+            assert np.ptp(stamps[..., 0], axis=1).max() < 3e-6
+    shown = hpccomm("show", str(path)).stdout
+    printed = done.stdout[done.stdout.index(f"# Alone, started by {sync}") :]
+    assert printed in shown
+
+
+def test_launches_add_a_run_each_and_a_summary(tmp_path, mpiexec, launcher):
+    path = tmp_path / "runs.h5"
+    words = ("perf", "all_reduce", "-b", "1K", "-e", "1K", "--output", str(path))
+    series = ("--launches", "3", "--launcher", f"{launcher} -n 2")
+    done = hpccomm(*words, *series)
+    assert done.returncode == 0, done.stderr
+    runs = reader.read(path)
+    assert [run.info.series["launch"] for run in runs] == ["1", "2", "3"]
+    assert len({run.info.series["name"] for run in runs}) == 1
+    times = [run.rows[0].time for run in runs]
+    last = done.stdout.splitlines()[-2].split()
+    assert last[:7] == ["#", "all_reduce", "auto", "float", "sum", "1024", "no"]
+    assert float(last[7]) == pytest.approx(np.median(times), abs=0.006)
+    failed = hpccomm(*words, "--series", "a:4:3")
+    assert "is no launch of a series" in failed.stderr
+    inside = mpiexec(2, "-m", "hpccomm", *words, *series)
+    assert inside.returncode != 0
+    assert "--launches starts the ranks itself" in inside.stderr
+
+
+def test_a_launch_that_fails_ends_the_series_and_says_which(tmp_path):
+    program = tmp_path / "launcher"
+    program.write_text("#!/bin/sh\nexit 7\n")
+    program.chmod(0o755)
+    with pytest.raises(
+        LaunchError, match=r"launch 1 of 2 ended with status 7; 0 before it are kept"
+    ):
+        launches.run(["perf"], [str(program)], 2, tmp_path / "runs.h5", print)
+    with pytest.raises(LaunchError, match="'nothing' cannot be started"):
+        launches.run(["perf"], ["nothing"], 2, tmp_path / "runs.h5", print)
+    with pytest.raises(UsageError, match="give --launcher 'mpiexec -n 4'"):
+        launches.launcher(None, {})
+    assert launches.launcher(None, {"SLURM_JOB_ID": "7"}) == ("srun",)
+
+
+def test_a_launch_has_the_arguments_of_the_command_but_those_of_the_series():
+    words = ["perf", "all_reduce", "--launches", "3", "-b", "8", "--launcher=mpiexec -n 2", "-c1"]
+    expected = ["perf", "all_reduce", "-b", "8", "-c1", "--series", "s:1:3"]
+    assert launches.words_of_a_launch(words, "s:1:3") == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--budget", "5s"), "give --sync or --ci too"),
+        (("--ci", "200"), "is no percentage"),
+        (("--launches", "2"), "--launches 2 needs --output"),
+        (("--launcher", "mpiexec"), "give both or none"),
+        (("--sync", "round"), "did you mean"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused_first(words, message):
+    done = hpccomm("perf", "all_reduce", *words)
+    assert done.returncode == 2
+    assert message in done.stderr
