@@ -13,6 +13,7 @@ from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.flags import FLAGS, OWN, SOUND
 from hpccomm.bench.perf.names import OPS, TYPES
 from hpccomm.cli.main import VERBS
+from hpccomm.comparison.verdict import MEANINGS
 from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.diagnosis.meanings import TABLE as EXPLAINED
 from hpccomm.dispatch.policy import CASES
@@ -171,6 +172,13 @@ def _fields(table: type) -> Iterator[Line]:
         yield f"``{column.name}``", f"``{column.kind}``", column.unit, column.meaning
 
 
+def verdicts() -> Iterator[Line]:
+    """Verdicts of compare, the worst first."""
+    yield "verdict", "meaning"
+    for verdict, meaning in MEANINGS.items():
+        yield f"``{verdict}``", meaning
+
+
 def timings() -> Iterator[Line]:
     """Columns of a run's table of timings."""
     yield from _fields(Timing)
@@ -226,6 +234,7 @@ TABLES = {
         verbs,
         csv_columns,
         timings,
+        verdicts,
         training_facts,
         training_steps,
         training_buckets,

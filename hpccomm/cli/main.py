@@ -31,6 +31,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "perf": ("hpccomm.cli.perf", "measure and verify collectives, the way nccl-tests does"),
     "show": ("hpccomm.cli.show", "print a stored run as the table that it printed"),
     "export": ("hpccomm.cli.export", "write a stored run as nccl-tests' JSON or as CSV"),
+    "compare": (
+        "hpccomm.cli.compare",
+        "say whether runs are slower than others, launch by launch and case by case",
+    ),
     "simulate": (
         "hpccomm.cli.simulate",
         "time collectives on a described cluster, in virtual time",

@@ -1,0 +1,118 @@
+"""``hpccomm compare``: whether new runs are slower than others."""
+
+import argparse
+from pathlib import Path
+
+from hpccomm.bench.perf import readers
+from hpccomm.cli import output
+from hpccomm.cli.show import path
+from hpccomm.comparison.launches import AUTO, MEASURES
+from hpccomm.errors import ConfigurationError, ResultsError
+from hpccomm.extras import install_command
+
+DESCRIPTION = """\
+Compare the runs of two results files, case by case: is the new side slower, faster, or the same?
+
+The unit is the launch: each completed run of a file is one, as `hpccomm perf ... --launches 10` makes them.
+A case is slower if a rank-sum test of the launches' medians says so, after a correction for the number of
+cases, by more than the minimum effect. Runs of machines that differ are refused.
+
+The exit status is 0 if no case is slower, 1 if one is slower or has wrong results (with --require-decision
+also if one is undecided or untested), and 2 if the command failed.
+"""
+
+EXAMPLES = """\
+examples:
+  hpccomm compare last_month.h5 today.h5
+  hpccomm compare last_month.h5 today.h5 --minimum 5% --junit verdict.xml --json verdict.json
+  hpccomm compare runs.h5 runs.h5 --base-runs 1,2,3 --new-runs 4,5,6
+  hpccomm compare archive/october archive/november          folders of results files
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
+        "base", type=path, metavar="BASE", help="a results file, or a folder of them"
+    )
+    parser.add_argument("new", type=path, metavar="NEW", help="what is compared with it")
+    parser.add_argument(
+        "--minimum",
+        type=readers.percentage,
+        default="2%",
+        metavar="PERCENT",
+        help="the least change that counts (default 2%%)",
+    )
+    parser.add_argument(
+        "--level",
+        type=readers.percentage,
+        default="1%",
+        metavar="PERCENT",
+        help="how often equal sides may be told apart, in all cases together (default 1%%)",
+    )
+    parser.add_argument(
+        "--measure",
+        type=readers.one_of(MEASURES, "measure"),
+        default=AUTO,
+        metavar=f"{{{','.join(MEASURES)}}}",
+        help="what a launch took: median of repetitions alone, median of those back to back, or the printed "
+        "time; auto takes the first that all launches of a case have (default auto)",
+    )
+    for side in ("base", "new"):
+        parser.add_argument(
+            f"--{side}-runs",
+            type=readers.listed,
+            metavar="RUN[,RUN...]",
+            help=f"only these runs of the {side} side, by name or number",
+        )
+        parser.add_argument(
+            f"--{side}-series",
+            metavar="NAME",
+            help=f"only launches of this series, on the {side} side",
+        )
+    parser.add_argument(
+        "--any-machine", action="store_true", help="compare runs of machines that differ"
+    )
+    parser.add_argument(
+        "--require-decision",
+        action="store_true",
+        help="exit status 1 if there is a case without a verdict",
+    )
+    parser.add_argument(
+        "--junit", type=path, metavar="FILE.xml", help="write the verdicts as JUnit's XML"
+    )
+    parser.add_argument("--json", type=path, metavar="FILE.json", help="write them as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare; return the exit status."""
+    from hpccomm.bench.progress import watched
+    from hpccomm.comparison import launches, machine_readable, text
+    from hpccomm.comparison.verdict import Rules, compare
+
+    try:
+        import scipy  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            f"hpccomm compare needs SciPy ({error}): {install_command('stats')}"
+        ) from None
+    with watched(f"reading {args.base.name} and {args.new.name}"):
+        base = launches.side([args.base], args.base_series, args.base_runs)
+        new = launches.side([args.new], args.new_series, args.new_runs)
+    rules = Rules(args.minimum, args.level, args.measure)
+    with watched("comparing"):
+        found = compare(base, new, rules, any_machine=args.any_machine)
+    if args.json is not None:
+        _write(args.json, machine_readable.as_json(found))
+    if args.junit is not None:
+        _write(args.junit, machine_readable.as_junit(found, f"{args.base} against {args.new}"))
+    output.write(text.text(found))
+    return 1 if found.failed or (args.require_decision and not found.decided) else 0
+
+
+def _write(file: Path, content: str) -> None:
+    """Write a file, in place of one that is there."""
+    try:
+        file.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise ResultsError(f"cannot write {file}: {error.strerror}; choose another path") from error

@@ -1,0 +1,121 @@
+"""Two samples of launches tested against each other; pure functions, by SciPy.
+
+The methods are those that the field recommends for running times, which are skewed and have outliers: medians
+and ranks instead of means and normal distributions (T. Hoefler and R. Belli, "Scientific benchmarking of
+parallel computing systems", SC 2015; S. Hunold and A. Carpen-Amarie, "Reproducible MPI benchmarking is still
+not as easy as you think", IEEE TPDS 2016).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Launches = NDArray[np.float64]
+
+RESAMPLES = 5000
+"""Samples of the bootstrap."""
+
+
+class Ratio(NamedTuple):
+    """How much longer one side takes than the other.
+
+    Attributes
+    ----------
+    value : float
+        Median of the new launches over that of the base.
+    low, high : float
+        Its 95 % confidence interval; NaN where a side has one launch.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+def ratio(base: Launches, new: Launches) -> Ratio:
+    """Return the ratio of medians, with a bootstrap confidence interval (percentiles; B. Efron, 1979).
+
+    Parameters
+    ----------
+    base, new : ndarray of float64
+        Times of launches, positive.
+    """
+    from scipy.stats import bootstrap
+
+    value = float(np.median(new) / np.median(base))
+    if min(len(base), len(new)) < 2:
+        return Ratio(value, math.nan, math.nan)
+
+    def of_medians(new: Launches, base: Launches, axis: int) -> Launches:
+        medians: Launches = np.median(new, axis=axis) / np.median(base, axis=axis)
+        return medians
+
+    # Seeded: the same files give the same verdict.
+    found = bootstrap(
+        (new, base),
+        of_medians,
+        n_resamples=RESAMPLES,
+        vectorized=True,
+        method="percentile",
+        random_state=np.random.default_rng(0),
+    ).confidence_interval
+    return Ratio(value, float(found.low), float(found.high))
+
+
+def slower(base: Launches, new: Launches, minimum: float) -> float:
+    """Return the p value of launches being no more than `minimum` slower than the base.
+
+    It is the one-sided rank-sum test (H. B. Mann and D. R. Whitney, 1947) of the new times against those of the
+    base, each made `minimum` longer: a difference that is real but too small to matter does not count.
+
+    Parameters
+    ----------
+    base, new : ndarray of float64
+        Times of launches.
+    minimum : float
+        The least effect that matters, as a part of the time: 0.02 is 2 %.
+    """
+    return _greater(new, base * (1 + minimum))
+
+
+def faster(base: Launches, new: Launches, minimum: float) -> float:
+    """Return the p value of launches being no more than `minimum` faster than the base; see `slower`."""
+    return _greater(base, new * (1 + minimum))
+
+
+def _greater(one: Launches, other: Launches) -> float:
+    from scipy.stats import mannwhitneyu
+
+    both = np.concatenate([one, other])
+    exact = len(np.unique(both)) == len(both) and len(one) * len(other) <= 2500
+    method = "exact" if exact else "asymptotic"
+    return float(mannwhitneyu(one, other, alternative="greater", method=method).pvalue)
+
+
+def least_p(base: int, new: int) -> float:
+    """Return the smallest p value that so many launches can give: that of sides that do not overlap."""
+    return 1 / math.comb(base + new, new)
+
+
+def launches_needed(level: float, tests: int) -> int:
+    """Return how many launches a side are needed to find anything at a level, with so many tests."""
+    number = 2
+    while least_p(number, number) > level / tests:
+        number += 1
+    return number
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Return p values adjusted for being many: their smallest is wrong as seldom as a single one.
+
+    S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6,
+    1979.
+    """
+    order = np.argsort(p)
+    adjusted = np.empty(len(p))
+    scaled = np.asarray(p, float)[order] * np.arange(len(p), 0, -1)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(scaled))
+    return [float(each) for each in adjusted]

@@ -1,0 +1,67 @@
+"""A comparison as a table of text, the worst cases first."""
+
+import math
+from collections import Counter
+
+import numpy as np
+
+from hpccomm.comparison.verdict import MEANINGS, UNDECIDED, UNTESTED, CaseVerdict, Comparison
+from hpccomm.results.table import figure
+
+_HEADING = ("case", "base us", "new us", "change", "95 % interval", "p", "launches", "verdict")
+
+
+def text(found: Comparison) -> str:
+    """Return the table, what was compared, and the verdict as a whole, with line ends."""
+    lines = [f"# Differs between the sides: {each}" for each in found.circumstances]
+    lines += [f"# The machines differ: {each}" for each in found.machines]
+    lines += [f"# Left out, as it did not complete: {each}" for each in found.left_out]
+    table = [_HEADING, *map(_cells, found.cases)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(_HEADING))]
+    for row in table:
+        cells = [
+            cell.ljust(width) if column in (0, 7) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    for side, cases in (("base", found.only_base), ("new", found.only_new)):
+        lines += [f"# Only on the {side} side: {case}" for case in cases]
+    return "".join(f"{line}\n" for line in [*lines, *_closing(found)])
+
+
+def change(ratio: float) -> str:
+    """Return a ratio of times in words, such as ``5.1 % slower``."""
+    if math.isnan(ratio):
+        return ""
+    return f"{abs(ratio - 1) * 100:.1f} % {'slower' if ratio >= 1 else 'faster'}"
+
+
+def _cells(each: CaseVerdict) -> tuple[str, ...]:
+    values, ratio = each.values, each.ratio
+    medians = [figure(float(np.median(side)), 9).strip() for side in (values.base, values.new)]
+    interval = "" if math.isnan(ratio.low) else f"{ratio.low - 1:+.1%} to {ratio.high - 1:+.1%}"
+    p = min(each.p_slower, each.p_faster)
+    return (
+        f"{each.case} ({values.measure})",
+        *medians,
+        change(ratio.value),
+        interval,
+        "" if each.verdict == UNTESTED else f"{p:.2g}",
+        f"{len(values.base)} and {len(values.new)}",
+        each.verdict,
+    )
+
+
+def _closing(found: Comparison) -> list[str]:
+    rules, counts = found.rules, Counter(each.verdict for each in found.cases)
+    lines = [
+        "#",
+        f"# {', '.join(f'{counts[each]} {each}' for each in MEANINGS if counts[each])}; a change below "
+        f"{rules.minimum:.1%} does not count; equal sides are told apart once in {1 / rules.level:.0f} comparisons",
+    ]
+    lines += [f"# {each}: {MEANINGS[each]}" for each in MEANINGS if counts[each]]
+    if counts[UNTESTED] or counts[UNDECIDED]:
+        lines.append(
+            f"# So many cases need {found.needed} launches a side at least: hpccomm perf ... --launches"
+        )
+    return lines
