@@ -29,12 +29,16 @@ from hpccomm.errors import CommunicationError, HpccommError, UsageError, did_you
 
 VERBS: dict[str, tuple[str, str]] = {
     "perf": ("hpccomm.cli.perf", "measure and verify collectives, the way nccl-tests does"),
-    "show": ("hpccomm.cli.show", "print a stored run as the table that it printed"),
+    "show": (
+        "hpccomm.cli.show",
+        "print a stored run as its table, or what a training's gradients cost",
+    ),
     "export": ("hpccomm.cli.export", "write a stored run as nccl-tests' JSON or as CSV"),
     "compare": (
         "hpccomm.cli.compare",
         "say whether runs are slower than others, launch by launch and case by case",
     ),
+    "import": ("hpccomm.cli.importing", "add logs of nccl-tests and OSU to a results file"),
     "simulate": (
         "hpccomm.cli.simulate",
         "time collectives on a described cluster, in virtual time",
@@ -45,7 +49,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "hpccomm.cli.explain",
         "say what the dumps of a failed job, or an error message, mean",
     ),
-    "plot": ("hpccomm.cli.plot", "draw an algorithm: which rank talks to which, step by step"),
+    "plot": (
+        "hpccomm.cli.plot",
+        "draw an algorithm, which rank talks to which, or a stored training, step by step",
+    ),
 }
 """Each verb's module, imported when the verb is used, and what it does.
 

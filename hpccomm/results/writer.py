@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from datetime import datetime
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -225,13 +226,15 @@ class Writer:
         """
         self._rewrite(self._space.room, lambda run: write(run.create_group(name)))
 
-    def end(self, status: str) -> None:
+    def end(self, status: str, ended: datetime | None = None) -> None:
         """Record how the run ended, and give the file its final, compressed form.
 
         Parameters
         ----------
         status : str
             ``"completed"``, or ``"failed: "`` and why.
+        ended : datetime, optional
+            When it ended; by default now.
 
         Raises
         ------
@@ -244,7 +247,7 @@ class Writer:
             raise UsageError(f"run {self.name} of {self.path} has ended already")
         if status != "completed" and not status.startswith("failed: "):
             raise UsageError(f"status {status!r} is neither 'completed' nor 'failed: ...'")
-        self.note_end(status)
+        self.note_end(status, ended)
         with self._reported():
             os.fsync(self._open.fileno())
         self._check_there()
@@ -256,14 +259,14 @@ class Writer:
         self._open.close()
         self._open = None
 
-    def note_end(self, status: str) -> None:
+    def note_end(self, status: str, ended: datetime | None = None) -> None:
         """Record how the run ended, and leave the file in the form in which it was measured.
 
         From any thread, also while another adds a row: these bytes are of nothing else.
 
         Parameters
         ----------
-        status : str
+        status, ended
             As for `end`.
 
         Raises
@@ -272,7 +275,8 @@ class Writer:
             As `end` does.
         """
         text = status.encode()[: coding.STATUS_BYTES].decode(errors="ignore").encode()
-        end = coding.encode_end(self.name, time.time(), text)
+        seconds = time.time() if ended is None else ended.timestamp()
+        end = coding.encode_end(self.name, seconds, text)
         at = self._space.state_at
         self._write((text, at + coding.STATUS_AT), (end, at + coding.END_AT))
 

@@ -1,0 +1,121 @@
+"""A run that another program measured, with what a results file wants to know of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import numpy as np
+
+from hpccomm.results.schema import Config, RankInfo, Row, RunInfo
+
+COMPLETED = "completed"
+CUT = "failed: the log ends before the run does"
+"""Status of a run whose log has no end."""
+
+NAMES = {
+    "alltoall": "all_to_all",
+    "alltoallv": "all_to_all_v",
+    "sendrecv": "send_recv",
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "bcast": "broadcast",
+}
+"""Names that other programs have for a collective."""
+
+
+@dataclass(slots=True)
+class ImportedRun:
+    """One run of a log.
+
+    Attributes
+    ----------
+    info : RunInfo
+        What the log says of it.
+    rows : list of Row
+        Its measurements.
+    samples : list of ndarray or None
+        Seconds of each repetition on each rank, for each row.
+    status : str
+        ``"completed"``, or ``"failed: "`` and why.
+    ended : datetime or None
+        When it ended, if the log says so.
+    """
+
+    info: RunInfo
+    rows: list[Row] = field(default_factory=list)
+    samples: list[np.ndarray | None] = field(default_factory=list)
+    status: str = COMPLETED
+    ended: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the caller says of a log.
+
+    Attributes
+    ----------
+    name : str
+        Of the log, for messages.
+    started : datetime
+        When the run started, if the log does not say: the time of the file.
+    user : str
+        Who owns the file.
+    collective : str or None
+        What was measured, if the log does not say.
+    ranks : int or None
+        How many ranks there were, if the log does not say.
+    """
+
+    name: str
+    started: datetime
+    user: str
+    collective: str | None = None
+    ranks: int | None = None
+
+
+def collective_of(name: str) -> str:
+    """Return hpccomm's name of a collective, or of a program that measures one."""
+    name = name.rsplit("/", 1)[-1].removesuffix("_perf").lower()
+    return NAMES.get(name.replace("_", ""), name)
+
+
+def unknown_ranks(count: int) -> tuple[RankInfo, ...]:
+    """Return ranks of which nothing is known but how many they are."""
+    return tuple(
+        RankInfo(
+            rank=rank,
+            group=0,
+            host="unknown",
+            node=0,
+            pid=0,
+            cores="",
+            device=-1,
+            device_hex="",
+            device_info="unknown",
+            driver="",
+        )
+        for rank in range(count)
+    )
+
+
+def run_info(
+    told: Told,
+    config: Config,
+    ranks: Sequence[RankInfo],
+    versions: dict[str, str],
+    arguments: Sequence[str],
+) -> RunInfo:
+    """Return the facts of a run of which the log says no more."""
+    return RunInfo(
+        started=told.started,
+        user=told.user,
+        launcher="unknown",
+        arguments=tuple(arguments),
+        skipped=(),
+        config=config,
+        ranks=tuple(ranks),
+        versions=versions,
+        environment={},
+        slurm={},
+    )

@@ -1,0 +1,319 @@
+"""Logs of nccl-tests and OSU become runs, and nothing else does."""
+
+import argparse
+import io
+import json
+from dataclasses import fields, replace
+from datetime import datetime
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from hpccomm.bench.logs import reading
+from hpccomm.bench.logs.imported import Told
+from hpccomm.cli import importing
+from hpccomm.errors import ResultsError
+from hpccomm.results import nccl_json, reader, table
+from hpccomm.results.schema import Config, RankInfo, Row, RunInfo
+
+WHEN = datetime.fromisoformat("2026-11-24T10:00:00+01:00")
+TOLD = Told("some.log", WHEN, "someone")
+
+ALL_REDUCE = """\
+# nccl-tests version 2.17.9 nccl-headers=22907 nccl-library=22907
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 2 minBytes 8 maxBytes 1048576 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 3 validation: 1 graph: 0 unalign: 0
+#
+# Using devices
+#  Rank  0 Group  0 Pid  31337 on  gpu-node-7 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid  31338 on  gpu-node-8 device  0 [0000:43:00] NVIDIA H100 80GB HBM3
+#
+#                                                              out-of-place                       in-place          
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong 
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)         
+           8             2     float     sum      -1    12.34    0.00    0.00       0    12.12    0.00    0.00       0
+     1048576        262144     float     sum      -1    51.05   20.54   20.54       3    50.90   20.60   20.60     N/A
+# Out of bounds values : 3 FAILED
+# Avg bus bandwidth    : 10.3 
+#
+"""
+OLD = """\
+# nThread 1 nGpus 8 minBytes 8 maxBytes 8 step: 1048576(bytes) warmup iters: 5 iters: 20 validation: 1
+#
+# Using devices
+#   Rank  0 Pid  2718 on       dgx1 device  0 [0x07] Tesla V100-SXM3-32GB
+#
+#                                                     out-of-place                       in-place
+#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+           8             2   float     sum    31.59    0.00    0.00  2e-07    30.62    0.00    0.00  1e-07
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 0.00123
+"""
+HYPERCUBE = """\
+# nccl-tests version 2.19.6 nccl-headers=23203 nccl-library=23203
+# Collective test starting: hypercube_perf
+# nThread 1 nGpus 1 minBytes 64 maxBytes 64 step: 2(factor) warmup iters: 1 iters: 5 agg iters: 1 validation: 1 graph: 0 unalign: 0
+# Per-Iteration Report: CUDA event timing; i_* uses max over process rows 
+#
+# Using devices
+#  Rank  0 Group  0 Pid      1 on          a device  0 [0000:00:04] Some GPU
+#
+#       size         count      type   redop    root     time   algbw   busbw  #wrong    i_min    i_max    i_p99    i_cv%     time   algbw   busbw  #wrong    i_min    i_max    i_p99    i_cv%            timestamp
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)     (us)     (us)      (%)     (us)  (GB/s)  (GB/s)             (us)     (us)     (us)      (%)  %Y-%m-%d %H:%M:%S
+          64            16     float              -1     9.87    0.01    0.02       0     9.10    10.20    10.10     1.20     9.00    0.01    0.02       0     8.10     9.20     9.10     1.00  2026-11-20 09:08:07
+# Out of bounds values : 0 OK
+"""
+OSU = """\
+
+# OSU MPI{} v7.4
+# Datatype: MPI_CHAR.
+# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations
+4                       2.01              1.52              2.50        1000
+1024                    4.00              3.52              4.50        100
+"""
+
+
+def told(**asked: object) -> Told:
+    return replace(TOLD, **asked)
+
+
+def test_a_table_of_nccl_tests() -> None:
+    (run,) = reading.parse(ALL_REDUCE, TOLD)
+    assert run.status == "completed"
+    assert run.info.versions == {"nccl-tests": "2.17.9", "nccl": "2.29.7"}
+    assert run.info.arguments == ("all_reduce_perf",)
+    assert run.info.started == WHEN
+    config = run.info.config
+    assert (config.minimum_bytes, config.maximum_bytes, config.step_factor) == (8, 1048576, 2)
+    assert (config.warmup_iters, config.iterations, config.aggregated_iterations) == (5, 20, 3)
+    first, second = run.info.ranks
+    assert (first.host, first.node, first.pid, first.device_hex) == (
+        "gpu-node-7",
+        0,
+        31337,
+        "0000:1b:00",
+    )
+    assert (second.node, second.device_info) == (1, "NVIDIA H100 80GB HBM3")
+    assert [row.in_place for row in run.rows] == [False, True] * 2
+    assert {(row.collective, row.backend, row.op, row.root) for row in run.rows} == {
+        ("all_reduce", "nccl", "sum", -1)
+    }
+    assert [row.wrong for row in run.rows] == [0, 0, 3, -1]
+    assert [row.time for row in run.rows] == [12.34, 12.12, 51.05, 50.90]
+    np.testing.assert_allclose(run.rows[2].busbw, 1048576 / 51.05e-6 / 1e9)
+    np.testing.assert_allclose(run.rows[0].algbw, 8 / 12.34e-6 / 1e9)  # though 0.00 is printed
+
+
+@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "[1,0]<stdout>: ", "0: ", "[0] ", "\r"])
+def test_tags_of_launchers_are_left_out(tag: str) -> None:
+    tagged = "\n".join(line + tag if tag == "\r" else tag + line for line in ALL_REDUCE.split("\n"))
+    assert reading.parse(tagged, TOLD) == reading.parse(ALL_REDUCE, TOLD)
+
+
+def test_other_versions_have_other_columns() -> None:
+    with pytest.raises(ResultsError, match="does not say which collective.*give --collective"):
+        reading.parse(OLD, TOLD)
+    (run,) = reading.parse(OLD, told(collective="reduce"))
+    assert [(row.collective, row.root, row.wrong, row.time) for row in run.rows] == [
+        ("reduce", -1, -1, 31.59),
+        ("reduce", -1, -1, 30.62),
+    ]
+    assert run.info.config.step_bytes == 1 << 20
+    (run,) = reading.parse(HYPERCUBE, TOLD)
+    assert [(row.collective, row.op, row.time, row.busbw) for row in run.rows] == [
+        ("hypercube", "none", 9.87, 0.02),
+        ("hypercube", "none", 9.0, 0.02),
+    ]
+    stamp = datetime.fromtimestamp(run.rows[0].finished).strftime(table.TIME_FORMAT)
+    assert stamp == "2026-11-20 09:08:07"
+
+
+def test_several_runs_and_one_that_was_cut() -> None:
+    cut = HYPERCUBE.rsplit("#", 1)[0]
+    runs = reading.parse(ALL_REDUCE + "some other words\n" + HYPERCUBE + ALL_REDUCE + cut, TOLD)
+    assert [len(run.rows) for run in runs] == [4, 2, 4, 2]
+    assert [run.status for run in runs[:3]] == ["completed"] * 3
+    assert runs[3].status.startswith("failed: the log ends")
+
+
+def info(**settings: object) -> RunInfo:
+    sizes = {"minimum_bytes": 8, "maximum_bytes": 8 << 20, "step_factor": 0, "step_bytes": 64}
+    config = Config(**{**sizes, "iterations": 7, "warmup_iters": 2, **settings})
+    ranks = tuple(
+        RankInfo(
+            rank, 0, f"n{rank // 2}", rank // 2, 100 + rank, "0-3,8", -1, "", "host memory", ""
+        )
+        for rank in range(4)
+    )
+    versions = {"hpccomm": "0.1.0", "nccl": "2.32.3"}
+    return RunInfo(
+        WHEN, "someone", "mpiexec", ("hpccomm", "perf"), (), config, ranks, versions, {}, {}
+    )
+
+
+rows = st.builds(
+    Row,
+    collective=st.just("all_to_all"),
+    backend=st.sampled_from(["mpi", "nccl"]),
+    algorithm=st.sampled_from(["auto", "pairwise"]),
+    dtype=st.sampled_from(["float", "bfloat16"]),
+    op=st.just("none"),
+    root=st.integers(-1, 3),
+    bytes=st.integers(0, 1 << 40),
+    count=st.integers(0, 1 << 38),
+    in_place=st.booleans(),
+    time=st.floats(0.01, 9e5),
+    algbw=st.floats(0, 1e4),
+    busbw=st.floats(0, 1e4),
+    wrong=st.integers(-1, 99),
+    iterations=st.just(7),
+    finished=st.just(0.0),
+)
+
+
+@given(st.lists(rows, min_size=1, max_size=6), st.booleans())
+def test_what_hpccomm_prints_comes_back(stored: list[Row], statistics: bool) -> None:
+    facts = info(per_iter_timing=statistics)
+    text = table.run_text(facts, stored, lambda _: np.full((3, 4), 1e-6), finished=True)
+    runs = reading.parse(text, TOLD)
+    found = [row for run in runs for row in run.rows]
+    for row, original in zip(found, stored, strict=True):
+        for each in fields(Row):
+            value, expected = getattr(row, each.name), getattr(original, each.name)
+            if each.name == "time":
+                assert value == pytest.approx(expected, rel=0.06, abs=0.01)
+            elif each.name not in ("algbw", "busbw"):
+                assert value == expected, each.name
+        assert row.algbw == pytest.approx(row.bytes / row.time / 1e3)
+        assert row.busbw == pytest.approx(row.algbw * 3 / 4)
+    assert all(run.info.ranks == facts.ranks for run in runs)
+
+
+@given(st.lists(rows, min_size=1, max_size=6), st.booleans())
+def test_json_comes_back(stored: list[Row], old: bool) -> None:
+    samples = np.arange(12.0).reshape(3, 4) * 1e-6
+    document = nccl_json.document(info(), stored, lambda _: samples, ended=WHEN)
+    if old:
+        document["version"] = 2
+        for result in document["results"]:
+            for half in filter(None, (result["out_of_place"], result["in_place"])):
+                half["algbw"], half["busbw"] = half.pop("alg_bw"), half.pop("bus_bw")
+    (run,) = reading.parse(json.dumps(document), TOLD)
+    assert run.rows == stored
+    assert run.info.started.strftime(table.TIME_FORMAT) == WHEN.strftime(table.TIME_FORMAT)
+    assert run.info.config == info().config
+    assert [(rank.host, rank.node) for rank in run.info.ranks] == [
+        ("n0", 0),
+        ("n0", 0),
+        ("n1", 1),
+        ("n1", 1),
+    ]
+    assert run.status == "completed"
+    for each in run.samples:
+        np.testing.assert_allclose(each, samples, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("title", "ranks", "collective", "sizes", "op", "root"),
+    [
+        (" Allreduce Latency Test", 8, "all_reduce", [4, 1024], "sum", -1),
+        (" Allgather Latency Test", 8, "all_gather", [32, 8192], "none", -1),
+        (" All-to-All Personalized Exchange Latency Test", 8, "all_to_all", [32, 8192], "none", -1),
+        (" Broadcast Latency Test", 8, "broadcast", [4, 1024], "none", 0),
+        ("_Reduce_scatter Latency Test", 8, "reduce_scatter", [4, 1024], "sum", -1),
+        (" Latency Test", None, "send_recv", [4, 1024], "none", -1),
+    ],
+)
+def test_osu(
+    title: str, ranks: int | None, collective: str, sizes: list[int], op: str, root: int
+) -> None:
+    (run,) = reading.parse(OSU.format(title), told(ranks=ranks))
+    assert {(row.collective, row.op, row.root, row.wrong) for row in run.rows} == {
+        (collective, op, root, -1)
+    }
+    assert [row.bytes for row in run.rows] == sizes
+    assert [row.time for row in run.rows] == pytest.approx([2.01, 4.0])
+    assert [row.iterations for row in run.rows] == [1000, 100]
+    assert len(run.info.ranks) == (ranks or 2)
+    assert run.info.versions == {"osu": "7.4"}
+
+
+def test_osu_bandwidth_is_the_time_of_a_message() -> None:
+    text = "# OSU MPI Bandwidth Test v5.6.2\n# Size      Bandwidth (MB/s)\n1  2.5\n4096   1000.00\n"
+    (run,) = reading.parse(text, TOLD)
+    assert [row.time for row in run.rows] == pytest.approx([0.4, 4.096])
+    assert run.rows[1].busbw == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no table of nccl-tests or OSU"),
+        ("# nothing\n1 2 3\n", "no table of nccl-tests or OSU"),
+        (ALL_REDUCE.split("           8")[0], "has no rows"),
+        (ALL_REDUCE.replace("12.34", "12.34 5"), "line 12 .*14 cells for 13 columns"),
+        (ALL_REDUCE.replace("12.34", "twelve"), "line 12 .*'twelve'"),
+        (ALL_REDUCE.replace("#  Rank", "#  Bank"), "how many ranks.*--ranks"),
+        (OSU.format(" Allreduce Latency Test"), "how many ranks.*--ranks"),
+        (OSU.format(" Multi-threaded Put Test"), "no counterpart"),
+        ("# OSU MPI Latency Test\n# Size  Latency (us)\n1  x\n", "line 3"),
+        ('{"version": 1}', "of version 1"),
+        ('{"version": 3, "config": {}}', "not nccl-tests' JSON: KeyError"),
+        ("{", "not nccl-tests' JSON"),
+    ],
+)
+def test_what_is_no_log_is_refused_with_the_reason(text: str, said: str) -> None:
+    with pytest.raises(ResultsError, match=said):
+        reading.parse(text, TOLD)
+
+
+@given(
+    st.sampled_from([ALL_REDUCE, OLD, HYPERCUBE, OSU.format(" Allreduce Latency Test")]),
+    st.lists(st.tuples(st.integers(0, 3000), st.sampled_from("0 9x#\n-.")), max_size=4),
+    st.integers(0, 3000),
+)
+def test_a_damaged_log_is_read_or_refused(
+    text: str, changes: list[tuple[int, str]], length: int
+) -> None:
+    for at, character in changes:
+        text = text[:at] + character + text[at + 1 :]
+    try:
+        runs = reading.parse(text[:length], told(ranks=2, collective="reduce"))
+    except ResultsError:
+        return
+    assert any(run.rows for run in runs)
+
+
+def call(*arguments: object) -> int:
+    parser = argparse.ArgumentParser()
+    importing.configure(parser)
+    return importing.run(parser.parse_args([str(argument) for argument in arguments]))
+
+
+def test_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, osu, path = tmp_path / "a.log", tmp_path / "osu.txt", tmp_path / "runs.h5"
+    log.write_text(ALL_REDUCE)
+    osu.write_text(OSU.format(" Gather Latency Test"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(HYPERCUBE))
+    assert call(log, osu, "-", "--ranks", 4, "--output", path) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{log}: all_reduce, 4 rows, 2 ranks: run0001 of {path}, completed",
+        f"{osu}: gather, 2 rows, 4 ranks: run0002 of {path}, completed",
+        f"-: hypercube, 2 rows, 1 ranks: run0003 of {path}, completed",
+    ]
+    runs = reader.read(path)
+    assert list(runs[0].rows) == reading.parse(ALL_REDUCE, TOLD)[0].rows
+    assert runs[1].ended == runs[1].info.started
+    # Nothing is stored if one of the logs cannot be read.
+    log.write_bytes(b"\xff\xfe")
+    with pytest.raises(ResultsError, match="is not text"):
+        call(osu, log, "--ranks", 4, "--output", path)
+    with pytest.raises(ResultsError, match="No such file"):
+        call(osu, tmp_path / "none.log", "--ranks", 4, "--output", path)
+    assert len(reader.read(path)) == 3
