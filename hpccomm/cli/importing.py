@@ -7,10 +7,10 @@ from pathlib import Path
 
 from hpccomm.bench.logs.imported import Told, collective_of
 from hpccomm.bench.perf import readers
+from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.show import path
-from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.errors import ResultsError
 
 DESCRIPTION = """\
@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _collective(text: str) -> str:
-    return readers.one_of(sorted(DESCRIPTIONS), "collective")(collective_of(text))
+    return readers.one_of(sorted(COLLECTIVES), "collective")(collective_of(text))
 
 
 def run(args: argparse.Namespace) -> int:

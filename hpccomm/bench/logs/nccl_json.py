@@ -57,11 +57,12 @@ def _run(document: dict[str, Any], told: Told) -> ImportedRun:
     settings = dict(document["config"])
     devices = settings.pop("devices", document.get("devices", []))
     ranks = tuple(map(_rank, devices)) or unknown_ranks(told.ranks or 0)
+    results = document["results"]
     if not ranks:
         raise ResultsError(f"{told.name} does not say how many ranks there were; give --ranks")
     ranks = _with_nodes(ranks)
     rows, samples = [], []
-    for result in document["results"]:
+    for result in results:
         for place in ("out_of_place", "in_place"):
             half = result.get(place)
             if half is not None:
@@ -175,7 +176,7 @@ def _row(
 
 def _either(half: dict[str, Any], *names: str) -> Any:
     """Return the value of the first of these keys that is there; versions spell it in two ways."""
-    return next(half[name] for name in names if name in half)
+    return half[next((name for name in names if name in half), names[0])]
 
 
 def _collective(document: dict[str, Any], told: Told) -> str:
