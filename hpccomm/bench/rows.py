@@ -3,13 +3,13 @@
 import time
 
 
-def rates(nbytes: int, seconds: float, factor: float) -> dict[str, float]:
+def rates(nbytes: float, seconds: float, factor: float) -> dict[str, float]:
     """Return the bandwidths of a measurement as fields of `Row`, finished now.
 
     Parameters
     ----------
-    nbytes : int
-        Size.
+    nbytes : float
+        Bytes that count in algorithm bandwidth.
     seconds : float
         Time of one operation.
     factor : float

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import numpy as np
 
+from hpccomm.bench.perf.collectives import ALIASES
 from hpccomm.results.schema import Config, RankInfo, Row, RunInfo
 
 COMPLETED = "completed"
@@ -13,9 +14,7 @@ CUT = "failed: the log ends before the run does"
 """Status of a run whose log has no end."""
 
 NAMES = {
-    "alltoall": "all_to_all",
-    "alltoallv": "all_to_all_v",
-    "sendrecv": "send_recv",
+    **ALIASES,
     "allreduce": "all_reduce",
     "allgather": "all_gather",
     "reducescatter": "reduce_scatter",

@@ -107,19 +107,25 @@ class TablePlan:
             return
         for collective in self._options.collectives:
             if memory.name == DEVICE and not collective.moves:
-                self._leave_out(collective.name)
+                self._leave_out(
+                    f"{collective.name} moves no arrays, on a device or elsewhere; measure it with --arrays host",
+                    f"{collective.name} on device arrays",
+                )
+                continue
+            why = collective.possible(comm.size)
+            if why:
+                self._leave_out(f"{why}; start others", f"{collective.name} on {comm.size} ranks")
                 continue
             for algorithm, pairs in self._algorithms(comm, memory, collective):
                 block = PerfTable(number, memory.backend(), collective, algorithm, pairs)
                 self._tables.setdefault(block.names, block)
                 self._used.add(algorithm)
 
-    def _leave_out(self, name: str) -> None:
+    def _leave_out(self, why: str, what: str) -> None:
+        """Leave out a collective, which is an error if it is the only one."""
         if len(self._options.collectives) == 1:
-            raise UsageError(
-                f"{name} moves no arrays, on a device or elsewhere; measure it with --arrays host"
-            )
-        self._skipped[f"{name} on device arrays"] = None
+            raise UsageError(why)
+        self._skipped[what] = None
 
     def _algorithms(
         self, comm: "Communicator", memory: MemoryKind, collective: Benchmark

@@ -6,7 +6,7 @@ comparable with the hardware's (nccl-tests, doc/PERFORMANCE.md).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,8 @@ class Operands:
         What the arrays hold.
     member : Member
         The rank.
+    in_place : bool
+        Whether both lie in one place.
     """
 
     x: Array | None
@@ -48,6 +50,7 @@ class Operands:
     op: Op | None
     layout: Layout
     member: Member
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,12 @@ class Benchmark:
         nccl-tests' sendrecv do.
     algorithms : bool
         Whether it takes ``--algorithm``.
+    steps : callable or None
+        ``steps(comm, operands)`` runs what is no single call of the communicator.
+    carried : callable
+        ``carried(ranks)`` is the part of the size that counts in algorithm bandwidth.
+    possible : callable
+        ``possible(ranks)`` is why it cannot run on so many ranks; empty if it can.
     """
 
     name: str
@@ -77,6 +86,9 @@ class Benchmark:
     arguments: Callable[[Operands], Arguments]
     names_op: bool = False
     algorithms: bool = True
+    steps: Callable[["Communicator", Operands], None] | None = None
+    carried: Callable[[int], float] = lambda _ranks: 1.0
+    possible: Callable[[int], str] = lambda _ranks: ""
 
     @property
     def factor(self) -> Callable[[int], float]:
@@ -133,6 +145,37 @@ def _ring_arguments(operands: Operands) -> Arguments:
     return (operands.x, (rank + 1) % ranks, operands.out, (rank - 1) % ranks), {}
 
 
+def _across_the_cube(comm: "Communicator", operands: Operands) -> None:
+    """Gather from all ranks by exchanges with the neighbours on a hypercube, as nccl-tests' hypercube does.
+
+    In step k a rank sends the ``2**k`` blocks that it has to the rank whose number differs in bit k.
+    """
+    out, rank, ranks = operands.out, operands.member.rank, operands.member.ranks
+    assert out is not None
+    count = len(out) // ranks
+    step = 1
+    while step < ranks:
+        mine = rank & ~(step - 1)
+        theirs = mine ^ step
+        comm.send_recv(
+            out[mine * count : (mine + step) * count],
+            rank ^ step,
+            out[theirs * count : (theirs + step) * count],
+            rank ^ step,
+        )
+        step *= 2
+
+
+def _not_on_a_cube(ranks: int) -> str:
+    return (
+        ""
+        if ranks & (ranks - 1) == 0
+        else f"hypercube takes 2, 4, 8, ... ranks, and there are {ranks}"
+    )
+
+
+_HYPERCUBE = replace(DESCRIPTIONS["all_gather"], name="hypercube", bus_factor=lambda _ranks: 1.0)
+
 _SEND_RECV = Collective("send_recv", "whole", "whole", lambda _ranks: 1.0, "on request")
 
 _UNCOMMON = {
@@ -146,6 +189,16 @@ _UNCOMMON = {
         _ring_arguments,
         names_op=True,
         algorithms=False,
+    ),
+    "hypercube": Benchmark(
+        "hypercube",
+        _HYPERCUBE,
+        partial(layouts.layout, _HYPERCUBE),
+        partial(_arguments, _HYPERCUBE),
+        algorithms=False,
+        steps=_across_the_cube,
+        carried=lambda ranks: (ranks - 1) / ranks,
+        possible=_not_on_a_cube,
     ),
 }
 """Calls whose sizes or arguments do not follow from a description."""
@@ -161,6 +214,7 @@ _FIRST = (
     "gather",
     "scatter",
     "send_recv",
+    "hypercube",
 )
 """What nccl-tests has, in the order of ``all``; other collectives follow."""
 
@@ -173,6 +227,10 @@ COLLECTIVES: dict[str, Benchmark] = {
 """Every collective that can be measured, in the order of ``all``."""
 
 
+ALIASES = {"alltoall": "all_to_all", "alltoallv": "all_to_all_v", "sendrecv": "send_recv"}
+"""nccl-tests' names of collectives, where they are others."""
+
+
 def bind(
     comm: "Communicator",
     collective: Benchmark,
@@ -181,6 +239,9 @@ def bind(
     copy: Callable[[Any, Any], None] = np.copyto,
 ) -> Call:
     """Return the call without arguments; `how` is passed on to it, ``copy(out, x)`` copies an array."""
+    steps = collective.steps
+    if steps is not None:
+        return _with_own_block(partial(steps, comm, operands), operands, copy)
     args, keywords = collective.arguments(operands)
     call: Call = partial(getattr(comm, collective.name), *args, **keywords, **how)
     x, out = operands.x, operands.out
@@ -191,6 +252,21 @@ def bind(
     # NCCL's.
     def copied() -> None:
         copy(out, x)
+        call()
+
+    return copied
+
+
+def _with_own_block(call: Call, operands: Operands, copy: Callable[[Any, Any], None]) -> Call:
+    """Return a gathering call that begins with this rank's own block, which in place is there already."""
+    x, out = operands.x, operands.out
+    if x is None or out is None or operands.in_place:
+        return call
+    first = operands.member.rank * len(x)
+    own = out[first : first + len(x)]
+
+    def copied() -> None:
+        copy(own, x)
         call()
 
     return copied

@@ -15,7 +15,7 @@ from hpccomm import backends
 from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.alone import ROUND_TIME, SYNCS
-from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.bench.perf.collectives import ALIASES, COLLECTIVES
 from hpccomm.bench.perf.memory_kind import AUTO, DEVICE, HOST
 from hpccomm.bench.perf.names import OPS, TYPES
 from hpccomm.bench.perf.options import Options
@@ -33,6 +33,9 @@ _ONE_RANK = "a rank is a process here; start more of them with mpiexec -n"
 _NO_THREADS = "there is one thread a process to start communication"
 _NO_KERNELS = "hpccomm has no kernels of its own"
 
+_collectives = readers.some_of(
+    COLLECTIVES | {alias: COLLECTIVES[name] for alias, name in ALIASES.items()}, "is no collective"
+)
 _types = readers.some_of(
     {name: name for name in TYPES} | {dtype.name: name for name, dtype in TYPES.items()},
     "is no type",
@@ -217,7 +220,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "collectives",
         metavar="COLLECTIVE[,COLLECTIVE...]",
-        type=readers.some_of(COLLECTIVES, "is no collective"),
+        type=_collectives,
         help=f"{ALL}, or some of {', '.join(COLLECTIVES)}",
     )
     for heading, flags in {"hpccomm's own flags": OWN, "sound timing": SOUND, **FLAGS}.items():

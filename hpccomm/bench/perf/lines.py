@@ -102,7 +102,11 @@ class Line:
             time=(issued if config.report_cputime else seconds) * 1e6,
             wrong=wrong if checked else UNCHECKED,
             iterations=config.iterations * max(1, config.graph),
-            **rates(layout.nbytes, seconds, case.collective.factor(self.ranks)),
+            **rates(
+                layout.nbytes * case.collective.carried(self.ranks),
+                seconds,
+                case.collective.factor(self.ranks),
+            ),
         )
         samples = np.stack([each.samples for each in measured], axis=1)
         alone = [each.alone for each in measured if each.alone is not None]

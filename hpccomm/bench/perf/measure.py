@@ -257,7 +257,8 @@ class CaseRunner:
         case = trial.case
         member = Member(self._comm.rank, self._comm.size, case.root)
         how = self._how if case.collective.algorithms else {}
-        operands = Operands(*self._arrays(trial, places), case.op, trial.layout, member)
+        arrays, in_place = self._arrays(trial, places), places[0] == places[1]
+        operands = Operands(*arrays, case.op, trial.layout, member, in_place)
         return bind(self._comm, case.collective, operands, how, self._memory.copy)
 
     def _verifies(self, case: PerfCase) -> bool:
