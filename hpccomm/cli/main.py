@@ -89,12 +89,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.warn("hpccomm: interrupted\n")
         status = 130
     except HpccommError as error:
-        status = _fail(error)
+        status = fail(error)
     _forget_unwritten()
     return status
 
 
-def _fail(error: HpccommError) -> int:
+def fail(error: HpccommError) -> int:
     """Say what went wrong; return the exit status."""
     if isinstance(error.__context__, BrokenPipeError):
         return 141

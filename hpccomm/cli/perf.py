@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.perf import flags
 from hpccomm.cli import output
+from hpccomm.cli.show import path
 from hpccomm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ Combinations of `all` or of a list that do not exist, such as avg on bool or an 
 collective that lacks it, are skipped, and the header lists them. Requested alone, they are an error.
 
 The exit status is 0 if everything is right, 1 if a result is wrong (rank, index, expected and actual
-value are on standard error), and 2 if the command failed: wrong usage or configuration, a file, a
+value are on standard error) or a table is slower than --min-bw, and 2 if the command failed: wrong usage or configuration, a file, a
 failed communication.
 """
 
@@ -48,6 +49,31 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of perf."""
     flags.add_arguments(parser)
+    parser.add_argument(
+        "--links",
+        metavar="DIR",
+        action=_MakePrograms,
+        help="measure nothing: make programs with the names of nccl-tests' in this folder, such as "
+        "all_reduce_perf",
+    )
+
+
+class _MakePrograms(argparse.Action):
+    """Make the programs of nccl-tests' names, and end: nothing else has to be given."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        from hpccomm.bench.perf import programs
+
+        if output.speaks():
+            for file in programs.make(path(str(values))):
+                output.write(f"{file}\n")
+        parser.exit()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         ]
         if len(sources) == 1:  # it need not be opened again to be measured
             sources = [kept(stack.enter_context(sources[0].opened()), sources[0].backend)]
-        wrong = sweep.run(
+        failures = sweep.run(
             sources,
             options,
             ("hpccomm", *sys.argv[1:]),
@@ -76,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
             sys.stderr,
             terminal(),
         )
-    return 1 if wrong else 0
+    return 1 if failures else 0
 
 
 def _launches(args: argparse.Namespace) -> int:

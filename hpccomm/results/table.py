@@ -238,8 +238,22 @@ def tallied(rows: Iterable[Row]) -> Tally:
     return tally
 
 
+NEAR = 0.9
+"""Part of the least average bus bandwidth from which on nccl-tests is content."""
+
+
+def too_slow(tally: Tally, least: float | None) -> bool:
+    """Whether the average bus bandwidth of a table is below what it has to be, in 1e9 B/s, if anything."""
+    return least is not None and tally.mean < NEAR * least
+
+
 def footer(
-    tally: Tally, collective: str, link: DeviceInfo | None = None, *, interrupted: bool = False
+    tally: Tally,
+    collective: str,
+    link: DeviceInfo | None = None,
+    *,
+    interrupted: bool = False,
+    least: float | None = None,
 ) -> str:
     """Return what stands behind a table: the verdict on its values and the average bus bandwidth.
 
@@ -251,6 +265,8 @@ def footer(
         Name of what was measured.
     link : DeviceInfo, optional
         The `bounding_link`, if there is one: the best bus bandwidth is compared with it.
+    least : float, optional
+        The least average bus bandwidth, in 1e9 B/s: whether it is reached is said.
     interrupted : bool
         Whether the table ends before its last line, which is said.
     """
@@ -260,10 +276,11 @@ def footer(
             f"# {'Peak bus bandwidth':20s} : {tally.best:g} ({tally.best / link.peak:.0%} of the link's "
             f"{link.peak:g}) \n"
         )
+    judged = "" if least is None else "FAILED" if too_slow(tally, least) else "OK"
     end = "interrupted" if interrupted else "concluded"
     return (
         f"# {'Out of bounds values':20s} : {tally.wrong} {'FAILED' if tally.wrong else 'OK'}\n"
-        f"# {'Avg bus bandwidth':20s} : {tally.mean:g} \n"
+        f"# {'Avg bus bandwidth':20s} : {tally.mean:g} {judged}\n"
         f"{peak}"
         "#\n"
         f"# Collective test {end}: {collective}\n"

@@ -268,6 +268,7 @@ def test_the_table_of_collectives_is_the_whole_of_perf():
         "gather",
         "scatter",
         "send_recv",
+        "hypercube",
         "neighbor_all_to_all",
         "barrier",
     ]

@@ -173,6 +173,13 @@ OWN = (
     ),
     Flag("--output FILE.h5", readers.file, "add the run, with all samples, to this file"),
     Flag("--csv FILE", readers.file, "add the rows to this file"),
+    Flag(
+        "--min-bw GBPS",
+        readers.bandwidth,
+        "the least average bus bandwidth: below 0.9 of it a table fails, as with nccl-tests' "
+        "NCCL_TESTS_MIN_BW",
+        "least_busbw",
+    ),
 )
 """hpccomm's own flags."""
 

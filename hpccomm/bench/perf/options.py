@@ -53,6 +53,8 @@ class Options:
         How narrow the confidence interval of their median is to be, as a part of it; 0 for any.
     budget : float
         Seconds that all of them may take; infinite for any.
+    least_busbw : float or None
+        Average bus bandwidth in 1e9 B/s below 0.9 of which a table fails.
     series : mapping of str to str
         The series that the run is a launch of, as `RunInfo` has it.
     """
@@ -74,6 +76,7 @@ class Options:
     sync: str = ""
     interval: float = 0.0
     budget: float = math.inf
+    least_busbw: float | None = None
     series: Mapping[str, str] = field(default_factory=dict)
 
     @property

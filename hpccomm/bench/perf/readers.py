@@ -122,6 +122,17 @@ def duration(text: str) -> float:
     return seconds
 
 
+def bandwidth(text: str) -> float:
+    """Read a bandwidth in 1e9 B/s."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no bandwidth; give GB/s, such as 370")
+    return value
+
+
 def command(text: str) -> tuple[str, ...]:
     """Read a command in words, quoted as for a shell."""
     try:

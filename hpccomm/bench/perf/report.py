@@ -54,6 +54,8 @@ class Report:
     ----------
     wrong : int
         Wrong elements so far.
+    slow : int
+        Tables so far whose average bus bandwidth is too low.
 
     Raises
     ------
@@ -74,7 +76,8 @@ class Report:
         self._out = out
         self._progress = progress
         self._err = err
-        self.wrong = 0
+        self.wrong = self.slow = 0
+        self._least = options.least_busbw
         # Rows are kept for the JSON alone: a run may have no end.
         self._rows: list[Row] = []
         self._kept: list[Samples | None] = []
@@ -161,7 +164,9 @@ class Report:
     def finish(self, collective: str) -> None:
         """Print what stands behind a table."""
         self._begun = None
-        self.show(table.footer(self._tally, collective, table.bounding_link(self._info)))
+        link = table.bounding_link(self._info)
+        self.show(table.footer(self._tally, collective, link, least=self._least))
+        self.slow += table.too_slow(self._tally, self._least)
         self.show(table.alone_text(self._alone))
 
     def show(self, text: str) -> None:

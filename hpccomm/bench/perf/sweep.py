@@ -54,7 +54,7 @@ def run(
     Returns
     -------
     int
-        Elements that were wrong, on every rank.
+        Elements that were wrong, and tables that were too slow, on every rank.
 
     Raises
     ------
@@ -184,15 +184,17 @@ class _SharedReport:
             self._report.progress(doing)
 
     def end(self, comm: "Communicator", memory: MemoryKind) -> int:
-        """End the report; returns the elements that were wrong, on every rank. Collective."""
+        """End the report; returns the failures, on every rank. Collective."""
         if self._options.memory:
             usages = comm.gather_object(self.usage) or []
             self.write(comm, lambda to: to.show(memory_use.report(usages, memory.usage)))
         report = self._report
-        wrong = int(comm.broadcast_object(None if report is None else report.wrong))
+        failures = int(
+            comm.broadcast_object(None if report is None else report.wrong + report.slow)
+        )
         # Closed here, so that a file that cannot be completed is an error on every rank.
         on_root(comm, self.opened.close)
-        return wrong
+        return failures
 
 
 def _allocate(comm: "Communicator", memory: MemoryKind, options: Options) -> None:

@@ -1,0 +1,144 @@
+"""Programs of nccl-tests' names, and what scripts made for nccl-tests read of them."""
+
+import json
+import re
+import subprocess
+
+import pytest
+
+from hpccomm.bench.perf.programs import PROGRAMS, make
+from hpccomm.errors import ResultsError
+
+from ..conftest import launch_environment
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory, launcher):
+    folder = tmp_path_factory.mktemp("nccl-tests") / "build"
+    assert [file.name for file in make(folder)] == list(PROGRAMS)
+    return folder
+
+
+def run(programs, *words, **variables):
+    return subprocess.run(
+        [str(programs / words[0]), *words[1:]],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=launch_environment() | variables,
+    )
+
+
+def rows_between_two_lines(text):
+    """Read the table as SuperBench does: between two lines, columns by the words of the heading, from the right."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if "out-of-place" in line)
+    end = next(number for number, line in enumerate(lines) if "Out of bounds values" in line)
+    heading = lines[start + 1].lstrip("#").split()
+    place = len(heading) - heading.index("busbw")  # the first is out of place
+    rows = [line.split() for line in lines[start + 3 : end]]
+    return {int(row[0]): float(row[-place]) for row in rows}
+
+
+def test_a_script_of_nccl_tests_runs_unchanged(programs, tmp_path):
+    """The command of SuperBench; and with two ranks in one process, as on a node of two GPUs."""
+    words = [
+        "-b",
+        "8",
+        "-e",
+        "1K",
+        "-f",
+        "2",
+        "-c",
+        "1",
+        "-n",
+        "20",
+        "-w",
+        "5",
+        "-G",
+        "0",
+        "-d",
+        "float",
+    ]
+    alone = run(programs, "all_reduce_perf", *words, "-g", "1")
+    assert alone.returncode == 0, alone.stderr
+    assert list(rows_between_two_lines(alone.stdout)) == [8 << step for step in range(8)]
+    document = tmp_path / "two.json"
+    two = run(programs, "all_reduce_perf", *words, "-t1", "--ngpus=2", "-J", str(document))
+    assert two.returncode == 0, two.stderr
+    assert two.stdout.count("#  Rank ") == 2
+    read = json.loads(document.read_text())
+    assert [each["size"] for each in read["results"]] == [8 << step for step in range(8)]
+    assert all(each["out_of_place"]["nwrong"] == 0 for each in read["results"])
+    busbw = rows_between_two_lines(two.stdout)
+    assert [round(each["out_of_place"]["bus_bw"], 2) for each in read["results"]] == list(
+        busbw.values()
+    )
+
+
+HEALTH_CHECK = """
+set -e
+average=$(all_reduce_perf -b 1M -e 4M -f 2 -g 2 | awk '/Avg bus bandwidth/ { print $NF }')
+awk -v got="$average" -v least="$1" 'BEGIN { exit !(got >= least) }' || { echo "drain: $average"; exit 1; }
+echo "healthy: $average"
+"""
+
+
+def test_a_health_check_with_the_programs_in_its_path(programs):
+    environment = launch_environment()
+    environment["PATH"] = f"{programs}:{environment['PATH']}"
+    for least, status, word in (("0.0001", 0, "healthy"), ("1e9", 1, "drain")):
+        done = subprocess.run(
+            ["bash", "-c", HEALTH_CHECK, "check", least],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            env=environment,
+        )
+        assert (done.returncode, done.stdout.split(":")[0]) == (status, word), done.stderr
+        assert float(done.stdout.split()[1]) > 0
+
+
+def test_the_least_bandwidth_is_nccl_tests_variable(programs):
+    words = ("sendrecv_perf", "-b", "64", "-e", "64", "-g", "2")
+    fails = run(programs, *words, NCCL_TESTS_MIN_BW="1000")
+    assert fails.returncode != 0
+    assert re.search(r"# Avg bus bandwidth    : \S+ FAILED\n", fails.stdout)
+    passes = run(programs, *words, NCCL_TESTS_MIN_BW="0")
+    assert passes.returncode == 0
+    assert re.search(r"# Avg bus bandwidth    : \S+ OK\n", passes.stdout)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough) for name in PROGRAMS]
+)
+def test_every_program_measures_what_its_name_says(programs, name):
+    done = run(programs, name, "-b", "1K", "-e", "1K", "-g", "2")
+    assert done.returncode == 0, done.stderr
+    assert f"# Collective test starting: {PROGRAMS[name]} " in done.stdout
+    assert "Out of bounds values : 0 OK" in done.stdout
+
+
+def test_other_programs_of_these_names_are_left_alone(tmp_path):
+    (tmp_path / "all_reduce_perf").write_text("#!/bin/sh\nexit 3\n")
+    with pytest.raises(
+        ResultsError, match="all_reduce_perf is there already, and not from hpccomm"
+    ):
+        make(tmp_path)
+    assert (tmp_path / "all_reduce_perf").read_text() == "#!/bin/sh\nexit 3\n"
+    again = make(tmp_path / "own")
+    assert make(tmp_path / "own") == again
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-g", "0"), "give 1 or more"),
+        (("-g", "many"), "give a number"),
+        (("-Q", "1"), "no flag -Q"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(programs, words, message):
+    done = run(programs, "broadcast_perf", *words)
+    assert done.returncode == 2
+    assert message in done.stderr
