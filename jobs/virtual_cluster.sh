@@ -16,14 +16,15 @@ unavailable=77
 
 usage() {
     cat <<'END'
-usage: virtual_cluster.sh --nodes N --ranks-per-node R[,R...] [--link RATE] -- COMMAND [ARGUMENT...]
+usage: virtual_cluster.sh --nodes N --ranks-per-node R[,R...] [--link RATE[,RATE...]] -- COMMAND [ARGUMENT...]
 
 Makes N hosts in network namespaces, joined by a bridge, runs COMMAND on R MPI ranks in each of them,
 and takes everything down again, however the run ends. Needs root, and Linux with iproute2.
 
   --nodes N              number of hosts, 1 to 250; they are called host0, host1, ...
   --ranks-per-node R     ranks on each host; a list of N numbers gives each host its own
-  --link RATE            limits each host's link in each direction: 1gbit, 250mbit (default: no limit)
+  --link RATE            limits each host's link in each direction: 1gbit, 250mbit (default: no limit);
+                         a list of N rates gives each host its own
   --help                 prints this
 
 Ranks fill the hosts one after the other, are bound to no core, and yield while they wait, since all
@@ -82,8 +83,12 @@ if ((${#ranks[@]} == 1)); then
 fi
 ((${#ranks[@]} == nodes)) ||
     give_up "--ranks-per-node has ${#ranks[@]} numbers for $nodes hosts." "Give one, or one for each."
-[[ -z $link || $link =~ ^[1-9][0-9]*(\.[0-9]+)?[kmgt]?bit$ ]] ||
-    give_up "--link takes a rate as tc does, such as 1gbit or 250mbit; not '$link'."
+rate='[1-9][0-9]*(\.[0-9]+)?[kmgt]?bit'
+[[ -z $link || $link =~ ^$rate(,$rate)*$ ]] ||
+    give_up "--link takes a rate as tc does, such as 1gbit or 250mbit, or one for each host; not '$link'."
+IFS=, read -ra rates <<<"$link"
+((${#rates[@]} <= 1 || ${#rates[@]} == nodes)) ||
+    give_up "--link $link has ${#rates[@]} rates, for $nodes hosts; give one, or one for each host."
 (($#)) || give_up "there is no command to run." "It stands behind --; see --help."
 
 ((EUID == 0)) || cannot "only root may make hosts out of namespaces." \
@@ -135,14 +140,15 @@ fail_inside() {
     exit "$unavailable"
 }
 
-# Limits what leaves by a device. The burst lets a queue go on while the kernel wakes up.
+# limit RATE DEVICE TC-OPTION...   limits what leaves by a device. The burst lets a queue go on while the kernel wakes up.
 limit() {
-    [[ -z $link ]] || tc "${@:2}" qdisc add dev "$1" root tbf rate "$link" burst 1mb latency 20ms ||
+    [[ -z $link ]] || tc "${@:3}" qdisc add dev "$2" root tbf rate "$1" burst 1mb latency 20ms ||
         fail_inside "this kernel cannot limit a link (tc's tbf); leave out --link."
 }
 
 raise_hosts() {
-    local host
+    local host rate rates
+    IFS=, read -ra rates <<<"$link"
     # All that the run writes for itself is in this /run, which nobody else sees and nobody cleans up.
     mount -t tmpfs -o mode=755 run /run || fail_inside "this machine does not allow to mount."
     mkdir /run/tmp
@@ -162,8 +168,9 @@ raise_hosts() {
         ip -n "host$host" link set lo up
         ip -n "host$host" addr add "$network.$((host + 1))/24" dev eth0
         ip -n "host$host" link set eth0 up
-        limit "port$host"
-        limit eth0 -n "host$host"
+        rate=${rates[host]-${rates[0]-}}
+        limit "$rate" "port$host"
+        limit "$rate" eth0 -n "host$host"
         echo "$network.$((host + 1)) host$host" >>/run/hosts
     done
     [[ ! -e /etc/hosts ]] || mount --bind /run/hosts /etc/hosts

@@ -29,6 +29,10 @@ from hpccomm.errors import CommunicationError, HpccommError, UsageError, did_you
 
 VERBS: dict[str, tuple[str, str]] = {
     "perf": ("hpccomm.cli.perf", "measure and verify collectives, the way nccl-tests does"),
+    "perf pairs": (
+        "hpccomm.cli.pairs",
+        "measure every pair of ranks, and name the node, rank or pair that is slow",
+    ),
     "show": (
         "hpccomm.cli.show",
         "print a stored run as its table, or what a training's gradients cost",
@@ -142,6 +146,8 @@ def _parse(words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
     parser.add_argument("--version", action="version", version=f"hpccomm {hpccomm.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs")
     at = next((at for at, word in enumerate(words) if not word.startswith("-")), len(words))
+    if (both := " ".join(words[at : at + 2])) in VERBS:
+        words[at : at + 2] = [both]  # a verb of two words
     used = words[at] if at < len(words) else None
     parser.refuse_unknown_flags(words[:at])
     if used is not None and used not in VERBS:

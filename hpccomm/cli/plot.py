@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Draw an algorithm from its schedule: ranks across, rounds down, an arrow for each message, labelled
 with the elements that it moves and the ranks whose contributions they hold. Or draw what the communication of a
-logged training took, step by step."""
+logged training took, step by step; or latency and bandwidth of pairs of ranks as a heat map."""
 
 EXAMPLES = f"""\
 examples:
@@ -27,6 +27,7 @@ examples:
   hpccomm plot --schedule ring --ranks 4 --count 16 --segment 2 --channels 2
   hpccomm plot --schedule ring --ranks 16 --text
   hpccomm plot --training run.h5 --output training.svg
+  hpccomm plot --pairs pairs.h5 --output pairs.png
 
 Without --output the picture goes to a file of the current folder, which is named. Pictures need
 matplotlib ({install_command("plot")}); --text does not.
@@ -80,7 +81,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a results file, whose last training is drawn, or that of --run",
     )
-    parser.add_argument("--run", metavar="NAME", help="the training, such as training0001")
+    what.add_argument(
+        "--pairs",
+        type=path,
+        metavar="FILE",
+        help="a results file, whose last run of hpccomm perf pairs is drawn, or that of --run",
+    )
+    parser.add_argument("--run", metavar="NAME", help="the training or run, such as training0001")
     add_flags(parser, "", _FLAGS)
     parser.add_argument(
         "--deterministic",
@@ -102,8 +109,12 @@ def run(args: argparse.Namespace) -> int:
         drawing.check_place(args.output)  # before the work
     if args.training is not None:
         return _training(args)
+    if args.pairs is not None:
+        return _pairs(args)
     if args.run is not None:
-        raise UsageError("--run chooses a training; name its file by --training")
+        raise UsageError(
+            "--run chooses a training or pairs; name its file by --training or --pairs"
+        )
     with watched(f"drawing {args.schedule}"):
         said = _drawn(args)
     output.write(said)
@@ -116,10 +127,7 @@ def _training(args: argparse.Namespace) -> int:
     from hpccomm.results.training import Training
     from hpccomm.schedules.draw import drawing
 
-    given = [name for name, default in _USUAL.items() if getattr(args, name) != default]
-    given += [name for name in ("deterministic", "text") if getattr(args, name)]
-    if given:
-        raise UsageError(f"--{given[0]} belongs to --schedule; leave it out with --training")
+    _refuse_others(args, "--training")
     with watched(f"reading {args.training.name}"):
         examined = reader.examine(args.training)
         trainings, damage = training_file.examine(args.training, examined)
@@ -131,6 +139,34 @@ def _training(args: argparse.Namespace) -> int:
     file = args.output or Path(f"{args.training.stem}-{chosen.name}.svg")
     drawing.save(training_picture.draw(chosen), file)
     output.write(f"{chosen.name}: {len(chosen.steps)} steps\ndrawn in {file}\n")
+    return status
+
+
+def _refuse_others(args: argparse.Namespace, with_what: str) -> None:
+    """Raise if there is a flag that belongs to ``--schedule``."""
+    given = [name for name, default in _USUAL.items() if getattr(args, name) != default]
+    given += [name for name in ("deterministic", "text") if getattr(args, name)]
+    if given:
+        raise UsageError(f"--{given[0]} belongs to --schedule; leave it out with {with_what}")
+
+
+def _pairs(args: argparse.Namespace) -> int:
+    """Draw stored pairs of ranks; return the exit status."""
+    from hpccomm.results import pairs, pairs_picture, reader
+    from hpccomm.schedules.draw import drawing
+
+    _refuse_others(args, "--pairs")
+    with watched(f"reading {args.pairs.name}"):
+        examined = reader.examine(args.pairs)
+    status = told(args.pairs, examined.damage)
+    runs = [run for run in examined.runs if pairs.GROUP in run.groups]
+    if not runs:
+        raise ResultsError(f"{args.pairs} holds no pairs; hpccomm perf pairs --output writes them")
+    chosen = reader.choose(examined.runs if args.run else runs, args.run)
+    measured, thresholds = pairs.read(chosen)
+    file = args.output or Path(f"{args.pairs.stem}-{chosen.name}-pairs.svg")
+    drawing.save(pairs_picture.draw(measured, pairs.blame(measured, thresholds)), file)
+    output.write(f"{chosen.name}: {len(measured.links)} pairs\ndrawn in {file}\n")
     return status
 
 

@@ -67,7 +67,15 @@ def told(file: Path, damage: Sequence[str]) -> int:
 def run(args: argparse.Namespace) -> int:
     """Print the run; return the exit status."""
     from hpccomm.bench.progress import watched
-    from hpccomm.results import describe, reader, table, training_file, training_text
+    from hpccomm.results import (
+        describe,
+        pairs,
+        pairs_text,
+        reader,
+        table,
+        training_file,
+        training_text,
+    )
     from hpccomm.results.training import Training
     from hpccomm.results.verify import verify
 
@@ -86,6 +94,11 @@ def run(args: argparse.Namespace) -> int:
         output.write(listing + training_text.text(chosen, statistics=args.statistics))
         return status
     finished = chosen.status == "completed"
+    if pairs.GROUP in chosen.groups:
+        measured, thresholds = pairs.read(chosen)
+        found = pairs_text.text(measured, pairs.blame(measured, thresholds))
+        output.write(listing + describe.facts(chosen) + found)
+        return status
     with watched(f"showing {chosen.name}", len(chosen.rows)) as progress:
         samples = reader.WholeSamples(chosen, progress)
         text = table.run_text(

@@ -1,5 +1,6 @@
 """jobs/virtual_cluster.sh: hosts out of namespaces, what ranks on them do, and that nothing stays."""
 
+import json
 import os
 import re
 import signal
@@ -253,3 +254,16 @@ def test_what_only_root_may_is_told_to_others(start: Start) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     assert done.returncode == UNAVAILABLE
     assert "root" in done.stderr
+
+
+def test_pairs_names_the_node_with_half_the_link(start: Start, tmp_path: Path) -> None:
+    pairs = (sys.executable, "-m", "hpccomm", "perf", "pairs", "-b", "256K")
+    words = (*pairs, "--latency-threshold", "1%", "--json", tmp_path / "verdict.json")
+    status, output, errors = ended(start(3, 1, *words, link="400mbit,200mbit,400mbit"))
+    assert status == 1, output + errors
+    assert "# SLOW node host1: bandwidth" in output
+    assert output.splitlines()[-1] == "# DRAIN host1"
+    assert json.loads((tmp_path / "verdict.json").read_text())["drain"] == ["host1"]
+    status, output, errors = ended(start(3, 1, *words, link="200mbit"))
+    assert status == 0, output + errors
+    assert "# Nothing is slow" in output

@@ -29,8 +29,8 @@ def hpccomm(*arguments, environment=None, code=None):
     ("arguments", "said"),
     [
         ([], "VERB"),
-        (["frep"], "hpccomm has no verb 'frep'; the verbs are perf, show, export, "),
-        (["pref"], "hpccomm has no verb 'pref'; did you mean perf? The verbs are perf, show, "),
+        (["frep"], "hpccomm has no verb 'frep'; the verbs are perf, perf pairs, show, "),
+        (["pref"], "hpccomm has no verb 'pref'; did you mean perf? The verbs are perf, perf pairs, show, "),
         (
             ["--vresion"],
             "hpccomm has no flag --vresion; did you mean --version? Usage: hpccomm VERB",

@@ -1,0 +1,190 @@
+"""Latency and bandwidth between the ranks of each pair, measured round by round."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm.bench.pairs.plan import Pair, Round, again, rounds
+from hpccomm.bench.perf.timing import no_garbage_collection
+from hpccomm.reductions import ReduceOp
+from hpccomm.results.pairs import Link, Measured, Thresholds, blame
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+_WARM = 2
+"""Exchanges before those that are timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairOptions:
+    """How pairs are measured.
+
+    Attributes
+    ----------
+    small, large : int
+        Bytes of the messages for latency and for bandwidth.
+    iterations, streams : int
+        How many of each are timed.
+    budget : float
+        Seconds after which no further round is begun.
+    device : bool
+        Whether arrays lie on the device.
+    """
+
+    small: int = 8
+    large: int = 1 << 20
+    iterations: int = 20
+    streams: int = 5
+    budget: float = 60.0
+    device: bool = False
+
+
+def measure(
+    comm: "Communicator", options: PairOptions, thresholds: Thresholds, say: Callable[[str], None]
+) -> Measured | None:
+    """Measure the pairs of a communicator. Collective; blocks.
+
+    Whatever seems slow is measured once more, and the better figure counts.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Of the ranks.
+    options : PairOptions
+        How.
+    thresholds : Thresholds
+        What is slow.
+    say : callable
+        Is told, on rank 0, what is measured.
+
+    Returns
+    -------
+    Measured or None
+        On rank 0.
+    """
+    where = comm.all_gather_object((comm.node, _host()))
+    nodes, hosts = [node for node, _ in where], [host for _, host in where]
+    ends = _Ends(comm, options)
+    began = perf_counter()
+    planned = rounds(nodes)
+    links = _round_by_round(comm, planned, ends, began + options.budget, say)
+    pairs = comm.size * (comm.size - 1) // 2
+    slow: list[Pair] = []
+    found = None
+    if links is not None:
+        found = _found(nodes, hosts, links, pairs, options, began)
+        slow = [(link.a, link.b) for link in blame(found, thresholds).slow]
+    repeated = again(comm.broadcast_object(slow), nodes)
+    more = _round_by_round(comm, repeated, ends, began + 2 * options.budget, say)
+    if found is None or links is None or more is None:
+        return None
+    better = {(link.a, link.b): link for link in more}
+    links = [link.better(better.get((link.a, link.b), link)) for link in links]
+    return _found(nodes, hosts, links, pairs, options, began)
+
+
+def _found(
+    nodes: Sequence[int],
+    hosts: Sequence[str],
+    links: Sequence[Link],
+    pairs: int,
+    options: PairOptions,
+    began: float,
+) -> Measured:
+    seconds = perf_counter() - began
+    return Measured(
+        tuple(nodes), tuple(hosts), tuple(links), pairs, options.small, options.large, seconds
+    )
+
+
+def _host() -> str:
+    from hpccomm.results import origin
+
+    return origin.host()
+
+
+def _round_by_round(
+    comm: "Communicator",
+    planned: Sequence[Round],
+    ends: "_Ends",
+    deadline: float,
+    say: Callable[[str], None],
+) -> list[Link] | None:
+    """Measure rounds until the deadline of rank 0; return what was found, on rank 0."""
+    mine: list[tuple[Pair, float, float]] = []
+    over = np.zeros(1, np.int32)
+    for number, pairs in enumerate(planned):
+        over[0] = comm.rank == 0 and perf_counter() > deadline
+        comm.all_reduce(over, op=ReduceOp.MAX)  # nobody begins before all have ended the last
+        if over[0]:
+            break
+        say(f"round {number + 1} of {len(planned)}: {len(pairs)} pairs")
+        own = next((pair for pair in pairs if comm.rank in pair), None)
+        if own is not None:
+            mine.append((own, *ends.measure(sum(own) - comm.rank, comm.rank == own[0])))
+    came = comm.gather_object(mine)
+    if came is None:
+        return None
+    halves: dict[Pair, dict[int, tuple[float, float]]] = {}
+    for rank, each in enumerate(came):
+        for pair, latency, bandwidth in each:
+            halves.setdefault(pair, {})[rank] = latency, bandwidth
+    return [
+        Link(*pair, latency=ends_[pair[0]][0], there=ends_[pair[0]][1], back=ends_[pair[1]][1])
+        for pair, ends_ in sorted(halves.items())
+    ]
+
+
+class _Ends:
+    """The arrays of one rank, and what it does with a partner."""
+
+    def __init__(self, comm: "Communicator", options: PairOptions) -> None:
+        self._comm, self._options = comm, options
+        device = comm.device if options.device else None
+        self._small: Any = comm.empty((max(1, options.small),), np.uint8, device=device)
+        self._large: Any = comm.empty((max(1, options.large),), np.uint8, device=device)
+        self._small[:] = 0
+        self._large[:] = 0
+
+    def measure(self, partner: int, first: bool) -> tuple[float, float]:
+        """Return seconds of a small message, one way, and the bytes a second of large ones to the partner."""
+        options = self._options
+        with no_garbage_collection():
+            round_trip = self._exchanges(partner, first, self._small, options.iterations)
+            there = self._exchanges(partner, first, self._large, options.streams)
+            back = self._exchanges(partner, not first, self._large, options.streams)
+        latency = round_trip / 2
+        # What comes back is one small message, whose time is known where both ends know the latency.
+        seconds = (there if first else back) - latency
+        return latency, options.large / seconds if seconds > 0 else 0.0
+
+    def _exchanges(self, partner: int, asks: bool, message: Any, times: int) -> float:
+        """Send a message that a small one answers; return the median of the seconds."""
+        taken = []
+        for _ in range(_WARM + times):
+            began = perf_counter()
+            if asks:
+                self._send(message, partner)
+                self._receive(self._small, partner)
+            else:
+                self._receive(message, partner)
+                self._send(self._small, partner)
+            taken.append(perf_counter() - began)
+        return median(taken[_WARM:])
+
+    def _send(self, message: Any, partner: int) -> None:
+        if self._options.device:
+            self._comm.send(message, partner, async_op=True).wait(block=True)
+        else:
+            self._comm.send(message, partner)
+
+    def _receive(self, message: Any, partner: int) -> None:
+        if self._options.device:
+            self._comm.recv(message, partner, async_op=True).wait(block=True)
+        else:
+            self._comm.recv(message, partner)

@@ -1,0 +1,240 @@
+"""``hpccomm perf pairs``."""
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.bench.perf import readers
+from hpccomm.bench.perf.memory_kind import DEVICE, HOST
+from hpccomm.cli import output
+from hpccomm.cli.show import path
+from hpccomm.errors import ResultsError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpccomm.bench.pairs.measuring import PairOptions
+    from hpccomm.communicator import Communicator
+    from hpccomm.results.pairs import Measured, Thresholds
+
+DESCRIPTION = """\
+Measure latency and bandwidth of every pair of ranks, and name the node, rank or pair that is slow.
+
+Pairs are measured at once as far as they share no link: in a round each node meets one other. What seems slow
+is measured once more. With many ranks the rounds end when --budget is used up; those that were measured by
+then cover all nodes evenly.
+
+The exit status is 0 if nothing is slow, 1 if something is, and 2 if the command failed. A line
+"# DRAIN host" names each host that most of its pairs are slow of.
+"""
+
+EXAMPLES = """\
+examples:
+  mpiexec -n 8 hpccomm perf pairs
+  srun --ntasks-per-node=1 hpccomm perf pairs --expect latency=5us,bandwidth=10G --json verdict.json
+  mpiexec -n 64 hpccomm perf pairs --threshold 90% --budget 30s --output pairs.h5
+  hpccomm plot --pairs pairs.h5
+"""
+
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    add = parser.add_argument
+    add(
+        "-b",
+        "--bytes",
+        type=readers.segment,
+        default="1M",
+        metavar="SIZE",
+        help="message for bandwidth (default 1M)",
+    )
+    add(
+        "-n",
+        "--iters",
+        type=readers.integer(1, 100_000),
+        default="20",
+        metavar="N",
+        help="messages for latency (default 20)",
+    )
+    add(
+        "--streams",
+        type=readers.integer(1, 100_000),
+        default="5",
+        metavar="N",
+        help="messages for bandwidth, in each direction (default 5)",
+    )
+    add(
+        "--budget",
+        type=readers.duration,
+        default="60s",
+        metavar="SECONDS",
+        help="time after which no further round begins (default 60s)",
+    )
+    add(
+        "--threshold",
+        type=readers.percentage,
+        default="80%",
+        metavar="PERCENT",
+        help="bandwidth below which a pair is slow, of what it should be (default 80%%)",
+    )
+    add(
+        "--latency-threshold",
+        type=readers.percentage,
+        default="50%",
+        metavar="PERCENT",
+        help="likewise of the inverse of latency: 50%% is twice the time (default 50%%)",
+    )
+    add(
+        "--expect",
+        type=expected,
+        default={},
+        metavar="latency=TIME,bandwidth=SIZE",
+        help="what pairs of different nodes should have, such as latency=5us,bandwidth=10G (bytes a second, G is 1e9); by default what the best quarter of the pairs has",
+    )
+    add("--backend", default="auto", metavar="NAME", help="as in perf (default auto)")
+    add(
+        "--arrays",
+        type=readers.one_of((HOST, DEVICE), "kind of memory"),
+        default=HOST,
+        metavar=f"{{{HOST},{DEVICE}}}",
+        help=f"memory of the messages (default {HOST})",
+    )
+    add(
+        "-T",
+        "--timeout",
+        type=readers.integer(1),
+        default="60",
+        metavar="SECONDS",
+        help="deadline of each message (default 60)",
+    )
+    add("--output", type=readers.file, metavar="FILE.h5", help="add the run to this file")
+    add(
+        "--json",
+        type=path,
+        metavar="FILE.json",
+        help="write what was measured and found, for programs",
+    )
+
+
+def expected(text: str) -> dict[str, float]:
+    """Read what pairs should have: seconds and bytes a second."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        try:
+            if name == "latency":
+                unit = next(each for each in _TIMES if value.endswith(each))
+                found["expected_latency"] = float(value.removesuffix(unit)) * _TIMES[unit]
+            elif name == "bandwidth":
+                scale = {"G": 1e9, "M": 1e6, "K": 1e3}.get(value[-1:].upper(), 1.0)
+                found["expected_bandwidth"] = float(value.rstrip("gGmMkK")) * scale
+            else:
+                raise ValueError
+        except (StopIteration, ValueError):
+            found["bad"] = 0.0
+    if any(not value > 0 for value in found.values()):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no expectation; give latency=5us,bandwidth=10G or one of the two"
+        )
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure. Collective: every rank of the job runs it."""
+    from hpccomm.bench.pairs import measuring
+    from hpccomm.bench.perf.root import on_root
+    from hpccomm.bench.progress import Progress, terminal
+    from hpccomm.results.pairs import Thresholds, blame
+
+    options = measuring.PairOptions(
+        large=args.bytes,
+        iterations=args.iters,
+        streams=args.streams,
+        budget=args.budget,
+        device=args.arrays == DEVICE,
+    )
+    thresholds = Thresholds(args.threshold, args.latency_threshold, **args.expect)
+    import hpccomm
+
+    with hpccomm.new_comm(args.backend, timeout=args.timeout, name="perf-pairs") as comm:
+        if comm.size < 2:
+            raise UsageError(
+                "perf pairs needs 2 ranks or more, and there is 1; start it with mpiexec -n"
+            )
+        files = on_root(comm, lambda: _Files(comm, args))
+        info = _info(comm, options)
+        progress = Progress(terminal() if comm.rank == 0 else None, None)
+        try:
+            measured = measuring.measure(comm, options, thresholds, progress.show)
+        finally:
+            progress.close()
+        slow = False
+
+        def report() -> None:
+            nonlocal slow
+            assert files is not None
+            assert measured is not None
+            verdict = blame(measured, thresholds)
+            slow = bool(verdict.findings)
+            files.write(info, measured, thresholds)
+
+        on_root(comm, report)
+        return int(comm.broadcast_object(slow))
+
+
+def _info(comm: "Communicator", options: "PairOptions") -> Any:
+    """Return the facts of the run. Collective."""
+    from hpccomm.bench.perf import facts
+    from hpccomm.results.schema import Config
+
+    place = launched()
+    config = Config(
+        minimum_bytes=options.large,
+        maximum_bytes=options.large,
+        step_factor=0,
+        step_bytes=0,
+        iterations=options.iterations,
+        warmup_iters=0,
+        validation=0,
+    )
+    launcher = "none" if place is None else place.launcher
+    return facts.run_info(comm, config, (), ("hpccomm", *sys.argv[1:]), launcher)
+
+
+class _Files:
+    """What rank 0 writes. Places that cannot be written are refused before anything is measured."""
+
+    def __init__(self, comm: "Communicator", args: argparse.Namespace) -> None:
+        self._json: Path | None = args.json
+        self._output: Path | None = args.output
+        for file in filter(None, (self._json, self._output)):
+            folder = file.parent
+            if not folder.is_dir() or not os.access(folder, os.W_OK):
+                raise ResultsError(
+                    f"cannot write {file}: {folder} is no folder that can be written to; name another"
+                )
+
+    def write(self, info: Any, measured: "Measured", thresholds: "Thresholds") -> None:
+        """Store, then print."""
+        from hpccomm.results import pairs, pairs_text
+
+        verdict = pairs.blame(measured, thresholds)
+        if self._output is not None:
+            from hpccomm.results.writer import Writer  # h5py takes long to import
+
+            with Writer(self._output, info, expected_rows=0, expected_repetitions=0) as writer:
+                writer.add_group(
+                    pairs.GROUP, lambda group: pairs.write(group, measured, thresholds)
+                )
+        if self._json is not None:
+            try:
+                self._json.write_text(pairs_text.as_json(measured, verdict), encoding="utf-8")
+            except OSError as error:
+                raise ResultsError(
+                    f"cannot write {self._json}: {error.strerror}; choose another path"
+                ) from error
+        output.write(pairs_text.text(measured, verdict))

@@ -1,0 +1,382 @@
+"""Latency and bandwidth of pairs of ranks: what was measured, what of it is slow, and who is to blame.
+
+A pair is slow beside the others of its kind: those inside of nodes, and those between nodes. Their healthy
+level is the quarter of the pairs that is best, since more than half may be slow where one of few nodes is.
+Slow pairs are then explained by as few as possible: by a node that most of its pairs with other nodes are slow
+of, then by a rank likewise, and each pair that is left by itself. That is how operators find the node to drain:
+the one that is in all slow pairs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpccomm.errors import ResultsError
+
+GROUP = "pairs"
+"""The group of a run that holds them."""
+
+VERSION = 1
+
+_BEST = 0.25
+_INSIDE = 0.5
+"""What is expected of pairs inside of a node, beside others: caches and sockets make healthy ones differ."""
+
+_MOST = 2 / 3
+"""Part of the pairs of a node, or a rank, that are slow if it is to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a pair of ranks was measured at.
+
+    Attributes
+    ----------
+    a, b : int
+        The ranks, the lower one first.
+    latency : float
+        Seconds of a small message, one way: half a round trip.
+    there, back : float
+        Bytes a second of large messages from `a` to `b`, and from `b` to `a`.
+    """
+
+    a: int
+    b: int
+    latency: float
+    there: float
+    back: float
+
+    @property
+    def bandwidth(self) -> float:
+        """The worse direction, in bytes a second."""
+        return min(self.there, self.back)
+
+    def better(self, other: "Link") -> "Link":
+        """Return the better figures of two measurements of the pair."""
+        return replace(
+            self,
+            latency=min(self.latency, other.latency),
+            there=max(self.there, other.there),
+            back=max(self.back, other.back),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All pairs that were measured.
+
+    Attributes
+    ----------
+    nodes : tuple of int
+        The node of each rank.
+    hosts : tuple of str
+        Its name.
+    links : tuple of Link
+        The pairs.
+    pairs : int
+        How many there are, measured or not.
+    small, large : int
+        Bytes of the messages.
+    seconds : float
+        That all of it took.
+    """
+
+    nodes: tuple[int, ...]
+    hosts: tuple[str, ...]
+    links: tuple[Link, ...]
+    pairs: int
+    small: int
+    large: int
+    seconds: float
+
+    def inside(self, link: Link) -> bool:
+        """Whether both ranks of a pair are on one node."""
+        return self.nodes[link.a] == self.nodes[link.b]
+
+    def host(self, node: int) -> str:
+        """Return the name of a node."""
+        return self.hosts[self.nodes.index(node)]
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What is slow.
+
+    Attributes
+    ----------
+    bandwidth, latency : float
+        Part of the healthy level, or of what is expected, below which a pair is slow. Of a latency that is
+        the inverse: 0.5 is twice the time.
+    expected_bandwidth, expected_latency : float or None
+        Bytes a second, and seconds, that pairs of different nodes should have (of all pairs, where there is
+        one node). Without it, the healthy level is what the best quarter has. Inside of nodes the parts are
+        half as large, as caches and sockets make healthy pairs differ.
+    """
+
+    bandwidth: float = 0.8
+    latency: float = 0.5
+    expected_bandwidth: float | None = None
+    expected_latency: float | None = None
+
+
+class Finding(NamedTuple):
+    """Something that is slow.
+
+    Attributes
+    ----------
+    kind : str
+        ``node``, ``nodes`` (two, of which nobody can tell which), ``rank`` or ``pair``.
+    name : str
+        Host name, rank, or both ranks.
+    host : str
+        Host that is to be looked at; empty where two are.
+    what : str
+        ``bandwidth`` or ``latency``.
+    part : float
+        What it has, as a part of what it should have: the median over its slow pairs.
+    slow, pairs : int
+        How many of its pairs are slow, of how many.
+    """
+
+    kind: str
+    name: str
+    host: str
+    what: str
+    part: float
+    slow: int
+    pairs: int
+
+
+class Verdict(NamedTuple):
+    """What is slow, and why.
+
+    Attributes
+    ----------
+    findings : tuple of Finding
+        Nodes first.
+    slow : tuple of Link
+        All slow pairs.
+    levels : dict
+        What pairs inside of nodes (True) and between nodes (False) should have: seconds and bytes a second.
+    """
+
+    findings: tuple[Finding, ...]
+    slow: tuple[Link, ...]
+    levels: Mapping[bool, tuple[float, float]]
+
+    @property
+    def drain(self) -> tuple[str, ...]:
+        """Hosts that are to blame as a whole."""
+        return tuple(dict.fromkeys(each.host for each in self.findings if each.kind == "node"))
+
+
+def blame(measured: Measured, thresholds: Thresholds) -> Verdict:
+    """Say what is slow. A pure function of what was measured."""
+    levels = _levels(measured, thresholds)
+    findings: list[Finding] = []
+    slow_links: dict[tuple[int, int], Link] = {}
+    for what, part_of, threshold in (
+        ("bandwidth", _bandwidth_part, thresholds.bandwidth),
+        ("latency", _latency_part, thresholds.latency),
+    ):
+        parts = {
+            (link.a, link.b): part_of(link, levels[measured.inside(link)])
+            for link in measured.links
+        }
+        inside = {(link.a, link.b): measured.inside(link) for link in measured.links}
+        slow = {
+            pair: part
+            for pair, part in parts.items()
+            if part < threshold * (_INSIDE if inside[pair] else 1)
+        }
+        slow_links |= {
+            (link.a, link.b): link for link in measured.links if (link.a, link.b) in slow
+        }
+        findings += _explained(measured, what, parts, slow)
+    order = ("node", "nodes", "rank", "pair")
+    findings.sort(key=lambda each: (order.index(each.kind), each.part))
+    return Verdict(tuple(findings), tuple(slow_links.values()), levels)
+
+
+def _levels(measured: Measured, thresholds: Thresholds) -> dict[bool, tuple[float, float]]:
+    """Return latency and bandwidth that pairs of each kind should have."""
+    levels = {}
+    one_node = len(set(measured.nodes)) == 1
+    for inside in (False, True):
+        links = [link for link in measured.links if measured.inside(link) == inside]
+        if not links:
+            continue
+        latency = float(np.quantile([link.latency for link in links], _BEST, method="lower"))
+        bandwidth = float(
+            np.quantile([link.bandwidth for link in links], 1 - _BEST, method="higher")
+        )
+        if inside == one_node:
+            latency = thresholds.expected_latency or latency
+            bandwidth = thresholds.expected_bandwidth or bandwidth
+        levels[inside] = latency, bandwidth
+    return levels
+
+
+def _bandwidth_part(link: Link, level: tuple[float, float]) -> float:
+    return link.bandwidth / level[1] if level[1] else 1.0
+
+
+def _latency_part(link: Link, level: tuple[float, float]) -> float:
+    return level[0] / link.latency if link.latency else 1.0
+
+
+_Parts = Mapping[tuple[int, int], float]
+
+
+def _explained(measured: Measured, what: str, parts: _Parts, slow: _Parts) -> list[Finding]:
+    """Return what explains the slow pairs."""
+    nodes, findings = measured.nodes, list[Finding]()
+    left = dict(slow)
+    outside = {pair: part for pair, part in parts.items() if nodes[pair[0]] != nodes[pair[1]]}
+    together = len(set(nodes))
+
+    def of_node(pair: tuple[int, int]) -> tuple[int, ...]:
+        return (nodes[pair[0]], nodes[pair[1]]) if pair in outside else ()
+
+    def of_rank(pair: tuple[int, int]) -> tuple[int, ...]:
+        return pair
+
+    if together > 2:
+        for node, of_it in _culprits(outside, left, of_node):
+            findings.append(_finding(measured, "node", node, what, slow, of_it))
+    elif together == 2 and outside and _ratio(outside, left) >= _MOST:
+        one, other = dict.fromkeys(nodes)
+        name = f"{measured.host(one)} and {measured.host(other)}"
+        found = [pair for pair in outside if pair in left]
+        findings.append(
+            Finding("nodes", name, "", what, _median(slow, found), len(found), len(outside))
+        )
+        for pair in found:
+            del left[pair]
+    for rank, of_it in _culprits(parts, left, of_rank, least=3):
+        findings.append(_finding(measured, "rank", rank, what, slow, of_it))
+    for (a, b), part in left.items():
+        findings.append(
+            Finding(
+                "pair",
+                f"{a} and {b} ({measured.hosts[a]}, {measured.hosts[b]})",
+                "",
+                what,
+                part,
+                1,
+                1,
+            )
+        )
+    return findings
+
+
+def _finding(
+    measured: Measured,
+    kind: str,
+    number: int,
+    what: str,
+    slow: _Parts,
+    of_it: list[tuple[int, int]],
+) -> Finding:
+    found = [pair for pair in of_it if pair in slow]
+    host = measured.host(number) if kind == "node" else measured.hosts[number]
+    name = host if kind == "node" else f"{number} ({host})"
+    return Finding(kind, name, host, what, _median(slow, found), len(found), len(of_it))
+
+
+def _culprits(
+    parts: _Parts,
+    left: dict[tuple[int, int], float],
+    ends: Callable[[tuple[int, int]], tuple[int, ...]],
+    least: int = 2,
+) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Return whom most pairs are slow of, the worst first, each with its pairs; their pairs leave `left`."""
+    culprits: list[tuple[int, list[tuple[int, int]]]] = []
+    pairs = dict.fromkeys(parts)
+    while True:
+        of_each: dict[int, list[tuple[int, int]]] = {}
+        for pair in pairs:
+            for end in ends(pair):
+                of_each.setdefault(end, []).append(pair)
+        worst, share = None, 0.0
+        for end, its in of_each.items():
+            slow = sum(pair in left for pair in its)
+            if slow >= least and slow / len(its) > share:
+                worst, share = end, slow / len(its)
+        if worst is None or share < _MOST:
+            return culprits
+        culprits.append((worst, [pair for pair in parts if worst in ends(pair)]))
+        # What it explains says nothing of those whom it met.
+        for pair in of_each[worst]:
+            left.pop(pair, None)
+            del pairs[pair]
+
+
+def _ratio(pairs: _Parts, slow: _Parts) -> float:
+    return sum(pair in slow for pair in pairs) / len(pairs)
+
+
+def _median(parts: _Parts, pairs: Sequence[tuple[int, int]]) -> float:
+    return float(np.median([parts[pair] for pair in pairs]))
+
+
+def matrices(measured: Measured) -> tuple[np.ndarray, np.ndarray]:
+    """Return latency (seconds) and bandwidth (bytes a second, from row to column) as matrices.
+
+    Returns
+    -------
+    tuple of ndarray
+        Float64 ``(ranks, ranks)``; NaN where nothing was measured.
+    """
+    ranks = len(measured.nodes)
+    latency, bandwidth = np.full((2, ranks, ranks), np.nan)
+    for link in measured.links:
+        latency[link.a, link.b] = latency[link.b, link.a] = link.latency
+        bandwidth[link.a, link.b], bandwidth[link.b, link.a] = link.there, link.back
+    return latency, bandwidth
+
+
+def write(group: Any, measured: Measured, thresholds: Thresholds) -> None:
+    """Write what was measured into an empty HDF5 group (h5py)."""
+    group.attrs["version"] = VERSION
+    for name in ("pairs", "small", "large", "seconds"):
+        group.attrs[name] = getattr(measured, name)
+    for name in ("bandwidth", "latency", "expected_bandwidth", "expected_latency"):
+        value = getattr(thresholds, name)
+        if value is not None:
+            group.attrs[f"threshold_{name}"] = value
+    kinds = [("a", "<i8"), ("b", "<i8"), ("latency", "<f8"), ("there", "<f8"), ("back", "<f8")]
+    lines = [(link.a, link.b, link.latency, link.there, link.back) for link in measured.links]
+    group["links"] = np.array(lines, dtype=kinds)
+
+
+def read(run: Any) -> tuple[Measured, Thresholds]:
+    """Return the pairs of a run of a results file (`hpccomm.results.reader.Run`).
+
+    Raises
+    ------
+    ResultsError
+        If it has none.
+    """
+    found = run.groups.get(GROUP)
+    if found is None:
+        raise ResultsError(
+            f"{run.name} of {run.path} has no pairs; hpccomm perf pairs measures them"
+        )
+    facts = found["attributes"]
+    ranks = run.info.ranks
+    links = tuple(Link(**line) for line in found["tables"]["links"])
+    given = {
+        name.removeprefix("threshold_"): value
+        for name, value in facts.items()
+        if name.startswith("threshold_")
+    }
+    measured = Measured(
+        tuple(rank.node for rank in ranks),
+        tuple(rank.host for rank in ranks),
+        links,
+        *(facts[name] for name in ("pairs", "small", "large", "seconds")),
+    )
+    return measured, Thresholds(**given)

@@ -1,0 +1,103 @@
+"""Who is to blame: a planted slow node, rank or pair is named and nobody else, and noise names nobody."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpccomm.results.pairs import Link, Measured, Thresholds, blame, matrices
+
+
+def measured(nodes, seed, slow=lambda a, b: 1.0, part=1.0, noise=0.03):
+    """Make pairs of 10 GB/s and 2 us between nodes, 4 times better inside, with some noise."""
+    chance, links = np.random.default_rng(seed), []
+    for a, b in combinations(range(len(nodes)), 2):
+        if chance.random() > part:
+            continue
+        better = 4 if nodes[a] == nodes[b] else 1
+        there, back = (
+            1e10 * better * chance.normal(1, noise, 2) / np.array([slow(a, b), slow(b, a)])
+        )
+        links.append(Link(a, b, 2e-6 / better * chance.normal(1, noise), there, back))
+    hosts = tuple(f"host{node}" for node in nodes)
+    return Measured(tuple(nodes), hosts, tuple(links), len(links), 8, 1 << 20, 1.0)
+
+
+def placed(nodes, per_node):
+    return [node for node in range(nodes) for _ in range(per_node)]
+
+
+def named(found, **thresholds):
+    return [(each.kind, each.name) for each in blame(found, Thresholds(**thresholds)).findings]
+
+
+sizes = st.tuples(st.integers(1, 12), st.integers(1, 4)).filter(lambda size: size[0] * size[1] > 1)
+
+
+@given(sizes, st.integers(0, 99))
+def test_noise_names_nobody(size, seed):
+    assert named(measured(placed(*size), seed)) == []
+
+
+@given(st.integers(3, 12), st.integers(1, 4), st.integers(0, 99), st.floats(1.6, 10))
+def test_a_slow_node_is_named_and_nobody_else(nodes, per_node, seed, times):
+    bad = seed % nodes
+    places = placed(nodes, per_node)
+
+    def slow(a, b):
+        return times if places[a] != places[b] and bad in (places[a], places[b]) else 1.0
+
+    found = measured(places, seed, slow)
+    assert named(found) == [("node", f"host{bad}")]
+    verdict = blame(found, Thresholds())
+    assert verdict.drain == (f"host{bad}",)
+    assert verdict.findings[0].slow == verdict.findings[0].pairs == (nodes - 1) * per_node**2
+    assert verdict.findings[0].part == pytest.approx(1 / times, rel=0.2)
+
+
+@settings(max_examples=30)
+@given(st.integers(6, 12), st.integers(0, 99))
+def test_two_slow_nodes_are_both_named_from_a_sample_of_the_pairs(nodes, seed):
+    places = placed(nodes, 4)
+    bad = {seed % nodes, (seed + 1) % nodes}
+
+    def slow(a, b):
+        return 2.0 if places[a] != places[b] and bad & {places[a], places[b]} else 1.0
+
+    found = measured(places, seed, slow, part=0.5)
+    assert sorted(named(found)) == sorted(("node", f"host{each}") for each in bad)
+
+
+@given(st.integers(3, 8), st.integers(2, 4), st.integers(0, 99))
+def test_a_rank_that_receives_slowly_is_named_and_its_node_is_not(nodes, per_node, seed):
+    places = placed(nodes, per_node)
+    bad = seed % len(places)
+    found = measured(places, seed, lambda a, b: 4.0 if b == bad else 1.0)
+    assert named(found) == [("rank", f"{bad} (host{places[bad]})")]
+
+
+@given(st.integers(4, 10), st.integers(0, 99))
+def test_a_single_slow_pair_is_named_as_a_pair(nodes, seed):
+    a, b = seed % nodes, (seed + 1) % nodes
+    found = measured(placed(nodes, 1), seed, lambda *pair: 3.0 if set(pair) == {a, b} else 1.0)
+    low, high = sorted((a, b))
+    assert named(found) == [("pair", f"{low} and {high} (host{low}, host{high})")]
+
+
+def test_of_two_nodes_nobody_can_tell_which():
+    places = placed(2, 2)
+    found = measured(places, 0, lambda a, b: 3.0 if places[a] != places[b] else 1.0)
+    assert named(found) == []  # nothing is known that is better
+    assert named(found, expected_bandwidth=1e10) == [("nodes", "host0 and host1")]
+    assert blame(found, Thresholds(expected_bandwidth=1e10)).drain == ()
+    assert named(found, expected_latency=0.5e-6)[0] == ("nodes", "host0 and host1")
+
+
+def test_matrices_have_both_directions():
+    links = (Link(0, 2, 1e-6, 3.0, 4.0),)
+    latency, bandwidth = matrices(Measured((0, 0, 1), ("a", "a", "b"), links, 3, 8, 8, 0.0))
+    assert (latency[0, 2], latency[2, 0]) == (1e-6, 1e-6)
+    assert (bandwidth[0, 2], bandwidth[2, 0]) == (3.0, 4.0)
+    assert np.isnan(bandwidth[0, 1])

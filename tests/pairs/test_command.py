@@ -1,0 +1,55 @@
+"""`hpccomm perf pairs` as a job: what it prints, stores and answers."""
+
+import json
+
+import pytest
+from damage import called
+
+from hpccomm.results import pairs, reader
+
+PAIRS = ("-m", "hpccomm", "perf", "pairs", "-b", "64K", "--streams", "3")
+
+
+def test_every_pair_is_measured_stored_shown_and_drawn(tmp_path, mpiexec):
+    path, verdict = tmp_path / "pairs.h5", tmp_path / "verdict.json"
+    # Ranks share cores: nothing is slow here but what cannot be.
+    healthy = ("--threshold", "0.1%", "--latency-threshold", "0.1%")
+    done = mpiexec(3, *PAIRS, *healthy, "--output", path, "--json", verdict)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "# 3 of 3 pairs of 3 ranks on 1 nodes" in done.stdout
+    assert "# Nothing is slow" in done.stdout
+    document = json.loads(verdict.read_text())
+    assert (document["healthy"], document["drain"], len(document["links"])) == (True, [], 3)
+    (run,) = reader.read(path)
+    measured, _ = pairs.read(run)
+    assert [(link.a, link.b) for link in measured.links] == [(0, 1), (0, 2), (1, 2)]
+    assert all(link.latency > 0 and link.bandwidth > 1e6 for link in measured.links)
+    status, shown, _ = called("show", str(path))
+    assert status == 0
+    assert done.stdout[done.stdout.index("# 3 of 3 pairs") :] in shown
+    assert called("show", "--verify", str(path))[0] == 0
+    picture = tmp_path / "pairs.svg"
+    assert called("plot", "--pairs", str(path), "--output", str(picture))[0] == 0
+    assert "nothing is slow" in picture.read_text()
+
+
+def test_what_is_not_as_expected_is_status_1(mpiexec):
+    done = mpiexec(2, *PAIRS, "--expect", "bandwidth=90000G,latency=5us")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "# SLOW pair 0 and 1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--expect", "speed=5"), "give latency=5us,bandwidth=10G"),
+        (("--expect", "latency=5"), "give latency=5us,bandwidth=10G"),
+        (("--budget", "0"), "is no time"),
+        (("--output", "nowhere/run.h5"), "is no folder that can be written to"),
+        ((), "needs 2 ranks or more"),
+    ],
+)
+def test_what_does_not_fit_is_refused(words, said, mpiexec):
+    done = mpiexec(2 if words else 1, *PAIRS, *words)
+    assert done.returncode == 2
+    assert said in done.stderr
