@@ -13,24 +13,26 @@ _INCHES = 5.5
 
 
 def draw(measured: Measured, verdict: Verdict) -> "Figure":
-    """Return the picture; red is worse than it should be."""
+    """Return the picture: of each pair, what it has as a part of what pairs of its kind should have."""
     from matplotlib.figure import Figure
 
     latency, bandwidth = matrices(measured)
+    nodes = np.array(measured.nodes)
+    inside = nodes[:, None] == nodes[None, :]
+    should = {kind: np.array(level) for kind, level in verdict.levels.items()}
+    nothing = np.array([np.nan, np.nan])
+    level = np.where(
+        inside[..., None], should.get(True, nothing), should.get(False, nothing)
+    )  # of each pair, seconds and bytes a second
     figure = Figure(figsize=(2 * _INCHES, _INCHES), layout="constrained")
-    for axes, matrix, name, scale, colours in (
-        (figure.add_subplot(1, 2, 1), latency * 1e6, "latency, us", 1, "RdYlGn_r"),
-        (
-            figure.add_subplot(1, 2, 2),
-            bandwidth / 1e9,
-            "bandwidth from row to column, GB/s",
-            1,
-            "RdYlGn",
-        ),
+    for place, part, name in (
+        (1, level[..., 0] / latency, "speed of small messages (inverse latency)"),
+        (2, bandwidth / level[..., 1], "bandwidth from row to column"),
     ):
-        shown = np.ma.masked_invalid(matrix * scale)
-        image = axes.imshow(shown, cmap=colours, interpolation="nearest")
-        figure.colorbar(image, ax=axes, shrink=0.8)
+        axes = figure.add_subplot(1, 2, place)
+        shown = np.ma.masked_invalid(part * 100)
+        image = axes.imshow(shown, cmap="RdYlBu", vmin=0, vmax=120, interpolation="nearest")
+        figure.colorbar(image, ax=axes, shrink=0.8, label="% of what it should be", extend="max")
         axes.set_title(name)
         axes.set_xlabel("rank")
         axes.set_ylabel("rank")

@@ -30,7 +30,10 @@ def hpccomm(*arguments, environment=None, code=None):
     [
         ([], "VERB"),
         (["frep"], "hpccomm has no verb 'frep'; the verbs are perf, perf pairs, show, "),
-        (["pref"], "hpccomm has no verb 'pref'; did you mean perf? The verbs are perf, perf pairs, show, "),
+        (
+            ["pref"],
+            "hpccomm has no verb 'pref'; did you mean perf? The verbs are perf, perf pairs, show, ",
+        ),
         (
             ["--vresion"],
             "hpccomm has no flag --vresion; did you mean --version? Usage: hpccomm VERB",
