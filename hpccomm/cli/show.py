@@ -1,10 +1,14 @@
 """``hpccomm show``: a stored run as the table that it printed, or a stored training."""
 
 import argparse
+import re
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
+from hpccomm.bench.perf import readers
 from hpccomm.cli import output
+from hpccomm.errors import UsageError
 
 DESCRIPTION = """\
 Print a stored run: where it was made, and its table as `hpccomm perf` printed it. Or a training that was
@@ -19,14 +23,41 @@ examples:
   hpccomm show run.h5 --run run0003
   hpccomm show run.h5 --run training0001   what a training's gradients cost
   hpccomm show run.h5 --statistics  medians and percentiles as well
+  hpccomm show archive/ --list     a line for each run of all files of a folder
+  hpccomm show archive/ --list --case all_reduce:1M --since 30d --host 'gpu-1*'
   hpccomm show run.h5 --verify     a line a run; status 2 if anything is not as it was stored
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("file", type=path, metavar="FILE", help="a results file")
+    parser.add_argument(
+        "files",
+        type=path,
+        nargs="+",
+        metavar="FILE",
+        help="a results file; with --list several, and folders of them",
+    )
     add_run(parser)
+    parser.add_argument(
+        "--list", action="store_true", help="a line for each run of the files, instead"
+    )
+    looked_for = parser.add_argument_group("which runs --list finds")
+    looked_for.add_argument(
+        "--case",
+        type=case,
+        metavar="COLLECTIVE[:SIZE[:TYPE]]",
+        help="runs that have measured this, with their figures: all_reduce, all_reduce:1M:float",
+    )
+    looked_for.add_argument(
+        "--since",
+        type=moment,
+        metavar="DATE",
+        help="started then or later: 2026-11-01, or 7d for a week ago",
+    )
+    looked_for.add_argument("--until", type=moment, metavar="DATE", help="started before then")
+    looked_for.add_argument("--host", metavar="PATTERN", help="on such a host: 'gpu-1*'")
+    looked_for.add_argument("--json", action="store_true", help="print what was found as JSON")
     parser.add_argument(
         "--verify",
         action="store_true",
@@ -45,6 +76,33 @@ def path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("the name is empty; give a path")
     return Path(text)
+
+
+def case(text: str) -> tuple[str, int | None, str | None]:
+    """Read a case: collective, size and type, of which the last two may be left out."""
+    name, _, rest = text.partition(":")
+    size, _, dtype = rest.partition(":")
+    if not name:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} names no collective; give one such as all_reduce:1M"
+        )
+    return name, readers.size(size) if size else None, dtype or None
+
+
+_AGO = {"d": 1, "w": 7}
+
+
+def moment(text: str) -> datetime:
+    """Read a date or time in this place's time zone, or how many days or weeks ago."""
+    if re.fullmatch(r"\d+[dw]", text):
+        days = int(text[:-1]) * _AGO[text[-1]]
+        return datetime.now().astimezone() - timedelta(days=days)
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no date; give one such as 2026-11-01 or 2026-11-01T08:00, or 7d for a week ago"
+        ) from None
 
 
 def add_run(parser: "argparse._ActionsContainer") -> None:
@@ -79,15 +137,26 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.results.training import Training
     from hpccomm.results.verify import verify
 
+    if args.list:
+        return _list(args)
+    for name in ("case", "since", "until", "host", "json"):
+        if getattr(args, name):
+            raise UsageError(f"--{name} belongs to --list; give that too, or leave it out")
+    file, *more = args.files
+    if more or file.is_dir():
+        raise UsageError(
+            f"{file if file.is_dir() else f'{1 + len(more)} files'}: show prints a run of one file; add --list to "
+            "see what is in several, or in a folder"
+        )
     if args.verify:
-        with watched(f"checking {args.file.name}") as progress:
-            lines, whole = verify(args.file, progress)
+        with watched(f"checking {file.name}") as progress:
+            lines, whole = verify(file, progress)
         output.write("".join(f"{line}\n" for line in lines))
         return 0 if whole else 2
-    with watched(f"reading {args.file.name}"):
-        examined = reader.examine(args.file)
-        trainings, lost = training_file.examine(args.file, examined)
-    status = told(args.file, [*examined.damage, *lost])
+    with watched(f"reading {file.name}"):
+        examined = reader.examine(file)
+        trainings, lost = training_file.examine(file, examined)
+    status = told(file, [*examined.damage, *lost])
     chosen = training_file.choose(examined.runs, trainings, args.run)
     listing = describe.listing(examined.runs, trainings, chosen)
     if isinstance(chosen, Training):
@@ -111,4 +180,22 @@ def run(args: argparse.Namespace) -> int:
             timings=chosen.timings,
         )
     output.write(listing + describe.facts(chosen) + text)
-    return told(args.file, samples.damage()) or status
+    return told(file, samples.damage()) or status
+
+
+def _list(args: argparse.Namespace) -> int:
+    """List the runs of files and folders; return the exit status."""
+    from hpccomm.bench.progress import watched
+    from hpccomm.results import archive
+
+    for name in ("run", "verify", "statistics"):
+        if getattr(args, name):
+            raise UsageError(f"--{name} is of one run or file; leave it out with --list")
+    collective, size, dtype = args.case or (None, None, None)
+    query = archive.Query(collective, size, dtype, args.since, args.until, args.host)
+    with watched("reading files") as progress:
+        searched = archive.search(args.files, query, progress)
+    output.write(archive.as_json(searched) if args.json else archive.listing(searched, query))
+    for what in searched.damage:
+        output.warn(f"hpccomm: damaged: {what}\n")
+    return 2 if searched.damage else 0

@@ -1,0 +1,266 @@
+"""Many runs in files and folders of files: found by case, date and host, and listed."""
+
+import fnmatch
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpccomm.errors import ResultsError
+from hpccomm.results import reader
+from hpccomm.results.reader import Run
+from hpccomm.results.schema import Row, Timing
+from hpccomm.results.table import TIME_FORMAT, figure
+
+JSON_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which runs are looked for.
+
+    Attributes
+    ----------
+    collective : str or None
+    size : int or None
+    dtype : str or None
+        Of rows; a run without such a row is not found.
+    since, until : datetime or None
+        When the run started, with a time zone; `until` is not included.
+    host : str or None
+        A pattern, as of a shell, that the name of a host has.
+    """
+
+    collective: str | None = None
+    size: int | None = None
+    dtype: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    host: str | None = None
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether rows are looked for, and not only runs."""
+        return self.collective is not None
+
+    def has_row(self, row: Row) -> bool:
+        """Whether a row is looked for."""
+        return (
+            self.collective in (None, row.collective)
+            and self.size in (None, row.bytes)
+            and self.dtype in (None, row.dtype)
+        )
+
+    def has_run(self, run: Run) -> bool:
+        """Whether a run is looked for, as far as its facts tell."""
+        started = run.info.started
+        return (
+            (self.since is None or started >= self.since)
+            and (self.until is None or started < self.until)
+            and (
+                self.host is None
+                or any(fnmatch.fnmatchcase(rank.host, self.host) for rank in run.info.ranks)
+            )
+        )
+
+
+class Found(NamedTuple):
+    """A run that was found.
+
+    Attributes
+    ----------
+    run : Run
+        The run.
+    rows : tuple of (Row, Timing or None)
+        Those that were looked for; all, if only runs were.
+    """
+
+    run: Run
+    rows: tuple[tuple[Row, Timing | None], ...]
+
+
+class Searched(NamedTuple):
+    """What a search found.
+
+    Attributes
+    ----------
+    found : list of Found
+        By the time at which they started.
+    damage : list of str
+        What could not be read, with the name of the file.
+    files : int
+        Results files that were read.
+    others : int
+        Files of folders that are no results files.
+    """
+
+    found: list[Found]
+    damage: list[str]
+    files: int
+    others: int
+
+
+def search(paths: Sequence[Path], query: Query, progress: reader.Steps | None = None) -> Searched:
+    """Search results files, and folders of them with all that is below.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Files and folders.
+    query : Query
+        What is looked for.
+    progress : Steps, optional
+        Advances by one for each file.
+
+    Raises
+    ------
+    ResultsError
+        If a path that was named does not exist, or is no results file. What is wrong with a file of a folder
+        is part of the result.
+    """
+    found: list[Found] = []
+    damage: list[str] = []
+    files = others = 0
+    for path, named in _files(paths):
+        if progress is not None:
+            progress.advance()
+        try:
+            examined = reader.examine(path)
+        except ResultsError as error:
+            if named:
+                raise
+            if "is not an HDF5 file" in str(error) or "another program" in str(error):
+                others += 1
+            else:
+                damage.append(str(error))
+            continue
+        files += 1
+        damage += [f"{path}: {what}" for what in examined.damage]
+        for run in examined.runs:
+            timings = run.timings or (None,) * len(run.rows)
+            rows = tuple(
+                (row, timing)
+                for row, timing in zip(run.rows, timings, strict=True)
+                if query.has_row(row)
+            )
+            if query.has_run(run) and (rows or not query.of_rows):
+                found.append(Found(run, rows))
+    found.sort(key=lambda each: each.run.info.started)
+    return Searched(found, damage, files, others)
+
+
+def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+    """Yield each file, and whether it was named itself."""
+    for path in paths:
+        if path.is_dir():
+            yield from ((file, False) for file in sorted(path.rglob("*.h5")) if file.is_file())
+        else:
+            yield path, True
+
+
+def listing(searched: Searched, query: Query) -> str:
+    """Return a line for each run, and where rows were looked for, below it one for each of these."""
+    lines = []
+    for run, rows in searched.found:
+        info = run.info
+        hosts = list(dict.fromkeys(rank.host for rank in info.ranks))
+        where = hosts[0] + (f" and {len(hosts) - 1} more" if len(hosts) > 1 else "")
+        series = (
+            f"  launch {info.series['launch']}/{info.series['launches']} of {info.series['name']}"
+            if info.series
+            else ""
+        )
+        lines.append(
+            f"{info.started.strftime(TIME_FORMAT)}  {run.path}  {run.name}  {where}  {len(info.ranks)} ranks  "
+            f"{_measured(run)}  {run.status}{series}"
+        )
+        if query.of_rows:
+            lines += [f"    {_figures(row, timing)}" for row, timing in rows]
+    runs = len(searched.found)
+    others = f", {searched.others} other files left out" if searched.others else ""
+    lines.append(
+        f"# {runs} run{'s' * (runs != 1)} of {searched.files} file{'s' * (searched.files != 1)}{others}"
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _measured(run: Run) -> str:
+    if not run.rows:
+        return "pairs" if "pairs" in run.groups else "no rows"
+    names = list(dict.fromkeys(row.collective for row in run.rows))
+    sizes = [row.bytes for row in run.rows]
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"{shown} {size_text(min(sizes))} to {size_text(max(sizes))}"
+
+
+def size_text(size: int) -> str:
+    """Return a size as short as it can be written exactly: ``64 KiB``, ``1000 B``."""
+    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size and size % (1 << bits) == 0:
+            return f"{size >> bits} {unit}"
+    return f"{size} B"
+
+
+def _figures(row: Row, timing: Timing | None) -> str:
+    place = "in place" if row.in_place else "out of place"
+    alone = timing is not None and timing.alone == timing.alone
+    spread = (
+        f" (median {figure(timing.median, 7).strip()})"
+        if timing is not None and timing.median == timing.median
+        else ""
+    )
+    return (
+        f"{row.collective} {row.backend} {row.algorithm} {row.dtype} {row.op} {size_text(row.bytes)} {place}: "
+        f"{figure(row.time, 7).strip()} us{spread}"
+        + (f", alone {figure(timing.alone, 7).strip()} us" if alone and timing is not None else "")
+        + f", {figure(row.busbw, 7).strip()} GB/s"
+        + (f", {row.wrong} WRONG" if row.wrong > 0 else "")
+    )
+
+
+def as_json(searched: Searched) -> str:
+    """Return what was found as JSON; docs/results.rst describes it."""
+    document = {
+        "version": JSON_VERSION,
+        "files": searched.files,
+        "damage": searched.damage,
+        "runs": [_run(each) for each in searched.found],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _run(each: Found) -> dict[str, Any]:
+    run, info = each.run, each.run.info
+    return {
+        "file": str(run.path),
+        "run": run.name,
+        "started": info.started.isoformat(),
+        "status": run.status,
+        "user": info.user,
+        "hosts": list(dict.fromkeys(rank.host for rank in info.ranks)),
+        "ranks": len(info.ranks),
+        "nodes": len({rank.node for rank in info.ranks}),
+        "machine": dict(info.machine),
+        "versions": dict(info.versions),
+        "series": dict(info.series),
+        "slurm": dict(info.slurm),
+        "arguments": list(info.arguments),
+        "rows": [_row(row, timing) for row, timing in each.rows],
+    }
+
+
+def _row(row: Row, timing: Timing | None) -> dict[str, Any]:
+    found = {
+        name: getattr(row, name)
+        for name in (
+            *("collective", "backend", "algorithm", "dtype", "op", "root", "bytes", "count"),
+            *("in_place", "algbw", "busbw", "wrong"),
+        )
+    }
+    found["time_us"] = row.time
+    for name in ("median", "low", "high", "alone", "certain_low", "certain_high"):
+        value = getattr(timing, name, None)
+        found[f"{name}_us"] = value if value == value else None  # JSON has no NaN
+    return found

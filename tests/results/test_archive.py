@@ -1,0 +1,99 @@
+"""Runs are found by case, date and host, in files and folders."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from damage import called
+
+from hpccomm.results.archive import Query, search, size_text
+from hpccomm.results.writer import Writer
+
+
+@pytest.fixture
+def folder(tmp_path, example):
+    """Three runs in two files of two folders, one damaged file, and one of another program."""
+    info = example.example_info()
+    (tmp_path / "below").mkdir()
+    for days, path, collective in (
+        (0, tmp_path / "a.h5", "all_reduce"),
+        (1, tmp_path / "below" / "b.h5", "all_gather"),
+        (2, tmp_path / "a.h5", "all_reduce"),
+    ):
+        started = info.started + timedelta(days=days)
+        series = {"name": "nightly", "launch": str(days + 1), "launches": "3"}
+        host = tuple(replace(rank, host=f"gpu-{days}") for rank in info.ranks)
+        with Writer(path, replace(info, started=started, series=series, ranks=host)) as writer:
+            for index in range(4):
+                writer.append(
+                    example.example_row(index, collective=collective),
+                    example.example_samples(index + 1, 20) / 1e6,
+                )
+    (tmp_path / "notes.h5").write_text("no results")
+    return tmp_path
+
+
+def names(searched):
+    return [(each.run.path.name, each.run.name) for each in searched.found]
+
+
+def test_runs_are_found_by_case_date_and_host_the_oldest_first(folder, example):
+    day = example.example_info().started
+    every = [("a.h5", "run0001"), ("b.h5", "run0001"), ("a.h5", "run0002")]
+    searched = search([folder], Query())
+    assert names(searched) == every
+    assert (searched.files, searched.others, searched.damage) == (2, 1, [])
+    assert names(search([folder], Query(since=day + timedelta(hours=1)))) == every[1:]
+    assert names(search([folder], Query(until=day + timedelta(hours=1)))) == every[:1]
+    assert names(search([folder], Query(host="gpu-[12]"))) == every[1:]
+    found = search([folder], Query("all_reduce", 16)).found
+    assert [len(each.rows) for each in found] == [2, 2]
+    assert {row.bytes for each in found for row, _ in each.rows} == {16}
+    assert names(search([folder], Query("all_reduce", 16, "double"))) == []
+    assert names(search([folder / "below" / "b.h5"], Query())) == every[1:2]
+
+
+def test_the_list_says_what_was_measured_and_the_json_has_all_of_it(folder):
+    status, out, _ = called("show", str(folder), "--list", "--case", "all_reduce:16")
+    assert status == 0
+    assert out.splitlines()[-1] == "# 2 runs of 2 files, 1 other files left out"
+    assert "gpu-0  4 ranks  all_reduce 8 B to 16 B  completed  launch 1/3 of nightly" in out
+    assert "all_reduce mpi auto float sum 16 B in place: 13.50 us (median" in out
+    status, out, _ = called("show", str(folder), "--list", "--json", "--host", "gpu-2")
+    (run,) = json.loads(out)["runs"]
+    assert (status, run["run"], run["series"]["launch"], len(run["rows"])) == (0, "run0002", "3", 4)
+    assert run["rows"][0]["alone_us"] is None
+
+
+def test_a_damaged_file_is_named_and_does_not_hide_the_others(folder):
+    data = bytearray((folder / "below" / "b.h5").read_bytes())
+    del data[len(data) // 2 :]
+    (folder / "broken.h5").write_bytes(data)
+    status, out, err = called("show", str(folder), "--list")
+    assert status == 2
+    assert "broken.h5" in err
+    assert out.count("run000") == 4  # what is whole of it too
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "add --list"),
+        (("--list", "--run", "1"), "--run is of one run or file"),
+        (("--host", "x"), "--host belongs to --list"),
+        (("--list", "--since", "soon"), "is no date"),
+        (("--list", "--case", ":8"), "names no collective"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(folder, words, said):
+    status, _, err = called("show", str(folder), *words)
+    assert (status, said in err) == (2, True), err
+    assert called("show", str(folder / "nowhere.h5"), "--list")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (1000, "1000 B"), (65536, "64 KiB"), (3 << 20, "3 MiB")]
+)
+def test_sizes_are_written_exactly(size, text):
+    assert size_text(size) == text
