@@ -53,6 +53,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "hpccomm.cli.explain",
         "say what the dumps of a failed job, or an error message, mean",
     ),
+    "report": (
+        "hpccomm.cli.report",
+        "write stored runs as one page of HTML: charts, verdicts, tables",
+    ),
     "plot": (
         "hpccomm.cli.plot",
         "draw an algorithm, which rank talks to which, or a stored training, step by step",

@@ -1,24 +1,33 @@
 """``hpccomm plot``: the picture of an algorithm, or of a stored training."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.show import path, told
+from hpccomm.cli.show import case, path, told
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.extras import install_command
 from hpccomm.schedules.algorithms import ALGORITHMS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.figure import Figure
+
+    from hpccomm.results.archive import Query
+    from hpccomm.results.reader import Run
     from hpccomm.schedules.draw.subject import Subject
 
 DESCRIPTION = """\
 Draw an algorithm from its schedule: ranks across, rounds down, an arrow for each message, labelled
 with the elements that it moves and the ranks whose contributions they hold. Or draw what the communication of a
-logged training took, step by step; or latency and bandwidth of pairs of ranks as a heat map."""
+logged training took, step by step; latency and bandwidth of pairs of ranks as a heat map; or what runs have measured, one over
+another."""
 
 EXAMPLES = f"""\
 examples:
@@ -28,11 +37,17 @@ examples:
   hpccomm plot --schedule ring --ranks 16 --text
   hpccomm plot --training run.h5 --output training.svg
   hpccomm plot --pairs pairs.h5 --output pairs.png
+  hpccomm plot --runs base.h5 new.h5 --case all_reduce --output runs.png
+  hpccomm plot --runs archive/ --what history --case all_reduce:1M
+  hpccomm plot --runs alone.h5 --what skew --case all_reduce:1K
 
 Without --output the picture goes to a file of the current folder, which is named. Pictures need
 matplotlib ({install_command("plot")}); --text does not.
 """
 
+
+_WHAT = ("size", "skew", "history")
+"""What is drawn of runs."""
 
 _NAMES = sorted({name for named in ALGORITHMS.values() for name in named})
 
@@ -87,7 +102,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a results file, whose last run of hpccomm perf pairs is drawn, or that of --run",
     )
+    what.add_argument(
+        "--runs",
+        type=path,
+        nargs="+",
+        metavar="FILE",
+        help="results files, or folders of them: the last run of each file, all runs with --all",
+    )
     parser.add_argument("--run", metavar="NAME", help="the training or run, such as training0001")
+    of_runs = parser.add_argument_group("what is drawn of --runs")
+    of_runs.add_argument(
+        "--what",
+        type=readers.one_of(_WHAT, "chart"),
+        default=_WHAT[0],
+        metavar=f"{{{','.join(_WHAT)}}}",
+        help="time and bandwidth over size; how late each rank starts and ends a repetition (of runs with --sync); "
+        "or cases over the time of all runs (default size)",
+    )
+    of_runs.add_argument(
+        "--case",
+        type=case,
+        metavar="COLLECTIVE[:SIZE[:TYPE]]",
+        help="only rows of this, such as all_reduce:1M:float; --what skew takes the first such row",
+    )
+    of_runs.add_argument(
+        "--all", action="store_true", help="all runs of each file, one over another"
+    )
     add_flags(parser, "", _FLAGS)
     parser.add_argument(
         "--deterministic",
@@ -111,6 +151,8 @@ def run(args: argparse.Namespace) -> int:
         return _training(args)
     if args.pairs is not None:
         return _pairs(args)
+    if args.runs is not None:
+        return _runs(args)
     if args.run is not None:
         raise UsageError(
             "--run chooses a training or pairs; name its file by --training or --pairs"
@@ -148,6 +190,10 @@ def _refuse_others(args: argparse.Namespace, with_what: str) -> None:
     given += [name for name in ("deterministic", "text") if getattr(args, name)]
     if given:
         raise UsageError(f"--{given[0]} belongs to --schedule; leave it out with {with_what}")
+    if with_what != "--runs" and (args.case or args.all or args.what != _WHAT[0]):
+        raise UsageError(
+            f"--what, --case and --all belong to --runs; leave them out with {with_what}"
+        )
 
 
 def _pairs(args: argparse.Namespace) -> int:
@@ -168,6 +214,78 @@ def _pairs(args: argparse.Namespace) -> int:
     drawing.save(pairs_picture.draw(measured, pairs.blame(measured, thresholds)), file)
     output.write(f"{chosen.name}: {len(measured.links)} pairs\ndrawn in {file}\n")
     return status
+
+
+def _runs(args: argparse.Namespace) -> int:
+    """Draw stored runs; return the exit status."""
+    from hpccomm.charts import curves, pictures
+    from hpccomm.results import archive, reader
+    from hpccomm.schedules.draw import drawing
+
+    _refuse_others(args, "--runs")
+    with watched("reading"):
+        searched = archive.search(args.runs, archive.Query(*(args.case or ())))
+    for what in searched.damage:
+        output.warn(f"hpccomm: damaged: {what}\n")
+    runs = [each.run for each in searched.found if each.rows]
+    if args.run is not None:
+        runs = [reader.choose(runs, args.run)]
+    elif not (args.all or args.what == "history"):
+        runs = list({run.path: run for run in runs}.values())
+    if not runs:
+        raise ResultsError(
+            f"{', '.join(map(str, args.runs))}: no such row to draw; hpccomm show --list says what there is"
+        )
+    query = archive.Query(*(args.case or ()))
+    chosen = [_with_rows(run, query) for run in runs]
+    if args.what == "history":
+        figure = pictures.histories(curves.history(chosen))
+    elif args.what == "skew":
+        figure = _skew(chosen)
+    else:
+        figure = pictures.over_size(_title(chosen), curves.curves(chosen))
+    file = args.output or Path(f"{args.runs[0].stem or 'runs'}-{args.what}.svg")
+    drawing.save(figure, file)
+    output.write(f"{len(runs)} run{'s' * (len(runs) != 1)}\ndrawn in {file}\n")
+    return 2 if searched.damage else 0
+
+
+def _with_rows(run: "Run", query: "Query") -> "Run":
+    """Return a run with only the rows that are looked for."""
+    kept = [number for number, row in enumerate(run.rows) if query.has_row(row)]
+    return replace(
+        run,
+        rows=tuple(run.rows[number] for number in kept),
+        timings=tuple(run.timings[number] for number in kept) if run.timings else (),
+        numbers=tuple(run.numbers[number] for number in kept),
+    )
+
+
+def _title(runs: "Sequence[Run]") -> str:
+    """Return what runs have in common: collectives, ranks, hosts."""
+    names = list(dict.fromkeys(row.collective for run in runs for row in run.rows))
+    ranks = sorted({len(run.info.ranks) for run in runs})
+    hosts = list(dict.fromkeys(rank.host for run in runs for rank in run.info.ranks))
+    where = hosts[0] + (f" and {len(hosts) - 1} more" if len(hosts) > 1 else "")
+    return f"{', '.join(names)} on {' and '.join(map(str, ranks))} ranks of {where}"
+
+
+def _skew(runs: "Sequence[Run]") -> "Figure":
+    """Return the skew of the first row that was measured alone."""
+    from hpccomm.charts import curves, pictures
+
+    for run in runs:
+        for number, (row, timing) in enumerate(zip(run.rows, run.timings, strict=False)):
+            if timing is not None and timing.alone == timing.alone:
+                place = "in place" if row.in_place else "out of place"
+                title = (
+                    f"{run.path.name} {run.name}: {row.collective} {row.dtype} {row.bytes} B {place}, started by "
+                    f"{timing.sync}"
+                )
+                return pictures.skews(title, curves.skew(run.alone(number)))
+    raise ResultsError(
+        "no such row was measured alone; hpccomm perf --sync measures what --what skew draws"
+    )
 
 
 def _drawn(args: argparse.Namespace) -> str:

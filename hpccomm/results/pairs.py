@@ -338,6 +338,17 @@ def matrices(measured: Measured) -> tuple[np.ndarray, np.ndarray]:
     return latency, bandwidth
 
 
+def parts(measured: Measured, verdict: Verdict) -> tuple[np.ndarray, np.ndarray]:
+    """Return inverse latency and bandwidth as parts of what pairs of their kind should have; see `matrices`."""
+    latency, bandwidth = matrices(measured)
+    nodes = np.array(measured.nodes)
+    inside = nodes[:, None] == nodes[None, :]
+    nothing = np.array([np.nan, np.nan])
+    own, other = (np.array(verdict.levels.get(kind, nothing)) for kind in (True, False))
+    level = np.where(inside[..., None], own, other)
+    return level[..., 0] / latency, bandwidth / level[..., 1]
+
+
 def write(group: Any, measured: Measured, thresholds: Thresholds) -> None:
     """Write what was measured into an empty HDF5 group (h5py)."""
     group.attrs["version"] = VERSION

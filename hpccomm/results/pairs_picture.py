@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm.results.pairs import Measured, Verdict, matrices
+from hpccomm.results.pairs import Measured, Verdict, parts
+from hpccomm.schedules.draw.drawing import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,20 +15,12 @@ _INCHES = 5.5
 
 def draw(measured: Measured, verdict: Verdict) -> "Figure":
     """Return the picture: of each pair, what it has as a part of what pairs of its kind should have."""
-    from matplotlib.figure import Figure
-
-    latency, bandwidth = matrices(measured)
-    nodes = np.array(measured.nodes)
-    inside = nodes[:, None] == nodes[None, :]
-    should = {kind: np.array(level) for kind, level in verdict.levels.items()}
-    nothing = np.array([np.nan, np.nan])
-    level = np.where(
-        inside[..., None], should.get(True, nothing), should.get(False, nothing)
-    )  # of each pair, seconds and bytes a second
-    figure = Figure(figsize=(2 * _INCHES, _INCHES), layout="constrained")
+    speed, bandwidth = parts(measured, verdict)
+    figure = new_figure(2 * _INCHES, _INCHES)
+    figure.set_layout_engine("constrained")
     for place, part, name in (
-        (1, level[..., 0] / latency, "speed of small messages (inverse latency)"),
-        (2, bandwidth / level[..., 1], "bandwidth from row to column"),
+        (1, speed, "speed of small messages (inverse latency)"),
+        (2, bandwidth, "bandwidth from row to column"),
     ):
         axes = figure.add_subplot(1, 2, place)
         shown = np.ma.masked_invalid(part * 100)

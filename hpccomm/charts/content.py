@@ -1,0 +1,151 @@
+"""What a report says in words: verdicts, and the facts of runs."""
+
+import shlex
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hpccomm.comparison.text import change
+from hpccomm.comparison.verdict import FASTER, MEANINGS, SAME, Comparison
+from hpccomm.results import pairs
+from hpccomm.results.reader import Run
+from hpccomm.results.table import TIME_FORMAT
+
+MOST_LINES = 12
+"""Of a verdict; the table has all."""
+
+MOST_RANKS = 256
+"""Of a run's table of ranks."""
+
+
+class Statement(NamedTuple):
+    """A verdict.
+
+    Attributes
+    ----------
+    mood : str
+        ``good``, ``bad`` or ``open``.
+    title : str
+        A sentence.
+    lines : tuple of str
+        What it rests on.
+    """
+
+    mood: str
+    title: str
+    lines: tuple[str, ...] = ()
+
+
+class RunFacts(NamedTuple):
+    """The facts of a run, for a table.
+
+    Attributes
+    ----------
+    title : str
+        File and name.
+    facts : tuple of (str, str)
+        Name and text of each.
+    ranks : tuple of tuple
+        Rank, host, node, cores, device.
+    """
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    ranks: tuple[tuple[object, ...], ...]
+
+
+def statements(
+    runs: Sequence[Run], damage: Sequence[str], compared: Comparison | None
+) -> list[Statement]:
+    """Return the verdicts of a report, the worst first.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        That it shows.
+    damage : sequence of str
+        What of the files is damaged.
+    compared : Comparison, optional
+        With a base.
+    """
+    found = []
+    wrong = [
+        f"{run.path.name} {run.name}: {row.collective} {row.dtype} {row.bytes} B: {row.wrong} wrong elements"
+        for run in runs
+        for row in run.rows
+        if row.wrong > 0
+    ]
+    checked = sum(row.wrong >= 0 for run in runs for row in run.rows)
+    if wrong:
+        found.append(Statement("bad", f"{len(wrong)} rows have wrong results", _few(wrong)))
+    if damage:
+        found.append(
+            Statement("bad", "Something of the files is damaged and left out", _few(damage))
+        )
+    ended = [
+        f"{run.path.name} {run.name}: {run.status}" for run in runs if run.status != "completed"
+    ]
+    if ended:
+        found.append(Statement("open", "Runs that did not complete", _few(ended)))
+    if compared is not None:
+        found.append(_compared(compared))
+    found += [_pairs(run) for run in runs if pairs.GROUP in run.groups]
+    if checked and not wrong:
+        found.append(Statement("good", f"All {checked} results that were checked are right"))
+    order = ("bad", "open", "good")
+    return sorted(found, key=lambda each: order.index(each.mood))
+
+
+def _few(lines: Sequence[str]) -> tuple[str, ...]:
+    more = len(lines) - MOST_LINES
+    return (*lines[:MOST_LINES], *([f"and {more} more"] if more > 0 else []))
+
+
+def _compared(compared: Comparison) -> Statement:
+    lines = [
+        f"{each.case}: {change(each.ratio.value)}: {each.verdict}"
+        for each in compared.cases
+        if each.verdict != SAME
+    ]
+    counts = {
+        verdict: sum(each.verdict == verdict for each in compared.cases) for verdict in MEANINGS
+    }
+    said = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
+    decided = all(each.verdict in (SAME, FASTER) for each in compared.cases)
+    mood = "bad" if compared.failed else "good" if decided else "open"
+    return Statement(mood, f"Compared with the base: {said}", _few(lines))
+
+
+def _pairs(run: Run) -> Statement:
+    verdict = pairs.blame(*pairs.read(run))
+    lines = [
+        f"{each.kind} {each.name}: {each.what}, {each.slow} of {each.pairs} pairs are slow"
+        for each in verdict.findings
+    ]
+    name = f"{run.path.name} {run.name}"
+    if lines:
+        return Statement("bad", f"Pairs of ranks of {name}: something is slow", _few(lines))
+    return Statement("good", f"Pairs of ranks of {name}: nothing is slow")
+
+
+def facts(run: Run) -> RunFacts:
+    """Return the facts of a run."""
+    info = run.info
+    nodes = len({rank.node for rank in info.ranks})
+    series = "launch {launch} of {launches}, {name}".format(**info.series) if info.series else ""
+    texts = {
+        "started": f"{info.started.strftime(TIME_FORMAT + ' %z')} by {info.user}",
+        "status": run.status,
+        "ranks": f"{len(info.ranks)} on {nodes} nodes, launcher {info.launcher}",
+        "series": series,
+        "command": shlex.join(info.arguments),
+        **{f"machine: {name}": text for name, text in info.machine.items()},
+        "versions": ", ".join(f"{name} {text}" for name, text in sorted(info.versions.items())),
+        "environment": " ".join(f"{name}={text}" for name, text in info.environment.items()),
+        "Slurm": " ".join(f"{name}={text}" for name, text in info.slurm.items()),
+    }
+    ranks = tuple(
+        (rank.rank, rank.host, rank.node, rank.cores, rank.device_info)
+        for rank in info.ranks[:MOST_RANKS]
+    )
+    shown = tuple((name, text) for name, text in texts.items() if text)
+    return RunFacts(f"{run.path.name} {run.name}", shown, ranks)

@@ -1,0 +1,251 @@
+"""What charts show of runs: curves over size, where they cross, skew of ranks, and the history of a case."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hpccomm.results.reader import Run
+from hpccomm.results.schema import Row, Timing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Point(NamedTuple):
+    """One row of a curve.
+
+    Attributes
+    ----------
+    size : int
+        Bytes.
+    time, low, high : float
+        Microseconds: of one operation, and 5th and 95th percentile of the repetitions; NaN if unknown.
+    busbw : float
+        1e9 B/s.
+    alone : float
+        Microseconds of an operation alone; NaN if unknown.
+    wrong : int
+        Wrong elements; negative if unchecked.
+    """
+
+    size: int
+    time: float
+    low: float
+    high: float
+    busbw: float
+    alone: float
+    wrong: int
+
+
+class Curve(NamedTuple):
+    """The rows of a run that differ only in size.
+
+    Attributes
+    ----------
+    label : str
+        What it is, without what all curves have in common.
+    run : str
+        File and name of the run.
+    points : tuple of Point
+        By size.
+    """
+
+    label: str
+    run: str
+    points: tuple[Point, ...]
+
+
+def point(row: Row, timing: Timing | None) -> Point:
+    """Return the point of a row: the median of its repetitions, or else the printed time."""
+    known = timing is not None and timing.median == timing.median
+    if timing is None or not known:
+        nan = float("nan")
+        alone = nan if timing is None else timing.alone
+        return Point(row.bytes, row.time, nan, nan, row.busbw, alone, row.wrong)
+    return Point(
+        row.bytes, timing.median, timing.low, timing.high, row.busbw, timing.alone, row.wrong
+    )
+
+
+def curves(runs: Sequence[Run]) -> list[Curve]:
+    """Return the curves of runs, of which the launches of a series are one.
+
+    Sizes that were measured several times have the median of their times.
+    """
+    names = _names(runs)
+    found: dict[tuple[str, ...], dict[int, list[Point]]] = {}
+    for run, name in zip(runs, names, strict=True):
+        timings = run.timings or (None,) * len(run.rows)
+        for row, timing in zip(run.rows, timings, strict=True):
+            key = (
+                name,
+                *(row.collective, row.backend, row.algorithm, row.dtype, row.op),
+                f"root {row.root}" if row.root >= 0 else "",
+                "in place" if row.in_place else "out of place",
+            )
+            found.setdefault(key, {}).setdefault(row.bytes, []).append(point(row, timing))
+    if not found:
+        return []
+    # What all have in common is no part of the labels.
+    differing = [len(set(values)) > 1 for values in zip(*found, strict=True)]
+    return [
+        Curve(
+            ", ".join(word for word, shown in zip(key, differing, strict=True) if shown and word)
+            or " ".join(filter(None, key[1:])),
+            key[0],
+            tuple(_together(size, points) for size, points in sorted(sizes.items())),
+        )
+        for key, sizes in found.items()
+    ]
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Return a name for each run: of its file, and in a file with several its own or that of its series."""
+    files = {run.path for run in runs}
+    short = len({path.name for path in files}) == len(files)
+    own = [run.info.series.get("name") or run.name for run in runs]
+    in_file: dict[Path, set[str]] = {}
+    for run, name in zip(runs, own, strict=True):
+        in_file.setdefault(run.path, set()).add(name)
+    return [
+        (run.path.name if short else str(run.path))
+        + (f" {name}" if len(in_file[run.path]) > 1 else "")
+        for run, name in zip(runs, own, strict=True)
+    ]
+
+
+def _together(size: int, points: list[Point]) -> Point:
+    if len(points) == 1:
+        return points[0]
+    columns = np.array([each[1:6] for each in points])
+    known = np.isfinite(columns).any(axis=0)
+    middle = np.full(5, np.nan)
+    middle[known] = np.nanmedian(columns[:, known], axis=0)
+    wrong = sum(max(0, each.wrong) for each in points)
+    time, low, high, busbw, alone = middle.tolist()
+    return Point(size, time, low, high, busbw, alone, wrong)
+
+
+class Crossover(NamedTuple):
+    """Where one curve overtakes another.
+
+    Attributes
+    ----------
+    size : float
+        Bytes, between two that were measured.
+    time : float
+        Microseconds that both take there.
+    before, after : str
+        Labels of the curve that is faster below, and above.
+    """
+
+    size: float
+    time: float
+    before: str
+    after: str
+
+
+def crossovers(drawn: Sequence[Curve]) -> list[Crossover]:
+    """Return where the fastest curve changes, by straight lines between points on logarithmic axes.
+
+    Between two sizes that follow each other, the curve that is fastest at the first and the one at the second
+    cross. Only sizes that all curves have are looked at.
+    """
+    common = (
+        set.intersection(*({each.size for each in curve.points} for curve in drawn))
+        if drawn
+        else set()
+    )
+    sizes = sorted(size for size in common if size > 0)
+    times = [{each.size: each.time for each in curve.points} for curve in drawn]
+    found = []
+    for left, right in pairwise(sizes):
+        one = min(range(len(drawn)), key=lambda each: times[each][left])
+        other = min(range(len(drawn)), key=lambda each: times[each][right])
+        if one == other:
+            continue
+        a, b = (
+            np.log([times[one][left], times[one][right]]),
+            np.log([times[other][left], times[other][right]]),
+        )
+        gap = a - b
+        share = float(gap[0] / (gap[0] - gap[1])) if gap[0] != gap[1] else 0.5
+        size = float(np.exp(np.log(left) + share * (np.log(right) - np.log(left))))
+        found.append(
+            Crossover(
+                size,
+                float(np.exp(a[0] + share * (a[1] - a[0]))),
+                drawn[one].label,
+                drawn[other].label,
+            )
+        )
+    return found
+
+
+class Skew(NamedTuple):
+    """How far ranks are apart in repetitions alone, in microseconds after the first rank.
+
+    Attributes
+    ----------
+    starts, ends : ndarray of float64
+        Shape ``(ranks, 3)``: median, 5th and 95th percentile over the repetitions.
+    """
+
+    starts: np.ndarray
+    ends: np.ndarray
+
+
+def skew(stamps: np.ndarray) -> Skew:
+    """Return the skew of ranks.
+
+    Parameters
+    ----------
+    stamps : ndarray
+        Start and end of each repetition on each rank in seconds, shape ``(repetitions, ranks, 2)``, at least
+        one repetition.
+    """
+
+    def after_the_first(times: np.ndarray) -> np.ndarray:
+        late = (times - times.min(axis=1, keepdims=True)) * 1e6
+        quantiles: np.ndarray = np.percentile(late, (50, 5, 95), axis=0).T
+        return quantiles
+
+    return Skew(after_the_first(stamps[:, :, 0]), after_the_first(stamps[:, :, 1]))
+
+
+class Moment(NamedTuple):
+    """One case in one run of a history.
+
+    Attributes
+    ----------
+    started : datetime
+        When the run started.
+    run : str
+        File and name.
+    point : Point
+        What it took.
+    """
+
+    started: datetime
+    run: str
+    point: Point
+
+
+def history(runs: Iterable[Run]) -> dict[str, list[Moment]]:
+    """Return each case of runs over time; those that only one run has are left out."""
+    found: dict[str, list[Moment]] = {}
+    for run in sorted(runs, key=lambda each: each.info.started):
+        timings = run.timings or (None,) * len(run.rows)
+        for row, timing in zip(run.rows, timings, strict=True):
+            place = "in place" if row.in_place else "out of place"
+            case = f"{row.collective} {row.backend} {row.algorithm} {row.dtype} {row.op} {row.bytes} B {place}"
+            moment = Moment(run.info.started, f"{run.path.name} {run.name}", point(row, timing))
+            found.setdefault(case, []).append(moment)
+    return {
+        case: moments
+        for case, moments in found.items()
+        if len({moment.run for moment in moments}) > 1
+    }

@@ -1,0 +1,94 @@
+"""``hpccomm report``: stored runs as one page of HTML."""
+
+import argparse
+
+from hpccomm.cli import output
+from hpccomm.cli.show import case, moment, path
+from hpccomm.errors import ResultsError
+
+DESCRIPTION = """\
+Write a report of stored runs: one page of HTML that needs no network, with verdicts, interactive charts of time
+and bandwidth over size, history over runs, skew of ranks, pairs of ranks, a table to sort and filter, and where
+and with what it was measured.
+"""
+
+EXAMPLES = """\
+examples:
+  hpccomm report runs.h5                                writes runs.html
+  hpccomm report archive/ --since 30d --output month.html
+  hpccomm report new.h5 --base last_month.h5            with the verdicts of hpccomm compare
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
+        "files", type=path, nargs="+", metavar="FILE", help="results files, and folders of them"
+    )
+    parser.add_argument(
+        "--base", type=path, metavar="FILE", help="compare with the runs of this file or folder"
+    )
+    parser.add_argument(
+        "--any-machine", action="store_true", help="compare runs of machines that differ"
+    )
+    parser.add_argument(
+        "--case",
+        type=case,
+        metavar="COLLECTIVE[:SIZE[:TYPE]]",
+        help="only runs that have measured this: all_reduce, all_reduce:1M",
+    )
+    parser.add_argument(
+        "--since", type=moment, metavar="DATE", help="only runs since then: 2026-11-01, or 7d"
+    )
+    parser.add_argument("--until", type=moment, metavar="DATE", help="only runs before then")
+    parser.add_argument("--host", metavar="PATTERN", help="only runs on such a host")
+    parser.add_argument(
+        "--output",
+        type=path,
+        metavar="FILE.html",
+        help="the page (default: named as the first file)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the page; return the exit status."""
+    from hpccomm.bench.progress import watched
+    from hpccomm.charts import page
+    from hpccomm.comparison import launches
+    from hpccomm.comparison.verdict import compare
+    from hpccomm.results import archive
+
+    collective, size, dtype = args.case or (None, None, None)
+    query = archive.Query(collective, size, dtype, args.since, args.until, args.host)
+    with watched("reading files") as progress:
+        searched = archive.search(args.files, query, progress)
+    runs = [each.run for each in searched.found]
+    if not runs:
+        raise ResultsError(
+            f"{', '.join(map(str, args.files))}: no such run; hpccomm show --list says what there is"
+        )
+    compared = None
+    if args.base is not None:
+        with watched("comparing"):
+            completed = tuple(run for run in runs if run.status == "completed")
+            if not completed:
+                raise ResultsError("no run has completed that could be compared with --base")
+            compared = compare(
+                launches.side([args.base]),
+                launches.Side(completed, ()),
+                any_machine=args.any_machine,
+            )
+    with watched("drawing"):
+        text = page.build(runs, searched.damage, compared)
+    file = args.output or args.files[0].with_suffix(".html")
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ResultsError(
+            f"cannot write {file}: {error.strerror}; choose another path by --output"
+        ) from error
+    for what in searched.damage:
+        output.warn(f"hpccomm: damaged: {what}\n")
+    number = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+    output.write(f"{number}, {len(text.encode()) / 1e6:.1f} MB\nwritten to {file}\n")
+    return 2 if searched.damage else 0

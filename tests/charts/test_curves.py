@@ -1,0 +1,76 @@
+"""What charts show is what was measured."""
+
+import numpy as np
+import pytest
+from damage import called
+
+from hpccomm.charts import curves
+from hpccomm.results import reader
+
+from .data import SIZES, write
+
+
+def test_curves_are_named_by_what_differs_and_cross_where_times_are_equal(tmp_path):
+    # 2 + s / 1000 and 10 + s / 5000 microseconds are equal at 10,000 bytes.
+    path = write(tmp_path / "run.h5", {"ring": (2.0, 1.0), "tree": (10.0, 5.0)})
+    drawn = curves.curves(reader.read(path))
+    assert [curve.label for curve in drawn] == ["ring", "tree"]
+    assert [point.size for point in drawn[0].points] == SIZES
+    ring = drawn[0].points[0]
+    assert ring.time == pytest.approx(2.008, rel=1e-6)
+    assert (ring.low, ring.high) == pytest.approx((2.008 * 0.91, 2.008 * 1.09), rel=1e-3)
+    (crossing,) = curves.crossovers(drawn)
+    assert crossing.size == pytest.approx(10_000, rel=0.2)  # straight between 8 and 32 KiB
+    assert (crossing.before, crossing.after) == ("ring", "tree")
+
+
+def test_launches_of_a_series_are_one_curve_of_medians(tmp_path):
+    path = tmp_path / "runs.h5"
+    for launch, latency in enumerate((1.0, 2.0, 9.0)):
+        series = {"name": "s", "launch": str(launch + 1), "launches": "3"}
+        write(path, {"ring": (latency, 1.0)}, days=launch, series=series)
+    (curve,) = curves.curves(reader.read(path))
+    assert curve.points[0].time == pytest.approx(2.008, rel=1e-6)
+    found = curves.history(reader.read(path))
+    assert len(found) == len(SIZES)
+    first = found["all_reduce mpi ring float sum 8 B out of place"]
+    assert [moment.point.time for moment in first] == pytest.approx([1.008, 2.008, 9.008])
+    assert [moment.started.day for moment in first] == [1, 2, 3]
+
+
+def test_skew_is_what_ranks_are_late_by(tmp_path):
+    run = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))[0]
+    found = curves.skew(run.alone(0))
+    np.testing.assert_allclose(found.starts, [[0, 0, 0], [1, 1, 1]])
+    np.testing.assert_allclose(found.ends, 0)
+
+
+@pytest.mark.parametrize("what", ["size", "skew", "history"])
+def test_pictures_show_the_names(tmp_path, what):
+    paths = [write(tmp_path / f"{name}.h5", {"ring": (2.0, 1.0)}) for name in "ab"]
+    picture = tmp_path / "picture.svg"
+    words = ("--what", what, "--output", str(picture))
+    status, _, err = called("plot", "--runs", *map(str, paths), *words)
+    assert (status, err) == (0, "")
+    text = picture.read_text()
+    for word in {"size": ["a.h5", "b.h5", "bus bandwidth"], "skew": ["starts"], "history": ["8 B"]}[
+        what
+    ]:
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--case", "all_gather"), "no such row to draw"),
+        (("--what", "history"), "no case was measured by two runs"),
+        (("--what", "colour"), "is no chart"),
+        (("--ranks", "4"), "--ranks belongs to --schedule"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(tmp_path, words, said):
+    path = write(tmp_path / "run.h5", {"ring": (2.0, 1.0)})
+    status, _, err = called(
+        "plot", "--runs", str(path), *words, "--output", str(tmp_path / "p.png")
+    )
+    assert (status, said in err) == (2, True), err

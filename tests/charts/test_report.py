@@ -1,0 +1,144 @@
+"""The report in a real browser: it loads without a network, answers the mouse, filters and sorts."""
+
+import os
+import shutil
+import time
+
+import pytest
+from damage import called
+
+from .data import SIZES, write
+
+
+def test_a_report_has_verdicts_and_no_text_of_a_file_becomes_html(tmp_path):
+    base = tmp_path / "base.h5"
+    for launch in range(6):
+        write(base, {"ring": (2.0 + launch / 1000, 1.0)}, days=launch)
+    new = tmp_path / "new.h5"
+    for launch in range(6):
+        write(
+            new,
+            {"ring": (4.0 + launch / 1000, 0.5)},
+            days=9,
+            environment={"NCCL_DEBUG": "<script>alert(1)</script>"},
+        )
+    page = tmp_path / "page.html"
+    words = ("report", str(new), "--base", str(base), "--output", str(page))
+    status, _, err = called(*words)
+    assert (status, err) == (0, "")
+    text = page.read_text()
+    assert len(text) < 5_000_000
+    assert "Compared with the base" in text
+    assert "&lt;script&gt;alert(1)" in text
+    assert "<script>alert(1)" not in text.replace("&lt;", "")
+    assert f"All {6 * len(SIZES)} results that were checked are right" in text
+    wrong = write(tmp_path / "wrong.h5", {"ring": (2.0, 1.0)}, wrong=2)
+    assert called("report", str(wrong), "--output", str(page))[0] == 0
+    assert f"{len(SIZES)} rows have wrong results" in page.read_text()
+    assert called("report", str(wrong), "--host", "other")[0] == 2
+
+
+@pytest.fixture
+def browser():
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (chromium and driver):
+        pytest.skip("chromium or chromedriver is not installed (Debian: chromium chromium-driver)")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--disable-gpu", "--window-size=1200,1600"):
+        options.add_argument(argument)
+    if os.geteuid() == 0:
+        options.add_argument("--no-sandbox")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(driver))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def until(driver, script, seconds=20):
+    """Wait until a script's value is true; return it."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = driver.execute_script(script)
+        if value:
+            return value
+        time.sleep(0.1)
+    raise AssertionError(f"{script} stayed false for {seconds} s")
+
+
+SHOWN = """
+const find = (view) => view.model.type === 'DataTable' ? [view] :
+    (view.child_views || []).flatMap(find);
+const [table] = [...Bokeh.index.roots].flatMap(find);
+"""
+
+
+def test_a_page_loads_without_network_and_answers(tmp_path, browser):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    path = write(tmp_path / "run.h5", {"ring": (2.0, 1.0), "tree": (10.0, 5.0)})
+    page = tmp_path / "page.html"
+    assert called("report", str(path), "--output", str(page))[0] == 0
+    browser.execute_cdp_cmd("Network.enable", {})
+    browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["http://*", "https://*"]})
+    browser.get(page.as_uri())
+    until(browser, "return window.Bokeh && Bokeh.documents.length && Bokeh.documents[0].is_idle")
+    complaints = [each for each in browser.get_log("browser") if each["level"] == "SEVERE"]
+    assert complaints == []
+    asked = [each["message"] for each in browser.get_log("performance")]
+    assert not [each for each in asked if '"requestWillBeSent"' in each and '"http' in each]
+
+    # The mouse over a point shows its values.
+    place = until(
+        browser,
+        SHOWN
+        + """
+        const dots = (view) => view.model.type === 'Figure' && view.model.renderers.some(
+            each => each.glyph.type === 'Scatter') ? [view] : (view.child_views || []).flatMap(dots);
+        const [figure] = [...Bokeh.index.roots].flatMap(dots);
+        const line = figure.model.renderers.find(each => each.glyph.type === 'Scatter');
+        const data = line.data_source.data;
+        figure.el.scrollIntoView({block: 'center'});
+        const box = figure.canvas_view.el.getBoundingClientRect();
+        const x = figure.frame.x_scale.compute(data.size[3]);
+        const y = figure.frame.y_scale.compute(data.time[3]);
+        return [box.left + x, box.top + y, data.time[3]];
+        """,
+    )
+    mouse = ActionChains(browser)
+    mouse.w3c_actions.pointer_action.move_to_location(int(place[0]), int(place[1]))
+    mouse.perform()
+    tooltips = """
+        const texts = [];
+        const walk = (root) => { for (const each of root.querySelectorAll('*')) {
+            if (each.classList.contains('bk-Tooltip')) texts.push(each.shadowRoot ? each.shadowRoot.textContent : each.textContent);
+            if (each.shadowRoot) walk(each.shadowRoot); } };
+        walk(document);
+        return texts.join(' ');
+    """
+    shown = until(browser, tooltips)
+    assert "bus bandwidth" in shown
+    assert "512 B" in shown
+
+    # Words in the filter leave the rows that have all of them; a heading sorts.
+    rows = SHOWN + "return table.model.source.data.algorithm.length"
+    assert browser.execute_script(rows) == 2 * len(SIZES)
+    browser.execute_script(
+        """
+        const models = Bokeh.documents[0]._all_models;
+        const text = [...models.values()].find(each => each.type === 'TextInput');
+        text.value = 'tree 512';
+        """
+    )
+    assert (
+        until(browser, SHOWN + "const n = table.model.source.data.size.length; return n === 1 && n")
+        == 1
+    )
+    assert browser.execute_script(SHOWN + "return table.model.source.data.algorithm[0]") == "tree"
+    sortable = SHOWN + "return table.model.columns.every(each => each.sortable)"
+    assert browser.execute_script(sortable)
