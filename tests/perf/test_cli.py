@@ -29,7 +29,7 @@ def hpccomm(*arguments, environment=None, code=None):
     ("arguments", "said"),
     [
         ([], "VERB"),
-        (["frep"], "hpccomm has no verb 'frep'; the verbs are perf, perf pairs, show, "),
+        (["gauge"], "hpccomm has no verb 'gauge'; the verbs are perf, perf pairs, show, "),
         (
             ["pref"],
             "hpccomm has no verb 'pref'; did you mean perf? The verbs are perf, perf pairs, show, ",

@@ -79,7 +79,7 @@ def test_text_needs_no_matplotlib() -> None:
         ),
         (["--schedule", "ring", "--output", ""], "the name is empty"),
         (["--schedule", "ring", "--ranks", "many"], "invalid int value: 'many'"),
-        ([], "one of the arguments --schedule --training --pairs is required"),
+        ([], "one of the arguments --schedule --training --pairs --runs is required"),
     ],
 )
 def test_misuse_is_one_line_and_status_2(
