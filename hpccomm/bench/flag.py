@@ -23,6 +23,8 @@ class Flag:
         The field of `Config` or `Options` that takes the value; by default it has the flag's name.
     required : bool
         Whether the flag is mandatory.
+    values : int
+        How many values it takes; more than one are a list.
     """
 
     usage: str
@@ -30,6 +32,7 @@ class Flag:
     meaning: str
     field: str = ""
     required: bool = False
+    values: int = 1
 
     @property
     def names(self) -> list[str]:
@@ -65,5 +68,6 @@ def add_flags(parser: argparse.ArgumentParser, heading: str, flags: Sequence[Fla
             type=flag.read,
             default=flag.default,
             required=flag.required,
+            nargs=None if flag.values == 1 else flag.values,
             help=flag.help.replace("%", "%%"),  # argparse formats it
         )

@@ -131,12 +131,17 @@ def facts(run: Run) -> RunFacts:
     """Return the facts of a run."""
     info = run.info
     nodes = len({rank.node for rank in info.ranks})
-    series = "launch {launch} of {launches}, {name}".format(**info.series) if info.series else ""
+    series, variants = "", ""
+    if "launch" in info.series:
+        series = "launch {launch} of {launches}, {name}".format(**info.series)
+    if "base" in info.series:
+        variants = "{base} and {new}".format(**info.series)
     texts = {
         "started": f"{info.started.strftime(TIME_FORMAT + ' %z')} by {info.user}",
         "status": run.status,
         "ranks": f"{len(info.ranks)} on {nodes} nodes, launcher {info.launcher}",
         "series": series,
+        "variants": variants or info.series.get("variant", ""),
         "command": shlex.join(info.arguments),
         **{f"machine: {name}": text for name, text in info.machine.items()},
         "versions": ", ".join(f"{name} {text}" for name, text in sorted(info.versions.items())),

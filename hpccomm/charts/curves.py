@@ -79,9 +79,10 @@ def curves(runs: Sequence[Run]) -> list[Curve]:
     found: dict[tuple[str, ...], dict[int, list[Point]]] = {}
     for run, name in zip(runs, names, strict=True):
         timings = run.timings or (None,) * len(run.rows)
-        for row, timing in zip(run.rows, timings, strict=True):
+        for index, (row, timing) in enumerate(zip(run.rows, timings, strict=True)):
             key = (
                 name,
+                run.variant(index),
                 *(row.collective, row.backend, row.algorithm, row.dtype, row.op),
                 f"root {row.root}" if row.root >= 0 else "",
                 "in place" if row.in_place else "out of place",
@@ -239,9 +240,10 @@ def history(runs: Iterable[Run]) -> dict[str, list[Moment]]:
     found: dict[str, list[Moment]] = {}
     for run in sorted(runs, key=lambda each: each.info.started):
         timings = run.timings or (None,) * len(run.rows)
-        for row, timing in zip(run.rows, timings, strict=True):
+        for index, (row, timing) in enumerate(zip(run.rows, timings, strict=True)):
             place = "in place" if row.in_place else "out of place"
             case = f"{row.collective} {row.backend} {row.algorithm} {row.dtype} {row.op} {row.bytes} B {place}"
+            case += f" [{variant}]" if (variant := run.variant(index)) else ""
             moment = Moment(run.info.started, f"{run.path.name} {run.name}", point(row, timing))
             found.setdefault(case, []).append(moment)
     return {

@@ -7,8 +7,8 @@ from hpccomm.bench.perf import readers
 from hpccomm.cli import output
 from hpccomm.cli.show import path
 from hpccomm.comparison.launches import AUTO, MEASURES
-from hpccomm.errors import ConfigurationError, ResultsError
-from hpccomm.extras import install_command
+from hpccomm.comparison.statistics import require_scipy
+from hpccomm.errors import ResultsError
 
 DESCRIPTION = """\
 Compare the runs of two results files, case by case: is the new side slower, faster, or the same?
@@ -27,6 +27,7 @@ examples:
   hpccomm compare last_month.h5 today.h5 --minimum 5% --junit verdict.xml --json verdict.json
   hpccomm compare runs.h5 runs.h5 --base-runs 1,2,3 --new-runs 4,5,6
   hpccomm compare archive/october archive/november          folders of results files
+  hpccomm compare runs.h5 runs.h5 --base-variant ring --new-variant tree
 """
 
 
@@ -70,6 +71,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="NAME",
             help=f"only launches of this series, on the {side} side",
         )
+        parser.add_argument(
+            f"--{side}-variant",
+            default="",
+            metavar="NAME",
+            help=f"only what was measured of this variant, on the {side} side",
+        )
     parser.add_argument(
         "--any-machine", action="store_true", help="compare runs of machines that differ"
     )
@@ -90,15 +97,10 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.comparison import launches, machine_readable, text
     from hpccomm.comparison.verdict import Rules, compare
 
-    try:
-        import scipy  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            f"hpccomm compare needs SciPy ({error}): {install_command('stats')}"
-        ) from None
+    require_scipy("hpccomm compare")
     with watched(f"reading {args.base.name} and {args.new.name}"):
-        base = launches.side([args.base], args.base_series, args.base_runs)
-        new = launches.side([args.new], args.new_series, args.new_runs)
+        base = launches.side([args.base], args.base_series, args.base_runs, args.base_variant)
+        new = launches.side([args.new], args.new_series, args.new_runs, args.new_variant)
     rules = Rules(args.minimum, args.level, args.measure)
     with watched("comparing"):
         found = compare(base, new, rules, any_machine=args.any_machine)

@@ -41,7 +41,8 @@ def _csv(run: "Run", samples: "WholeSamples") -> str:
     from hpccomm.results import csv_text
 
     lines = [
-        csv_text.line(run.name, run.info, row, samples(index)) for index, row in enumerate(run.rows)
+        csv_text.line(run.name, run.info, row, samples(index), run.variant(index))
+        for index, row in enumerate(run.rows)
     ]
     return csv_text.heading() + "".join(lines)
 

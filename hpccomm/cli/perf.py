@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.perf import flags
+from hpccomm.bench.perf.options import Options
 from hpccomm.cli import output
 from hpccomm.cli.show import path
+from hpccomm.comparison.statistics import require_scipy
 from hpccomm.errors import UsageError
 
 if TYPE_CHECKING:
+    from hpccomm.bench.perf.sources import CommSource
+    from hpccomm.bench.perf.variants import Variant
     from hpccomm.communicator import Communicator
 
 DESCRIPTION = """\
@@ -28,8 +32,8 @@ Combinations of `all` or of a list that do not exist, such as avg on bool or an 
 collective that lacks it, are skipped, and the header lists them. Requested alone, they are an error.
 
 The exit status is 0 if everything is right, 1 if a result is wrong (rank, index, expected and actual
-value are on standard error) or a table is slower than --min-bw, and 2 if the command failed: wrong usage or configuration, a file, a
-failed communication.
+value are on standard error) or a table is slower than it has to be (--min-bw, --expect), and 2 if the
+command failed: wrong usage or configuration, a file, a failed communication.
 """
 
 EXAMPLES = """\
@@ -42,6 +46,7 @@ examples:
   mpiexec -n 8 hpccomm perf all_reduce -b 8 -e 8G -f 2 --backend nccl --algorithm ring,tree,native
   mpiexec -n 2 hpccomm perf all_reduce -b 8 -e 1M -f 8 --ci 2% --budget 60s --output alone.h5
   hpccomm perf all_reduce -b 8 -e 64M -f 8 --launches 10 --launcher "mpiexec -n 4" --output runs.h5
+  mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 8 --interleave ring recursive_doubling
   mpiexec -n 8 hpccomm perf all -b 1M -e 1G -f 4 --backend nccl,mpi --output runs.h5
 """
 
@@ -79,33 +84,38 @@ class _MakePrograms(argparse.Action):
 def run(args: argparse.Namespace) -> int:
     """Measure. Collective: every rank of the job runs it."""
     options = flags.options(args)
+    if options.variants is not None:
+        require_scipy("--interleave")
     if args.launches:
-        return _launches(args)
+        return _launches(args, options.variants)
     # Arguments are checked before MPI is started.
-    from hpccomm.bench.perf import sweep
-    from hpccomm.bench.perf.sources import CommSource, kept
+    from hpccomm.bench.perf import interleave, sweep
+    from hpccomm.bench.perf.sources import kept
     from hpccomm.bench.progress import terminal
 
     place = launched()
+    launcher = "none" if place is None else place.launcher
+    record = ("hpccomm", *sys.argv[1:]), launcher, sys.stdout, sys.stderr, terminal()
+    if options.variants is not None:
+        return 1 if interleave.run(_sources(options), options, *record) else 0
     with ExitStack() as stack:
-        sources = [
-            CommSource(name, partial(_opened, name, options.timeout)) for name in options.backends
-        ]
+        sources = _sources(options)
         if len(sources) == 1:  # it need not be opened again to be measured
             sources = [kept(stack.enter_context(sources[0].opened()), sources[0].backend)]
-        failures = sweep.run(
-            sources,
-            options,
-            ("hpccomm", *sys.argv[1:]),
-            "none" if place is None else place.launcher,
-            sys.stdout,
-            sys.stderr,
-            terminal(),
-        )
-    return 1 if failures else 0
+        return 1 if sweep.run(sources, options, *record) else 0
 
 
-def _launches(args: argparse.Namespace) -> int:
+def _sources(options: Options) -> list["CommSource"]:
+    """Return where the communicator of each variant comes from; without variants, that of each backend."""
+    from hpccomm.bench.perf.sources import CommSource
+
+    names = options.backends
+    if options.variants is not None:
+        names = tuple(options.of_variant(each).backends[0] for each in options.variants)
+    return [CommSource(name, partial(_opened, name, options.timeout)) for name in names]
+
+
+def _launches(args: argparse.Namespace, variants: "tuple[Variant, Variant] | None") -> int:
     """Start whole launches, one after another."""
     from hpccomm.bench.perf import launches
 
@@ -116,7 +126,7 @@ def _launches(args: argparse.Namespace) -> int:
             "that launcher out, and give it by --launcher"
         )
     command = launches.launcher(args.launcher, os.environ)
-    return launches.run(sys.argv[1:], command, args.launches, args.output, output.write)
+    return launches.run(sys.argv[1:], command, args.launches, args.output, output.write, variants)
 
 
 def _opened(backend: str, timeout: int) -> "Communicator":

@@ -2,13 +2,18 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
 from hpccomm.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 DESCRIPTION = """\
 Print a stored run: where it was made, and its table as `hpccomm perf` printed it. Or a training that was
@@ -170,17 +175,28 @@ def run(args: argparse.Namespace) -> int:
         return status
     with watched(f"showing {chosen.name}", len(chosen.rows)) as progress:
         samples = reader.WholeSamples(chosen, progress)
-        text = table.run_text(
-            chosen.info,
-            chosen.rows,
-            samples,
-            finished=finished,
-            whole=not chosen.damage,
-            statistics=args.statistics,
-            timings=chosen.timings,
-        )
+        text = ""
+        # A run of two variants has measured them in turns; each has a table to itself.
+        for variant, indices in chosen.by_variant().items():
+            text += f"# Variant: {variant}\n" if variant else ""
+            text += table.run_text(
+                chosen.info,
+                [chosen.rows[index] for index in indices],
+                partial(_of_part, samples, indices),
+                finished=finished,
+                whole=not chosen.damage,
+                statistics=args.statistics,
+                timings=[chosen.timings[index] for index in indices] if chosen.timings else (),
+            )
     output.write(listing + describe.facts(chosen) + text)
     return told(file, samples.damage()) or status
+
+
+def _of_part(
+    samples: "Callable[[int], np.ndarray | None]", indices: Sequence[int], number: int
+) -> "np.ndarray | None":
+    """Return the samples of a row by its number among some of the rows."""
+    return samples(indices[number])
 
 
 def _list(args: argparse.Namespace) -> int:

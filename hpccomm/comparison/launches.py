@@ -28,22 +28,28 @@ class Case(NamedTuple):
     root: int
     bytes: int
     in_place: bool
+    variant: str = ""
 
     def __str__(self) -> str:
-        root = f" root {self.root}" if self.root >= 0 else ""
-        place = "in place" if self.in_place else "out of place"
-        return (
-            f"{self.collective} {self.backend} {self.algorithm} {self.dtype} {self.op}{root} "
-            f"{self.bytes} B {place}"
-        )
+        words = [self.collective, self.backend, self.algorithm, self.dtype, self.op]
+        words += [f"root {self.root}" if self.root >= 0 else "", f"{self.bytes} B"]
+        words += ["in place" if self.in_place else "out of place"]
+        words += [f"[{self.variant}]" if self.variant else ""]
+        return " ".join(filter(None, words))
 
 
-def case_of(row: Row) -> Case:
+def case_of(row: Row, variant: str = "") -> Case:
     """Return the case of a row."""
     return Case(
         *(row.collective, row.backend, row.algorithm, row.dtype, row.op, row.root, row.bytes),
         in_place=row.in_place,
+        variant=variant,
     )
+
+
+def _across_variants(row: Row) -> Case:
+    """Return the case of a row that is compared with one of another variant: without what variants set."""
+    return case_of(row)._replace(backend="", algorithm="")
 
 
 class Side(NamedTuple):
@@ -55,14 +61,42 @@ class Side(NamedTuple):
         One for each launch.
     left_out : tuple of str
         Why others are not among them.
+    variant : str
+        Only rows of this variant are compared; empty for all.
     """
 
     runs: tuple[Run, ...]
     left_out: tuple[str, ...]
+    variant: str = ""
+
+    def cases(self, *, across: bool) -> dict[Case, list[list["_Found"]]]:
+        """Return the rows of each case, launch by launch.
+
+        Parameters
+        ----------
+        across : bool
+            Whether they are compared with those of another variant.
+        """
+        found: dict[Case, list[list[_Found]]] = {}
+        for run in self.runs:
+            own: dict[Case, list[_Found]] = {}
+            timings = run.timings or (None,) * len(run.rows)
+            for index, (row, timing) in enumerate(zip(run.rows, timings, strict=True)):
+                variant = run.variant(index)
+                if self.variant and variant != self.variant:
+                    continue
+                case = _across_variants(row) if across else case_of(row, variant)
+                own.setdefault(case, []).append(_Found(row, timing, run, index))
+            for case, rows in own.items():
+                found.setdefault(case, []).append(rows)
+        return found
 
 
 def side(
-    paths: Sequence[Path], series: str | None = None, chosen: Sequence[str] | None = None
+    paths: Sequence[Path],
+    series: str | None = None,
+    chosen: Sequence[str] | None = None,
+    variant: str = "",
 ) -> Side:
     """Read the launches of one side.
 
@@ -74,6 +108,8 @@ def side(
         Only launches of the series of this name.
     chosen : sequence of str, optional
         Only these runs of each file, by name or number.
+    variant : str
+        Only what was measured of this variant, by its name.
 
     Raises
     ------
@@ -82,12 +118,16 @@ def side(
     """
     found: list[Run] = []
     left_out: list[str] = []
+    there: dict[str, None] = {}
     for path in _files(paths):
         runs = reader.read(path)
         if chosen is not None:
             runs = [reader.choose(runs, each) for each in chosen]
         for run in runs:
             if series is not None and run.info.series.get("name") != series:
+                continue
+            if variant and variant not in (its := run.by_variant()):
+                there |= dict.fromkeys(its)
                 continue
             if run.status == "completed":
                 found.append(run)
@@ -96,11 +136,14 @@ def side(
     if not found:
         names = ", ".join(map(str, paths))
         asked = f" of series {series!r}" if series is not None else ""
+        if variant:
+            known = ", ".join(map(repr, filter(None, there))) or "none"
+            asked += f" of variant {variant!r} (its variants: {known})"
         ended = f" ({len(left_out)} did not complete)" if left_out else ""
         raise ResultsError(
             f"{names} holds no completed run{asked}{ended}; name files that hpccomm perf --output has written"
         )
-    return Side(tuple(found), tuple(left_out))
+    return Side(tuple(found), tuple(left_out), variant)
 
 
 def _files(paths: Sequence[Path]) -> Iterable[Path]:
@@ -136,17 +179,19 @@ class Values(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A row of a run, with its timing."""
+    """A row with its timing, and where its samples are."""
 
-    run: Run
-    number: int
     row: Row
     timing: Timing | None
+    run: Run | None = None
+    number: int = 0
 
 
 def _median(found: _Found) -> float:
     if found.timing is not None:
         return found.timing.median
+    if found.run is None:
+        return np.nan
     samples = found.run.samples(found.number)  # of before there were timings
     return repetitions.spread(samples, found.run.info.config.per_iter_skip)[0]
 
@@ -162,12 +207,33 @@ _READ: dict[str, Callable[[_Found], float]] = {
 }
 
 
-def values(base: Side, new: Side, measure: str = AUTO) -> dict[Case, Values]:
-    """Return the values of each case that both sides have.
+class Matched(NamedTuple):
+    """The cases of two sides.
+
+    Attributes
+    ----------
+    values : dict of Case to Values
+        Of each case that both have.
+    only_base, only_new : tuple of Case
+        Those of one side alone.
+    passes : bool
+        Whether values are those of passes within one launch, instead of launches.
+    """
+
+    values: dict[Case, Values]
+    only_base: tuple[Case, ...]
+    only_new: tuple[Case, ...]
+    passes: bool
+
+
+def matched(base: Side, new: Side, measure: str = AUTO) -> Matched:
+    """Match the cases of two sides, and give each a value for each launch.
 
     The value of a launch is the median of its repetitions alone; where a launch has none, the median of those
     back to back; where it has no samples, the printed time. All launches of a case take the same. If a launch
     has several rows of a case, its value is their median.
+
+    Two variants of one launch, which measured them in turns, have a value for each pass instead.
 
     Parameters
     ----------
@@ -181,25 +247,39 @@ def values(base: Side, new: Side, measure: str = AUTO) -> dict[Case, Values]:
     UsageError
         If a launch lacks the measure.
     """
-    there = _rows(base.runs), _rows(new.runs)
-    return {
-        case: _values(case, there[0][case], there[1][case], measure)
-        for case in there[0]
-        if case in there[1]
-    }
+    across = bool(base.variant and new.variant and base.variant != new.variant)
+    passes = across and len(base.runs) == 1 and base.runs == new.runs
+    one, other = (side.cases(across=across) for side in (base, new))
+    if passes:
+        one, other = (
+            {case: [[row] for row in rows] for case, (rows,) in each.items()}
+            for each in (one, other)
+        )
+    return Matched(
+        {case: _values(case, one[case], other[case], measure) for case in one if case in other},
+        tuple(case for case in one if case not in other),
+        tuple(case for case in other if case not in one),
+        passes,
+    )
 
 
-def _rows(runs: Sequence[Run]) -> dict[Case, list[list[_Found]]]:
-    """Return the rows of each case, launch by launch."""
-    found: dict[Case, list[list[_Found]]] = {}
-    for run in runs:
-        own: dict[Case, list[_Found]] = {}
-        timings = run.timings or (None,) * len(run.rows)
-        for index, (row, timing) in enumerate(zip(run.rows, timings, strict=True)):
-            own.setdefault(case_of(row), []).append(_Found(run, index, row, timing))
-        for case, rows in own.items():
-            found.setdefault(case, []).append(rows)
-    return found
+Timed = tuple[Row, Timing]
+"""A row, and how it was timed."""
+
+
+def values_of_passes(base: Sequence[Timed], new: Sequence[Timed]) -> dict[Case, Values]:
+    """Return the values of two variants that one launch measured in turns: one for each pass.
+
+    Parameters
+    ----------
+    base, new : sequence of (Row, Timing)
+        What was measured of each.
+    """
+    found: tuple[dict[Case, list[list[_Found]]], ...] = ({}, {})
+    for cases, timed in zip(found, (base, new), strict=True):
+        for row, timing in timed:
+            cases.setdefault(_across_variants(row), []).append([_Found(row, timing)])
+    return {case: _values(case, rows, found[1][case], AUTO) for case, rows in found[0].items()}
 
 
 def _values(case: Case, base: list[list[_Found]], new: list[list[_Found]], measure: str) -> Values:

@@ -29,6 +29,8 @@ def as_json(found: Comparison) -> str:
         "decided": found.decided,
         "minimum": rules.minimum,
         "level": rules.level,
+        "unit": found.unit,
+        "variants": list(found.names),
         "launches_needed": found.needed,
         "cases": [_case(each) for each in found.cases],
         "only_base": [case._asdict() for case in found.only_base],

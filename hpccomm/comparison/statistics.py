@@ -13,10 +13,29 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.errors import ConfigurationError
+from hpccomm.extras import install_command
+
 Launches = NDArray[np.float64]
 
 RESAMPLES = 5000
 """Samples of the bootstrap."""
+
+
+def require_scipy(what: str) -> None:
+    """Raise if SciPy is not there, which `what` needs.
+
+    Raises
+    ------
+    ConfigurationError
+        If it cannot be imported.
+    """
+    try:
+        import scipy  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{what} needs SciPy ({error}): {install_command('stats')}"
+        ) from None
 
 
 class Ratio(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 from hpccomm.comparison.verdict import MEANINGS, UNDECIDED, UNTESTED, CaseVerdict, Comparison
 from hpccomm.results.table import figure
 
-_HEADING = ("case", "base us", "new us", "change", "95 % interval", "p", "launches", "verdict")
+_HEADING = ("case", "base us", "new us", "change", "95 % interval", "p")
 
 
 def text(found: Comparison) -> str:
@@ -16,8 +16,11 @@ def text(found: Comparison) -> str:
     lines = [f"# Differs between the sides: {each}" for each in found.circumstances]
     lines += [f"# The machines differ: {each}" for each in found.machines]
     lines += [f"# Left out, as it did not complete: {each}" for each in found.left_out]
-    table = [_HEADING, *map(_cells, found.cases)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(_HEADING))]
+    if any(found.names):
+        names = [name or "all" for name in found.names]
+        lines += [f"# Base: {names[0]}", f"# New:  {names[1]}"]
+    table = [(*_HEADING, found.unit, "verdict"), *map(_cells, found.cases)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         cells = [
             cell.ljust(width) if column in (0, 7) else cell.rjust(width)
@@ -59,9 +62,14 @@ def _closing(found: Comparison) -> list[str]:
         f"# {', '.join(f'{counts[each]} {each}' for each in MEANINGS if counts[each])}; a change below "
         f"{rules.minimum:.1%} does not count; equal sides are told apart once in {1 / rules.level:.0f} comparisons",
     ]
-    lines += [f"# {each}: {MEANINGS[each]}" for each in MEANINGS if counts[each]]
+    lines += [
+        f"# {each}: {MEANINGS[each].replace('launches', found.unit)}"
+        for each in MEANINGS
+        if counts[each]
+    ]
     if counts[UNTESTED] or counts[UNDECIDED]:
         lines.append(
-            f"# So many cases need {found.needed} launches a side at least: hpccomm perf ... --launches"
+            f"# So many cases need {found.needed} {found.unit} a side at least: hpccomm perf ... "
+            + ("--passes" if found.unit == "passes" else "--launches")
         )
     return lines

@@ -1,10 +1,10 @@
 """The verdict on each case of two sides, and on both sides as a whole."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from hpccomm.comparison import statistics
-from hpccomm.comparison.launches import AUTO, Case, Side, Values, case_of, values
+from hpccomm.comparison.launches import AUTO, Case, Matched, Side, Values, matched
 from hpccomm.comparison.statistics import Ratio
 from hpccomm.errors import ResultsError
 from hpccomm.results import fingerprint
@@ -94,6 +94,10 @@ class Comparison:
         Runs that did not complete.
     machines : tuple of str
         How the machines differ, where they may.
+    names : tuple of str
+        Of the variants that are the two sides; empty where they are none.
+    unit : str
+        What has a value each: ``launches``, or ``passes`` within one launch.
     """
 
     rules: Rules
@@ -103,7 +107,9 @@ class Comparison:
     circumstances: tuple[str, ...]
     needed: int
     left_out: tuple[str, ...] = ()
-    machines: tuple[str, ...] = field(default=())
+    machines: tuple[str, ...] = ()
+    names: tuple[str, str] = ("", "")
+    unit: str = "launches"
 
     @property
     def failed(self) -> bool:
@@ -149,28 +155,64 @@ def compare(
             f"the runs are of different machines: {'; '.join(machines)}; give runs of the same one, or "
             "--any-machine to compare them nevertheless"
         )
-    found = values(base, new, rules.measure)
-    has = [
-        dict.fromkeys(case_of(row) for run in each.runs for row in run.rows) for each in (base, new)
-    ]
-    if not found:
+    found = matched(base, new, rules.measure)
+    if not found.values:
         raise ResultsError(
-            f"the two sides have no case in common: the base has {_few(has[0])}, the new one {_few(has[1])}; "
-            "measure both with the same flags"
+            f"the two sides have no case in common: the base has {_few(found.only_base)}, the new one "
+            f"{_few(found.only_new)}; measure both with the same flags"
         )
-    return Comparison(
+    return _compared(
+        found,
         rules,
-        _judged(found, rules),
-        tuple(case for case in has[0] if case not in has[1]),
-        tuple(case for case in has[1] if case not in has[0]),
-        tuple(fingerprint.circumstances(first.info, new.runs[0].info)),
-        statistics.launches_needed(rules.level, 2 * len(found)),
-        (*base.left_out, *new.left_out),
-        tuple(machines),
+        names=(base.variant, new.variant),
+        circumstances=tuple(fingerprint.circumstances(first.info, new.runs[0].info)),
+        left_out=(*base.left_out, *new.left_out),
+        machines=tuple(machines),
     )
 
 
-def _few(cases: Mapping[Case, None]) -> str:
+def compare_passes(
+    found: Mapping[Case, Values], names: tuple[str, str], rules: Rules | None = None
+) -> Comparison:
+    """Compare two variants that one launch measured in turns.
+
+    Parameters
+    ----------
+    found : mapping of Case to Values
+        A value for each pass, as `hpccomm.comparison.launches.values_of_passes` gives them.
+    names : tuple of str
+        Of the variants.
+    rules : Rules, optional
+        How verdicts are found.
+    """
+    whole = Matched(dict(found), (), (), passes=True)
+    return _compared(whole, rules or Rules(), names=names)
+
+
+def _compared(
+    found: Matched,
+    rules: Rules,
+    *,
+    names: tuple[str, str],
+    circumstances: tuple[str, ...] = (),
+    left_out: tuple[str, ...] = (),
+    machines: tuple[str, ...] = (),
+) -> Comparison:
+    return Comparison(
+        rules,
+        _judged(found.values, rules),
+        found.only_base,
+        found.only_new,
+        circumstances,
+        statistics.launches_needed(rules.level, 2 * len(found.values)),
+        left_out,
+        machines,
+        names,
+        "passes" if found.passes else "launches",
+    )
+
+
+def _few(cases: Sequence[Case]) -> str:
     names = [str(case) for case in cases]
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 

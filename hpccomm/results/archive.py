@@ -167,11 +167,11 @@ def listing(searched: Searched, query: Query) -> str:
         info = run.info
         hosts = list(dict.fromkeys(rank.host for rank in info.ranks))
         where = hosts[0] + (f" and {len(hosts) - 1} more" if len(hosts) > 1 else "")
-        series = (
-            f"  launch {info.series['launch']}/{info.series['launches']} of {info.series['name']}"
-            if info.series
-            else ""
-        )
+        series = ""
+        if "launch" in info.series:
+            series += "  launch {launch}/{launches} of {name}".format(**info.series)
+        if variants := " and ".join(filter(None, run.by_variant())):
+            series += f"  [{variants}]"
         lines.append(
             f"{info.started.strftime(TIME_FORMAT)}  {run.path}  {run.name}  {where}  {len(info.ranks)} ranks  "
             f"{_measured(run)}  {run.status}{series}"

@@ -14,6 +14,9 @@ _FACTS: tuple[Column, ...] = (
     Column("ranks", "<i8", "number of ranks"),
     Column("nodes", "<i8", "number of nodes"),
     Column("hpccomm", "str", "version of hpccomm"),
+    Column(
+        "variant", "str", "which of two interleaved variants was measured; empty if there was one"
+    ),
 )
 
 _SUFFIXES = {
@@ -44,7 +47,7 @@ def heading() -> str:
     return _line(tuple(column.name for column in stored_columns()))
 
 
-def line(name: str, info: RunInfo, row: Row, samples: np.ndarray | None) -> str:
+def line(name: str, info: RunInfo, row: Row, samples: np.ndarray | None, variant: str = "") -> str:
     """Return the line of one row.
 
     An unchecked row has an empty ``wrong``, and one without samples empty statistics. ``in_place`` is 0
@@ -60,6 +63,8 @@ def line(name: str, info: RunInfo, row: Row, samples: np.ndarray | None) -> str:
         The measurement.
     samples : ndarray or None
         Seconds of each repetition on each rank, shape ``(repetitions, ranks)``.
+    variant : str
+        Which variant the row is of.
     """
     values = {column.name: getattr(row, column.name) for column in columns(Row)}
     values["in_place"] = int(row.in_place)
@@ -71,6 +76,7 @@ def line(name: str, info: RunInfo, row: Row, samples: np.ndarray | None) -> str:
             len(info.ranks),
             len({rank.node for rank in info.ranks}),
             info.versions.get("hpccomm", ""),
+            variant,
             *values.values(),
             *(summary(samples, info.config.per_iter_skip) or ("",) * len(SUMMARY)),
         )

@@ -72,6 +72,22 @@ class Run:
     groups: Mapping[str, Any] = field(default_factory=dict)
     _alone: Callable[[int], np.ndarray] | None = field(repr=False, compare=False, default=None)
 
+    def variant(self, index: int) -> str:
+        """Return the variant that row `index` is of; empty if it is of none."""
+        timing = self.timings[index] if self.timings else None
+        own = "" if timing is None else timing.variant
+        return own or self.info.series.get("variant", "")
+
+    def by_variant(self) -> dict[str, list[int]]:
+        """Return the numbers of the rows of each variant; all under an empty name if there are none."""
+        series = self.info.series
+        found: dict[str, list[int]] = {
+            series[name]: [] for name in ("base", "new") if name in series
+        }
+        for index in range(len(self.rows)):
+            found.setdefault(self.variant(index), []).append(index)
+        return {name: rows for name, rows in found.items() if rows} or {"": []}
+
     def samples(self, index: int) -> np.ndarray:
         """Read the samples of row `index` from the file.
 

@@ -94,8 +94,9 @@ def timing(
     sync: str = "",
     late: int = 0,
     clock_error: float = math.nan,
+    variant: str = "",
 ) -> Timing:
-    """Return how the times of a row are spread.
+    """Return how a row was timed.
 
     Parameters
     ----------
@@ -103,10 +104,10 @@ def timing(
         As of `spread`.
     alone : ndarray
         As of `of_alone`.
-    sync, late, clock_error
+    sync, late, clock_error, variant
         Fields of `Timing`; the error in seconds.
     """
-    return Timing(*spread(samples, skip), sync, *of_alone(alone), late, clock_error * 1e6)
+    return Timing(*spread(samples, skip), sync, *of_alone(alone), late, clock_error * 1e6, variant)
 
 
 def spread(samples: np.ndarray, skip: int) -> tuple[float, float, float]:

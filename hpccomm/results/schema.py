@@ -122,7 +122,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How the times of a row are spread, and what one operation takes alone; one for each row.
+    """How a row was timed: spread of its times, and what one operation takes alone; one for each row.
 
     Back to back, a repetition has the time of its slowest rank. Alone, the ranks start each repetition
     together, and it takes from the earliest start to the latest end on their common clock.
@@ -145,6 +145,9 @@ class Timing:
     certain_high: Annotated[float, "its upper end", "us"] = math.nan
     late: Annotated[int, "repetitions alone that were discarded, as a rank was late"] = 0
     clock_error: Annotated[float, "bound of the error between the ranks' clocks", "us"] = math.nan
+    variant: Annotated[
+        str, "which of two interleaved variants was measured; empty if there was one", "", "S128"
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +236,8 @@ class RunInfo:
     ] = field(default_factory=dict)
     series: Annotated[
         Mapping[str, str],
-        "the series that the run is a launch of: name, launch, launches, variant; empty or absent if none",
+        "the series that the run is a launch of: name, launch, launches, variant; or the two variants that it "
+        "measured in turns: base, new; empty or absent if none",
     ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

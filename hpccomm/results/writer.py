@@ -141,6 +141,7 @@ class Writer:
         sync: str = "",
         late: int = 0,
         clock_error: float = math.nan,
+        variant: str = "",
     ) -> Timing:
         """Add one row; it is in the file when this returns.
 
@@ -159,6 +160,8 @@ class Writer:
             How many more were discarded, as a rank was late.
         clock_error : float
             Bound of the error between the ranks' clocks, in seconds.
+        variant : str
+            Which of two interleaved variants was measured.
 
         Returns
         -------
@@ -177,7 +180,13 @@ class Writer:
         times = self._checked("samples", samples, (self._ranks,))
         stamps = self._checked("alone", alone, (self._ranks, 2))
         timing = repetitions.timing(
-            times, self._skip, stamps, sync=sync, late=late, clock_error=clock_error
+            times,
+            self._skip,
+            stamps,
+            sync=sync,
+            late=late,
+            clock_error=clock_error,
+            variant=variant,
         )
         number, first, first_alone = self._written
         sums = coding.samples_checksum(self.name, "samples", number, times)

@@ -63,7 +63,7 @@ class DeviceMemory:
         self.multiplies = backend == NCCL
         self._device = comm.device
         self._timeout = timeout or float(str(settings.read("HPCCOMM_TIMEOUT")))
-        self._slots: tuple[Any, ...] = ()
+        self.slots: tuple[Any, ...] = ()
         self._cupy = library.cupy()
         self._runtime = self._cupy.cuda.runtime
         with streams.on_device(self._device):
@@ -134,23 +134,23 @@ class DeviceMemory:
         else:
             arena = self._cupy.empty(nbytes, np.uint8)
         self._zero(arena.data.ptr, nbytes)
-        self._slots = memory_use.cut(arena, arena.data.ptr, size)
+        self.slots = memory_use.cut(arena, arena.data.ptr, size)
 
     def release(self) -> None:
         """Let go of the slots, while the communicator that registered memory belongs to is there."""
-        self._slots = ()
+        self.slots = ()
 
     def view(self, slot: int, first: int, count: int, dtype: DType) -> Array:
         """Return elements of a slot."""
-        return self._slots[slot][first : first + count * dtype.itemsize].view(dtype)
+        return self.slots[slot][first : first + count * dtype.itemsize].view(dtype)
 
     def clear(self, slot: int, nbytes: int) -> None:
         """Put zeros at the start of a slot."""
-        self._zero(self._slots[slot].data.ptr, nbytes)
+        self._zero(self.slots[slot].data.ptr, nbytes)
 
     def spread(self, slot: int, first: int, nbytes: int, times: int) -> None:
         """Repeat bytes of a slot behind themselves, twice as many at a time."""
-        pointer = self._slots[slot].data.ptr + first
+        pointer = self.slots[slot].data.ptr + first
         done = 1
         while done < times:
             more = min(done, times - done)

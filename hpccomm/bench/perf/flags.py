@@ -21,6 +21,7 @@ from hpccomm.bench.perf.names import OPS, TYPES
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.readers import ALL, integer, only, size, switch
 from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.perf.variants import variant
 from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import Config
@@ -28,6 +29,7 @@ from hpccomm.results.schema import Config
 _MOST = 10_000_000
 _MOST_OPERATIONS = 1_000_000
 _BUDGET = 60.0  # seconds
+_PASSES = 10
 _CTAS = "hpccomm does not set the number of CTAs; set NCCL_MIN_CTAS and NCCL_MAX_CTAS"
 _ONE_RANK = "a rank is a process here; start more of them with mpiexec -n"
 _NO_THREADS = "there is one thread a process to start communication"
@@ -203,6 +205,19 @@ SOUND = (
         "time that those of all rows may take, shared out over the rows (default with --ci 60s)",
     ),
     Flag(
+        "--interleave VARIANT",
+        variant,
+        "measure two variants in turns, in random order, and compare them at once: an algorithm (ring), a "
+        "backend, variables (HPCCOMM_SEGMENT=65536), or several such words with blanks between them, in quotes",
+        "variants",
+        values=2,
+    ),
+    Flag(
+        "--passes N",
+        integer(1, 10_000),
+        f"passes of --interleave over all sizes (default {_PASSES})",
+    ),
+    Flag(
         "--launches K",
         integer(1, 10_000),
         "start the whole measurement K times, one after another, each with a run in --output; without a "
@@ -217,6 +232,11 @@ SOUND = (
         "--series NAME:LAUNCH:LAUNCHES",
         readers.series,
         "record the run as a launch of a series, as --launches has each of its launches do",
+    ),
+    Flag(
+        "--variant NAME",
+        readers.name_of_variant,
+        "record the run as one of this variant, as --launches with --interleave has each of its launches do",
     ),
 )
 """Flags of repetitions alone, and of repeated launches."""
@@ -269,7 +289,7 @@ def options(args: argparse.Namespace) -> Options:
     for message in _contradictions(args):
         raise UsageError(message)
     values = vars(args) | {"step_factor": swept.factor, "step_bytes": swept.step, "sizes": swept}
-    values |= _alone(args)
+    values |= _alone(args) | _launch(args)
     config = Config(**_fields(Config, values))
     result = Options(**_fields(Options, values | {"config": config}))
     for collective in result.collectives:
@@ -287,8 +307,55 @@ def _alone(args: argparse.Namespace) -> dict[str, Any]:
         "sync": sync,
         "interval": args.interval or 0.0,
         "budget": budget,
-        "series": args.series or {},
     }
+
+
+def _launch(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of what a run is part of, and of its variants."""
+    series = dict(args.series or {})
+    if args.variant:
+        series["variant"] = args.variant
+    if args.variants is None:
+        return {"series": series}
+    passes = args.passes or _PASSES
+    return {"series": series, "run_cycles": passes, "variants": tuple(args.variants)}
+
+
+def _not_interleaved(args: argparse.Namespace) -> Iterator[str]:
+    """Yield an error message for each flag that ``--interleave`` contradicts."""
+    if args.variants is None:
+        if args.passes:
+            yield (
+                f"--passes {args.passes} are those of --interleave, which was not given; for passes of a table give -N"
+            )
+        return
+    one, other = args.variants
+    if not args.launches:
+        one.refuse_process_variables()
+        other.refuse_process_variables()
+    if one.name == other.name:
+        yield f"--interleave {one.name!r} twice: there is nothing to compare; give two variants"
+    for flag, values, own in (
+        ("--backend", args.backends, [each.backend for each in args.variants]),
+        ("--algorithm", args.algorithms or (), [each.algorithm for each in args.variants]),
+    ):
+        if None in own and (len(values) > 1 or ALL in values):
+            yield (
+                f"{flag} {','.join(values)} and --interleave: a variant has one; give it one, or name it in both "
+                "variants"
+            )
+    contradicted = {
+        "-J/--output_file": (args.json, "nccl-tests' JSON has no place for variants"),
+        "--min-bw": (args.least_busbw is not None, "it is about a table of one variant"),
+        "-N/--run_cycles": (args.run_cycles != 1, "its passes are those of --passes"),
+        "-M/--memory 1": (args.memory, "the variants share their arrays"),
+        "--variant": (args.variant, "the run has two"),
+    }
+    for flag, (used, why) in contradicted.items():
+        if used:
+            yield f"{flag} and --interleave: {why}; leave one of them out"
+    if args.passes and args.launches:
+        yield "--passes and --launches: each launch measures one variant; leave one of them out"
 
 
 def _fields(kind: type[Config | Options], values: dict[str, Any]) -> dict[str, Any]:
@@ -325,6 +392,7 @@ def _contradictions(args: argparse.Namespace) -> Iterator[str]:
         )
     if args.launches and args.series:
         yield "--launches gives each launch its --series; leave one of them out"
+    yield from _not_interleaved(args)
     not_in_a_graph = {
         "-z/--blocking": (args.blocking_collectives, "a recorded block cannot wait on the host"),
         "-I/--per_iter_timing": (args.per_iter_timing, "a graph does not time its repetitions"),

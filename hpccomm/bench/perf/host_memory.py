@@ -33,6 +33,8 @@ class HostMemory:
         Whether a batch is carried out at once, so that its operations need arrays of their own.
     multiplies : bool
         Whether averages of floats are sums of what was multiplied before (see `CheckedData`).
+    slots : tuple of array
+        What is measured on; another communicator of the same ranks may use them too.
     """
 
     name = HOST
@@ -43,7 +45,7 @@ class HostMemory:
     def __init__(self, comm: "Communicator", config: Config) -> None:
         self._comm = comm
         self._config = config
-        self._slots: tuple[Array, ...] = ()
+        self.slots: tuple[Array, ...] = ()
 
     def entered(self) -> AbstractContextManager[None]:
         """Return a context in which all else is done."""
@@ -79,23 +81,23 @@ class HostMemory:
         size = memory_use.slot_bytes(largest, self._config.unalign)
         arena: Array = empty(memory_use.arena_bytes(size), np.uint8)
         arena[:] = 0
-        self._slots = memory_use.cut(arena, arena.ctypes.data, size)
+        self.slots = memory_use.cut(arena, arena.ctypes.data, size)
 
     def release(self) -> None:
         """Let go of the slots."""
-        self._slots = ()
+        self.slots = ()
 
     def view(self, slot: int, first: int, count: int, dtype: DType) -> Array:
         """Return `count` elements from byte `first` of a slot on."""
-        return self._slots[slot][first : first + count * dtype.itemsize].view(dtype)
+        return self.slots[slot][first : first + count * dtype.itemsize].view(dtype)
 
     def clear(self, slot: int, nbytes: int) -> None:
         """Put zeros at the start of a slot."""
-        self._slots[slot][:nbytes] = 0
+        self.slots[slot][:nbytes] = 0
 
     def spread(self, slot: int, first: int, nbytes: int, times: int) -> None:
         """Repeat bytes of a slot behind themselves until there are `times` copies of them."""
-        every = self._slots[slot][first : first + times * nbytes].reshape(times, nbytes)
+        every = self.slots[slot][first : first + times * nbytes].reshape(times, nbytes)
         every[1:] = every[0]
 
     def copy(self, out: Array, x: Array) -> None:

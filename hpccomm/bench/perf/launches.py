@@ -5,6 +5,7 @@ repetitions of one (S. Hunold and A. Carpen-Amarie, "Reproducible MPI benchmarki
 think", IEEE TPDS 2016).
 """
 
+import random
 import secrets
 import signal
 import subprocess
@@ -15,6 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from hpccomm.bench.perf.variants import Variant
+from hpccomm.comparison.launches import side
+from hpccomm.comparison.text import text
+from hpccomm.comparison.verdict import compare
 from hpccomm.errors import LaunchError, ResultsError, UsageError
 
 _GRACE = 20.0
@@ -46,17 +51,35 @@ def launcher(given: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[s
     )
 
 
-def words_of_a_launch(words: Sequence[str], series: str) -> list[str]:
-    """Return the arguments of one launch: those of this command without its own, and ``--series``."""
+_OWN = {"--launches": 1, "--launcher": 1, "--interleave": 2}
+"""Flags that launches do not get, and how many values each has."""
+
+
+def words_of_a_launch(
+    words: Sequence[str], series: str, variant: Variant | None = None
+) -> list[str]:
+    """Return the arguments of one launch: those of this command without its own, and ``--series``.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Arguments of this command.
+    series : str
+        Value of ``--series``.
+    variant : Variant, optional
+        What the launch measures; its flags come last, since the last ones count.
+    """
     kept = []
     rest = iter(words)
     for word in rest:
         name, equals, _ = word.partition("=")
-        if name not in ("--launches", "--launcher"):
+        if name not in _OWN:
             kept.append(word)
         elif not equals:
-            next(rest, None)
-    return [*kept, "--series", series]
+            for _ in range(_OWN[name]):
+                next(rest, None)
+    own = [] if variant is None else [*variant.flags(), "--variant", variant.name]
+    return [*kept, "--series", series, *own]
 
 
 def run(
@@ -65,6 +88,7 @@ def run(
     launches: int,
     output: Path,
     say: Callable[[str], None],
+    variants: tuple[Variant, Variant] | None = None,
 ) -> int:
     """Start one launch after another. Blocks; only for a process that is no rank itself.
 
@@ -80,6 +104,8 @@ def run(
         The results file, which gets a run from each.
     say : callable
         Prints a line.
+    variants : tuple of Variant, optional
+        Each is launched so often, in pairs whose order is drawn, and both are compared at the end.
 
     Returns
     -------
@@ -95,18 +121,33 @@ def run(
     """
     name = f"{output.stem}-{secrets.token_hex(4)}"
     status = 0
+    draw = random.Random()
     for number in range(1, launches + 1):
-        arguments = words_of_a_launch(words, f"{name}:{number}:{launches}")
-        ended = _started([*command, sys.executable, "-m", "hpccomm", *arguments])
-        if ended not in (0, 1):
-            raise LaunchError(
-                f"launch {number} of {launches} ended with status {ended}; {number - 1} before it are kept "
-                f"in {output} as series {name}; its errors stand above"
+        for variant in (None,) if variants is None else draw.sample(variants, 2):
+            arguments = words_of_a_launch(words, f"{name}:{number}:{launches}", variant)
+            # By `env`, since not every launcher passes this process's environment on.
+            environment = (
+                []
+                if variant is None
+                else [f"{key}={value}" for key, value in variant.environment.items()]
             )
-        status = max(status, ended)
-        say(f"# launch {number} of {launches}: {'a result was wrong' if ended else 'done'}\n")
-    for line in summary(output, name):
-        say(line)
+            python = [*(["env", *environment] if environment else []), sys.executable]
+            ended = _started([*command, *python, "-m", "hpccomm", *arguments])
+            which = f"launch {number} of {launches}"
+            which += "" if variant is None else f" of {variant.name}"
+            if ended not in (0, 1):
+                raise LaunchError(
+                    f"{which} ended with status {ended}; {number - 1} before it are kept in {output} as series "
+                    f"{name}; its errors stand above"
+                )
+            status = max(status, ended)
+            say(f"# {which}: {'failed its checks, see above' if ended else 'done'}\n")
+    if variants is None:
+        for line in summary(output, name):
+            say(line)
+    else:
+        base, new = (side([output], name, variant=each.name) for each in variants)
+        say(f"# Series {name} in {output}\n{text(compare(base, new))}")
     return status
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,8 @@ from hpccomm.bench.perf.cases import PerfCase
 from hpccomm.bench.perf.facts import ranges
 from hpccomm.bench.perf.measure import Measured
 from hpccomm.bench.rows import rates
-from hpccomm.results.schema import UNCHECKED, Config, Row
+from hpccomm.results import repetitions
+from hpccomm.results.schema import UNCHECKED, Config, Row, Timing
 
 if TYPE_CHECKING:
     from hpccomm.bench.perf.verification import Mismatch
@@ -44,6 +45,8 @@ class MeasuredRow:
         How many more were discarded.
     clock_error : float
         Bound of the error between two ranks' clocks, in seconds; NaN if there are none.
+    variant : str
+        Which of two interleaved variants it is of; empty if there is one.
     """
 
     row: Row
@@ -52,6 +55,17 @@ class MeasuredRow:
     sync: str = ""
     late: int = 0
     clock_error: float = math.nan
+    variant: str = ""
+
+    def timing(self, skip: int) -> Timing:
+        """Return how it was timed, without the first `skip` repetitions."""
+        return repetitions.timing(self.samples, skip, self.alone, **self.timed)
+
+    @property
+    def timed(self) -> dict[str, Any]:
+        """The fields of `Timing` that no sample tells, as `hpccomm.results.repetitions.timing` takes them."""
+        names = ("sync", "late", "clock_error", "variant")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,8 @@ class Line:
         Number of ranks.
     sync : str
         How repetitions alone are started together.
+    variant : str
+        Which of two interleaved variants it is of.
     """
 
     block: tuple[str, str, str]
@@ -77,6 +93,7 @@ class Line:
     config: Config
     ranks: int
     sync: str = ""
+    variant: str = ""
 
     def row(self, measured: Sequence[Measured], *, in_place: bool) -> MeasuredRow:
         """Return the row of one half."""
@@ -111,7 +128,8 @@ class Line:
         samples = np.stack([each.samples for each in measured], axis=1)
         alone = [each.alone for each in measured if each.alone is not None]
         if not alone:
-            return MeasuredRow(result, samples, np.empty((0, self.ranks, 2)))
+            none = np.empty((0, self.ranks, 2))
+            return MeasuredRow(result, samples, none, variant=self.variant)
         # Two ranks can be wrong in opposite ways.
         *_, second, worst = sorted([0.0, 0.0, *(each.clock_error for each in alone)])
         return MeasuredRow(
@@ -121,6 +139,7 @@ class Line:
             self.sync,
             alone[0].late,
             second + worst,
+            self.variant,
         )
 
     def wrong(self, measured: Sequence[Measured], *, in_place: bool) -> list[str]:

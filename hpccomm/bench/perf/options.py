@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from hpccomm.bench.perf.memory_kind import AUTO
 from hpccomm.bench.perf.names import NO_OP, OPS, TYPES
 from hpccomm.bench.perf.readers import ALL, ALL_ROOTS
 from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.perf.variants import Variant
 from hpccomm.errors import UsageError
 from hpccomm.reductions import meaningful
 from hpccomm.results.schema import Config
@@ -57,6 +58,8 @@ class Options:
         Average bus bandwidth in 1e9 B/s below 0.9 of which a table fails.
     series : mapping of str to str
         The series that the run is a launch of, as `RunInfo` has it.
+    variants : tuple of Variant or None
+        Two that are measured in turns.
     """
 
     collectives: tuple[Benchmark, ...]
@@ -78,6 +81,15 @@ class Options:
     budget: float = math.inf
     least_busbw: float | None = None
     series: Mapping[str, str] = field(default_factory=dict)
+    variants: tuple[Variant, Variant] | None = None
+
+    def of_variant(self, variant: Variant) -> "Options":
+        """Return the options with what a variant sets."""
+        return replace(
+            self,
+            backends=(variant.backend,) if variant.backend else self.backends,
+            algorithms=(variant.algorithm,) if variant.algorithm else self.algorithms,
+        )
 
     @property
     def alone(self) -> AloneOptions:

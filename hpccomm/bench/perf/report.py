@@ -22,7 +22,7 @@ from hpccomm.bench.perf.options import Options
 from hpccomm.bench.progress import Progress
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files.regular import check_output
-from hpccomm.results import csv_text, nccl_json, repetitions, table
+from hpccomm.results import csv_text, nccl_json, table
 from hpccomm.results.schema import Row, RunInfo, Timing
 from hpccomm.runtime import lifetime
 from hpccomm.runtime.lifetime import before_end
@@ -56,6 +56,8 @@ class Report:
         Wrong elements so far.
     slow : int
         Tables so far whose average bus bandwidth is too low.
+    info : RunInfo
+        Facts of the run.
 
     Raises
     ------
@@ -72,7 +74,7 @@ class Report:
         err: TextIO,
         progress: Progress,
     ) -> None:
-        self._info = info
+        self.info = info
         self._out = out
         self._progress = progress
         self._err = err
@@ -121,8 +123,8 @@ class Report:
         """Print what stands before a table, and its heading."""
         self._tally = table.Tally()
         self._alone = []
-        self.show(table.run_header(self._info, collective, backend, algorithm))
-        self.show(table.heading(self._info.config))
+        self.show(table.run_header(self.info, collective, backend, algorithm))
+        self.show(table.heading(self.info.config))
         self._begun = collective
 
     def add(self, halves: Sequence[MeasuredRow], wrong: Sequence[str]) -> None:
@@ -135,36 +137,40 @@ class Report:
         wrong : sequence of str
             Sentences about wrong results.
         """
+        # On disk first, then shown.
+        self.keep(halves)
+        for half in halves:
+            self._tally.add(half.row)
+            if half.sync:
+                self._alone.append((half.row, half.timing(self.info.config.per_iter_skip)))
+        self.show(table.line(self.info, *((half.row, half.samples) for half in halves)))
+        self.complain(wrong)
+
+    def keep(self, halves: Sequence[MeasuredRow]) -> None:
+        """Write rows to the files, and show nothing of them."""
         for half in halves:
             row, samples = half.row, half.samples
-            how: dict[str, Any] = {
-                "sync": half.sync,
-                "late": half.late,
-                "clock_error": half.clock_error,
-            }
             if self._writer is not None:
-                self._writer.append(row, samples, half.alone, **how)
-            if half.sync:
-                skip = self._info.config.per_iter_skip
-                self._alone.append((row, repetitions.timing(samples, skip, half.alone, **how)))
+                self._writer.append(row, samples, half.alone, **half.timed)
             if self._csv is not None:
                 name = "" if self._writer is None else self._writer.name
-                _put(self._csv, csv_text.line(name, self._info, row, samples))
+                variant = half.variant or self.info.series.get("variant", "")
+                _put(self._csv, csv_text.line(name, self.info, row, samples, variant))
             self.wrong += table.tallied([row]).wrong
-            self._tally.add(row)
             if self._json is not None:
                 self._rows.append(row)
-                self._kept.append(samples if self._info.config.per_iter_timing else None)
+                self._kept.append(samples if self.info.config.per_iter_timing else None)
         self._progress.advance(len(halves))
-        # On disk first, then shown.
-        self.show(table.line(self._info, *((half.row, half.samples) for half in halves)))
+
+    def complain(self, wrong: Sequence[str]) -> None:
+        """Print sentences about wrong results."""
         for sentence in wrong:
             _put(self._err, f"hpccomm: wrong result: {sentence}\n")
 
     def finish(self, collective: str) -> None:
         """Print what stands behind a table."""
         self._begun = None
-        link = table.bounding_link(self._info)
+        link = table.bounding_link(self.info)
         self.show(table.footer(self._tally, collective, link, least=self._least))
         self.slow += table.too_slow(self._tally, self._least)
         self.show(table.alone_text(self._alone))
@@ -239,7 +245,7 @@ class Report:
         """Return what closes the table that is broken off, once; empty if none is open."""
         if self._begun is None:
             return ""
-        link = table.bounding_link(self._info)
+        link = table.bounding_link(self.info)
         text = table.footer(self._tally, self._begun, link, interrupted=True)
         self._begun = None
         return text
@@ -257,7 +263,7 @@ class Report:
 
     def _write_json(self, path: Path, errors: list[str]) -> None:
         document = nccl_json.document(
-            self._info,
+            self.info,
             self._rows,
             self._kept.__getitem__,
             ended=datetime.now().astimezone(),

@@ -43,6 +43,24 @@ def kept(comm: "Communicator", backend: str = AUTO) -> CommSource:
     return CommSource(backend, lambda: nullcontext(comm))
 
 
+def arrays_of_run(sources: Sequence[CommSource], options: Options) -> str:
+    """Return where the arrays of a run lie: `HOST` or `DEVICE`. Collective; blocks.
+
+    Raises
+    ------
+    UsageError
+        If they are on the host, and a flag is for device arrays.
+    """
+    kind = kind_of_arrays(sources, options.arrays)
+    if options.arrays == AUTO and not any(each.moves for each in options.collectives):
+        kind = HOST  # a barrier is the host's, wherever arrays lie
+    if kind == HOST:
+        options.refuse_device_flags(
+            "the arrays are in host memory; leave it out, or give --arrays device where there are GPUs"
+        )
+    return kind
+
+
 def kind_of_arrays(sources: Sequence[CommSource], arrays: str) -> str:
     """Return where the arrays of a run lie: `HOST` or `DEVICE`. Collective; blocks.
 

@@ -1,0 +1,119 @@
+"""The two variants of ``--interleave``: backends, algorithms or environments."""
+
+import argparse
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from hpccomm import backends
+from hpccomm.dispatch import policy
+from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.results.schema import Timing, columns
+from hpccomm.schedules import registry
+
+_LONGEST = next(
+    int(column.kind.removeprefix("S")) for column in columns(Timing) if column.name == "variant"
+)
+
+_PER_COMMUNICATOR = re.compile(r"HPCCOMM_\w+|NCCL_ALGO|NCCL_PROTO")
+"""Variables that are read when a communicator is made, and not once in each process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One of two variants that are measured in turns.
+
+    Attributes
+    ----------
+    name : str
+        As it was given.
+    backend, algorithm : str or None
+        What it sets of ``--backend`` and ``--algorithm``.
+    environment : mapping of str to str
+        Environment variables that it sets.
+    """
+
+    name: str
+    backend: str | None = None
+    algorithm: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def flags(self) -> list[str]:
+        """Return the flags of perf that it sets."""
+        given = {"--backend": self.backend, "--algorithm": self.algorithm}
+        return [word for flag, value in given.items() if value for word in (flag, value)]
+
+    def same_communicator(self, other: "Variant") -> bool:
+        """Whether one communicator serves both."""
+        return (self.backend, self.environment) == (other.backend, other.environment)
+
+    def refuse_process_variables(self) -> None:
+        """Raise if it sets a variable that a process reads only once, as it starts.
+
+        Raises
+        ------
+        UsageError
+            If it does; whole launches can differ in it.
+        """
+        for name in self.environment:
+            if not _PER_COMMUNICATOR.fullmatch(name):
+                raise UsageError(
+                    f"--interleave {self.name}: a process reads {name} only once, so one launch cannot alternate "
+                    "between its values; add --launches 10, which alternates whole launches"
+                )
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Return a context with its environment variables."""
+        before = {name: os.environ.get(name) for name in self.environment}
+        os.environ.update(self.environment)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+def variant(text: str) -> Variant:
+    """Read a variant: words with blanks between them, as `Variant` has them.
+
+    A word is ``algorithm=NAME``, ``backend=NAME``, a variable ``NAME=VALUE``, or the name of an algorithm or a
+    backend alone.
+    """
+    words = text.split()
+    if not words or len(text.encode()) > _LONGEST:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no variant; {_FITS}, in at most {_LONGEST} bytes"
+        )
+    algorithms = (
+        *policy.names(),
+        *sorted({name for each in registry.registered().values() for name in each}),
+    )
+    known = {"algorithm": algorithms, "backend": backends.choices()}
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            kinds = [kind for kind, names in known.items() if word in names]
+            name, value = (kinds[0] if kinds else "algorithm"), word
+        if name in known and value not in known[name]:
+            every = known[name] if equals else (*algorithms, *known["backend"])
+            advice = did_you_mean(value, every, _FITS)
+            raise argparse.ArgumentTypeError(f"{value!r} is no {name}; {advice}")
+        if name not in known and not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise argparse.ArgumentTypeError(f"{word!r} sets no variable; {_FITS}")
+        if name in found:
+            raise argparse.ArgumentTypeError(f"{text!r} sets {name} twice; give one value")
+        found[name] = value
+    return Variant(text, found.pop("backend", None), found.pop("algorithm", None), found)
+
+
+_FITS = (
+    "give words such as ring, algorithm=ring, backend=nccl or a variable like HPCCOMM_SEGMENT=65536, "
+    "with blanks between them"
+)

@@ -1,0 +1,121 @@
+"""Two variants in one launch, or in alternating launches, and compared: `hpccomm perf --interleave`."""
+
+import os
+
+import pytest
+from damage import called
+
+from hpccomm.bench.perf.launches import words_of_a_launch
+from hpccomm.bench.perf.variants import Variant, variant
+from hpccomm.results import reader
+
+from .test_run import options
+from .test_sound_timing import hpccomm
+
+SLOW, FAST = "ring HPCCOMM_SEGMENT=512", "ring HPCCOMM_SEGMENT=65536"
+SWEEP = ("perf", "all_reduce", "-b", "512K", "-e", "512K", "-n", "5")
+
+
+def verdicts(text):
+    """Return the last word of each case of a comparison."""
+    return [line.split()[-1] for line in text.splitlines() if line.startswith("all_reduce")]
+
+
+def test_the_faster_environment_is_found_in_one_launch_and_again_in_its_file(tmp_path, mpiexec):
+    path = tmp_path / "runs.h5"
+    both = ("--interleave", SLOW, FAST)
+    done = mpiexec(2, "-m", "hpccomm", *SWEEP, *both, "--output", str(path))
+    assert done.returncode == 0, done.stderr
+    assert verdicts(done.stdout) == ["faster", "faster"]
+
+    (run,) = reader.read(path)
+    assert run.status == "completed"
+    assert {row.wrong for row in run.rows} == {0}
+    assert {name: len(rows) for name, rows in run.by_variant().items()} == {SLOW: 20, FAST: 20}
+    # In turns: each pass has both, not always in the same order.
+    order = [run.variant(index) for index in range(0, 40, 2)]
+    turns = [tuple(order[at : at + 2]) for at in range(0, 20, 2)]
+    assert {frozenset(turn) for turn in turns} == {frozenset((SLOW, FAST))}
+
+    sides = ("--base-variant", SLOW, "--new-variant", FAST)
+    status, again, _ = called("compare", str(path), str(path), *sides)
+    table = again[again.index("# Base:") :]
+    assert status == 0
+    assert table in done.stdout
+    status, again, _ = called(
+        "compare", str(path), str(path), "--base-variant", FAST, "--new-variant", SLOW
+    )
+    assert (status, verdicts(again)) == (1, ["slower", "slower"])
+    status, _, err = called("compare", str(path), str(path), "--base-variant", "tree")
+    assert status == 2
+    assert f"its variants: '{SLOW}', '{FAST}'" in err
+    shown = called("show", str(path))[1]
+    assert f"# Variant: {SLOW}\n" in shown
+    assert shown.count("# Avg bus bandwidth") == 2
+
+
+def test_a_comparison_has_ten_passes_where_a_table_has_one():
+    assert options(["all_reduce"]).config.run_cycles == 1
+    assert options(["all_reduce", "--interleave", "ring", "tree"]).config.run_cycles == 10
+
+
+def test_launches_alternate_in_what_a_process_reads_once(tmp_path, launcher):
+    path = tmp_path / "runs.h5"
+    slow, fast = "OMPI_MCA_coll=^tuned OMP_NUM_THREADS=1", "OMP_NUM_THREADS=2"
+    words = ("perf", "all_reduce", "-b", "1K", "-e", "1K", "-n", "2", "--output", str(path))
+    series = ("--launches", "2", "--launcher", f"{launcher} -n 1")
+    done = hpccomm(*words, *series, "--interleave", slow, fast)
+    assert done.returncode == 0, done.stderr
+    assert verdicts(done.stdout) == ["untested", "untested"]
+    assert "OMP_NUM_THREADS: 1 and 2" in done.stdout
+    runs = reader.read(path)
+    assert sorted(run.info.series["variant"] for run in runs) == sorted([slow, slow, fast, fast])
+    assert [run.info.series["launch"] for run in runs] == ["1", "1", "2", "2"]
+    for run in runs:
+        threads = run.info.environment["OMP_NUM_THREADS"]
+        assert f"OMP_NUM_THREADS={threads}" in run.info.series["variant"]
+
+
+def test_a_launch_gets_its_variant_instead_of_both():
+    words = ["perf", "all_reduce", "--interleave", "ring", "tree", "-b", "8", "--launches", "3"]
+    found = words_of_a_launch(words, "s:1:3", variant("ring backend=mpi"))
+    assert found[:6] == ["perf", "all_reduce", "-b", "8", "--series", "s:1:3"]
+    assert found[6:10] == ["--backend", "mpi", "--algorithm", "ring"]
+    assert found[10:] == ["--variant", "ring backend=mpi"]
+
+
+def test_words_are_algorithms_backends_and_variables():
+    assert variant("ring") == Variant("ring", None, "ring")
+    assert variant("mpi") == Variant("mpi", "mpi")
+    assert variant("backend=auto auto A=b=c").algorithm == "auto"
+    assert variant("backend=auto auto A=b=c").environment == {"A": "b=c"}
+    before = dict(os.environ)
+    with variant("HOME=/nowhere NEW_ONE=1").entered():
+        assert (os.environ["HOME"], os.environ["NEW_ONE"]) == ("/nowhere", "1")
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--interleave", "ring", "rign"), "'rign' is no algorithm; did you mean ring?"),
+        (("--interleave", "ring", "ring"), "there is nothing to compare"),
+        (("--interleave", "ring", "A=1 A=2"), "sets A twice"),
+        (("--interleave", "ring", "1A=2"), "sets no variable"),
+        (("--interleave", "ring", ""), "is no variant"),
+        (("--interleave", "ring", "x" * 200), "in at most 128 bytes"),
+        (("--interleave", "ring", "tree", "-J", "a.json"), "-J/--output_file and --interleave"),
+        (("--interleave", "ring", "tree", "-N", "2"), "its passes are those of --passes"),
+        (("--passes", "3"), "--passes 3 are those of --interleave"),
+        (("--interleave", "ring", "A_VARIABLE=1"), "a process reads A_VARIABLE only once"),
+        (("--interleave", "ring", "bruck"), "'bruck', which does not apply"),
+        (
+            ("--algorithm", "ring,tree", "--interleave", "mpi", "auto"),
+            "--algorithm ring,tree and --interleave",
+        ),
+    ],
+)
+def test_what_cannot_be_interleaved_is_refused_first(words, message):
+    done = hpccomm("perf", "all_reduce", "-b", "8", "-e", "8", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
