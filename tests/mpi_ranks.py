@@ -126,6 +126,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         )
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(exitstatus: int) -> None:
+    """Tell hpccomm the exit status, which ``python -m pytest`` raises without ``sys.exit``.
+
+    A process whose communicator has failed leaves without MPI_Finalize. It would leave with 0, and failed tests
+    would pass.
+    """
+    from hpccomm.backends.bootstrap import status
+
+    status.note(int(exitstatus))
+
+
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
     """Start the time limit again, which pytest's faulthandler plugin ends on every failure."""
     agreement = node.config.stash.get(AGREEMENT, None)

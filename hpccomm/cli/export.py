@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hpccomm.results.reader import Run, WholeSamples
 
 DESCRIPTION = """\
-Write a stored run in another format: nccl-tests' JSON (version 3), or CSV. Or a training that was logged, as CSV
+Write a stored run in another format: nccl-tests' JSON (version 3), CSV, or a file for --expect. Or a training that was logged, as CSV
 with a line a step. What is damaged is left out and named on standard error, and the exit status is 2.
 """
 
@@ -22,6 +22,7 @@ EXAMPLES = """\
 examples:
   hpccomm export run.h5 --format json --output run.json
   hpccomm export run.h5 --format csv --run 1 > run.csv
+  hpccomm export good.h5 --format expect --output expected.toml     what other runs should have
 """
 
 
@@ -47,7 +48,13 @@ def _csv(run: "Run", samples: "WholeSamples") -> str:
     return csv_text.heading() + "".join(lines)
 
 
-_FORMATS = {"csv": _csv, "json": _json}
+def _expect(run: "Run", _samples: "WholeSamples") -> str:
+    from hpccomm.results.expectations import written
+
+    return written(run.info, run.rows)
+
+
+_FORMATS = {"csv": _csv, "expect": _expect, "json": _json}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

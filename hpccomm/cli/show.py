@@ -8,12 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import readers
+from hpccomm.bench.perf.flags import EXPECTED
 from hpccomm.cli import output
 from hpccomm.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from hpccomm.results.reader import Run
 
 DESCRIPTION = """\
 Print a stored run: where it was made, and its table as `hpccomm perf` printed it. Or a training that was
@@ -28,6 +32,7 @@ examples:
   hpccomm show run.h5 --run run0003
   hpccomm show run.h5 --run training0001   what a training's gradients cost
   hpccomm show run.h5 --statistics  medians and percentiles as well
+  hpccomm show run.h5 --expect 8xinfiniband-ndr    how much it has of what its links give
   hpccomm show archive/ --list     a line for each run of all files of a folder
   hpccomm show archive/ --list --case all_reduce:1M --since 30d --host 'gpu-1*'
   hpccomm show run.h5 --verify     a line a run; status 2 if anything is not as it was stored
@@ -68,6 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="check every run, row, sample and training of the file against its checksum instead",
     )
+    add_flags(parser, "what is expected", EXPECTED)
     parser.add_argument(
         "--statistics",
         action="store_true",
@@ -139,6 +145,7 @@ def run(args: argparse.Namespace) -> int:
         training_file,
         training_text,
     )
+    from hpccomm.results.bounds import published
     from hpccomm.results.training import Training
     from hpccomm.results.verify import verify
 
@@ -188,8 +195,31 @@ def run(args: argparse.Namespace) -> int:
                 statistics=args.statistics,
                 timings=[chosen.timings[index] for index in indices] if chosen.timings else (),
             )
-    output.write(listing + describe.facts(chosen) + text)
-    return told(file, samples.damage()) or status
+        text += "".join(
+            f"# Published : {collective} {each}\n"
+            for collective in dict.fromkeys(row.collective for row in chosen.rows)
+            for each in published(chosen.info, collective)
+        )
+        expected, failed = _expected(args, chosen)
+    output.write(listing + describe.facts(chosen) + text + expected)
+    return told(file, samples.damage()) or status or int(failed)
+
+
+def _expected(args: argparse.Namespace, run: "Run") -> tuple[str, bool]:
+    """Return whether a run has what is expected of it, as text, and whether it fails."""
+    from itertools import groupby
+
+    from hpccomm.results.expectations import Judge, expectation
+
+    if args.expected is None:
+        return "", False
+    judge = Judge(expectation(args.expected, run.info, readers.size), run.info, args.near)
+    text = ""
+    for block, rows in groupby(run.rows, key=lambda row: row.block):
+        for row in rows:
+            judge.add(row)
+        text += f"# {' '.join(block)}\n{judge.finish()}"
+    return text + judge.nothing(), judge.failures > 0
 
 
 def _of_part(

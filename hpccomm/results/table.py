@@ -14,6 +14,7 @@ import numpy as np
 
 from hpccomm.errors import UsageError
 from hpccomm.results import repetitions
+from hpccomm.results.bounds import Bound, bound, bounding_link, fabric_rate
 from hpccomm.results.schema import UNCHECKED, Config, DeviceInfo, Row, RunInfo, Timing
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
@@ -83,9 +84,13 @@ def run_header(info: RunInfo, collective: str, backend: str, algorithm: str) -> 
         + f"node {rank.node}, cores {rank.cores}"
         for rank, device in zip(info.ranks, devices, strict=True)
     ]
-    slowest = bounding_link(info)
+    slowest, fabric = bounding_link(info), fabric_rate(info)
     if slowest is not None:
         lines.append(f"# Link of a device: {slowest.link}, {slowest.peak:g} GB/s in one direction")
+    elif fabric is not None:
+        lines.append(
+            f"# Links of a node: {info.machine['fabric']}: {fabric:g} GB/s in one direction"
+        )
     return "".join(line + "\n" for line in lines)
 
 
@@ -96,19 +101,6 @@ _BLOCKING = {
     2: "# Blocking Enabled: wait after each inner iteration (-m), no barrier ",
     3: "# Blocking Enabled: wait and barrier after each outer iteration (-n); time excludes barrier ",
 }
-
-
-def bounding_link(info: RunInfo) -> DeviceInfo | None:
-    """Return the device whose link bounds bus bandwidth; None where that is not known.
-
-    It is the slowest of the links, on one node where each rank has a device to itself: what several
-    ranks on a device reach, and a network between nodes, NVML does not know.
-    """
-    apart = len({device.uuid for device in info.devices}) == len(info.ranks) > 1
-    one_node = len({rank.node for rank in info.ranks}) == 1
-    if not (apart and one_node and all(device.peak > 0 for device in info.devices)):
-        return None
-    return min(info.devices, key=lambda device: device.peak)
 
 
 def heading(config: Config) -> str:
@@ -250,7 +242,7 @@ def too_slow(tally: Tally, least: float | None) -> bool:
 def footer(
     tally: Tally,
     collective: str,
-    link: DeviceInfo | None = None,
+    link: DeviceInfo | Bound | None = None,
     *,
     interrupted: bool = False,
     least: float | None = None,
@@ -263,8 +255,8 @@ def footer(
         Of all rows of the table.
     collective : str
         Name of what was measured.
-    link : DeviceInfo, optional
-        The `bounding_link`, if there is one: the best bus bandwidth is compared with it.
+    link : DeviceInfo or Bound, optional
+        What bounds bus bandwidth, if that is known: the best one is compared with its ``peak``.
     least : float, optional
         The least average bus bandwidth, in 1e9 B/s: whether it is reached is said.
     interrupted : bool
@@ -356,7 +348,7 @@ def run_text(
         text += [run_header(info, *block), heading(info.config)]
         text += [line(info, half(out), half(inside)) for out, inside in lines(rows, begin, end)]
         if whole and (finished or end < len(rows)):
-            text.append(footer(tallied(part), block[0], bounding_link(info)))
+            text.append(footer(tallied(part), block[0], bound(info, block[0])))
         text.append(alone_text(list(zip(part, timings[begin:end], strict=False))))
         if statistics:
             text.append(repetitions_text(info.config, part, map(samples, range(begin, end))))

@@ -24,6 +24,7 @@ from mpi_ranks import (
     pytest_collection_finish,
     pytest_exception_interact,
     pytest_runtest_makereport,
+    pytest_sessionfinish,
     pytest_terminal_summary,
 )
 from mpi_ranks import pytest_configure as agree_outcomes
@@ -36,6 +37,7 @@ __all__ = [
     "pytest_collection_finish",
     "pytest_exception_interact",
     "pytest_runtest_makereport",
+    "pytest_sessionfinish",
     "pytest_terminal_summary",
 ]
 

@@ -17,6 +17,7 @@ from mpi_ranks import (
     pytest_configure,
     pytest_exception_interact,
     pytest_runtest_makereport,
+    pytest_sessionfinish,
     pytest_terminal_summary,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "pytest_configure",
     "pytest_exception_interact",
     "pytest_runtest_makereport",
+    "pytest_sessionfinish",
     "pytest_terminal_summary",
 ]
 

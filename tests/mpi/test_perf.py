@@ -26,7 +26,8 @@ def test_every_type_and_reduction_is_right(comm: hpccomm.Communicator) -> None:
     wrong, printed, complaints = perf(comm, *arguments)
     assert (wrong, complaints) == (0, "")
     if comm.rank == 0:
-        assert printed.count("Out of bounds values : 0 OK") == len(COLLECTIVES)
+        possible = [each for each in COLLECTIVES.values() if not each.possible(comm.size)]
+        assert printed.count("Out of bounds values : 0 OK") == len(possible)
 
 
 @pytest.mark.thorough

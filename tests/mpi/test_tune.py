@@ -52,5 +52,8 @@ def test_auto_follows_what_was_tuned(comm: hpccomm.Communicator, tmp_path: Path)
             assert (x == comm.size).all()
             # A plan knows whether its arrays are registered.
             plan = tuned.plan("all_reduce", tuned.empty(count, np.float32))
-            row = table.find("all_reduce", "registered", x.nbytes)
+            registered = table.find("all_reduce", "registered", x.nbytes)
+            # Where the library is the fastest on registered arrays, they take what plain ones take.
+            if registered.pick.algorithm != "native":
+                row = registered
             assert plan.choices[0].algorithm == row.pick.algorithm

@@ -34,13 +34,14 @@ def memory() -> int:
 
 
 def fabric() -> str:
-    """Return the adapters for RDMA with the rates of their ports, as the kernel lists them; empty if none.
+    """Return the adapters for RDMA with the rates of their active ports, as the kernel lists them; empty if none.
 
     Such as ``mlx5_0 400 Gb/sec (4X NDR)``.
     """
     return ", ".join(
-        f"{port.parents[2].name} {_line(port)}"
-        for port in sorted(Path("/sys/class/infiniband").glob("*/ports/*/rate"))
+        f"{port.parents[1].name} {_line(port / 'rate')}"
+        for port in sorted(Path("/sys/class/infiniband").glob("*/ports/*"))
+        if _line(port / "state").endswith("ACTIVE")
     )
 
 

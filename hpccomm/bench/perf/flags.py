@@ -24,6 +24,8 @@ from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.perf.variants import variant
 from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError
+from hpccomm.results.expectations import NEAR
+from hpccomm.results.links import links
 from hpccomm.results.schema import Config
 
 _MOST = 10_000_000
@@ -152,6 +154,23 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
 """nccl-tests' flags, by the heading under which the help lists them."""
 
 
+EXPECTED = (
+    Flag(
+        "--expect FILE|LINK",
+        readers.named,
+        "compare rows with what this file expects, or with what a link gives "
+        f"({', '.join(links())}; 8xinfiniband-ndr for 8 ports a node); too little fails",
+        "expected",
+    ),
+    Flag(
+        f"--at-least PERCENT {NEAR:.0%}",
+        readers.percentage,
+        "part of what is expected that is enough",
+        "near",
+    ),
+)
+"""Flags for what is expected, of perf and of show."""
+
 OWN = (
     Flag(
         "--backend NAME[,NAME...] auto",
@@ -182,6 +201,7 @@ OWN = (
         "NCCL_TESTS_MIN_BW",
         "least_busbw",
     ),
+    *EXPECTED,
 )
 """hpccomm's own flags."""
 
@@ -346,6 +366,7 @@ def _not_interleaved(args: argparse.Namespace) -> Iterator[str]:
             )
     contradicted = {
         "-J/--output_file": (args.json, "nccl-tests' JSON has no place for variants"),
+        "--expect": (args.expected, "it is about tables of one variant"),
         "--min-bw": (args.least_busbw is not None, "it is about a table of one variant"),
         "-N/--run_cycles": (args.run_cycles != 1, "its passes are those of --passes"),
         "-M/--memory 1": (args.memory, "the variants share their arrays"),

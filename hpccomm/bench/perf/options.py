@@ -15,6 +15,7 @@ from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.perf.variants import Variant
 from hpccomm.errors import UsageError
 from hpccomm.reductions import meaningful
+from hpccomm.results.expectations import NEAR
 from hpccomm.results.schema import Config
 
 Pair = tuple[str, str]
@@ -60,6 +61,10 @@ class Options:
         The series that the run is a launch of, as `RunInfo` has it.
     variants : tuple of Variant or None
         Two that are measured in turns.
+    expected : str or None
+        What the rows should have: a file, or the name of a link.
+    near : float
+        Part of it that is enough.
     """
 
     collectives: tuple[Benchmark, ...]
@@ -82,6 +87,8 @@ class Options:
     least_busbw: float | None = None
     series: Mapping[str, str] = field(default_factory=dict)
     variants: tuple[Variant, Variant] | None = None
+    expected: str | None = None
+    near: float = NEAR
 
     def of_variant(self, variant: Variant) -> "Options":
         """Return the options with what a variant sets."""

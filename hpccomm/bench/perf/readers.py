@@ -101,9 +101,9 @@ def percentage(text: str) -> float:
         value = float(text.strip().removesuffix("%"))
     except ValueError:
         value = math.nan
-    if not 0 < value < 100:
+    if not 0 < value <= 100:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no percentage; give a number above 0 and below 100, such as 2%"
+            f"{text!r} is no percentage; give a number above 0 and at most 100, such as 2%"
         )
     return value / 100
 
@@ -158,6 +158,13 @@ def name_of_variant(text: str) -> str:
     """Read the name of a variant, as results files hold it."""
     if not text.strip() or len(text.encode()) > 128:
         raise argparse.ArgumentTypeError(f"{text!r} is no name; give one of 1 to 128 bytes")
+    return text
+
+
+def named(text: str) -> str:
+    """Read a name."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name; give one")
     return text
 
 

@@ -17,12 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.bootstrap.launch import OPEN_MPI, launched
+from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.lines import MeasuredRow
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.progress import Progress
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files.regular import check_output
-from hpccomm.results import csv_text, nccl_json, table
+from hpccomm.results import csv_text, expectations, nccl_json, table
+from hpccomm.results.bounds import bound
 from hpccomm.results.schema import Row, RunInfo, Timing
 from hpccomm.runtime import lifetime
 from hpccomm.runtime.lifetime import before_end
@@ -84,6 +86,10 @@ class Report:
         self._rows: list[Row] = []
         self._kept: list[Samples | None] = []
         self._tally = table.Tally()
+        self._judge = None
+        if options.expected is not None:
+            expected = expectations.expectation(options.expected, info, readers.size)
+            self._judge = expectations.Judge(expected, info, options.near)
         self._alone: list[tuple[Row, Timing | None]] = []
         self._begun: str | None = None  # the collective whose table has no end yet
         self._json = None if options.json is None else _free_name(options.json)
@@ -141,6 +147,8 @@ class Report:
         self.keep(halves)
         for half in halves:
             self._tally.add(half.row)
+            if self._judge is not None:
+                self._judge.add(half.row)
             if half.sync:
                 self._alone.append((half.row, half.timing(self.info.config.per_iter_skip)))
         self.show(table.line(self.info, *((half.row, half.samples) for half in halves)))
@@ -170,10 +178,19 @@ class Report:
     def finish(self, collective: str) -> None:
         """Print what stands behind a table."""
         self._begun = None
-        link = table.bounding_link(self.info)
+        link = bound(self.info, collective)
         self.show(table.footer(self._tally, collective, link, least=self._least))
         self.slow += table.too_slow(self._tally, self._least)
+        if self._judge is not None:
+            self.show(self._judge.finish())
         self.show(table.alone_text(self._alone))
+
+    def conclude(self) -> int:
+        """Print what is to be said of all tables; return how many checks failed."""
+        if self._judge is None:
+            return self.wrong + self.slow
+        self.show(self._judge.nothing())
+        return self.wrong + self.slow + self._judge.failures
 
     def show(self, text: str) -> None:
         """Print text, in place of what is shown on the terminal."""
@@ -245,7 +262,7 @@ class Report:
         """Return what closes the table that is broken off, once; empty if none is open."""
         if self._begun is None:
             return ""
-        link = table.bounding_link(self.info)
+        link = bound(self.info, self._begun)
         text = table.footer(self._tally, self._begun, link, interrupted=True)
         self._begun = None
         return text

@@ -76,9 +76,8 @@ class SharedReport:
             usages = comm.gather_object(self.usage) or []
             self.write(comm, lambda to: to.show(memory_use.report(usages, memory.usage)))
         report = self._report
-        failures = int(
-            comm.broadcast_object(None if report is None else report.wrong + report.slow)
-        )
+        concluded = on_root(comm, lambda: None if report is None else report.conclude())
+        failures = int(comm.broadcast_object(concluded))
         # Closed here, so that a file that cannot be completed is an error on every rank.
         on_root(comm, self.opened.close)
         return failures

@@ -1,0 +1,168 @@
+"""The bus bandwidth that a run's links allow a collective at most.
+
+On one node the link of a device bounds it (nccl-tests, doc/PERFORMANCE.md: bus bandwidth is made to be compared with
+that). Between N nodes of L ranks each, n = N L, the link of a node has to carry, in one direction and for a size of
+S bytes:
+
+- all-reduce 2 S (N-1) / N, since a node's data meet those of the others and come back,
+- reduce-scatter, all-gather, gather and scatter S (N-1) / N,
+- broadcast and reduce S,
+- all-to-all L S (N-1) / N, since each rank keeps only what stays on its node,
+- send-receive S times the ranks of a node that send to another.
+
+The time of that, put into the definition of bus bandwidth, gives the bound.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from hpccomm.results.links import DEVICE, NODE, Link, Published, links
+from hpccomm.results.schema import DeviceInfo, RankInfo, RunInfo
+
+
+class Bound(NamedTuple):
+    """What links allow a collective.
+
+    Attributes
+    ----------
+    link : str
+        The link in words.
+    rate : float
+        Of a device or a node, in one direction, in 1e9 B/s.
+    peak : float
+        The largest bus bandwidth, in 1e9 B/s.
+    """
+
+    link: str
+    rate: float
+    peak: float
+
+
+def bounding_link(info: RunInfo) -> DeviceInfo | None:
+    """Return the device whose link bounds bus bandwidth; None where that is not known.
+
+    It is the slowest of the links, on one node where each rank has a device to itself: what several
+    ranks on a device reach, and a network between nodes, NVML does not know.
+    """
+    apart = len({device.uuid for device in info.devices}) == len(info.ranks) > 1
+    one_node = len({rank.node for rank in info.ranks}) == 1
+    if not (apart and one_node and all(device.peak > 0 for device in info.devices)):
+        return None
+    return min(info.devices, key=lambda device: device.peak)
+
+
+def bound(info: RunInfo, collective: str) -> Bound | None:
+    """Return what the links of a run allow a collective; None where they are not known.
+
+    Parameters
+    ----------
+    info : RunInfo
+        Facts of the run.
+    collective : str
+        Its name.
+    """
+    device = bounding_link(info)
+    if device is not None:
+        return Bound(device.link, device.peak, device.peak)
+    rate = fabric_rate(info)
+    if rate is None:
+        return None
+    share = share_of_node(info.ranks, collective)
+    return None if share is None else Bound(info.machine["fabric"], rate, rate * share)
+
+
+_PORT = re.compile(r"(\d+(?:\.\d+)?) Gb/sec \(\d+X (\w+)\)")
+
+
+def fabric_rate(info: RunInfo) -> float | None:
+    """Return what the RDMA ports of a node carry together in one direction, in 1e9 B/s.
+
+    None on one node, without such ports, and where nodes have different ones.
+    """
+    fabric = info.machine.get("fabric", "")
+    ports = _PORT.findall(fabric)
+    if len({rank.node for rank in info.ranks}) < 2 or not ports or " on " in fabric:
+        return None
+    return sum(float(rate) for rate, _ in ports) / 8
+
+
+def share_of_node(ranks: "tuple[RankInfo, ...]", collective: str) -> float | None:
+    """Return the largest bus bandwidth between nodes, as a multiple of the rate of a node's link.
+
+    Parameters
+    ----------
+    ranks : tuple of RankInfo
+        Where the ranks are.
+    collective : str
+        Name of the collective.
+
+    Returns
+    -------
+    float or None
+        None on one node, for nodes with different numbers of ranks, and for collectives that have no such bound.
+    """
+    sizes = Counter(rank.node for rank in ranks)
+    nodes, total = len(sizes), len(ranks)
+    if nodes < 2 or len(set(sizes.values())) > 1 or collective not in _SHARES:
+        return None
+    return _SHARES[collective](nodes, total, _leaving(ranks))
+
+
+def _leaving(ranks: "tuple[RankInfo, ...]") -> int:
+    """Return how many ranks of a node send to the next rank on another node, at most."""
+    following = (*ranks[1:], *ranks[:1])
+    leaving = Counter(
+        rank.node for rank, after in zip(ranks, following, strict=True) if rank.node != after.node
+    )
+    return max(leaving.values())
+
+
+def _blocks(nodes: int, ranks: int, _: int) -> float:
+    return (ranks - 1) / ranks * nodes / (nodes - 1)
+
+
+_SHARES: Mapping[str, Callable[[int, int, int], float]] = {
+    "all_reduce": _blocks,
+    "reduce_scatter": _blocks,
+    "all_gather": _blocks,
+    "gather": _blocks,
+    "scatter": _blocks,
+    "broadcast": lambda *_: 1.0,
+    "reduce": lambda *_: 1.0,
+    "all_to_all": lambda nodes, ranks, _: _blocks(nodes, ranks, 0) * nodes / ranks,
+    "send_recv": lambda _nodes, _ranks, leaving: 1.0 / leaving,
+}
+"""For each collective: from nodes, ranks, and ranks of a node that send to another one."""
+
+
+def published(info: RunInfo, collective: str) -> tuple[Published, ...]:
+    """Return what others have measured over links like those of a run."""
+    return tuple(
+        each for link in _like(info) for each in link.published if each.collective == collective
+    )
+
+
+def _like(info: RunInfo) -> list[Link]:
+    """Return the links of the table that are those of a run."""
+    device = bounding_link(info)
+    if device is not None:
+        kind = "nvlink" if device.link.startswith("NVLink") else "pcie"
+        return [
+            link
+            for link in links().values()
+            if link.place == DEVICE
+            and link.name.startswith(kind)
+            and abs(link.rate / device.peak - 1) < 0.02
+        ]
+    if fabric_rate(info) is None:
+        return []
+    generations = {name.lower() for _, name in _PORT.findall(info.machine["fabric"])}
+    return [
+        link
+        for link in links().values()
+        if link.place == NODE
+        and link.name.startswith("infiniband-")
+        and link.name.removeprefix("infiniband-") in generations
+    ]

@@ -1,0 +1,383 @@
+"""What is expected of a run, and whether its rows have it (``--expect``).
+
+An expectation is a file in TOML, or the name of a link of `hpccomm.results.links`. Entries of a file look so; all but
+the collective, and one of ``busbw`` and ``time``, may be left out::
+
+    [[expect]]
+    collective = "all_reduce"
+    busbw = 370.0        # at least, in 1e9 B/s
+    time = 25.0          # at most, in microseconds
+    from = "1M"          # sizes that it is for, both included
+    to = "1G"
+    ranks = 64           # only on so many ranks and nodes
+    nodes = 8
+    type = "float"       # only for this type, reduction, backend, algorithm, placement
+    op = "sum"
+    backend = "nccl"
+    algorithm = "ring"
+    in_place = false
+
+An entry with sizes is for each row in their range. An entry without is for the best row of each table.
+"""
+
+import argparse
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.results.bounds import share_of_node
+from hpccomm.results.links import DEVICE, Link, links
+from hpccomm.results.schema import Row, RunInfo
+from hpccomm.results.table import figure
+
+NEAR = 0.9
+"""Part of what is expected that is enough, by default."""
+
+MOST_LINES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is expected of some rows.
+
+    Attributes
+    ----------
+    collective : str
+        Of which collective.
+    busbw : float or None
+        At least so much bus bandwidth, in 1e9 B/s.
+    time : float or None
+        At most so long, in microseconds.
+    least, most : int or None
+        Sizes in bytes that it is for. If both are None, it is for the best row.
+    only : mapping of str to object
+        Further fields of rows and runs that must be equal.
+    """
+
+    collective: str
+    busbw: float | None = None
+    time: float | None = None
+    least: int | None = None
+    most: int | None = None
+    only: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def of_best(self) -> bool:
+        """Whether it is for the best row only."""
+        return self.least is None and self.most is None
+
+    def fits(self, row: Row, info: RunInfo) -> bool:
+        """Whether a row is one that it is for."""
+        facts = {
+            "ranks": len(info.ranks),
+            "nodes": len({rank.node for rank in info.ranks}),
+            "type": row.dtype,
+            "op": row.op,
+            "backend": row.backend,
+            "algorithm": row.algorithm,
+            "in_place": row.in_place,
+        }
+        return (
+            row.collective == self.collective
+            and (self.least is None or row.bytes >= self.least)
+            and (self.most is None or row.bytes <= self.most)
+            and all(facts[name] == value for name, value in self.only.items())
+        )
+
+    def part(self, row: Row) -> float:
+        """Return what a row has, as a part of what it should have: the smaller one of both."""
+        parts = []
+        if self.busbw is not None:
+            parts.append(row.busbw / self.busbw)
+        if self.time is not None:
+            parts.append(self.time / row.time if row.time > 0 else 1.0)
+        return min(parts)
+
+    def __str__(self) -> str:
+        parts = [f"{self.busbw:g} GB/s"] if self.busbw is not None else []
+        parts += [f"{self.time:g} us"] if self.time is not None else []
+        return " and ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """All that is expected of a run.
+
+    Attributes
+    ----------
+    name : str
+        As it was given.
+    entries : tuple of Entry
+        The first that fits a row counts.
+    """
+
+    name: str
+    entries: tuple[Entry, ...]
+
+
+_LINK = re.compile(r"(?:(\d+)x)?([a-z0-9-]+)")
+
+
+def expectation(text: str, info: RunInfo, read_size: Callable[[str], int]) -> Expectation:
+    """Return what is expected of a run.
+
+    Parameters
+    ----------
+    text : str
+        Name of a file; or of a link, with the number of a node's ports in front: ``8xinfiniband-ndr``.
+    info : RunInfo
+        Facts of the run.
+    read_size : callable
+        Reads a size with a suffix.
+
+    Raises
+    ------
+    UsageError
+        If there is neither, the file is not as it should be, or the link bounds nothing in such a run.
+    """
+    match = _LINK.fullmatch(text)
+    if match is not None and match[2] in links() and not Path(text).exists():
+        return Expectation(text, _of_link(text, links()[match[2]], int(match[1] or 1), info))
+    try:
+        content = tomllib.loads(Path(text).read_text(encoding="utf-8"))
+    except OSError as error:
+        known = f"name a file, or one of the links {', '.join(links())}"
+        advice = did_you_mean(text, links(), known)
+        raise UsageError(
+            f"--expect {text}: {error.strerror}, and no link has that name; {advice}"
+        ) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(
+            f"--expect {text} is no TOML: {error}; docs/expect.rst has examples"
+        ) from None
+    return Expectation(text, entries(text, content, read_size))
+
+
+def _of_link(text: str, link: Link, ports: int, info: RunInfo) -> tuple[Entry, ...]:
+    nodes = len({rank.node for rank in info.ranks})
+    if (link.place == DEVICE) != (nodes == 1):
+        where = "devices of one node" if link.place == DEVICE else "nodes"
+        raise UsageError(
+            f"--expect {text}: {link.what} connects {where}, and the run has {nodes} "
+            f"node{'s' * (nodes > 1)}; name the link that its ranks communicate over"
+        )
+    found = []
+    for collective in _COLLECTIVES:
+        share = 1.0 if link.place == DEVICE else share_of_node(info.ranks, collective)
+        if share is not None:
+            found.append(Entry(collective, busbw=link.data_rate * ports * share))
+    if not found:
+        raise UsageError(
+            f"--expect {text}: nodes have different numbers of ranks, so what a link carries is not known; "
+            "start as many ranks on each node, or give a file"
+        )
+    return tuple(found)
+
+
+_COLLECTIVES = (
+    *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
+    *("all_to_all", "gather", "scatter", "send_recv"),
+)
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "collective": (str,),
+    "busbw": (float, int),
+    "time": (float, int),
+    "from": (str, int),
+    "to": (str, int),
+    "ranks": (int,),
+    "nodes": (int,),
+    "type": (str,),
+    "op": (str,),
+    "backend": (str,),
+    "algorithm": (str,),
+    "in_place": (bool,),
+}
+"""What an entry of a file may have, and the types of its values."""
+
+
+def entries(
+    name: str, content: Mapping[str, Any], read_size: Callable[[str], int]
+) -> tuple[Entry, ...]:
+    """Return the entries of a file.
+
+    Parameters
+    ----------
+    name : str
+        Of the file, for messages.
+    content : mapping
+        What it holds.
+    read_size : callable
+        Reads a size with a suffix.
+
+    Raises
+    ------
+    UsageError
+        If an entry is not as it should be.
+    """
+    found = content.get("expect")
+    if not isinstance(found, list) or not found or set(content) != {"expect"}:
+        raise UsageError(
+            f"--expect {name} holds other things than entries [[expect]]; give one or more of them"
+        )
+    return tuple(
+        _entry(f"--expect {name}, entry {number}", each, read_size)
+        for number, each in enumerate(found, 1)
+    )
+
+
+def _entry(place: str, given: Mapping[str, Any], read_size: Callable[[str], int]) -> Entry:
+    for key, value in given.items():
+        if key not in _KINDS:
+            advice = did_you_mean(key, _KINDS, f"give some of {', '.join(_KINDS)}")
+            raise UsageError(f"{place} has the unknown key {key!r}; {advice}")
+        if not isinstance(value, _KINDS[key]) or (
+            isinstance(value, bool) and bool not in _KINDS[key]
+        ):
+            kind = " or ".join(each.__name__ for each in _KINDS[key])
+            raise UsageError(f"{place}: {key} is {value!r}; give a value of type {kind}")
+    if "collective" not in given or not {"busbw", "time"} & set(given):
+        raise UsageError(f"{place} needs a collective, and busbw or time; add what is missing")
+    for key in ("busbw", "time"):
+        if key in given and not 0 < given[key] < float("inf"):
+            raise UsageError(f"{place}: {key} is {given[key]}; give a number above 0")
+    sizes = {
+        key: _size(f"{place}: {key}", given[key], read_size)
+        for key in ("from", "to")
+        if key in given
+    }
+    only = {
+        key: value
+        for key, value in given.items()
+        if key not in ("collective", "busbw", "time", "from", "to")
+    }
+    return Entry(
+        given["collective"],
+        given.get("busbw"),
+        given.get("time"),
+        sizes.get("from"),
+        sizes.get("to"),
+        only,
+    )
+
+
+def _size(place: str, value: str | int, read_size: Callable[[str], int]) -> int:
+    try:
+        return read_size(str(value))
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"{place}: {error}") from None
+
+
+class Judge:
+    """Holds the rows of a run beside what is expected, table by table.
+
+    Parameters
+    ----------
+    expected : Expectation
+        What is expected.
+    info : RunInfo
+        Facts of the run.
+    near : float
+        Part of it that is enough.
+
+    Attributes
+    ----------
+    failed : int
+        Rows so far that have less.
+    judged : int
+        Rows so far of which something was expected.
+    """
+
+    def __init__(self, expected: Expectation, info: RunInfo, near: float = NEAR) -> None:
+        self.failed = self.judged = 0
+        self._expected, self._info, self._near = expected, info, near
+        self._rows: list[tuple[float, Entry, Row]] = []  # below what is enough, or the worst
+        self._best: dict[int, tuple[float, Entry, Row]] = {}
+        self._number = 0
+
+    @property
+    def failures(self) -> int:
+        """Rows that have too little; 1 if nothing was expected of any row."""
+        return self.failed if self.judged else 1
+
+    def nothing(self) -> str:
+        """Return a line of comment if nothing was expected of any row of the run, which is a failure; else nothing."""
+        if self.judged:
+            return ""
+        return f"# Nothing of this run is expected by {self._expected.name}: FAILED, as it was not judged\n"
+
+    def add(self, row: Row) -> None:
+        """Take a row of the table."""
+        for index, entry in enumerate(self._expected.entries):
+            if not entry.fits(row, self._info):
+                continue
+            part = entry.part(row)
+            if entry.of_best:
+                if index not in self._best or part > self._best[index][0]:
+                    self._best[index] = (part, entry, row)
+            else:
+                self._take(part, entry, row)
+            return
+
+    def _take(self, part: float, entry: Entry, row: Row) -> None:
+        self._number += 1
+        self.judged += 1
+        self.failed += part < self._near
+        self._rows.append((part, entry, row))
+        self._rows.sort(key=lambda each: each[0])
+        del self._rows[MOST_LINES:]
+
+    def finish(self) -> str:
+        """Return what the table's rows have, as lines of comment, and go on to the next table."""
+        for best in self._best.values():
+            self._take(*best)
+        title = f"# {'Expected':20s} : "
+        text = f"{title}nothing of this table, by {self._expected.name}\n"
+        if self._number:
+            worst, entry, _ = self._rows[0]
+            verdict = f"FAILED, below {self._near:.0%}" if worst < self._near else "OK"
+            number = f", the least of {self._number} rows" if self._number > 1 else ""
+            text = f"{title}{worst:.0%} of {entry} by {self._expected.name}{number}: {verdict}\n"
+            text += "".join(_line(*each) for each in self._rows if each[0] < self._near)
+        self._rows, self._best, self._number = [], {}, 0
+        return text
+
+
+def _line(part: float, entry: Entry, row: Row) -> str:
+    """Return what a row lacks, as a line of comment."""
+    placement = "in place" if row.in_place else "out of place"
+    has = [f"{figure(row.busbw, 7).strip()} GB/s"] if entry.busbw is not None else []
+    has += [f"{figure(row.time, 7).strip()} us"] if entry.time is not None else []
+    return f"#   {row.bytes} B {row.dtype} {row.op} {placement}: {' and '.join(has)}, {part:.0%} of {entry}\n"
+
+
+def written(info: RunInfo, rows: Iterable[Row]) -> str:
+    """Return a file that expects of other runs what a run has: an entry for each row.
+
+    Parameters
+    ----------
+    info : RunInfo
+        Facts of the run.
+    rows : iterable of Row
+        Its rows.
+    """
+    ranks, nodes = len(info.ranks), len({rank.node for rank in info.ranks})
+    lines = [f"# What {ranks} ranks on {nodes} nodes had on {info.started:%Y-%m-%d}"]
+    for row in rows:
+        facts: dict[str, object] = {"collective": row.collective}
+        facts |= {"busbw": row.busbw} if row.busbw > 0 else {"time": row.time}
+        facts |= {"from": row.bytes, "to": row.bytes, "ranks": ranks, "nodes": nodes}
+        facts |= {"type": row.dtype, "op": row.op, "backend": row.backend}
+        facts |= {"algorithm": row.algorithm, "in_place": row.in_place}
+        # Strings, numbers and booleans of JSON are those of TOML as well.
+        lines += [
+            "",
+            "[[expect]]",
+            *(f"{key} = {json.dumps(value)}" for key, value in facts.items()),
+        ]
+    return "".join(f"{line}\n" for line in lines)

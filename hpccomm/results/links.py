@@ -1,0 +1,92 @@
+"""Links of today's machines: what each carries, and what was published about it, with its sources.
+
+The table is ``links.toml`` beside this module.
+"""
+
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+DEVICE, NODE = "device", "node"
+"""Places of links: between the devices of a node, and between nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A published bus bandwidth.
+
+    Attributes
+    ----------
+    collective : str
+        Of what.
+    busbw : float
+        In 1e9 B/s.
+    where : str
+        On what machine.
+    source, url : str
+        Where it stands.
+    ports : int
+        Ports of each node that it went over.
+    """
+
+    collective: str
+    busbw: float
+    where: str
+    source: str
+    url: str
+    ports: int = 1
+
+    def __str__(self) -> str:
+        ports = f", {self.ports} ports a node" if self.ports > 1 else ""
+        return f"{self.busbw:g} GB/s, {self.where}{ports} ({self.source})"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A kind of link.
+
+    Attributes
+    ----------
+    name : str
+        Such as ``infiniband-ndr``.
+    what : str
+        In words.
+    place : str
+        `DEVICE` or `NODE`.
+    rate : float
+        In one direction, of a device or a port, in 1e9 B/s.
+    source, url : str
+        Where the rate stands.
+    payload : float
+        Part of the rate that is left for data.
+    published : tuple of Published
+        What others have measured.
+    """
+
+    name: str
+    what: str
+    place: str
+    rate: float
+    source: str
+    url: str
+    payload: float = 1.0
+    published: tuple[Published, ...] = field(default=())
+
+    @property
+    def data_rate(self) -> float:
+        """Data in one direction, of a device or a port, in 1e9 B/s."""
+        return self.rate * self.payload
+
+
+@cache
+def links() -> dict[str, Link]:
+    """Return the table, by the names of the links."""
+    text = (Path(__file__).parent / "links.toml").read_text(encoding="utf-8")
+    return {name: _link(name, facts) for name, facts in tomllib.loads(text).items()}
+
+
+def _link(name: str, facts: dict[str, Any]) -> Link:
+    published = tuple(Published(**each) for each in facts.pop("published", ()))
+    return Link(name, **facts, published=published)

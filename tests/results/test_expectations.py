@@ -1,0 +1,226 @@
+"""What runs should have: files, links, and what links between nodes allow."""
+
+import tomllib
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from damage import called
+
+from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.bench.perf.readers import size
+from hpccomm.errors import UsageError
+from hpccomm.results import bounds, table
+from hpccomm.results.expectations import Expectation, Judge, entries, expectation
+from hpccomm.results.links import links
+from hpccomm.results.schema import DeviceInfo
+from hpccomm.results.writer import Writer
+
+NDR = "mlx5_0 400 Gb/sec (4X NDR)"
+
+
+def on_nodes(example, nodes, ranks_per_node, **facts):
+    info = example.example_info(ranks=nodes * ranks_per_node)
+    ranks = tuple(
+        replace(rank, node=number // ranks_per_node) for number, rank in enumerate(info.ranks)
+    )
+    return replace(info, ranks=ranks, **facts)
+
+
+def crossing(collective, nodes, ranks_per_node):
+    """Count the blocks that must leave or enter a node at least, by following each of them."""
+    ranks = nodes * ranks_per_node
+    node = [rank // ranks_per_node for rank in range(ranks)]
+    leaves, enters = Counter(), Counter()
+    if collective in ("all_gather", "gather"):
+        for block in range(ranks):  # each other node needs it, once
+            for other in range(nodes) if collective == "all_gather" else (0,):
+                if other != node[block]:
+                    enters[other] += 1
+    elif collective in ("reduce_scatter", "scatter"):
+        for block in range(ranks):  # each other node's share of it has to come, once
+            for other in range(nodes) if collective == "reduce_scatter" else (0,):
+                if other != node[block]:
+                    leaves[other] += 1
+    elif collective == "all_to_all":
+        for source in range(ranks):
+            for target in range(ranks):
+                leaves[node[source]] += node[source] != node[target]
+    elif collective == "send_recv":
+        for rank in range(ranks):
+            leaves[node[rank]] += node[rank] != node[(rank + 1) % ranks]
+    return max([*leaves.values(), *enters.values()])
+
+
+@pytest.mark.parametrize(
+    "collective",
+    ["all_gather", "gather", "reduce_scatter", "scatter", "all_to_all", "send_recv"],
+)
+def test_a_nodes_link_bounds_what_must_cross_it(example, collective):
+    for nodes, ranks_per_node in product(range(2, 6), range(1, 5)):
+        ranks = nodes * ranks_per_node
+        info = on_nodes(example, nodes, ranks_per_node)
+        blocks = 1 if collective == "send_recv" else ranks  # of 1 B, in nccl-tests' size
+        seconds = crossing(collective, nodes, ranks_per_node)  # over a link of 1 B/s
+        busbw = blocks / seconds * COLLECTIVES[collective].factor(ranks)
+        assert bounds.share_of_node(info.ranks, collective) == pytest.approx(busbw)
+
+
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(example):
+    for nodes, ranks in ((2, 1), (3, 4)):
+        info = on_nodes(example, nodes, ranks)
+        halves = [
+            bounds.share_of_node(info.ranks, each) for each in ("reduce_scatter", "all_gather")
+        ]
+        assert bounds.share_of_node(info.ranks, "all_reduce") == pytest.approx(np.mean(halves))
+    uneven = on_nodes(example, 2, 2)
+    uneven = replace(uneven, ranks=uneven.ranks[:3])
+    assert bounds.share_of_node(uneven.ranks, "all_reduce") is None
+    assert bounds.share_of_node(on_nodes(example, 1, 4).ranks, "all_reduce") is None
+    assert bounds.share_of_node(on_nodes(example, 2, 2).ranks, "barrier") is None
+
+
+def test_the_table_says_how_much_of_the_fabric_there_is(example):
+    info = on_nodes(example, 2, 1, machine={"fabric": f"{NDR}, mlx5_1 400 Gb/sec (4X NDR)"})
+    rows = [example.example_row(0, busbw=82.0)]
+    text = table.run_text(info, rows, lambda index: None, finished=True)
+    assert "# Peak bus bandwidth   : 82 (82% of the link's 100) \n" in text
+    assert "100 GB/s in one direction\n" in text
+    (found,) = bounds.published(info, "all_reduce")
+    assert found.url.startswith("https://github.com/NVIDIA/nccl-tests/issues/")
+    differ = replace(info, machine={"fabric": f"{NDR} on 1 node; none on 1 node"})
+    assert bounds.bound(differ, "all_reduce") is None
+    device = tuple(DeviceInfo(f"GPU-{n}", "NVLink, 18 of 25 GB/s", 450.0) for n in range(2))
+    inside = replace(on_nodes(example, 1, 2), devices=device)
+    assert bounds.bound(inside, "all_gather").peak == 450
+    assert {each.busbw for each in bounds.published(inside, "all_gather")} == {350.0}
+
+
+def test_every_link_has_a_source_for_each_figure():
+    for link in links().values():
+        for each in (link, *link.published):
+            assert each.source
+            assert each.url.startswith("https://")
+        assert link.rate > 0
+        for each in link.published:
+            # Switches that reduce let all_reduce pass the rate.
+            assert 0.3 < each.busbw / (link.rate * each.ports) < 1.1
+
+
+FILE = """
+[[expect]]
+collective = "all_reduce"
+to = "1K"
+time = 20.0
+
+[[expect]]
+collective = "all_reduce"
+from = 65536
+to = "1M"
+ranks = 4
+busbw = 10.0
+
+[[expect]]
+collective = "all_reduce"
+busbw = 40
+"""
+
+
+def judged(example, text, rows, near=0.9):
+    info = example.example_info()
+    found = Expectation("f.toml", entries("f.toml", tomllib.loads(text), size))
+    judge = Judge(found, info, near)
+    for each in rows:
+        judge.add(each)
+    return judge, judge.finish()
+
+
+def test_rows_are_held_beside_their_entry(example):
+    row = example.example_row
+    rows = [
+        row(0, bytes=8, time=10.0, busbw=0.1),
+        row(0, bytes=1024, time=40.0, busbw=0.1),  # twice as long as it may
+        row(0, bytes=1 << 16, busbw=9.5),
+        row(0, bytes=1 << 20, busbw=5.0),  # half
+        row(0, bytes=1 << 21, busbw=20.0),
+        row(0, bytes=1 << 22, busbw=38.0),  # the best
+    ]
+    judge, text = judged(example, FILE, rows)
+    assert (judge.judged, judge.failed, judge.failures) == (5, 2, 2)
+    first, *lines = text.splitlines()
+    assert (
+        first
+        == "# Expected             : 50% of 20 us by f.toml, the least of 5 rows: FAILED, below 90%"
+    )
+    assert lines == [
+        "#   1024 B float sum out of place: 40.00 us, 50% of 20 us",
+        "#   1048576 B float sum out of place: 5.00 GB/s, 50% of 10 GB/s",
+    ]
+    judge, text = judged(example, FILE, rows, near=0.5)
+    assert judge.failures == 0
+    assert text.endswith(": OK\n")
+    judge, text = judged(example, FILE, [row(0, collective="broadcast")])
+    assert judge.failures == 1
+    assert "nothing of this table" in text
+    assert "FAILED, as it was not judged" in judge.nothing()
+
+
+def test_a_stored_run_is_judged_and_expects_of_others_what_it_had(example, tmp_path):
+    path = tmp_path / "run.h5"
+    with Writer(path, example.example_info()) as writer:
+        for index in range(4):
+            writer.append(example.example_row(index), None)
+    _, text, _ = called("export", str(path), "--format", "expect")
+    expected = tmp_path / "expected.toml"
+    expected.write_text(text)
+    status, out, err = called("show", str(path), "--expect", str(expected))
+    assert (status, err) == (0, "")
+    assert "100% of" in out
+    faster = text.replace("busbw = ", "busbw = 1")  # ten times as much and more
+    expected.write_text(faster)
+    status, out, _ = called("show", str(path), "--expect", str(expected))
+    assert status == 1
+    assert "FAILED, below 90%" in out
+
+
+def test_a_link_by_its_name(example):
+    info = on_nodes(example, 2, 4)
+    found = expectation("8xinfiniband-ndr", info, size)
+    by_name = {each.collective: each.busbw for each in found.entries}
+    assert by_name["all_reduce"] == pytest.approx(400 * 7 / 8 * 2)
+    assert by_name["broadcast"] == 400
+    slow = expectation("ethernet-1g", info, size).entries[0].busbw
+    assert slow == pytest.approx(0.125 * 0.949 * 7 / 8 * 2)
+    with pytest.raises(UsageError, match="connects devices of one node, and the run has 2 nodes"):
+        expectation("nvlink4", info, size)
+    with pytest.raises(UsageError, match="connects nodes, and the run has 1 node;"):
+        expectation("infiniband-ndr", on_nodes(example, 1, 4), size)
+    with pytest.raises(UsageError, match="did you mean infiniband-ndr"):
+        expectation("infiniband-ndx", info, size)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds other things"),
+        ("a = 1", "holds other things"),
+        ("[[expect]]\nbusbw = 1.0", "needs a collective"),
+        ('[[expect]]\ncollective = "all_reduce"', "needs a collective, and busbw or time"),
+        ('[[expect]]\ncollective = "all_reduce"\nbusbww = 1.0', "did you mean busbw"),
+        (
+            '[[expect]]\ncollective = "all_reduce"\nbusbw = "370"',
+            "give a value of type float or int",
+        ),
+        ('[[expect]]\ncollective = "all_reduce"\nbusbw = -1', "give a number above 0"),
+        ('[[expect]]\ncollective = "all_reduce"\nbusbw = true', "give a value of type"),
+        ('[[expect]]\ncollective = "all_reduce"\nbusbw = 1\nfrom = "x"', "from: 'x' is no size"),
+        ("[[expect]", "is no TOML"),
+    ],
+)
+def test_a_file_that_is_not_as_it_should_be_is_refused(example, tmp_path, text, message):
+    path = tmp_path / "expected.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        expectation(str(path), example.example_info(), size)
