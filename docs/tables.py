@@ -20,6 +20,7 @@ from hpccomm.dispatch.policy import CASES
 from hpccomm.dtypes import REDUCIBLE
 from hpccomm.reductions import ReduceOp, meaningful
 from hpccomm.results.csv_text import stored_columns
+from hpccomm.results.links import links as LINKS  # noqa: N812 (the table below has that name)
 from hpccomm.results.schema import TIMING_LOCATION, Timing, columns
 from hpccomm.results.training import TrainingBucket, TrainingFacts, TrainingNote, TrainingStep
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -179,6 +180,21 @@ def verdicts() -> Iterator[Line]:
         yield f"``{verdict}``", meaning
 
 
+def links() -> Iterator[Line]:
+    """Links, what they carry, and what was published."""
+    yield "link", "GB/s in one direction", "published bus bandwidths"
+    for link in LINKS().values():
+        left = f", {link.data_rate:.3g} of data" if link.payload < 1 else ""
+        published = "; ".join(
+            f"{each.collective} {each.busbw:g}, {each.where}"
+            + (f", {each.ports} ports a node" if each.ports > 1 else "")
+            + f" (`{each.source} <{each.url}>`__)"
+            for each in link.published
+        )
+        rate = f"{link.rate:g}{left} (`{link.source} <{link.url}>`__)"
+        yield f"``{link.name}``: {link.what}", rate, published
+
+
 def timings() -> Iterator[Line]:
     """Columns of a run's table of timings."""
     yield from _fields(Timing)
@@ -235,6 +251,7 @@ TABLES = {
         csv_columns,
         timings,
         verdicts,
+        links,
         training_facts,
         training_steps,
         training_buckets,

@@ -54,8 +54,8 @@ class Run:
     timings : tuple of Timing or None
         Of each row; None where it is damaged, and in runs of before there were timings.
     groups : mapping of str to dict
-        Further data: what `hpccomm.files.groups.dumped` gives of each group in
-        `hpccomm.results.contents.GROUPS` that the run has.
+        Further data: what ``hpccomm.files.groups.dumped`` gives of each group in
+        ``hpccomm.results.contents.GROUPS`` that the run has.
     """
 
     path: Path
