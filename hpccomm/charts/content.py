@@ -7,6 +7,7 @@ from typing import NamedTuple
 from hpccomm.comparison.text import change
 from hpccomm.comparison.verdict import FASTER, MEANINGS, SAME, Comparison
 from hpccomm.results import pairs
+from hpccomm.results.bounds import bound
 from hpccomm.results.reader import Run
 from hpccomm.results.table import TIME_FORMAT
 
@@ -127,6 +128,19 @@ def _pairs(run: Run) -> Statement:
     return Statement("good", f"Pairs of ranks of {name}: nothing is slow")
 
 
+def _of_links(run: Run) -> str:
+    """Return how much the best row of each collective has of what the links allow, where that is known."""
+    best: dict[str, float] = {}
+    for row in run.rows:
+        best[row.collective] = max(row.busbw, best.get(row.collective, 0.0))
+    found = {collective: bound(run.info, collective) for collective in best}
+    return ", ".join(
+        f"{collective} {best[collective] / allowed.peak:.0%} of {allowed.peak:.4g} GB/s"
+        for collective, allowed in found.items()
+        if allowed is not None
+    )
+
+
 def facts(run: Run) -> RunFacts:
     """Return the facts of a run."""
     info = run.info
@@ -143,6 +157,7 @@ def facts(run: Run) -> RunFacts:
         "series": series,
         "variants": variants or info.series.get("variant", ""),
         "command": shlex.join(info.arguments),
+        "share of the links": _of_links(run),
         **{f"machine: {name}": text for name, text in info.machine.items()},
         "versions": ", ".join(f"{name} {text}" for name, text in sorted(info.versions.items())),
         "environment": " ".join(f"{name}={text}" for name, text in info.environment.items()),

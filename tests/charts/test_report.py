@@ -32,9 +32,11 @@ def test_a_report_has_verdicts_and_no_text_of_a_file_becomes_html(tmp_path):
     assert "&lt;script&gt;alert(1)" in text
     assert "<script>alert(1)" not in text.replace("&lt;", "")
     assert f"All {6 * len(SIZES)} results that were checked are right" in text
-    wrong = write(tmp_path / "wrong.h5", {"ring": (2.0, 1.0)}, wrong=2)
+    links = {"fabric": "mlx5_0 400 Gb/sec (4X NDR)"}
+    wrong = write(tmp_path / "wrong.h5", {"ring": (2.0, 1.0)}, wrong=2, machine=links)
     assert called("report", str(wrong), "--output", str(page))[0] == 0
     assert f"{len(SIZES)} rows have wrong results" in page.read_text()
+    assert "all_reduce 2% of 50 GB/s" in page.read_text()
     assert called("report", str(wrong), "--host", "other")[0] == 2
 
 
