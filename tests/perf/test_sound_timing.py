@@ -124,6 +124,44 @@ def test_a_launch_that_fails_ends_the_series_and_says_which(tmp_path):
     assert launches.launcher(None, {"SLURM_JOB_ID": "7"}) == ("srun",)
 
 
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_launcher_that_starts_nothing_is_no_launch_with_wrong_results(tmp_path, status):
+    program = tmp_path / "launcher"
+    program.write_text(f"#!/bin/sh\nexit {status}\n")
+    program.chmod(0o755)
+    said = []
+    with pytest.raises(
+        LaunchError, match=f"launch 1 of 2 ended with status {status} and left no completed run"
+    ):
+        launches.run(["perf"], [str(program)], 2, tmp_path / "runs.h5", said.append)
+    assert said == []
+
+
+@pytest.mark.parametrize("status", [1, 143])
+def test_a_series_that_is_asked_to_end_starts_no_other_launch(tmp_path, status):
+    program = tmp_path / "launcher"
+    program.write_text(
+        f"#!/bin/sh\ntrap 'exit {status}' TERM\necho >> started\nwhile :; do sleep 0.1; done\n"
+    )
+    program.chmod(0o755)
+    words = ("perf", "all_reduce", "--output", "runs.h5", "--launches", "2")
+    with subprocess.Popen(
+        [sys.executable, "-m", "hpccomm", *words, "--launcher", str(program)],
+        cwd=tmp_path,
+        env=launch_environment(),
+    ) as series:
+        started = tmp_path / "started"
+        deadline = time.monotonic() + 60
+        while not started.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        series.terminate()
+        try:
+            assert series.wait(60) == 143
+        finally:
+            series.kill()
+    assert len(started.read_text().splitlines()) == 1
+
+
 def test_a_launch_has_the_arguments_of_the_command_but_those_of_the_series():
     words = ["perf", "all_reduce", "--launches", "3", "-b", "8", "--launcher=mpiexec -n 2", "-c1"]
     expected = ["perf", "all_reduce", "-b", "8", "-c1", "--series", "s:1:3"]

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -110,38 +110,36 @@ def run(
     Returns
     -------
     int
-        Exit status: 1 if a launch had wrong results.
+        Exit status: 1 if a launch had wrong results, or was slower than ``--min-bw``.
 
     Raises
     ------
     LaunchError
-        If a launch failed; the runs of those before are kept.
+        If a launch failed, or left no completed run; the runs of those before are kept.
     KeyboardInterrupt
         If it was interrupted; likewise.
+    SystemExit
+        If it was sent SIGTERM; likewise.
     """
     name = f"{output.stem}-{secrets.token_hex(4)}"
     status = 0
     draw = random.Random()
     for number in range(1, launches + 1):
         for variant in (None,) if variants is None else draw.sample(variants, 2):
-            arguments = words_of_a_launch(words, f"{name}:{number}:{launches}", variant)
-            # By `env`, since not every launcher passes this process's environment on.
-            environment = (
-                []
-                if variant is None
-                else [f"{key}={value}" for key, value in variant.environment.items()]
-            )
-            python = [*(["env", *environment] if environment else []), sys.executable]
-            ended = _started([*command, *python, "-m", "hpccomm", *arguments])
             which = f"launch {number} of {launches}"
             which += "" if variant is None else f" of {variant.name}"
-            if ended not in (0, 1):
+            arguments = words_of_a_launch(words, f"{name}:{number}:{launches}", variant)
+            ended = _started([*command, *_python(variant), "-m", "hpccomm", *arguments])
+            # Launchers end with status 1 too, where they could not start the ranks.
+            if ended not in (0, 1) or not _completed(output, name, number, variant):
+                without = " and left no completed run" if ended in (0, 1) else ""
                 raise LaunchError(
-                    f"{which} ended with status {ended}; {number - 1} before it are kept in {output} as series "
-                    f"{name}; its errors stand above"
+                    f"{which} ended with status {ended}{without}; {number - 1} before it are kept in {output} as "
+                    f"series {name}; its errors stand above"
                 )
             status = max(status, ended)
-            say(f"# {which}: {'failed its checks, see above' if ended else 'done'}\n")
+            said = "a result was wrong, or a row slower than it has to be" if ended else "done"
+            say(f"# {which}: {said}\n")
     if variants is None:
         for line in summary(output, name):
             say(line)
@@ -151,27 +149,59 @@ def run(
     return status
 
 
+def _python(variant: Variant | None) -> list[str]:
+    """Return what runs Python, with the variables of a variant: not every launcher passes on the environment."""
+    variables = {} if variant is None else variant.environment
+    assigned = [f"{key}={value}" for key, value in variables.items()]
+    return [*(["env", *assigned] if assigned else []), sys.executable]
+
+
+def _completed(output: Path, name: str, number: int, variant: Variant | None) -> bool:
+    """Whether a results file holds a completed run of a launch."""
+    from hpccomm.results import reader
+
+    launch = {"name": name, "launch": str(number)}
+    if variant is not None:
+        launch["variant"] = variant.name
+    return output.exists() and any(
+        run.status == "completed" and launch.items() <= run.info.series.items()
+        for run in reader.examine(output).runs
+    )
+
+
 def _started(command: Sequence[str]) -> int:
     """Run a launch, whose table is in the file; pass on to it when this process is asked to end."""
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        ) as process:
+            return _ended(process)
     except OSError as error:
         raise LaunchError(
             f"{command[0]!r} cannot be started: {error.strerror}; give what starts the ranks by --launcher"
         ) from None
-    with process:
-        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _ended(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for the end of a launch; return its exit status."""
+    try:
+        return process.wait()
+    except (KeyboardInterrupt, SystemExit) as error:
+        # The launch writes down what it has. The terminal has sent SIGINT to it as well.
+        if isinstance(error, SystemExit):
+            process.terminate()
         try:
-            return process.wait()
-        except KeyboardInterrupt:
-            # The terminal has sent it to the launch as well, which writes down what it has.
-            try:
-                process.wait(_GRACE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            raise
-        finally:
-            signal.signal(signal.SIGTERM, before)
+            process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise
+
+
+def _terminated(number: int, *_: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def summary(output: Path, name: str) -> Iterator[str]:
