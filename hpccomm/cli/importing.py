@@ -85,7 +85,8 @@ def _read(log: Path, args: argparse.Namespace) -> tuple[str, Told]:
             told = Told("standard input", datetime.now().astimezone(), origin.user(), **asked)
             return sys.stdin.read(), told
         with reported(log, "read"):
-            text, stat = log.read_text(encoding="utf-8"), log.stat()
+            # Windows puts a mark of the encoding before the first line.
+            text, stat = log.read_text(encoding="utf-8-sig"), log.stat()
     except UnicodeDecodeError as error:
         raise ResultsError(f"{log} is not text: {error.reason}; give a log") from error
     try:

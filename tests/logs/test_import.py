@@ -289,6 +289,58 @@ def test_a_damaged_log_is_read_or_refused(
     assert any(run.rows for run in runs)
 
 
+@pytest.mark.parametrize("cut", [40, 20, 2])
+def test_a_log_that_ends_within_a_line_keeps_the_lines_before(cut: int) -> None:
+    table = ALL_REDUCE[: ALL_REDUCE.index("     N/A") + len("     N/A")]
+    (run,) = reading.parse(table[:-cut], TOLD)
+    assert [row.bytes for row in run.rows] == [8, 8]
+    assert run.status.startswith("failed: the log ends")
+
+
+def test_words_of_others_between_the_lines_of_a_table_are_passed_over() -> None:
+    noisy = ALL_REDUCE.replace("     1048576  ", "2 more processes said this\n     1048576  ")
+    assert reading.parse(noisy, TOLD) == reading.parse(ALL_REDUCE, TOLD)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("results", 0, "size"),
+        ("results", 0, "type"),
+        ("results", 0, "out_of_place", "nwrong"),
+        ("config", "iterations"),
+        ("config", "devices", 0, "hostname"),
+    ],
+)
+@pytest.mark.parametrize("value", [10**30, float("inf"), "a\0b", "\ud800"])
+def test_json_that_a_results_file_cannot_hold_is_refused(
+    tmp_path: Path, place: tuple[str | int, ...], value: object
+) -> None:
+    row = Row("all_reduce", "mpi", "auto", "float", "sum", -1, 8, 2, False, 1.0, 1.0, 1.0, 0, 7)
+    document = json.loads(json.dumps(nccl_json.document(info(), [row], lambda _: None, ended=WHEN)))
+    found = document
+    for key in place[:-1]:
+        found = found[key]
+    found[place[-1]] = value
+    log, path = tmp_path / "log.json", tmp_path / "runs.h5"
+    log.write_text(json.dumps(document))
+    if value == float("inf") and place[-1] in ("type", "hostname"):
+        assert call(log, "--output", path) == 0
+        return
+    with pytest.raises(ResultsError, match="not nccl-tests' JSON"):
+        call(log, "--output", path)
+    assert not path.exists()
+
+
+def test_a_log_of_windows_is_read(tmp_path: Path) -> None:
+    document = nccl_json.document(info(), [], lambda _: None, ended=WHEN)
+    for name, text in {"a.log": ALL_REDUCE, "a.json": json.dumps(document)}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8-sig", newline="\r\n")
+    assert call(tmp_path / "a.log", "--output", tmp_path / "runs.h5") == 0
+    with pytest.raises(ResultsError, match="has no rows"):  # and not: is no JSON
+        call(tmp_path / "a.json", "--output", tmp_path / "runs.h5")
+
+
 def call(*arguments: object) -> int:
     parser = argparse.ArgumentParser()
     importing.configure(parser)

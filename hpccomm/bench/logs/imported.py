@@ -13,6 +13,9 @@ COMPLETED = "completed"
 CUT = "failed: the log ends before the run does"
 """Status of a run whose log has no end."""
 
+LIMIT = 1 << 63
+"""Of the integers of a results file."""
+
 NAMES = {
     **ALIASES,
     "allreduce": "all_reduce",

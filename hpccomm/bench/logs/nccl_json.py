@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.bench.logs.imported import CUT, ImportedRun, Told, collective_of, unknown_ranks
+from hpccomm.bench.logs.imported import (
+    CUT,
+    LIMIT,
+    ImportedRun,
+    Told,
+    collective_of,
+    unknown_ranks,
+)
 from hpccomm.errors import ResultsError
 from hpccomm.results.schema import (
     UNCHECKED,
@@ -39,18 +46,31 @@ def parse(text: str, told: Told) -> list[ImportedRun]:
         If it is no such document.
     """
     try:
-        document = json.loads(text)
+        document = json.loads(text, parse_int=_integer)
+        # What HDF5 cannot hold: half a surrogate pair is an error here, too.
+        if b"\\u0000" in json.dumps(document, ensure_ascii=False).encode():
+            raise ValueError("text has a null character")
         if document["version"] not in VERSIONS:
             raise ResultsError(
                 f"{told.name} is nccl-tests' JSON of version {document['version']}; versions "
                 f"{' and '.join(map(str, VERSIONS))} can be read"
             )
         return [_run(document, told)]
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (
+        *(ValueError, LookupError, TypeError, AttributeError),
+        *(OverflowError, RecursionError),
+    ) as error:
         raise ResultsError(
             f"{told.name} is not nccl-tests' JSON: {type(error).__name__}: {error}; give a file that -J of its "
             "programs has written"
         ) from error
+
+
+def _integer(digits: str) -> int:
+    value = int(digits)
+    if not -LIMIT <= value < LIMIT:
+        raise ValueError(f"{digits} is out of range")
+    return value
 
 
 def _run(document: dict[str, Any], told: Told) -> ImportedRun:

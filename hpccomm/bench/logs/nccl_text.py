@@ -11,6 +11,7 @@ from typing import Any
 
 from hpccomm.bench.logs.imported import (
     CUT,
+    LIMIT,
     ImportedRun,
     Told,
     collective_of,
@@ -77,10 +78,13 @@ def parse(text: str, told: Told) -> list[ImportedRun]:
         If a line of a table cannot be read, or the log does not say what it measured and nor does the caller.
     """
     runs: list[_Open] = []
-    for number, line in enumerate(untagged(text), 1):
+    lines = untagged(text)
+    for number, line in enumerate(lines, 1):
         try:
             _read(line, runs)
-        except (ValueError, LookupError) as error:
+        except (ValueError, LookupError, OverflowError) as error:
+            if number == len(lines):  # without its end: the program was killed while it printed it
+                continue
             raise ResultsError(
                 f"line {number} of {told.name} is no line of nccl-tests' table: {line.strip()!r} ({error}); "
                 "give a log as it was printed"
@@ -91,7 +95,9 @@ def parse(text: str, told: Told) -> list[ImportedRun]:
 def _read(line: str, runs: list[_Open]) -> None:
     if not line.startswith("#"):
         words = line.split()
-        if runs and runs[-1].columns and not runs[-1].ended and words and words[0].isdigit():
+        # Size and count; other programs print lines that begin with one number.
+        is_row = len(words) > 2 and words[0].isdigit() and words[1].isdigit()
+        if is_row and runs and runs[-1].columns and not runs[-1].ended:
             runs[-1].rows += _rows(words, runs[-1])
         return
     if _begins(line, runs):
@@ -200,6 +206,8 @@ def _rows(words: list[str], run: _Open) -> list[Row]:
         raise ValueError(f"{len(words)} cells for {len(columns)} columns")
     halves = [at for at, name in enumerate(columns) if name in _HALF]
     lead = dict(zip(columns[: halves[0]], words[: halves[0]], strict=True))
+    if max(int(lead["size"]), int(lead["count"])) >= LIMIT:
+        raise ValueError("its size is out of range")
     found = []
     for in_place, (begin, end) in enumerate(zip(halves, [*halves[1:], len(columns)], strict=True)):
         cells = dict(zip(columns[begin:end], words[begin:end], strict=True))

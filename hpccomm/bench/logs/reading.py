@@ -27,6 +27,8 @@ def parse(text: str, told: Told) -> list[ImportedRun]:
     ResultsError
         If it is of no program that is known, is damaged, has no rows, or lacks something that `told` does too.
     """
+    if "\0" in text:
+        raise ResultsError(f"{told.name} is not text: it has null characters; give a log")
     lines = untagged(text)
     if nccl_json.is_one(text):
         runs = nccl_json.parse(text, told)
