@@ -3,7 +3,8 @@
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Self
 
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.perf import readers
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
 
     from hpccomm.bench.pairs.measuring import PairOptions
     from hpccomm.communicator import Communicator
-    from hpccomm.results.pairs import Measured, Thresholds
+    from hpccomm.results.pairs import Measured, Thresholds, Verdict
+    from hpccomm.results.schema import RunInfo
 
 DESCRIPTION = """\
 Measure latency and bandwidth of every pair of ranks, and name the node, rank or pair that is slow.
 
 Pairs are measured at once as far as they share no link: in a round each node meets one other. What seems slow
-is measured once more. With many ranks the rounds end when --budget is used up; those that were measured by
-then cover all nodes evenly.
+is measured once more. With many ranks the rounds end when --budget is used up, and at the earliest after the
+first; those that were measured by then cover all nodes evenly.
 
 The exit status is 0 if nothing is slow, 1 if something is, and 2 if the command failed. A line
 "# DRAIN host" names each host that most of its pairs are slow of.
@@ -72,7 +74,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=readers.duration,
         default="60s",
         metavar="SECONDS",
-        help="time after which no further round begins (default 60s)",
+        help="time after which no further round begins, except to measure again what seems slow, which may take "
+        "as long once more (default 60s)",
     )
     add(
         "--threshold",
@@ -148,6 +151,7 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.bench.pairs import measuring
     from hpccomm.bench.perf.root import on_root
     from hpccomm.bench.progress import Progress, terminal
+    from hpccomm.results import pairs_text
     from hpccomm.results.pairs import Thresholds, blame
 
     options = measuring.PairOptions(
@@ -165,28 +169,31 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(
                 "perf pairs needs 2 ranks or more, and there is 1; start it with mpiexec -n"
             )
-        files = on_root(comm, lambda: _Files(comm, args))
         info = _info(comm, options)
-        progress = Progress(terminal() if comm.rank == 0 else None, None)
-        try:
-            measured = measuring.measure(comm, options, thresholds, progress.show)
-        finally:
-            progress.close()
-        slow = False
+        with ExitStack() as opened:
+            files = on_root(comm, lambda: opened.enter_context(_Files(args, info)))
+            progress = Progress(terminal() if comm.rank == 0 else None, None)
+            try:
+                measured = measuring.measure(comm, options, thresholds, progress.show)
+            finally:
+                progress.close()
+            slow = False
 
-        def report() -> None:
-            nonlocal slow
-            assert files is not None
-            assert measured is not None
-            verdict = blame(measured, thresholds)
-            slow = bool(verdict.findings)
-            files.write(info, measured, thresholds)
+            def report() -> None:
+                nonlocal slow
+                assert files is not None
+                assert measured is not None
+                verdict = blame(measured, thresholds)
+                slow = bool(verdict.findings)
+                files.write(measured, thresholds, verdict)
+                opened.close()  # here, so that a file that cannot be completed is an error on every rank
+                output.write(pairs_text.text(measured, verdict))
 
-        on_root(comm, report)
-        return int(comm.broadcast_object(slow))
+            on_root(comm, report)
+            return int(comm.broadcast_object(slow))
 
 
-def _info(comm: "Communicator", options: "PairOptions") -> Any:
+def _info(comm: "Communicator", options: "PairOptions") -> "RunInfo":
     """Return the facts of the run. Collective."""
     from hpccomm.bench.perf import facts
     from hpccomm.results.schema import Config
@@ -206,9 +213,9 @@ def _info(comm: "Communicator", options: "PairOptions") -> Any:
 
 
 class _Files:
-    """What rank 0 writes. Places that cannot be written are refused before anything is measured."""
+    """What rank 0 writes. Files that cannot be written are refused before anything is measured."""
 
-    def __init__(self, comm: "Communicator", args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, info: "RunInfo") -> None:
         self._json: Path | None = args.json
         self._output: Path | None = args.output
         for file in filter(None, (self._json, self._output)):
@@ -217,19 +224,30 @@ class _Files:
                 raise ResultsError(
                     f"cannot write {file}: {folder} is no folder that can be written to; name another"
                 )
-
-    def write(self, info: Any, measured: "Measured", thresholds: "Thresholds") -> None:
-        """Store, then print."""
-        from hpccomm.results import pairs, pairs_text
-
-        verdict = pairs.blame(measured, thresholds)
+            if file.is_dir():
+                raise ResultsError(f"cannot write {file}: it is a folder; name a file in it")
+        self._writer: Any = None
         if self._output is not None:
             from hpccomm.results.writer import Writer  # h5py takes long to import
 
-            with Writer(self._output, info, expected_rows=0, expected_repetitions=0) as writer:
-                writer.add_group(
-                    pairs.GROUP, lambda group: pairs.write(group, measured, thresholds)
-                )
+            # Last, as the run that it holds is not taken out again if another file is refused.
+            self._writer = Writer(self._output, info, expected_rows=0, expected_repetitions=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._writer is not None:
+            self._writer.__exit__(*error)
+
+    def write(self, measured: "Measured", thresholds: "Thresholds", verdict: "Verdict") -> None:
+        """Store what was measured and found."""
+        from hpccomm.results import pairs, pairs_text
+
+        if self._writer is not None:
+            self._writer.add_group(
+                pairs.GROUP, lambda group: pairs.write(group, measured, thresholds)
+            )
         if self._json is not None:
             try:
                 self._json.write_text(pairs_text.as_json(measured, verdict), encoding="utf-8")
@@ -237,4 +255,3 @@ class _Files:
                 raise ResultsError(
                     f"cannot write {self._json}: {error.strerror}; choose another path"
                 ) from error
-        output.write(pairs_text.text(measured, verdict))

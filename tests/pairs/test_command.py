@@ -39,6 +39,20 @@ def test_what_is_not_as_expected_is_status_1(mpiexec):
     assert "# SLOW pair 0 and 1" in done.stdout
 
 
+def test_no_budget_is_so_small_that_unmeasured_pairs_pass_for_healthy(mpiexec):
+    done = mpiexec(3, *PAIRS, "--budget", "0.000001")
+    assert "# 1 of 3 pairs" in done.stdout
+
+
+def test_a_file_that_is_refused_is_refused_before_anything_is_measured(tmp_path, mpiexec):
+    path, verdict = tmp_path / "pairs.h5", tmp_path / "verdict.json"
+    verdict.mkdir()
+    done = mpiexec(2, *PAIRS, "--output", path, "--json", verdict)
+    assert done.returncode == 2
+    assert "it is a folder" in done.stderr
+    assert not path.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

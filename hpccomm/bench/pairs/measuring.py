@@ -31,7 +31,7 @@ class PairOptions:
     iterations, streams : int
         How many of each are timed.
     budget : float
-        Seconds after which no further round is begun.
+        Seconds after which no further round is begun; as many again for what seems slow.
     device : bool
         Whether arrays lie on the device.
     """
@@ -115,11 +115,11 @@ def _round_by_round(
     deadline: float,
     say: Callable[[str], None],
 ) -> list[Link] | None:
-    """Measure rounds until the deadline of rank 0; return what was found, on rank 0."""
+    """Measure rounds, at least one, until the deadline of rank 0; return what was found, on rank 0."""
     mine: list[tuple[Pair, float, float]] = []
     over = np.zeros(1, np.int32)
     for number, pairs in enumerate(planned):
-        over[0] = comm.rank == 0 and perf_counter() > deadline
+        over[0] = comm.rank == 0 and number > 0 and perf_counter() > deadline
         comm.all_reduce(over, op=ReduceOp.MAX)  # nobody begins before all have ended the last
         if over[0]:
             break
