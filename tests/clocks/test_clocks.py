@@ -45,6 +45,25 @@ def test_a_line_knows_drift_between_its_ends_and_back(drift, offset, share):
     assert line.mine(float(line.other(np.array(mine)))) == pytest.approx(mine, abs=1e-9)
 
 
+@given(
+    st.floats(-1e-5, 1e-5), st.floats(1e-3, 10), st.floats(0, 1), st.floats(0, 1), st.floats(0, 60)
+)
+def test_readings_soon_after_each_other_say_little_of_later_times(drift, apart, early, late, later):
+    error = 2e-6
+
+    def read(at, share):  # the truth is somewhere within the bounds
+        low = drift * at - 2 * error * share
+        return Offset(at, low, low + 2 * error)
+
+    line = Line(read(50.0, early), read(50.0 + apart, late))
+    mine = 50.0 + apart + later
+    truth = mine + drift * mine
+    # What it is wrong by is the reading's error, and what clocks drift; not errors times the distance.
+    allowed = error + abs(drift) * later + 1e-9
+    assert abs(float(line.other(np.array(mine))) - truth) <= allowed
+    assert line.mine(float(line.other(np.array(mine)))) == pytest.approx(mine, abs=1e-9)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 6])
 def test_ranks_with_clocks_of_their_own_agree_on_the_first_rank_s(ranks):
     def skewed(rank):

@@ -64,7 +64,8 @@ class Line:
     """How two clocks run beside each other, between two moments and a little beyond.
 
     The difference is a straight line through two offsets: quartz drifts by a constant rate within seconds. It
-    is as uncertain as the worse of the two, wherever it is asked for between them.
+    is as uncertain as the worse of the two, wherever it is asked for between them. Later, the clocks are taken
+    to drift no more than the two offsets prove, as their errors grow with the distance.
 
     Attributes
     ----------
@@ -77,9 +78,16 @@ class Line:
 
     @property
     def rate(self) -> float:
-        """Seconds that the other clock gains in a second of this one."""
+        """Seconds that the other clock gains in a second of this one, between the two moments."""
         apart = self.after.at - self.before.at
         return (self.after.value - self.before.value) / apart if apart > 0 else 0.0
+
+    @property
+    def later_rate(self) -> float:
+        """Seconds that it gains in a second after the two moments: the least that the bounds allow."""
+        gained = self.after.value - self.before.value
+        doubt = self.before.error + self.after.error
+        return self.rate * (1 - doubt / abs(gained)) if abs(gained) > doubt else 0.0
 
     @property
     def error(self) -> float:
@@ -88,9 +96,12 @@ class Line:
 
     def other(self, mine: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return times of this clock as times of the other one; any shape, in seconds."""
-        return mine + self.before.value + self.rate * (mine - self.before.at)
+        since = mine - self.after.at
+        rates = np.where(since > 0, self.later_rate, self.rate)
+        times: NDArray[np.float64] = mine + self.after.value + rates * since
+        return times
 
     def mine(self, other: float) -> float:
         """Return a time of the other clock as a time of this one, in seconds."""
-        apart = other - self.before.value - self.before.at
-        return self.before.at + apart / (1.0 + self.rate)
+        since = other - self.after.value - self.after.at
+        return self.after.at + since / (1.0 + (self.later_rate if since > 0 else self.rate))

@@ -53,6 +53,9 @@ _SHORT = 1e-3
 _TRIES = 20
 """Repetitions for each one that is wanted, after which the rest are given up."""
 
+_UNREAD = 1.0
+"""Seconds for which starts are announced without another reading of the clocks, which drift apart meanwhile."""
+
 _MOST = 100_000
 """Repetitions that ``--ci`` may take."""
 
@@ -163,6 +166,7 @@ class AloneTimer:
         kept: list[NDArray[np.float64]] = []
         seen: list[NDArray[np.float64]] = []  # on rank 0, what a repetition took
         late = turn = 0
+        error = 0.0
         size = wanted
         while size:
             with no_garbage_collection():
@@ -170,7 +174,10 @@ class AloneTimer:
                     [calls[(turn + each) % len(calls)] for each in range(size)]
                 )
             turn += size
-            came = comm.gather_object((missed, self._clock.common(stamps)))
+            self._clock.read()  # what was measured lies between two readings
+            error = max(error, self._clock.error)
+            stamps = self._clock.common(stamps)
+            came = comm.gather_object((missed, stamps))
             verdict = None
             if came is not None:
                 valid = ~np.any([each for each, _ in came], axis=0)
@@ -183,8 +190,7 @@ class AloneTimer:
             kept.append(stamps[valid])
             late += int(len(valid) - valid.sum())
         self._budget.spend(perf_counter() - began)
-        self._clock.read()  # what was measured lies between two readings
-        return Alone(self._clock.common(np.concatenate(kept)), late, self._clock.error)
+        return Alone(np.concatenate(kept), late, error)
 
     def _more(self, times: NDArray[np.float64], tried: int, seconds: float) -> int:
         """Return how many further repetitions there are to be; 0 ends."""
@@ -204,8 +210,8 @@ class AloneTimer:
         low, high = median_interval(times)
         if (high - low) / 2 <= interval * float(np.median(times)):
             return 0
-        # Half as many again as there were, but no more than there is time for.
-        left = (self._budget.share - seconds) / (seconds / tried)
+        # Half as many again as there were, but no more than there is time for, or than clocks agree.
+        left = min(self._budget.share - seconds, _UNREAD) / (seconds / tried)
         return int(max(4.0, min(len(times) / 2, left, _MOST - tried)))
 
     def _batch(self, calls: Sequence[Call]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
