@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from hpccomm.comparison.launches import case_of
 from hpccomm.results.reader import Run
 from hpccomm.results.schema import Row, Timing
 
@@ -236,16 +237,19 @@ class Moment(NamedTuple):
 
 
 def history(runs: Iterable[Run]) -> dict[str, list[Moment]]:
-    """Return each case of runs over time; those that only one run has are left out."""
+    """Return each case of runs over time; those that only one run has are left out.
+
+    Runs with different numbers of ranks are not mixed: the name of a case then has the number.
+    """
+    runs = sorted(runs, key=lambda each: each.info.started)
+    numbers = {len(run.info.ranks) for run in runs}
     found: dict[str, list[Moment]] = {}
-    for run in sorted(runs, key=lambda each: each.info.started):
+    for run in runs:
+        ranks = f" on {len(run.info.ranks)} ranks" if len(numbers) > 1 else ""
         timings = run.timings or (None,) * len(run.rows)
         for index, (row, timing) in enumerate(zip(run.rows, timings, strict=True)):
-            place = "in place" if row.in_place else "out of place"
-            case = f"{row.collective} {row.backend} {row.algorithm} {row.dtype} {row.op} {row.bytes} B {place}"
-            case += f" [{variant}]" if (variant := run.variant(index)) else ""
             moment = Moment(run.info.started, f"{run.path.name} {run.name}", point(row, timing))
-            found.setdefault(case, []).append(moment)
+            found.setdefault(f"{case_of(row, run.variant(index))}{ranks}", []).append(moment)
     return {
         case: moments
         for case, moments in found.items()

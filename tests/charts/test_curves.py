@@ -1,5 +1,7 @@
 """What charts show is what was measured."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from damage import called
@@ -36,6 +38,25 @@ def test_launches_of_a_series_are_one_curve_of_medians(tmp_path):
     first = found["all_reduce mpi ring float sum 8 B out of place"]
     assert [moment.point.time for moment in first] == pytest.approx([1.008, 2.008, 9.008])
     assert [moment.started.day for moment in first] == [1, 2, 3]
+
+
+def test_a_history_mixes_neither_numbers_of_ranks_nor_roots(tmp_path):
+    (run,) = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))
+    single = replace(run.info, ranks=run.info.ranks[:1])
+    runs = [
+        replace(
+            run,
+            name=f"{name} {root} {len(info.ranks)}",
+            info=info,
+            rows=tuple(replace(row, root=root) for row in run.rows),
+        )
+        for info in (run.info, single)
+        for root in (0, 1)
+        for name in ("first", "second")
+    ]
+    found = curves.history(runs)
+    assert len(found) == 4 * len(SIZES)
+    assert {len(moments) for moments in found.values()} == {2}
 
 
 def test_skew_is_what_ranks_are_late_by(tmp_path):
