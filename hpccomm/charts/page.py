@@ -397,7 +397,7 @@ def _table(runs: Sequence[Run]) -> Chart:
         "alone": [timing.alone if timing else float("nan") for _, _, timing in rows],
         "algbw": [each.algbw for _, each, _ in rows],
         "busbw": [each.busbw for _, each, _ in rows],
-        "wrong": [each.wrong for _, each, _ in rows],
+        "wrong": [each.wrong if each.wrong >= 0 else float("nan") for _, each, _ in rows],
     }
     data: dict[str, Any] = {
         **texts,
@@ -416,7 +416,7 @@ def _table(runs: Sequence[Run]) -> Chart:
         "algbw": "algbw, GB/s",
         "busbw": "busbw, GB/s",
     }
-    whole_numbers = NumberFormatter(format="0,0", text_align="right")
+    whole_numbers = NumberFormatter(format="0,0", text_align="right", nan_format="")
     fractions = NumberFormatter(format="0,0.00", text_align="right", nan_format="")
     columns = [
         TableColumn(field=name, title=name, width=170 if name == "run" else 90) for name in texts

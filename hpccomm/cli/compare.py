@@ -1,14 +1,12 @@
 """``hpccomm compare``: whether new runs are slower than others."""
 
 import argparse
-from pathlib import Path
 
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
 from hpccomm.cli.show import path
 from hpccomm.comparison.launches import AUTO, MEASURES
 from hpccomm.comparison.statistics import require_scipy
-from hpccomm.errors import ResultsError
 
 DESCRIPTION = """\
 Compare the runs of two results files, case by case: is the new side slower, faster, or the same?
@@ -105,16 +103,10 @@ def run(args: argparse.Namespace) -> int:
     with watched("comparing"):
         found = compare(base, new, rules, any_machine=args.any_machine)
     if args.json is not None:
-        _write(args.json, machine_readable.as_json(found))
+        output.write_file(args.json, machine_readable.as_json(found))
     if args.junit is not None:
-        _write(args.junit, machine_readable.as_junit(found, f"{args.base} against {args.new}"))
+        output.write_file(
+            args.junit, machine_readable.as_junit(found, f"{args.base} against {args.new}")
+        )
     output.write(text.text(found))
     return 1 if found.failed or (args.require_decision and not found.decided) else 0
-
-
-def _write(file: Path, content: str) -> None:
-    """Write a file, in place of one that is there."""
-    try:
-        file.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise ResultsError(f"cannot write {file}: {error.strerror}; choose another path") from error

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from pathlib import Path
 
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.errors import ResultsError
@@ -35,3 +36,23 @@ def warn(text: str) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write(text)
         sys.stderr.flush()
+
+
+def write_file(file: Path, content: str) -> None:
+    """Write a file of text, in place of one that is there.
+
+    Raises
+    ------
+    ResultsError
+        If it cannot be written, or an HDF5 file is there, which holds measurements.
+    """
+    try:
+        if file.is_file():
+            with file.open("rb") as there:
+                if there.read(4) == b"\x89HDF":
+                    raise ResultsError(
+                        f"{file} is an HDF5 file, which is not overwritten; choose another path"
+                    )
+        file.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise ResultsError(f"cannot write {file}: {error.strerror}; choose another path") from error

@@ -249,9 +249,4 @@ class _Files:
                 pairs.GROUP, lambda group: pairs.write(group, measured, thresholds)
             )
         if self._json is not None:
-            try:
-                self._json.write_text(pairs_text.as_json(measured, verdict), encoding="utf-8")
-            except OSError as error:
-                raise ResultsError(
-                    f"cannot write {self._json}: {error.strerror}; choose another path"
-                ) from error
+            output.write_file(self._json, pairs_text.as_json(measured, verdict))

@@ -1,6 +1,7 @@
 """``hpccomm report``: stored runs as one page of HTML."""
 
 import argparse
+from pathlib import Path
 
 from hpccomm.cli import output
 from hpccomm.cli.show import case, moment, path
@@ -50,6 +51,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _named_as(file: Path) -> Path:
+    """Return the page's name, beside a file or folder: runs.h5 gives runs.html."""
+    if file.name in ("", ".."):
+        return Path("report.html")
+    return file.with_name(f"{file.name.removesuffix('.h5')}.html")
+
+
 def run(args: argparse.Namespace) -> int:
     """Write the page; return the exit status."""
     from hpccomm.bench.progress import watched
@@ -58,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.comparison.verdict import compare
     from hpccomm.results import archive
 
+    file = args.output or _named_as(args.files[0])
     collective, size, dtype = args.case or (None, None, None)
     query = archive.Query(collective, size, dtype, args.since, args.until, args.host)
     with watched("reading files") as progress:
@@ -80,13 +89,7 @@ def run(args: argparse.Namespace) -> int:
             )
     with watched("drawing"):
         text = page.build(runs, searched.damage, compared)
-    file = args.output or args.files[0].with_suffix(".html")
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ResultsError(
-            f"cannot write {file}: {error.strerror}; choose another path by --output"
-        ) from error
+    output.write_file(file, text)
     for what in searched.damage:
         output.warn(f"hpccomm: damaged: {what}\n")
     number = f"{len(runs)} run{'s' * (len(runs) != 1)}"

@@ -40,6 +40,20 @@ def test_a_report_has_verdicts_and_no_text_of_a_file_becomes_html(tmp_path):
     assert called("report", str(wrong), "--host", "other")[0] == 2
 
 
+def test_a_page_has_a_name_of_its_own_and_never_replaces_measurements(tmp_path, monkeypatch):
+    path = write(tmp_path / "run.h5", {"ring": (2.0, 1.0)})
+    before = path.read_bytes()
+    status, _, err = called("report", str(path), "--output", str(path))
+    assert status == 2
+    assert "is an HDF5 file, which is not overwritten" in err
+    assert path.read_bytes() == before
+    monkeypatch.chdir(tmp_path)
+    assert called("report", ".")[0] == 0
+    assert (tmp_path / "report.html").exists()
+    assert called("report", "run.h5")[0] == 0
+    assert (tmp_path / "run.html").exists()
+
+
 @pytest.fixture
 def browser():
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
