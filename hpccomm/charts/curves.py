@@ -161,8 +161,9 @@ def crossovers(drawn: Sequence[Curve]) -> list[Crossover]:
         if drawn
         else set()
     )
-    sizes = sorted(size for size in common if size > 0)
     times = [{each.size: each.time for each in curve.points} for curve in drawn]
+    # Imported logs can have times of 0, which logarithmic axes do not show.
+    sizes = sorted(size for size in common if size > 0 and min(each[size] for each in times) > 0)
     found = []
     for left, right in pairwise(sizes):
         one = min(range(len(drawn)), key=lambda each: times[each][left])

@@ -26,6 +26,18 @@ def test_curves_are_named_by_what_differs_and_cross_where_times_are_equal(tmp_pa
     assert (crossing.before, crossing.after) == ("ring", "tree")
 
 
+def test_curves_do_not_cross_where_one_takes_no_time():
+    def curve(label, *times):
+        nothing = float("nan")
+        points = [
+            curves.Point(size, time, nothing, nothing, 1.0, nothing, 0)
+            for size, time in zip(SIZES, times, strict=False)
+        ]
+        return curves.Curve(label, "run", tuple(points))
+
+    assert curves.crossovers([curve("a", 0.0, 2.0), curve("b", 1.0, 1.0)]) == []
+
+
 def test_launches_of_a_series_are_one_curve_of_medians(tmp_path):
     path = tmp_path / "runs.h5"
     for launch, latency in enumerate((1.0, 2.0, 9.0)):
