@@ -7,6 +7,7 @@ from hpccomm.cli import output
 from hpccomm.cli.show import path
 from hpccomm.comparison.launches import AUTO, MEASURES
 from hpccomm.comparison.statistics import require_scipy
+from hpccomm.errors import UsageError
 
 DESCRIPTION = """\
 Compare the runs of two results files, case by case: is the new side slower, faster, or the same?
@@ -99,6 +100,11 @@ def run(args: argparse.Namespace) -> int:
     with watched(f"reading {args.base.name} and {args.new.name}"):
         base = launches.side([args.base], args.base_series, args.base_runs, args.base_variant)
         new = launches.side([args.new], args.new_series, args.new_runs, args.new_variant)
+    if twice := launches.on_both_sides(base, new):
+        raise UsageError(
+            f"{twice} is on both sides; choose runs by --base-runs and --new-runs, or variants of a run by "
+            "--base-variant and --new-variant"
+        )
     rules = Rules(args.minimum, args.level, args.measure)
     with watched("comparing"):
         found = compare(base, new, rules, any_machine=args.any_machine)

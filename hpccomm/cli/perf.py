@@ -25,8 +25,8 @@ Measure collectives on host or device arrays, the way nccl-tests does, and verif
 
 The flags and the table are those of nccl-tests, with its meanings and defaults. One table is
 printed for each combination of collective, backend and algorithm. The printed time is that of a
-block of repetitions back to back, divided by their number. Verified are the results of timed
-repetitions: out of place those of the last one, in place those of the first and a random one.
+block of repetitions back to back, divided by their number. Results of timed repetitions are
+verified: out of place those of the last one, in place those of the first and a random one.
 
 Combinations of `all` or of a list that do not exist, such as avg on bool or an algorithm on a
 collective that lacks it, are skipped, and the header lists them. Requested alone, they are an error.

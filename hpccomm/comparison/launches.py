@@ -116,8 +116,8 @@ def side(
     ResultsError
         If a file cannot be read or is damaged, or no launch is left.
     """
-    found: list[Run] = []
-    left_out: list[str] = []
+    found: dict[tuple[Path, str], Run] = {}  # a run that is named twice is one launch
+    left_out: dict[str, None] = {}
     there: dict[str, None] = {}
     for path in _files(paths):
         runs = reader.read(path)
@@ -126,13 +126,15 @@ def side(
         for run in runs:
             if series is not None and run.info.series.get("name") != series:
                 continue
+            if not run.rows and run.status == "completed":
+                continue  # pairs of ranks
             if variant and variant not in (its := run.by_variant()):
                 there |= dict.fromkeys(its)
                 continue
             if run.status == "completed":
-                found.append(run)
+                found[path.resolve(), run.name] = run
             else:
-                left_out.append(f"{path} {run.name}: {run.status}")
+                left_out[f"{path} {run.name}: {run.status}"] = None
     if not found:
         names = ", ".join(map(str, paths))
         asked = f" of series {series!r}" if series is not None else ""
@@ -143,7 +145,16 @@ def side(
         raise ResultsError(
             f"{names} holds no completed run{asked}{ended}; name files that hpccomm perf --output has written"
         )
-    return Side(tuple(found), tuple(left_out), variant)
+    return Side(tuple(found.values()), tuple(left_out), variant)
+
+
+def on_both_sides(base: Side, new: Side) -> str:
+    """Return a run that both sides have, unless as two variants; empty if there is none."""
+    if base.variant != new.variant:
+        return ""
+    of_base = {(run.path.resolve(), run.name) for run in base.runs}
+    both = (run for run in new.runs if (run.path.resolve(), run.name) in of_base)
+    return next((f"{run.name} of {run.path}" for run in both), "")
 
 
 def _files(paths: Sequence[Path]) -> Iterable[Path]:
@@ -218,12 +229,15 @@ class Matched(NamedTuple):
         Those of one side alone.
     passes : bool
         Whether values are those of passes within one launch, instead of launches.
+    without : tuple of Case
+        Those that both have, of which a launch has no time above 0.
     """
 
     values: dict[Case, Values]
     only_base: tuple[Case, ...]
     only_new: tuple[Case, ...]
     passes: bool
+    without: tuple[Case, ...] = ()
 
 
 def matched(base: Side, new: Side, measure: str = AUTO) -> Matched:
@@ -255,11 +269,13 @@ def matched(base: Side, new: Side, measure: str = AUTO) -> Matched:
             {case: [[row] for row in rows] for case, (rows,) in each.items()}
             for each in (one, other)
         )
+    both = {case: _values(case, one[case], other[case], measure) for case in one if case in other}
     return Matched(
-        {case: _values(case, one[case], other[case], measure) for case in one if case in other},
+        {case: each for case, each in both.items() if each is not None},
         tuple(case for case in one if case not in other),
         tuple(case for case in other if case not in one),
         passes,
+        tuple(case for case, each in both.items() if each is None),
     )
 
 
@@ -279,10 +295,14 @@ def values_of_passes(base: Sequence[Timed], new: Sequence[Timed]) -> dict[Case, 
     for cases, timed in zip(found, (base, new), strict=True):
         for row, timing in timed:
             cases.setdefault(_across_variants(row), []).append([_Found(row, timing)])
-    return {case: _values(case, rows, found[1][case], AUTO) for case, rows in found[0].items()}
+    both = {case: _values(case, rows, found[1][case], AUTO) for case, rows in found[0].items()}
+    return {case: each for case, each in both.items() if each is not None}
 
 
-def _values(case: Case, base: list[list[_Found]], new: list[list[_Found]], measure: str) -> Values:
+def _values(
+    case: Case, base: list[list[_Found]], new: list[list[_Found]], measure: str
+) -> Values | None:
+    """Return the values of a case; None if no measure gives each launch a time above 0."""
     wrong = sum(max(0, each.row.wrong) for rows in new for each in rows)
     for name in MEASURES[1:] if measure == AUTO else (measure,):
         read = _READ[name]
@@ -292,6 +312,7 @@ def _values(case: Case, base: list[list[_Found]], new: list[list[_Found]], measu
         )
         if np.isfinite(one).all() and np.isfinite(other).all() and min(one.min(), other.min()) > 0:
             return Values(name, one, other, wrong)
-    raise UsageError(
-        f"--measure {measure}: a launch has none of {case}; take another of {', '.join(MEASURES)}"
-    )
+    if measure == AUTO:
+        return None
+    others = ", ".join(each for each in MEASURES if each != measure)
+    raise UsageError(f"--measure {measure}: a launch has none of {case}; take another of {others}")

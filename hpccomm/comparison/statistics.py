@@ -108,6 +108,8 @@ def faster(base: Launches, new: Launches, minimum: float) -> float:
 def _greater(one: Launches, other: Launches) -> float:
     from scipy.stats import mannwhitneyu
 
+    # A difference of exactly the minimum is none; without this, rounding would decide.
+    other = other * (1 + 1e-9)
     both = np.concatenate([one, other])
     exact = len(np.unique(both)) == len(both) and len(one) * len(other) <= 2500
     method = "exact" if exact else "asymptotic"

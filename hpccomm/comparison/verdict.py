@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from hpccomm.comparison import statistics
 from hpccomm.comparison.launches import AUTO, Case, Matched, Side, Values, matched
@@ -157,6 +158,10 @@ def compare(
         )
     found = matched(base, new, rules.measure)
     if not found.values:
+        if found.without:
+            raise ResultsError(
+                f"of {_few(found.without)} a launch has no time above 0; there is nothing to compare"
+            )
         raise ResultsError(
             f"the two sides have no case in common: the base has {_few(found.only_base)}, the new one "
             f"{_few(found.only_new)}; measure both with the same flags"
@@ -165,8 +170,12 @@ def compare(
         found,
         rules,
         names=(base.variant, new.variant),
-        circumstances=tuple(fingerprint.circumstances(first.info, new.runs[0].info)),
-        left_out=(*base.left_out, *new.left_out),
+        circumstances=_circumstances(base, new),
+        left_out=(
+            *base.left_out,
+            *new.left_out,
+            *(f"{case}: a launch has no time above 0" for case in found.without),
+        ),
         machines=tuple(machines),
     )
 
@@ -210,6 +219,13 @@ def _compared(
         names,
         "passes" if found.passes else "launches",
     )
+
+
+def _circumstances(base: Side, new: Side) -> tuple[str, ...]:
+    """Return what differs between any launch of one side and any of the other."""
+    infos = ([run.info for run in side.runs] for side in (base, new))
+    different = (fingerprint.circumstances(*both) for both in product(*infos))
+    return tuple(dict.fromkeys(each for found in different for each in found))
 
 
 def _few(cases: Sequence[Case]) -> str:

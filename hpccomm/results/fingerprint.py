@@ -9,6 +9,10 @@ _OF_MACHINE = ("processor", "cores", "memory", "fabric")
 """Facts of the nodes that belong to the fingerprint; a new kernel does not make another machine."""
 
 
+_OF_LAUNCH = ("OMPI_MCA_initial_wdir",)
+"""Variables that a launcher sets, and that say nothing of what is measured."""
+
+
 def fingerprint(info: RunInfo) -> dict[str, str]:
     """Return what must be equal in two runs for their times to be comparable.
 
@@ -61,7 +65,7 @@ def _circumstances(info: RunInfo) -> dict[str, str]:
         "launcher": info.launcher,
         **({"kernel": info.machine["kernel"]} if "kernel" in info.machine else {}),
         **{f"version of {name}": text for name, text in info.versions.items()},
-        **info.environment,
+        **{name: text for name, text in info.environment.items() if name not in _OF_LAUNCH},
     }
 
 

@@ -158,6 +158,44 @@ def test_all_launches_of_a_case_take_the_same_measure(tmp_path):
         compare(side([alone]), side([plain]), Rules(measure="alone"))
 
 
+def test_a_case_without_a_time_does_not_hide_the_others(tmp_path):
+    base = write(tmp_path / "base.h5", 6)
+    new = write(tmp_path / "new.h5", 5, (1.0, 1.1), seed=1)
+    write(new, 1, (0.0, 1.1), seed=2)
+    status, out, _ = called("compare", str(base), str(new))
+    assert status == 1
+    assert "1 slower" in out
+    assert "# Left out" in out
+    assert "a launch has no time above 0" in out
+
+
+def test_a_run_counts_once_and_on_one_side(tmp_path):
+    base = write(tmp_path / "base.h5", 6)
+    new = write(tmp_path / "new.h5", 6, seed=1)
+    link = tmp_path / "again.h5"
+    link.symlink_to(base)
+    runs = ("--base-runs", "1,run0001,-6,2")
+    _, out, _ = called("compare", str(base), str(new), *runs)
+    assert "2 and 6" in out
+    status, _, err = called("compare", str(base), str(link))
+    assert status == 2
+    assert "is on both sides" in err
+
+
+def test_runs_without_rows_are_no_launches(tmp_path):
+    base, new = (write(tmp_path / name, 6) for name in ("base.h5", "new.h5"))
+    with Writer(new, replace(data.example_info(), ranks=data.example_info().ranks[:2])):
+        pass  # as `perf pairs` writes one
+    status, out, _ = called("compare", str(base), str(new))
+    assert status == 0
+    assert "6 and 6" in out
+
+
+def test_a_change_of_exactly_the_minimum_is_none():
+    times = np.full(8, 100.0) + np.arange(8) * 0.01
+    assert statistics.slower(times, times * 1.02, 0.02) > 0.4
+
+
 def test_runs_of_one_file_can_be_compared_with_each_other(tmp_path):
     runs = write(tmp_path / "runs.h5", 4, series={"name": "first", "launch": "1", "launches": "4"})
     write(runs, 4, (1.0, 1.0), seed=5, series={"name": "second", "launch": "1", "launches": "4"})

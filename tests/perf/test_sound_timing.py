@@ -76,7 +76,15 @@ def test_every_repetition_of_every_rank_is_stored_on_one_clock(tmp_path, mpiexec
     assert len(run.rows) == 4
     for index, timing in enumerate(run.timings):
         stamps = run.alone(index)
-        assert stamps.shape == (max(30, len(stamps)), 2, 2)
+        assert stamps.shape[1:] == (2, 2)
+        if (
+            len(stamps) < 30
+        ):  # other work kept a core busy: what is missing was late, and is counted
+            assert sync != "barrier"
+            assert timing.late > 0
+        if not len(stamps):
+            assert np.isnan(timing.alone)
+            continue
         assert np.all(stamps[..., 1] > stamps[..., 0])
         # One after the other, on every rank, by the clock that they share.
         assert np.all(stamps[1:, :, 0].min(axis=1) > stamps[:-1, :, 1].max(axis=1))

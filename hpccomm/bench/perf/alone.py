@@ -56,6 +56,12 @@ _TRIES = 20
 _UNREAD = 1.0
 """Seconds for which starts are announced without another reading of the clocks, which drift apart meanwhile."""
 
+_HOPELESS = 1.0
+"""Seconds without a valid repetition, after which a row is given up."""
+
+_PATIENCE = 10.0
+"""Seconds after which no more repetitions replace those that were late, where none but ``-n`` are asked for."""
+
 _MOST = 100_000
 """Repetitions that ``--ci`` may take."""
 
@@ -201,8 +207,10 @@ class AloneTimer:
             or seconds >= self._budget.share
         ):
             return 0
-        if not len(times) and tried >= 3 * wanted:
+        if not len(times) and tried >= 3 * wanted and seconds >= _HOPELESS:
             return 0  # ranks that share cores cannot start together
+        if len(times) < wanted <= tried and seconds >= _PATIENCE and not interval:
+            return 0
         if len(times) < wanted:
             return max(4, wanted - len(times))
         if not interval:
