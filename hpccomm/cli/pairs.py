@@ -25,7 +25,7 @@ DESCRIPTION = """\
 Measure latency and bandwidth of every pair of ranks, and name the node, rank or pair that is slow.
 
 Pairs are measured at once as far as they share no link: in a round each node meets one other. What seems slow
-is measured once more. With many ranks the rounds end when --budget is used up, and at the earliest after the
+is measured again. With many ranks the rounds end when --budget is used up, and at the earliest after the
 first; those that were measured by then cover all nodes evenly.
 
 The exit status is 0 if nothing is slow, 1 if something is, and 2 if the command failed. A line
