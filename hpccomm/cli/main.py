@@ -53,6 +53,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "hpccomm.cli.explain",
         "say what the dumps of a failed job, or an error message, mean",
     ),
+    "slurm": ("hpccomm.cli.slurm", "write a batch script for Slurm that runs perf"),
     "report": (
         "hpccomm.cli.report",
         "write stored runs as one page of HTML: charts, verdicts, tables",
@@ -65,7 +66,8 @@ VERBS: dict[str, tuple[str, str]] = {
 """Each verb's module, imported when the verb is used, and what it does.
 
 A module has ``DESCRIPTION`` and ``EXAMPLES`` for the help, ``configure(parser)``, which adds the
-arguments, and ``run(arguments) -> int``, which returns the exit status.
+arguments, and ``run(arguments) -> int``, which returns the exit status. One that takes another verb's
+command line has ``arranged(words)``, which puts ``--`` between its own flags and that.
 """
 
 SILENCE = 3.0
@@ -168,6 +170,8 @@ def _parse(words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
             module, chosen = import_module(home), verb_parser
             verb_parser.description, verb_parser.epilog = module.DESCRIPTION, module.EXAMPLES
             module.configure(verb_parser)
+            if hasattr(module, "arranged"):
+                words[at + 1 :] = module.arranged(words[at + 1 :])
             verb_parser.refuse_unknown_flags(words[at + 1 :])
     arguments, more = parser.parse_known_args(words)  # without a verb it raises
     chosen.refuse_words(more)

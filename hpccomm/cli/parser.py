@@ -1,6 +1,7 @@
 """The argument parser of the command line: its errors are hpccomm's, and one rank prints its answers."""
 
 import argparse
+import itertools
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -56,6 +57,26 @@ class Parser(argparse.ArgumentParser):
                 f"{self.prog} has no flag {flag}; "
                 + did_you_mean(f"--{flag.lstrip('-')}", names, usage)
             )
+
+    def separated(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the words that are this parser's flags and their values, and all others.
+
+        Both in the order in which they stand. Behind ``--`` there are no flags.
+        """
+        own: list[str] = []
+        others: list[str] = []
+        rest = iter(words)
+        for word in rest:
+            name, equals, _ = word.partition("=")
+            action = self._option_string_actions.get(name)
+            if word == "--":
+                others += [word, *rest]
+            elif action is None:
+                others.append(word)
+            else:
+                takes_next = action.nargs != 0 and not equals
+                own += [word, *itertools.islice(rest, int(takes_next))]
+        return own, others
 
     def refuse_words(self, words: Sequence[str]) -> None:
         """Raise if there are words that no argument takes.

@@ -1,0 +1,189 @@
+"""``hpccomm slurm``."""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from hpccomm.bench.perf import flags, readers
+from hpccomm.cli import output, pairs
+from hpccomm.cli.parser import Parser
+from hpccomm.cli.show import path
+from hpccomm.errors import ConfigurationError, ResultsError, UsageError, did_you_mean
+from hpccomm.slurm.directives import DIRECTIVES
+from hpccomm.slurm.script import BINDINGS, SIGNAL_SECONDS, STARTERS, Request, text
+
+DESCRIPTION = f"""\
+Write a batch script for Slurm that runs perf or perf pairs, on standard output or to a file.
+
+Flags of Slurm may stand before and after the word perf; all others are perf's. They are checked now, not when the
+job starts. The script loads modules, starts the ranks by srun or mpiexec, and adds the run to a results file that has
+the job's number in its name. A job that is requeued adds to the same file. {SIGNAL_SECONDS} s before its time is up, it closes its
+table and its file. Its exit status is that of perf.
+"""
+
+EXAMPLES = """\
+examples:
+  hpccomm slurm perf --nodes 4 --ntasks-per-node 8 all_reduce -b 8 -e 1G -f 2 | sbatch
+  hpccomm slurm --nodes 2 --ntasks-per-node 8 --gpus-per-node 8 perf all_reduce -b 8 -e 8G -f 2 --backend nccl
+  hpccomm slurm perf pairs --nodes 16 --ntasks-per-node 1 --exclusive --script pairs.sbatch
+  hpccomm slurm perf --ntasks 64 --module openmpi/5.0 --mpi pmix --cpu-bind cores all --launches 10
+"""
+
+_VERBS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = MappingProxyType(
+    {"perf": flags.add_arguments, "perf pairs": pairs.configure}
+)
+"""What a script can run, and what adds its arguments to a parser."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    _add_flags(parser)
+    parser.add_argument(
+        "command", nargs="*", metavar="perf", help="the command line of perf or perf pairs"
+    )
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of Slurm, and of the script."""
+    asked = parser.add_argument_group("Slurm's flags")
+    for directive in DIRECTIVES.values():
+        more = "" if directive.default is None else f" (default {directive.default})"
+        if directive.values is None:
+            asked.add_argument(
+                directive.flag, action="store_const", const="", help=directive.meaning
+            )
+        else:
+            asked.add_argument(
+                directive.flag, metavar=directive.metavar, help=directive.meaning + more
+            )
+    add = parser.add_argument_group("the script").add_argument
+    add(
+        "--module",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="software module to load; may be given several times",
+    )
+    add(
+        "--venv",
+        type=path,
+        metavar="DIR",
+        help="virtual environment with hpccomm (default: that of this program)",
+    )
+    add(
+        "--mpi",
+        type=readers.one_of(STARTERS, "way to start ranks"),
+        metavar=f"{{{','.join(STARTERS)}}}",
+        help="start the ranks by srun with this protocol, or by mpiexec (default: in the job, srun if Slurm speaks "
+        "the protocol of the MPI library, else mpiexec)",
+    )
+    add(
+        "--cpu-bind",
+        type=readers.one_of(tuple(BINDINGS), "kind of binding"),
+        metavar=f"{{{','.join(BINDINGS)}}}",
+        help="bind each rank to these (default: as srun or mpiexec does)",
+    )
+    add(
+        "--folder",
+        type=path,
+        default="results",
+        metavar="DIR",
+        help="folder of the results file, perf-JOBID.h5, unless perf has --output (default results)",
+    )
+    add("--script", type=path, metavar="FILE", help="write the script to this file")
+
+
+def arranged(words: Sequence[str]) -> list[str]:
+    """Put the flags of Slurm before ``--``, and the command line of perf behind it."""
+    own = Parser(add_help=False)
+    _add_flags(own)
+    before, command = own.separated(words)
+    # What stands before the verb and is no flag of Slurm is --help, or wrong.
+    at = next((at for at, word in enumerate(command) if not word.startswith("-")), len(command))
+    return [*before, *command[:at], "--", *command[at:]]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the script."""
+    verb, words = _verb(args.command)
+    given = _checked(verb, words, args.folder)
+    request = Request(
+        verb=verb,
+        arguments=tuple(words),
+        python=_python(args.venv),
+        directives={
+            name: value
+            for name in DIRECTIVES
+            if (value := getattr(args, name.replace("-", "_"))) is not None
+        },
+        modules=tuple(args.module),
+        starter=args.mpi or "",
+        binding=args.cpu_bind or "",
+        folder="" if given.output else str(args.folder),
+        repeats=bool(getattr(given, "launches", None)),
+    )
+    _write(text(request), args.script)
+    return 0
+
+
+def _verb(command: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return what the job runs, and its arguments."""
+    if not command:
+        raise UsageError(
+            "what the job runs is missing; give hpccomm slurm [FLAG ...] perf COLLECTIVE [FLAG ...]"
+        )
+    if command[0] != "perf":
+        advice = did_you_mean(command[0], ("perf",), "give perf or perf pairs")
+        raise UsageError(f"hpccomm slurm does not run {command[0]!r}; {advice}")
+    words = 2 if command[1:2] == ["pairs"] else 1
+    return " ".join(command[:words]), command[words:]
+
+
+def _checked(verb: str, words: Sequence[str], folder: Path) -> argparse.Namespace:
+    """Return the verb's arguments, checked as it does when it starts."""
+    parser = Parser(
+        prog=f"hpccomm slurm {verb}",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_flags(parser)  # for the help, and as what a wrong flag may have meant
+    _VERBS[verb](parser)
+    parser.refuse_unknown_flags(words)
+    given, more = parser.parse_known_args(list(words))
+    parser.refuse_words(more)
+    if verb == "perf":
+        if given.launcher:
+            raise UsageError(
+                "--launcher and hpccomm slurm both say how ranks start; leave it out, and give --mpi if srun or "
+                "mpiexec must be named"
+            )
+        output_too = argparse.Namespace(**vars(given) | {"output": given.output or folder})
+        flags.options(output_too)
+    return given
+
+
+def _python(venv: Path | None) -> str:
+    """Return the absolute path of the interpreter."""
+    if venv is None:
+        return sys.executable
+    python = venv.absolute() / "bin" / "python"
+    if not python.exists():
+        raise ConfigurationError(
+            f"--venv {venv}: there is no {python}; give the folder of a virtual environment with hpccomm"
+        )
+    return str(python)
+
+
+def _write(content: str, file: Path | None) -> None:
+    """Write the script to a file, in place of one that is there, or to standard output."""
+    if file is None:
+        output.write(content)
+        return
+    try:
+        file.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise ResultsError(f"cannot write {file}: {error.strerror}; choose another path") from error
