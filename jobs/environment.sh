@@ -10,6 +10,9 @@
 # make_environment EXTRA...   makes or reuses the environment, sets $venv and $mpiexec
 # find_environment            only sets them
 # allow_more_ranks_than_cores
+# prepare_job                 in a batch job of Slurm: finds the environment, sets $launch, which starts its ranks
+# measure NAME WORD...        in such a job: runs `hpccomm perf WORD...`, into results/NAME-JOBID.h5
+# ask_driver PYTHON           prints "devices CUDA-version", or fails and prints why there is no GPU
 # say TEXT...                 a line of progress
 # give_up LINE...             ends the script with an explanation on standard error
 # limited SECONDS COMMAND...  runs a command at most so long; exit status 124 or 137 if it took longer
@@ -172,4 +175,52 @@ fi
 allow_more_ranks_than_cores() {
     export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # Open MPI 5
     export OMPI_MCA_rmaps_base_oversubscribe=1                  # Open MPI 4
+}
+
+# What the NVIDIA driver says, without any library of ours.
+ask_driver() {
+    "$1" - <<'END'
+import ctypes
+import sys
+
+try:
+    driver = ctypes.CDLL("libcuda.so.1")
+except OSError as error:
+    sys.exit(f"there is no NVIDIA driver ({error})")
+count, version = ctypes.c_int(), ctypes.c_int()
+status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+if status:
+    sys.exit(f"the NVIDIA driver gives no device (CUDA error {status})")
+if not count.value:
+    sys.exit("no GPU is visible")
+driver.cuDriverGetVersion(ctypes.byref(version))
+print(count.value, version.value // 1000)
+END
+}
+
+# The scripts that `hpccomm slurm` writes start ranks in the same way, by the same functions.
+prepare_job() {
+    # shellcheck source=../hpccomm/slurm/launch.sh
+    source "$checkout/hpccomm/slurm/launch.sh"
+    # shellcheck source=../hpccomm/slurm/run.sh
+    source "$checkout/hpccomm/slurm/run.sh"
+    find_environment
+    [[ -x $venv/bin/hpccomm ]] ||
+        give_up "hpccomm is not installed in $venv." "Make it first:  bash jobs/quickstart.sh"
+    # HPCCOMM_MPIEXEC, when set, is taken as it is.
+    choose_launch "$venv/bin/python" "$mpiexec" ${HPCCOMM_MPIEXEC:+mpiexec}
+}
+
+measure() {
+    local results=$SLURM_SUBMIT_DIR/results/$1-$SLURM_JOB_ID.h5 status=0
+    shift
+    if [[ " $* " == *" --output"[\ =]* ]]; then
+        results=
+    else
+        mkdir -p "$(dirname "$results")"
+        set -- "$@" --output "$results"
+    fi
+    run_in_job "${launch[@]}" "$venv/bin/python" -m hpccomm perf "$@" || status=$?
+    [[ -z $results || ! -e $results ]] || say "the results are in $results"
+    return "$status"
 }

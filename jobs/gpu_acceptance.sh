@@ -52,27 +52,6 @@ done
     give_up "--stages takes some of tests,perf,overhead,bandwidth,overlap; not '$stages'."
 IFS=, read -ra ranks <<<"$ranks"
 
-# What the driver says, without any library of ours: "devices CUDA-version", or why there are none.
-ask_driver() {
-    "$1" - <<'END'
-import ctypes
-import sys
-
-try:
-    driver = ctypes.CDLL("libcuda.so.1")
-except OSError as error:
-    sys.exit(f"there is no NVIDIA driver ({error})")
-count, version = ctypes.c_int(), ctypes.c_int()
-status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
-if status:
-    sys.exit(f"the NVIDIA driver gives no device (CUDA error {status})")
-if not count.value:
-    sys.exit("no GPU is visible")
-driver.cuDriverGetVersion(ctypes.byref(version))
-print(count.value, version.value // 1000)
-END
-}
-
 base=$(find_python)
 if [[ -n $stand_in ]]; then
     export STANDIN_DEVICES=${STANDIN_DEVICES:-1}

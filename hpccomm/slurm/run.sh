@@ -28,9 +28,10 @@ end_ranks() {
         return
     fi
     # srun itself would kill its ranks at once. This signals the steps of the job, and not this script;
-    # more than once, since one launch may have ended and the next one not begun.
+    # more than once, since one launch may have ended and the next one not begun. Where Slurm has ended
+    # the job already, scancel would try for half a minute.
     while kill -0 "$1" 2>/dev/null; do
-        scancel --signal=TERM "$SLURM_JOB_ID" || true
+        timeout 2 scancel --quiet --signal=TERM "$SLURM_JOB_ID" 2>/dev/null || true
         sleep 2
     done
 }
