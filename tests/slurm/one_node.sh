@@ -55,6 +55,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
+SchedulerParameters=batch_sched_delay=0
 MpiDefault=none
 ReturnToService=2
 JobAcctGatherType=jobacct_gather/none

@@ -1,94 +1,102 @@
-"""jobs/perf.sbatch on a real Slurm, which one_node.sh starts on this machine."""
+"""jobs/*.sbatch on a real Slurm, on which a node has no GPU."""
 
-import os
-import re
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Iterator
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from slurm_jobs import Slurm
 
 from hpccomm.results.reader import read
+from hpccomm.results.writer import Writer
 
-HERE = Path(__file__).parent
-JOBS = HERE.parents[1] / "jobs"
-
-
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[dict[str, str]]:
-    """Give the environment in which commands reach a Slurm of one node."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can start a Slurm")
-    missing = [name for name in ("slurmctld", "slurmd", "munged") if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not installed (Debian: slurm-wlm munge libpmix-dev)")
-    # The path of a socket has little room: not pytest's long folder names.
-    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-    control = ["bash", str(HERE / "one_node.sh")]
-    try:
-        subprocess.run([*control, "start", folder], check=True, timeout=90)
-        yield os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), "HPCCOMM_VENV": sys.prefix}
-    finally:
-        subprocess.run([*control, "stop", folder], check=True, timeout=90)
-        shutil.rmtree(folder)
-
-
-def ask(environment: dict[str, str], *command: str, cwd: Path | None = None) -> str:
-    """Run one of Slurm's commands; return what it printed."""
-    done = subprocess.run(
-        command,
-        env=environment,
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=30,
-        check=True,
-    )
-    return done.stdout
-
-
-def ended_state(environment: dict[str, str], job: str) -> str:
-    """Wait for the end of a job (``sbatch --wait`` looks every 10 s only); return its state."""
-    deadline = time.monotonic() + 100
-    while time.monotonic() < deadline:
-        (state,) = re.findall(r"JobState=(\w+)", ask(environment, "scontrol", "show", "job", job))
-        if state not in {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"}:
-            return str(state)
-        time.sleep(0.2)
-    pytest.fail(f"job {job} did not end: {ask(environment, 'squeue')}")
+SWEEP = ("all_reduce", "-b", "8", "-e", "8K", "-f", "32", "-n", "5")
 
 
 @pytest.mark.parametrize("start", ["srun", "mpiexec"])
 def test_sweep_ends_in_a_file_named_by_the_job_or_by_its_user(
-    slurm: dict[str, str], launcher: str, tmp_path: Path, start: str
+    slurm: Slurm, launcher: str, protocols: str, start: str
 ) -> None:
-    environment = dict(slurm)
-    environment.pop("HPCCOMM_MPIEXEC", None)
-    if start == "mpiexec":
-        environment["HPCCOMM_MPIEXEC"] = launcher
-    else:
-        if "pmi" not in ask(environment, "srun", "--mpi=list"):
-            pytest.skip("this srun starts no MPI: it has neither pmix nor pmi2")
-    (tmp_path / "jobs").symlink_to(JOBS)
-
-    sweep = ["all_reduce", "-b", "8", "-e", "8K", "-f", "32", "-n", "5"]
     own = start == "mpiexec"
-    sweep += ["--output", "own.h5"] if own else []
-    job = ask(environment, "sbatch", "--parsable", "jobs/perf.sbatch", *sweep, cwd=tmp_path).strip()
-    state = ended_state(environment, job)
-    printed = (tmp_path / f"hpccomm-perf-{job}.out").read_text()
-    assert state == "COMPLETED", printed
-    assert f"job {job}: {start if start == 'srun' else launcher} " in printed
-    assert "# Out of bounds values : 0 OK" in printed
+    more = ("--output", "own.h5") if own else ()
+    variables = {"HPCCOMM_MPIEXEC": launcher} if own else {}
+    # Two ranks, unless sbatch is told otherwise.
+    job = slurm.submit("jobs/perf.sbatch", *SWEEP, *more, **variables)
+    assert job.ended() == "COMPLETED", job.printed()
+    assert f"== job {job.number}: {launcher if own else 'srun'} " in job.printed()
+    assert "# Out of bounds values : 0 OK" in job.printed()
 
-    (run,) = read(tmp_path / ("own.h5" if own else f"results/perf-{job}.h5"))
-    assert (tmp_path / "results").exists() != own
+    (run,) = read(slurm.folder / "own.h5") if own else job.runs()
+    assert (slurm.folder / "results").exists() != own
     assert run.status == "completed"
     assert len(run.info.ranks) == 2
     assert {row.bytes for row in run.rows} == {8, 256, 8192}
-    assert run.info.slurm["SLURM_JOB_ID"] == job
+    assert run.info.slurm["SLURM_JOB_ID"] == job.number
+
+
+def test_number_of_ranks_is_sbatch_s(slurm: Slurm, protocols: str) -> None:
+    job = slurm.submit("--ntasks-per-node=1", "jobs/perf.sbatch", *SWEEP)
+    assert job.ended() == "COMPLETED", job.printed()
+    (run,) = job.runs()
+    assert len(run.info.ranks) == 1
+
+
+def test_nccl_without_a_gpu_fails_and_says_so(slurm: Slurm) -> None:
+    job = slurm.submit("--gpus-per-node=0", "jobs/nccl.sbatch")
+    assert (job.ended(), job.status()) == ("FAILED", 2), job.printed()
+    assert "NCCL needs a GPU, and on " in job.printed()
+    assert "sbatch --gpus-per-node=N" in job.printed()
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_acceptance_misses_only_gpus_that_were_asked_for(
+    slurm: Slurm, protocols: str, asked: bool
+) -> None:
+    # This Slurm knows of no GPUs and would not take the flag.
+    variables = {"SLURM_GPUS": "1"} if asked else {}
+    job = slurm.submit("jobs/acceptance.sbatch", *SWEEP, "-d", "int32,half", **variables)
+    state = job.ended()
+    assert "== PASS  every result is right on all ranks" in job.printed()
+    assert "== PASS  no node, rank or pair is slow" in job.printed()
+    if asked:
+        assert (state, job.status()) == ("FAILED", 1)
+        assert "== FAIL  GPUs: the job asked for some, and on " in job.printed()
+    else:
+        assert state == "COMPLETED", job.printed()
+        assert "== SKIP  GPUs: the job asked for none" in job.printed()
+
+
+def times_as_of(source: Path, target: Path, factor: float, launches: int) -> Path:
+    """Write launches of a machine that takes `factor` as long as that of the first run of a file."""
+    (run, *_) = read(source)
+    for number in range(launches):
+        slightly = factor * (1 + number / 1000)  # no two alike
+        with Writer(target, run.info) as writer:
+            for at, row in enumerate(run.rows):
+                writer.append(replace(row, time=row.time * slightly), run.samples(at) * slightly)
+            writer.end("completed")
+    return target
+
+
+def test_nightly_makes_a_baseline_and_fails_when_the_machine_is_slower(
+    slurm: Slurm, protocols: str
+) -> None:
+    sweep = ("all_reduce", "-b", "8", "-e", "8", "-n", "20", "--launches")
+    nightly = slurm.folder / "results" / "nightly"
+    first = slurm.submit("jobs/nightly.sbatch", *sweep, "1")
+    assert first.ended() == "COMPLETED", first.printed()
+    assert "== there was no baseline: this run is the baseline from now on" in first.printed()
+    baseline = nightly / "baseline.h5"
+    assert len(read(baseline)) == 1
+
+    # Against what was much slower, one launch is enough to pass.
+    slow = times_as_of(baseline, nightly / "slow.h5", 1000, 20)
+    second = slurm.submit("jobs/nightly.sbatch", "--baseline", str(slow), *sweep, "1")
+    fast = times_as_of(baseline, nightly / "fast.h5", 0.001, 20)
+    third = slurm.submit("jobs/nightly.sbatch", "--baseline", str(fast), *sweep, "3")
+    assert second.ended() == "COMPLETED", second.printed()
+    assert (third.ended(), third.status()) == ("FAILED", 1), third.printed()
+    assert f"== slower than {fast}, or wrong: see above" in third.printed()
+    assert json.loads((nightly / f"{third.number}.json").read_text())["failed"]
+    assert "<failure" in (nightly / f"{third.number}.xml").read_text()
+    assert len(read(baseline)) == 1

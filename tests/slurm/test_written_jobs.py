@@ -1,0 +1,110 @@
+"""What ``hpccomm slurm`` writes, submitted to a real Slurm: how jobs start, and how they end."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from slurm_jobs import CHECKOUT, Slurm
+
+SWEEP = ("all_reduce", "-b", "8", "-e", "8K", "-f", "32", "-n", "5")
+FOR_EVER = ("all_reduce", "-b", "8", "-e", "8", "-n", "20", "-N", "0")
+
+
+@pytest.fixture(scope="session")
+def mpich() -> Path:
+    """MPICH's library, in a folder of the checkout's build/, beside the Open MPI of this environment."""
+    prefix = CHECKOUT / "build" / "mpich"
+    library = prefix / "lib" / "libmpi.so.12"
+    if not library.exists():
+        install = ["install", "--quiet", "--no-deps", "--prefix", str(prefix), "mpich"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", *install], capture_output=True, text=True, timeout=120
+        )
+        if done.returncode or not library.exists():
+            pytest.skip(f"pip cannot install MPICH here: {done.stderr.strip()[-300:]}")
+    return library
+
+
+@pytest.mark.parametrize("start", ["pmix", "pmi2", "mpiexec"])
+def test_ranks_start(
+    slurm: Slurm, protocols: str, request: pytest.FixtureRequest, start: str
+) -> None:
+    # The library decides between the two protocols, in the job.
+    words = ("--mpi", start) if start == "mpiexec" else ()
+    library = str(request.getfixturevalue("mpich")) if start == "pmi2" else ""
+    job = slurm.submit_written(
+        "--ntasks-per-node=2",
+        *words,
+        "perf",
+        *SWEEP,
+        **({"MPI4PY_LIBMPI": library} if library else {}),
+    )
+    assert job.ended() == "COMPLETED", job.printed()
+    starter = "mpiexec -n 2" if start == "mpiexec" else f"srun --mpi={start}"
+    assert f"== job {job.number}: {starter} " in job.printed()
+    assert "# Out of bounds values : 0 OK" in job.printed()
+    (run,) = job.runs()
+    assert run.status == "completed"
+    assert len(run.info.ranks) == 2
+    assert {row.bytes for row in run.rows} == {8, 256, 8192}
+    assert run.info.slurm["SLURM_JOB_ID"] == job.number
+    assert ("MPICH" in str(run.info.versions)) == (start == "pmi2")
+
+
+def test_status_of_perf_is_that_of_the_job(slurm: Slurm, protocols: str) -> None:
+    # Nothing is as fast as this, so perf ends with 1.
+    job = slurm.submit_written("perf", "--ntasks=2", *SWEEP, "--min-bw", "1000000")
+    assert (job.ended(), job.status()) == ("FAILED", 1), job.printed()
+
+
+def test_cancelled_job_leaves_every_printed_row(slurm: Slurm, protocols: str) -> None:
+    job = slurm.submit_written("perf", "--ntasks=2", *FOR_EVER)
+    job.measures()
+    slurm.ask("scancel", job.number)
+    assert job.ended() == "CANCELLED"
+    (run,) = job.runs()
+    # A row of the table is two, out of place and in place.
+    assert 0 < 2 * job.rows() <= len(run.rows)
+
+
+def test_time_limit_closes_table_and_file(slurm: Slurm, protocols: str) -> None:
+    # Slurm looks at limits every 30 s; with a minute in all, it signals the first time.
+    job = slurm.submit_written("perf", "--ntasks=2", "--time=1", *FOR_EVER)
+    assert (job.ended(), job.status()) == ("FAILED", 143), job.printed()
+    assert "# Collective test interrupted: all_reduce" in job.printed()
+    assert f"== job {job.number} was asked to end; what it had measured is kept" in job.printed()
+    (run,) = job.runs()
+    assert run.status == "failed: interrupted"
+    assert 2 * job.rows() == len(run.rows)
+
+
+@pytest.mark.parametrize("start", ["srun", "mpiexec"])
+def test_launches_end_when_the_job_is_asked_to(slurm: Slurm, protocols: str, start: str) -> None:
+    words = ("--mpi", "mpiexec") if start == "mpiexec" else ()
+    sweep = ("all_reduce", "-b", "8", "-e", "8", "-n", "20", "--launches", "1000")
+    job = slurm.submit_written("perf", "--ntasks=2", *words, *sweep)
+    job.await_that(lambda job: "# launch 1 of 1000: done" in job.printed(), "launches")
+    slurm.ask("scancel", "--batch", "--signal=TERM", job.number)  # as Slurm does at the time limit
+    assert job.ended() == "FAILED"
+    done, *_, last = job.runs()
+    assert done.status == "completed"
+    assert last.status in ("completed", "failed: interrupted")
+    assert "was asked to end; what it had measured is kept" in job.printed()
+
+
+def test_requeued_job_adds_a_run(slurm: Slurm, protocols: str) -> None:
+    job = slurm.submit_written("perf", "--ntasks=2", *FOR_EVER)
+    job.measures()
+    slurm.ask("scontrol", "requeue", job.number)
+    job.await_that(lambda job: job.state() == "PENDING", "waits again")
+    before = job.rows()
+    assert before > 0
+    slurm.ask("scontrol", "update", f"JobId={job.number}", "StartTime=now")  # not in two minutes
+    job.await_that(lambda job: job.rows() > before, "prints another row")
+    slurm.ask("scancel", job.number)
+    job.ended()
+    first, second = job.runs()
+    assert first.rows
+    assert second.rows
+    assert 2 * job.rows() <= len(first.rows) + len(second.rows)

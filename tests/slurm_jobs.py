@@ -1,0 +1,100 @@
+"""Jobs on a real Slurm, for the tests of tests/slurm."""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpccomm.results.reader import Run, read
+
+CHECKOUT = Path(__file__).parents[1]
+ACTIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"}
+
+
+class Job:
+    """A job, in the folder that it was submitted in."""
+
+    def __init__(self, slurm: "Slurm", number: str) -> None:
+        self.slurm = slurm
+        self.number = number
+
+    def state(self) -> str:
+        (state,) = re.findall(
+            r"JobState=(\w+)", self.slurm.ask("scontrol", "show", "job", self.number)
+        )
+        return str(state)
+
+    def status(self) -> int:
+        """The exit status of its script."""
+        shown = self.slurm.ask("scontrol", "show", "job", self.number)
+        (status,) = re.findall(r" ExitCode=(\d+):\d+", shown)
+        return int(status)
+
+    def printed(self) -> str:
+        """What it has printed so far."""
+        return "".join(file.read_text() for file in self.slurm.folder.glob(f"*-{self.number}.out"))
+
+    def rows(self) -> int:
+        """How many rows of tables it has printed."""
+        return len(re.findall(r"^ .* sum .*$", self.printed(), re.M))
+
+    def runs(self) -> tuple[Run, ...]:
+        """The runs in its results file; each can be read, sealed or not."""
+        return tuple(read(self.slurm.folder / "results" / f"perf-{self.number}.h5"))
+
+    def await_that(self, come: Callable[["Job"], bool], what: str) -> None:
+        """Wait until something is so, for 100 s at most. (``sbatch --wait`` looks every 10 s only.)"""
+        deadline = time.monotonic() + 100
+        while not come(self):
+            if time.monotonic() > deadline:
+                pytest.fail(
+                    f"it has not come that job {self.number} {what}: {self.state()} {self.printed()}"
+                )
+            time.sleep(0.1)
+
+    def ended(self) -> str:
+        """Wait for its end; return its state."""
+        self.await_that(lambda job: job.state() not in ACTIVE, "ends")
+        return self.state()
+
+    def measures(self) -> None:
+        """Wait until it has printed a row."""
+        self.await_that(lambda job: job.rows() > 0, "prints a row")
+
+
+class Slurm:
+    """Slurm's commands, in a folder with the scripts of jobs/."""
+
+    def __init__(self, environment: dict[str, str], folder: Path) -> None:
+        self.environment = environment
+        self.folder = folder
+        for name in ("jobs", "hpccomm"):
+            (folder / name).symlink_to(CHECKOUT / name)
+
+    def ask(self, *command: str, text: str | None = None, **more: str) -> str:
+        """Run a command; return what it printed."""
+        done = subprocess.run(
+            command,
+            env=self.environment | more,
+            cwd=self.folder,
+            input=text or "",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+        return done.stdout
+
+    def submit(self, *words: str, **variables: str) -> Job:
+        """Submit a script of jobs/, with its arguments."""
+        return Job(self, self.ask("sbatch", "--parsable", *words, **variables).strip())
+
+    def submit_written(self, *words: str, **variables: str) -> Job:
+        """Submit what ``hpccomm slurm`` writes."""
+        script = self.ask(sys.executable, "-m", "hpccomm", "slurm", *words)
+        return Job(self, self.ask("sbatch", "--parsable", text=script, **variables).strip())
