@@ -1,10 +1,13 @@
-"""Jobs on a real Slurm, for the tests of tests/slurm."""
+"""A real Slurm, which slurm/one_node.sh starts on this machine, and jobs on it. For a conftest.py to import."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,35 @@ from hpccomm.results.reader import Run, read
 
 CHECKOUT = Path(__file__).parents[1]
 ACTIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"}
+
+
+@pytest.fixture(scope="session")
+def one_node() -> Iterator[dict[str, str]]:
+    """Give the environment in which commands reach a Slurm of one node, one for each test process."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can start a Slurm")
+    missing = [name for name in ("slurmctld", "slurmd", "munged") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not installed (Debian: slurm-wlm munge libpmix-dev)")
+    # The path of a socket has little room: not pytest's long folder names.
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+    control = ["bash", str(CHECKOUT / "tests" / "slurm" / "one_node.sh")]
+    # Jobs that fail leave dumps, and Open MPI's launcher leaves files.
+    own = {
+        "SLURM_CONF": str(folder / "slurm.conf"),
+        "HPCCOMM_VENV": sys.prefix,
+        "HPCCOMM_DUMP_DIR": "",
+        "TMPDIR": str(folder),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    kept = {name: value for name, value in os.environ.items() if name != "HPCCOMM_MPIEXEC"}
+    try:
+        subprocess.run([*control, "start", folder], check=True, timeout=90)
+        yield kept | own
+    finally:
+        subprocess.run([*control, "stop", folder], check=True, timeout=90)
+        shutil.rmtree(folder)
 
 
 class Job:

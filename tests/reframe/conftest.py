@@ -1,20 +1,22 @@
 """Fixtures: ReFrame as it is started from a command line, and a Slurm for it."""
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+# pytest takes fixtures from here by their names.
+from slurm_jobs import one_node
+
 from ..conftest import launch_environment
+
+__all__ = ["one_node"]
 
 TESTS = Path(__file__).parents[1]
 READY = TESTS.parent / "jobs" / "reframe"
@@ -78,20 +80,7 @@ def reframe(launcher: str, tmp_path: Path) -> Reframe:
     return run
 
 
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[dict[str, str]]:
+@pytest.fixture
+def slurm(one_node: dict[str, str]) -> dict[str, str]:
     """Give the variables by which commands reach a Slurm of one node."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can start a Slurm")
-    missing = [name for name in ("slurmctld", "slurmd", "munged") if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not installed (Debian: slurm-wlm munge libpmix-dev)")
-    # The path of a socket has little room: not pytest's long folder names.
-    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-    control = ["bash", str(TESTS / "slurm" / "one_node.sh")]
-    try:
-        subprocess.run([*control, "start", folder], check=True, timeout=90)
-        yield {"SLURM_CONF": str(folder / "slurm.conf")}
-    finally:
-        subprocess.run([*control, "stop", folder], check=True, timeout=90)
-        shutil.rmtree(folder)
+    return {"SLURM_CONF": one_node["SLURM_CONF"]}

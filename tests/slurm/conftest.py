@@ -1,46 +1,14 @@
-"""A real Slurm, which one_node.sh starts on this machine."""
+"""A real Slurm, and a folder of its own for the jobs of each test."""
 
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_jobs import Slurm
 
-HERE = Path(__file__).parent
+# pytest takes fixtures from here by their names.
+from slurm_jobs import Slurm, one_node
 
-
-@pytest.fixture(scope="session")
-def one_node() -> Iterator[dict[str, str]]:
-    """Give the environment in which commands reach a Slurm of one node, one for each test process."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can start a Slurm")
-    missing = [name for name in ("slurmctld", "slurmd", "munged") if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not installed (Debian: slurm-wlm munge libpmix-dev)")
-    # The path of a socket has little room: not pytest's long folder names.
-    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-    control = ["bash", str(HERE / "one_node.sh")]
-    # Jobs that fail leave dumps, and Open MPI's launcher leaves files.
-    own = {
-        "SLURM_CONF": str(folder / "slurm.conf"),
-        "HPCCOMM_VENV": sys.prefix,
-        "HPCCOMM_DUMP_DIR": "",
-        "TMPDIR": str(folder),
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    }
-    kept = {name: value for name, value in os.environ.items() if name != "HPCCOMM_MPIEXEC"}
-    try:
-        subprocess.run([*control, "start", folder], check=True, timeout=90)
-        yield kept | own
-    finally:
-        subprocess.run([*control, "stop", folder], check=True, timeout=90)
-        shutil.rmtree(folder)
+__all__ = ["one_node"]
 
 
 @pytest.fixture

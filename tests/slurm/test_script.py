@@ -1,0 +1,239 @@
+"""The text of batch scripts: what bash makes of them, what Slurm is told, and what is refused."""
+
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from damage import called
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpccomm.errors import UsageError
+from hpccomm.slurm.directives import DIRECTIVES
+from hpccomm.slurm.script import Request, text
+
+WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30)
+HOSTILE = (
+    "$(touch x)",
+    "`touch x`",
+    "'; touch x; '",
+    '"',
+    "\\",
+    "*",
+    "\n#SBATCH --x\ntouch x\n",
+    "",
+)
+
+RECORD = """#!/bin/bash
+printf '%s\\0' "${0##*/}" "$@" >>"$RECORD"
+printf '\\n\\0' >>"$RECORD"
+case ${0##*/} in mkdir) exec /bin/mkdir "$@" ;; esac
+"""
+
+
+class Bash:
+    """Runs scripts where programs only note how they were called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.programs = folder / "it's $HOME\n" / "bin"
+        self.programs.mkdir(parents=True)
+        for name in ("srun", "mpiexec", "python", "mkdir"):
+            program = self.programs / name
+            program.write_text(RECORD)
+            program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        self.record = folder / "record"
+        self.work = folder / "work"
+
+    def run(self, script: str) -> list[list[str]]:
+        """Return the commands that a script runs, each in words."""
+        self.record.write_bytes(b"")
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir()
+        done = subprocess.run(
+            ["/bin/bash"],
+            input=script.encode(),
+            cwd=self.work,
+            # `module` is a function of the shell on clusters.
+            env={
+                "PATH": str(self.programs),
+                "RECORD": str(self.record),
+                "SLURM_JOB_ID": "7",
+                "SLURM_NTASKS": "2",
+                "BASH_FUNC_module%%": '() { printf \'%s\\0\' module "$@" >>"$RECORD"; printf \'\\n\\0\' >>"$RECORD"; }',
+            },
+            capture_output=True,
+            timeout=30,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        calls = self.record.read_bytes().decode().split("\n\0")
+        return [call.split("\0")[:-1] for call in calls if call]
+
+
+@pytest.fixture(scope="module")
+def bash(tmp_path_factory: pytest.TempPathFactory) -> Bash:
+    if not Path("/bin/bash").exists():
+        pytest.skip("no /bin/bash")
+    return Bash(tmp_path_factory.mktemp("bash"))
+
+
+def request(*arguments: str, **more: object) -> Request:
+    """A request of two ranks, started by srun."""
+    values = {"python": "/bin/python", "directives": {"ntasks": "2"}, "starter": "pmix"} | more
+    return Request(verb="perf", arguments=arguments, **values)  # type: ignore[arg-type]
+
+
+@given(arguments=st.lists(WORDS | st.sampled_from(HOSTILE), max_size=6))
+def test_every_argument_reaches_perf_as_it_is_and_nothing_else_runs(
+    bash: Bash, arguments: list[str]
+) -> None:
+    # The record parts calls by such words.
+    arguments = [word for word in arguments if not word.endswith("\n")]
+    python = str(bash.programs / "python")
+    calls = bash.run(text(request(*arguments, python=python)))
+    assert calls == [["srun", "--mpi=pmix", python, "-m", "hpccomm", "perf", *arguments]]
+    assert list(bash.work.iterdir()) == []
+
+
+@given(folder=WORDS.filter(lambda name: name.strip("./") and len(name) < 20), module=WORDS)
+def test_names_of_folders_and_modules_are_names(bash: Bash, folder: str, module: str) -> None:
+    folder = re.sub(r"[/\n]", "_", folder)
+    python = str(bash.programs / "python")
+    try:
+        asked = request("all_reduce", python=python, folder=folder, modules=(module,))
+    except UsageError:
+        assert not module or module.startswith("-")
+        return
+    loaded, made, started = bash.run(text(asked))
+    assert loaded == ["module", "load", module]
+    assert made == ["mkdir", "-p", "--", folder]
+    assert f"--output={folder}/perf-7.h5" in started
+    assert [file.name for file in bash.work.iterdir()] == [folder]
+
+
+@given(name=st.sampled_from(sorted(DIRECTIVES)), value=WORDS | st.from_regex(r"[1-9][0-9:-]{0,9}"))
+def test_directives_are_one_word_each_or_refused(name: str, value: str) -> None:
+    directive = DIRECTIVES[name]
+    try:
+        line = directive.line(value)
+    except UsageError:
+        with pytest.raises(UsageError, match=f"{directive.flag} .* does not fit; give "):
+            request(directives={"ntasks": "2", name: value})
+        return
+    asked = request(directives={"ntasks": "2", name: value})
+    assert text(asked).count("\n#SBATCH --ntasks=" if name == "ntasks" else f"\n{line}\n") == 1
+    if directive.values is not None:
+        assert line.removeprefix(f"#SBATCH --{name}=") == value
+    # What sbatch itself would cut, join or unquote.
+    assert re.search(r"[\s\"'\\#\0]", line.removeprefix("#SBATCH ")) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("time", "30"),
+        ("time", "1-0"),
+        ("time", "00:30:00"),
+        ("nodes", "2-4"),
+        ("gpus-per-node", "a100:4"),
+        ("constraint", "[intel|amd]&ib"),
+        ("nodelist", "n[1-4,7],m1"),
+        ("account", "project:sub"),
+    ],
+)
+def test_values_that_slurm_knows_fit(name: str, value: str) -> None:
+    asked = request(directives={"ntasks": "2", name: value})
+    assert f"\n#SBATCH --{name}={value}\n" in text(asked)
+
+
+def test_slurm_reads_its_lines_before_any_command() -> None:
+    script = text(request("all_reduce", directives={"ntasks": "2", "exclusive": ""}))
+    head, _, rest = script.partition("\nset -eo pipefail\n")
+    assert "#SBATCH" not in rest
+    lines = head.split("\n")
+    assert lines[0] == "#!/bin/bash"
+    assert all(not line or line.startswith("#") for line in lines)
+    for line in ("--exclusive", "--time=00:30:00", "--requeue", "--open-mode=append"):
+        assert f"#SBATCH {line}" in lines
+    assert "#SBATCH --signal=B:TERM@60" in lines
+
+
+@pytest.mark.parametrize(
+    ("starter", "by", "binding"),
+    [
+        ("pmi2", ["srun", "--mpi=pmi2"], ["--cpu-bind=ldoms"]),
+        ("mpiexec", ["mpiexec", "-n", "2"], ["--bind-to", "numa"]),
+    ],
+)
+def test_binding_is_spelled_for_what_starts_the_ranks(
+    bash: Bash, starter: str, by: list[str], binding: list[str]
+) -> None:
+    python = str(bash.programs / "python")
+    asked = request("all_reduce", python=python, starter=starter, binding="numa")
+    (call,) = bash.run(text(asked))
+    assert call == [*by, *binding, python, "-m", "hpccomm", "perf", "all_reduce"]
+
+
+def test_launches_are_told_how_ranks_start(bash: Bash) -> None:
+    python = str(bash.programs / "python")
+    asked = request("all_reduce", "--launches", "3", python=python, repeats=True, binding="cores")
+    (call,) = bash.run(text(asked))
+    launcher = "--launcher=srun --mpi=pmix --cpu-bind=cores"
+    assert call == ["python", "-m", "hpccomm", "perf", launcher, "all_reduce", "--launches", "3"]
+
+
+# The command line.
+
+
+def test_flags_of_slurm_stand_on_both_sides_of_perf(tmp_path: Path) -> None:
+    file = tmp_path / "job.sbatch"
+    words = ("--nodes", "4", "perf", "--ntasks-per-node=8", "all_reduce", "-b8", "-e", "1G")
+    status, script, errors = called("slurm", *words)
+    assert status == 0, errors
+    assert "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\n" in script
+    assert script.endswith(" all_reduce -b8 -e 1G\n")
+    words = ("perf", "all_reduce", "-b8", "-e", "1G", "--ntasks-per-node", "8", "--nodes=4")
+    assert called("slurm", *words, "--script", str(file)) == (0, "", "")
+    assert file.read_text() == script
+
+
+def test_pairs_and_own_output() -> None:
+    words = ("--ntasks=8", "perf", "pairs", "--budget", "10s", "--output", "a b.h5")
+    _, script, _ = called("slurm", *words)
+    assert script.endswith(" -m hpccomm perf pairs --budget 10s --output 'a b.h5'\n")
+    assert "mkdir" not in script
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "what the job runs is missing; give hpccomm slurm [FLAG ...] perf COLLECTIVE"),
+        (["perf", "all_reduce"], "the number of ranks is missing; give --ntasks N, or --nodes N"),
+        (["--ntasks=2", "pref"], "does not run 'pref'; did you mean perf?"),
+        (["--ntaks=2", "perf", "all_reduce"], "has no flag --ntaks; did you mean --ntasks?"),
+        (["perf", "all_reduce", "--ntaks=2"], "has no flag --ntaks; did you mean --ntasks?"),
+        (["--ntasks=2", "perf", "all_red"], "'all_red' is no collective; did you mean all_reduce?"),
+        (["--ntasks=2", "perf", "all_reduce", "-b", "4", "-e", "2"], "-b/--minbytes 4 is above"),
+        (["--ntasks=2", "perf", "all_reduce", "--links", "x"], "has no flag --links"),
+        (["--ntasks=2", "perf", "pairs", "more"], "'more' is more than hpccomm slurm perf pairs"),
+        (["--ntasks=2\n#", "perf", "all_reduce"], "--ntasks '2\\n#' does not fit; give a whole"),
+        (["--ntasks=2", "--partition=a b", "perf", "all"], "--partition 'a b' does not fit; give"),
+        (["--ntasks=2", "--venv=none", "perf", "all"], "--venv none: there is no "),
+        (["--ntasks=2", "--module=-x", "perf", "all"], "--module '-x' does not fit; give a mod"),
+        (
+            ["--ntasks=2", "--mpi=pmi3", "perf", "all"],
+            "'pmi3' is no way to start ranks; did you mean pmi",
+        ),
+        (
+            ["--ntasks=2", "perf", "all", "--launches=2", "--launcher=mpiexec"],
+            "--launcher and hpccomm slurm both say how ranks start; leave it out",
+        ),
+    ],
+)
+def test_mistakes_show_before_the_job_waits(words: list[str], said: str) -> None:
+    status, script, errors = called("slurm", *words)
+    assert (status, script) == (2, "")
+    assert said in errors
+    assert errors.count("\n") == 1
