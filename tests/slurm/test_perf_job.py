@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from slurm_jobs import Slurm
 
@@ -52,8 +53,8 @@ def test_nccl_without_a_gpu_fails_and_says_so(slurm: Slurm) -> None:
 def test_acceptance_misses_only_gpus_that_were_asked_for(
     slurm: Slurm, protocols: str, asked: bool
 ) -> None:
-    # This Slurm knows of no GPUs and would not take the flag.
-    variables = {"SLURM_GPUS": "1"} if asked else {}
+    # This Slurm knows of no GPUs, and would not take the flag that leads to this variable.
+    variables = {"SLURM_JOB_GPUS": "0"} if asked else {}
     job = slurm.submit("jobs/acceptance.sbatch", *SWEEP, "-d", "int32,half", **variables)
     state = job.ended()
     assert "== PASS  every result is right on all ranks" in job.printed()
@@ -66,14 +67,15 @@ def test_acceptance_misses_only_gpus_that_were_asked_for(
         assert "== SKIP  GPUs: the job asked for none" in job.printed()
 
 
-def times_as_of(source: Path, target: Path, factor: float, launches: int) -> Path:
-    """Write launches of a machine that takes `factor` as long as that of the first run of a file."""
+def forged(source: Path, target: Path, seconds: float) -> Path:
+    """Write 20 launches of a machine that takes so long for each case of the first run of a file."""
     (run, *_) = read(source)
-    for number in range(launches):
-        slightly = factor * (1 + number / 1000)  # no two alike
+    for number in range(20):
+        slightly = seconds * (1 + number / 1000)  # no two alike
         with Writer(target, run.info) as writer:
             for at, row in enumerate(run.rows):
-                writer.append(replace(row, time=row.time * slightly), run.samples(at) * slightly)
+                samples = np.full_like(run.samples(at), slightly)
+                writer.append(replace(row, time=slightly * 1e6), samples)
             writer.end("completed")
     return target
 
@@ -90,9 +92,9 @@ def test_nightly_makes_a_baseline_and_fails_when_the_machine_is_slower(
     assert len(read(baseline)) == 1
 
     # Against what was much slower, one launch is enough to pass.
-    slow = times_as_of(baseline, nightly / "slow.h5", 1000, 20)
+    slow = forged(baseline, nightly / "slow.h5", 1e3)
     second = slurm.submit("jobs/nightly.sbatch", "--baseline", str(slow), *sweep, "1")
-    fast = times_as_of(baseline, nightly / "fast.h5", 0.001, 20)
+    fast = forged(baseline, nightly / "fast.h5", 1e-9)
     third = slurm.submit("jobs/nightly.sbatch", "--baseline", str(fast), *sweep, "3")
     assert second.ended() == "COMPLETED", second.printed()
     assert (third.ended(), third.status()) == ("FAILED", 1), third.printed()
