@@ -10,11 +10,12 @@ window
     At fixed times (the windows of SKaMPI: T. Worsch, R. Reussner, W. Augustin, "On benchmarking collective MPI
     operations", EuroPVM/MPI 2002).
 round-time
-    At a time that rank 0 broadcasts, a little ahead. A short operation is run once, untimed, between the two
-    (Round-Time: S. Hunold and A. Carpen-Amarie, "Hierarchical
-    clock synchronization in MPI", IEEE Cluster 2018).
+    At a time that rank 0 broadcasts, a little ahead. A short operation is run twice, untimed, between the two
+    (Round-Time: S. Hunold and A. Carpen-Amarie, "Hierarchical clock synchronization in MPI", IEEE Cluster
+    2018).
 
-With the last two a repetition is discarded if a rank was late for it.
+With the last two a repetition is discarded if a rank was late for it. How far ahead starts are is adapted so
+that some are late: caches and branch predictors forget a short operation within some ten microseconds of waiting.
 """
 
 import math
@@ -41,8 +42,17 @@ SYNCS = (BARRIER, WINDOW, ROUND_TIME)
 _TOLERANCE = 1e-6
 """Seconds after the agreed time at which a start is not late: a look at the clock takes a tenth of that."""
 
-_AHEAD, _MOST_AHEAD = 50e-6, 50e-3
-"""Seconds that a start is announced before it is due, at first and at most."""
+_MARGIN, _LEAST_MARGIN, _MOST_MARGIN = 20e-6, 1e-6, 50e-3
+"""Seconds that ranks wait for a start if all goes well: at first, at least and at most."""
+
+_FEW_LATE, _MANY_LATE, _MOST_LATE = 0.2, 0.5, 0.75
+"""Parts of repetitions that are late, below and above which the margin is adapted."""
+
+_BATCH = 20
+"""Repetitions after which the margin is adapted for the first time."""
+
+_WARM = 2
+"""Untimed operations between announcement and start, which take the caches that the broadcast has taken."""
 
 _AWAKE = 200e-6
 """Seconds before a start from which on a rank looks at the clock all the time: longer than it takes to wake up."""
@@ -153,8 +163,9 @@ class AloneTimer:
         self._options = options
         self._budget = budget
         self._clock = CommonClock(comm)
-        self._ahead = _AHEAD
+        self._margin = _MARGIN
         self._took = 0.0  # seconds of an operation, roughly
+        self._announcing = 0.0  # seconds from an announcement until all are ready
 
     def measure(self, calls: Sequence[Call]) -> Alone:
         """Time operations one by one, in turns. Collective; blocks.
@@ -167,14 +178,14 @@ class AloneTimer:
         comm, wanted = self._comm, self._options.repetitions
         self._clock.read()
         began = perf_counter()
-        tried = self._after_barriers([calls[0]] * 3)[1]
-        self._took = max(comm.all_gather_object(float(np.diff(tried, axis=1).max())))
+        self._explore(calls[0])
         kept: list[NDArray[np.float64]] = []
         seen: list[NDArray[np.float64]] = []  # on rank 0, what a repetition took
         late = turn = 0
         error = 0.0
-        size = wanted
-        while size:
+        left, most = wanted, _BATCH
+        while left:
+            size = left if self._options.sync == BARRIER else min(left, most)
             with no_garbage_collection():
                 stamps, missed = self._batch(
                     [calls[(turn + each) % len(calls)] for each in range(size)]
@@ -188,15 +199,39 @@ class AloneTimer:
             if came is not None:
                 valid = ~np.any([each for each, _ in came], axis=0)
                 seen.append(alone_times(np.stack([each[valid] for _, each in came], axis=1)))
-                if valid.mean() < 0.75:
-                    self._ahead = min(2 * self._ahead, _MOST_AHEAD)
                 more = self._more(np.concatenate(seen), turn, perf_counter() - began)
-                verdict = valid, more, self._ahead
-            valid, size, self._ahead = comm.broadcast_object(verdict)
+                verdict = valid, more, _adapted(self._margin, 1 - float(valid.mean()))
+            valid, left, margin = comm.broadcast_object(verdict)
+            if margin == self._margin:
+                most *= 2  # it fits
+            self._margin = margin
             kept.append(stamps[valid])
             late += int(len(valid) - valid.sum())
         self._budget.spend(perf_counter() - began)
         return Alone(np.concatenate(kept), late, error)
+
+    def _explore(self, call: Call) -> None:
+        """Find out how long an operation takes, and an announcement with what follows it. Collective."""
+        comm, announced = self._comm, np.empty(1)
+        tried = np.median(np.diff(self._after_barriers([call] * 3)[1], axis=1))
+        self._took = max(comm.all_gather_object(float(tried)))
+        announcing = []
+        for _ in range(5 * self._warms):
+            began = perf_counter()
+            comm.broadcast(announced)
+            self._warm_up(call)
+            announcing.append(perf_counter() - began)
+        found = float(np.median(announcing)) if announcing else 0.0
+        self._announcing = max(comm.all_gather_object(found))
+
+    @property
+    def _warms(self) -> bool:
+        """Whether untimed operations are run between announcement and start."""
+        return self._options.sync == ROUND_TIME and self._took < _SHORT
+
+    def _warm_up(self, call: Call) -> None:
+        for _ in range(_WARM * self._warms):
+            self._run(call)
 
     def _more(self, times: NDArray[np.float64], tried: int, seconds: float) -> int:
         """Return how many further repetitions there are to be; 0 ends."""
@@ -242,7 +277,7 @@ class AloneTimer:
 
     def _in_windows(self, calls: Sequence[Call]) -> tuple[list[float], NDArray[np.float64]]:
         comm, clock = self._comm, self._clock
-        window = 2 * self._took + self._ahead
+        window = 2 * self._took + self._margin
         first = comm.broadcast_object(float(clock.common(np.array(clock.clock()))))
         stamps = np.empty((len(calls), 2))
         due = [clock.local(first + (1 + each) * window) for each in range(len(calls))]
@@ -255,15 +290,12 @@ class AloneTimer:
         comm, clock, announced = self._comm, self._clock, np.empty(1)
         stamps = np.empty((len(calls), 2))
         due = []
-        # The broadcast takes the caches that a short operation found filled by the one before.
-        warms = self._took < _SHORT
-        ahead = self._ahead + 2 * self._took * warms
+        ahead = self._announcing + self._margin
         for call, stamp in zip(calls, stamps, strict=True):
             if comm.rank == 0:
                 announced[0] = clock.clock() + ahead
             comm.broadcast(announced)
-            if warms:
-                self._run(call)
+            self._warm_up(call)
             due.append(clock.local(float(announced[0])))
             self._until(due[-1])
             stamp[:] = self._run(call)
@@ -284,3 +316,10 @@ class AloneTimer:
         call()
         self._settle()
         return start, clock()
+
+
+def _adapted(margin: float, late: float) -> float:
+    """Return the margin of the next repetitions, after a part of the last ones was late."""
+    if late > _MANY_LATE:
+        return min(margin * (2 if late > _MOST_LATE else 1.25), _MOST_MARGIN)
+    return max(margin * 0.8, _LEAST_MARGIN) if late < _FEW_LATE else margin
