@@ -23,7 +23,8 @@ start() {
     cores=$(nproc --all)
     memory=$(awk '/MemTotal/ { print int($2 / 1024 * 0.9) }' /proc/meminfo)
     host=$(hostname -s)
-    # Below the range that the system hands out, and hardly another Slurm's.
+    # Below the range that the system hands out, and hardly another Slurm's. Jobs are numbered from there on, since
+    # the pmix plugins of several Slurms on one machine would use one folder for jobs of one number.
     port=$((16000 + $$ % 16000))
 
     # munged trusts a socket and a key only in folders that nobody else may change.
@@ -44,6 +45,7 @@ AuthType=auth/munge
 AuthInfo=socket=$folder/munge/socket
 CredType=cred/munge
 SlurmctldPort=$port
+FirstJobId=$port
 SlurmdPort=$((port + 1))
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool

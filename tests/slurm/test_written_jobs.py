@@ -68,6 +68,7 @@ def test_cancelled_job_leaves_every_printed_row(slurm: Slurm, protocols: str) ->
     assert 0 < 2 * job.rows() <= len(run.rows)
 
 
+@pytest.mark.thorough
 def test_time_limit_closes_table_and_file(slurm: Slurm, protocols: str) -> None:
     # Slurm looks at limits every 30 s; with a minute in all, it signals the first time.
     job = slurm.submit_written("perf", "--ntasks=2", "--time=1", *FOR_EVER)
@@ -79,7 +80,7 @@ def test_time_limit_closes_table_and_file(slurm: Slurm, protocols: str) -> None:
     assert 2 * job.rows() == len(run.rows)
 
 
-@pytest.mark.parametrize("start", ["srun", "mpiexec"])
+@pytest.mark.parametrize("start", ["srun", pytest.param("mpiexec", marks=pytest.mark.thorough)])
 def test_launches_end_when_the_job_is_asked_to(slurm: Slurm, protocols: str, start: str) -> None:
     words = ("--mpi", "mpiexec") if start == "mpiexec" else ()
     sweep = ("all_reduce", "-b", "8", "-e", "8", "-n", "20", "--launches", "1000")
@@ -92,6 +93,7 @@ def test_launches_end_when_the_job_is_asked_to(slurm: Slurm, protocols: str, sta
     assert "was asked to end; what it had measured is kept" in job.printed()
 
 
+@pytest.mark.thorough
 def test_requeued_job_adds_a_run(slurm: Slurm, protocols: str) -> None:
     job = slurm.submit_written("perf", "--ntasks=2", *FOR_EVER)
     job.measures()
