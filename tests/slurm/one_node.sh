@@ -23,9 +23,8 @@ start() {
     cores=$(nproc --all)
     memory=$(awk '/MemTotal/ { print int($2 / 1024 * 0.9) }' /proc/meminfo)
     host=$(hostname -s)
-    # Below the range that the system hands out, and hardly another Slurm's. Jobs are numbered from there on, since
-    # the pmix plugins of several Slurms on one machine would use one folder for jobs of one number.
-    port=$((16000 + $$ % 16000))
+    # Two, below the range that the system hands out, and hardly another Slurm's.
+    port=$((16000 + $$ % 8000 * 2))
 
     # munged trusts a socket and a key only in folders that nobody else may change.
     dd if=/dev/urandom of="$folder/munge/key" bs=1024 count=1 status=none
@@ -44,8 +43,10 @@ SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket=$folder/munge/socket
 CredType=cred/munge
+# Slurm's pmix plugin and Open MPI name folders and shared memory of the node by the job's number: those of
+# several Slurms must not meet.
+FirstJobId=$((port * 1000))
 SlurmctldPort=$port
-FirstJobId=$port
 SlurmdPort=$((port + 1))
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool
