@@ -220,7 +220,7 @@ measure() {
         mkdir -p "$(dirname "$results")"
         set -- "$@" --output "$results"
     fi
-    run_in_job "${launch[@]}" "$venv/bin/python" -m hpccomm perf "$@" || status=$?
+    run_in_job "$results" "${launch[@]}" "$venv/bin/python" -m hpccomm perf "$@" || status=$?
     [[ -z $results || ! -e $results ]] || say "the results are in $results"
     return "$status"
 }

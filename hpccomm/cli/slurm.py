@@ -121,7 +121,8 @@ def run(args: argparse.Namespace) -> int:
         modules=tuple(args.module),
         starter=args.mpi or "",
         binding=args.cpu_bind or "",
-        folder="" if given.output else str(args.folder),
+        output=str(given.output or ""),
+        folder=str(args.folder),
         repeats=bool(getattr(given, "launches", None)),
     )
     _write(text(request), args.script)

@@ -1,8 +1,11 @@
-# run_in_job COMMAND...   runs a command that starts ranks, by $launch or by itself; returns its exit status
+# run_in_job RESULTS COMMAND...   runs a command that starts ranks, by $launch or by itself; returns its exit
+#                                 status, or 2 if it has not added to the file RESULTS (if that has a name)
 #
 # SIGTERM, which Slurm sends before the time is up, goes on to the ranks. They close their table and file.
 run_in_job() {
-    local running status asked=0 passed=0
+    local results=$1 before running status asked=0 passed=0
+    shift
+    before=$(change_time "$results")
     printf '== job %s:' "$SLURM_JOB_ID"
     printf ' %q' "$@"
     printf '\n'
@@ -19,8 +22,16 @@ run_in_job() {
     done
     trap - TERM
     ((asked == 0)) || printf '== %s\n' "job $SLURM_JOB_ID was asked to end; what it had measured is kept"
+    # srun ends with 0 even where it could start no rank.
+    if ((status == 0)) && [[ -n $results && $(change_time "$results") == "$before" ]]; then
+        printf '== %s\n' "job $SLURM_JOB_ID added nothing to $results; what is printed above may say why" >&2
+        status=2
+    fi
     return "$status"
 }
+
+# Prints when a file was last changed, or nothing.
+change_time() { stat --format=%y -- "$1" 2>/dev/null || true; }
 
 end_ranks() {
     if [[ ${launch[0]} != srun ]]; then

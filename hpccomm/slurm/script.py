@@ -50,9 +50,10 @@ class Request:
         One of `STARTERS`; empty to decide in the job.
     binding : str
         One of `BINDINGS`; empty to leave it to the launcher.
+    output : str
+        The results file that the arguments name; empty if they name none.
     folder : str
-        Where the results file goes, from the folder that the job is submitted in; empty if the arguments name
-        one.
+        Where the results file goes otherwise, seen from the folder that the job is submitted in.
     repeats : bool
         Whether the verb starts the ranks itself (``--launches``), and has to be told how.
 
@@ -69,11 +70,12 @@ class Request:
     modules: tuple[str, ...] = ()
     starter: str = ""
     binding: str = ""
-    folder: str = ""
+    output: str = ""
+    folder: str = "results"
     repeats: bool = False
 
     def __post_init__(self) -> None:
-        for word in (*self.arguments, self.python, *self.modules, self.folder):
+        for word in (*self.arguments, self.python, *self.modules, self.output, self.folder):
             _check_word(word)
         for module in self.modules:
             if not module or module.startswith("-"):
@@ -130,8 +132,11 @@ def _environment(request: Request) -> Iterator[str]:
     python = Path(request.python)
     yield f"export PATH={shlex.quote(str(python.parent))}:$PATH"
     yield f"python={shlex.quote(str(python))}"
-    if request.folder:
+    if request.output:
+        yield f"results={shlex.quote(request.output)}"
+    else:
         yield f"folder={shlex.quote(request.folder)}"
+        yield "results=$folder/perf-$SLURM_JOB_ID.h5"
         yield 'mkdir -p -- "$folder"'
 
 
@@ -149,13 +154,13 @@ def _run(request: Request) -> Iterator[str]:
     yield _part("run.sh")
     # What is added comes first: a `--` among the arguments would end the flags.
     words = ['"$python"', "-m", "hpccomm", request.verb]
-    if request.folder:
-        words.append('--output="$folder/perf-$SLURM_JOB_ID.h5"')
+    if not request.output:
+        words.append('--output="$results"')
     if request.repeats:
         words.append('--launcher="${launch[*]}"')
     else:
         words.insert(0, '"${launch[@]}"')
-    yield " ".join(["run_in_job", *words, *map(shlex.quote, request.arguments)])
+    yield " ".join(['run_in_job "$results"', *words, *map(shlex.quote, request.arguments)])
 
 
 def _part(name: str) -> str:

@@ -30,8 +30,14 @@ HOSTILE = (
 RECORD = """#!/bin/bash
 printf '%s\\0' "${0##*/}" "$@" >>"$RECORD"
 printf '\\n\\0' >>"$RECORD"
-case ${0##*/} in mkdir) exec /bin/mkdir "$@" ;; esac
+for word; do
+    case $word in --output=*) : >"${word#--output=}" ;; esac
+done
+case ${0##*/} in mkdir | stat) exec "/bin/${0##*/}" "$@" ;; esac
 """
+
+
+OUTPUT = "--output=results/perf-7.h5"
 
 
 class Bash:
@@ -40,15 +46,15 @@ class Bash:
     def __init__(self, folder: Path) -> None:
         self.programs = folder / "it's $HOME\n" / "bin"
         self.programs.mkdir(parents=True)
-        for name in ("srun", "mpiexec", "python", "mkdir"):
+        for name in ("srun", "mpiexec", "python", "mkdir", "stat"):
             program = self.programs / name
             program.write_text(RECORD)
             program.chmod(program.stat().st_mode | stat.S_IXUSR)
         self.record = folder / "record"
         self.work = folder / "work"
 
-    def run(self, script: str) -> list[list[str]]:
-        """Return the commands that a script runs, each in words."""
+    def run(self, script: str, status: int = 0, error: str = "") -> list[list[str]]:
+        """Return the commands that a script runs, each in words; it ends as is said."""
         self.record.write_bytes(b"")
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir()
@@ -67,9 +73,9 @@ class Bash:
             capture_output=True,
             timeout=30,
         )
-        assert (done.returncode, done.stderr) == (0, b"")
+        assert (done.returncode, done.stderr.decode()) == (status, error)
         calls = self.record.read_bytes().decode().split("\n\0")
-        return [call.split("\0")[:-1] for call in calls if call]
+        return [words for call in calls if call and (words := call.split("\0")[:-1])[0] != "stat"]
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +99,12 @@ def test_every_argument_reaches_perf_as_it_is_and_nothing_else_runs(
     arguments = [word for word in arguments if not word.endswith("\n")]
     python = str(bash.programs / "python")
     calls = bash.run(text(request(*arguments, python=python)))
-    assert calls == [["srun", "--mpi=pmix", python, "-m", "hpccomm", "perf", *arguments]]
-    assert list(bash.work.iterdir()) == []
+    started = ["srun", "--mpi=pmix", python, "-m", "hpccomm", "perf", OUTPUT, *arguments]
+    assert calls == [["mkdir", "-p", "--", "results"], started]
+    assert [str(file.relative_to(bash.work)) for file in bash.work.rglob("*")] == [
+        "results",
+        "results/perf-7.h5",
+    ]
 
 
 @given(folder=WORDS.filter(lambda name: name.strip("./") and len(name) < 20), module=WORDS)
@@ -172,16 +182,26 @@ def test_binding_is_spelled_for_what_starts_the_ranks(
 ) -> None:
     python = str(bash.programs / "python")
     asked = request("all_reduce", python=python, starter=starter, binding="numa")
-    (call,) = bash.run(text(asked))
-    assert call == [*by, *binding, python, "-m", "hpccomm", "perf", "all_reduce"]
+    _, call = bash.run(text(asked))
+    assert call == [*by, *binding, python, "-m", "hpccomm", "perf", OUTPUT, "all_reduce"]
 
 
 def test_launches_are_told_how_ranks_start(bash: Bash) -> None:
     python = str(bash.programs / "python")
     asked = request("all_reduce", "--launches", "3", python=python, repeats=True, binding="cores")
-    (call,) = bash.run(text(asked))
+    _, call = bash.run(text(asked))
     launcher = "--launcher=srun --mpi=pmix --cpu-bind=cores"
-    assert call == ["python", "-m", "hpccomm", "perf", launcher, "all_reduce", "--launches", "3"]
+    assert call[:6] == ["python", "-m", "hpccomm", "perf", OUTPUT, launcher]
+    assert call[6:] == ["all_reduce", "--launches", "3"]
+
+
+def test_a_job_that_started_no_rank_fails(bash: Bash) -> None:
+    # srun ends with 0 then, and the file of an earlier run may be there.
+    python = str(bash.programs / "python")
+    script = text(request("all_reduce", python=python, output="old.h5"))
+    script = script.replace("\nset -u\n", "\nset -u\n: >old.h5\n")
+    said = "== job 7 added nothing to old.h5; what is printed above may say why\n"
+    bash.run(script, 2, said)
 
 
 # The command line.
