@@ -105,6 +105,7 @@ def test_requeued_job_adds_a_run(slurm: Slurm, protocols: str) -> None:
     job.await_that(lambda job: job.rows() > before, "prints another row")
     slurm.ask("scancel", job.number)
     job.ended()
+    assert job.printed().count(f"== job {job.number}: srun ") == 2
     first, second = job.runs()
     assert first.rows
     assert second.rows
