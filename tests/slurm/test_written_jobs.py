@@ -70,8 +70,10 @@ def test_cancelled_job_leaves_every_printed_row(slurm: Slurm, protocols: str) ->
 
 @pytest.mark.thorough
 def test_time_limit_closes_table_and_file(slurm: Slurm, protocols: str) -> None:
-    # Slurm looks at limits every 30 s; with a minute in all, it signals the first time.
-    job = slurm.submit_written("perf", "--ntasks=2", "--time=1", *FOR_EVER)
+    job = slurm.submit_written("perf", "--ntasks=2", *FOR_EVER)
+    job.measures()
+    # Slurm looks at limits every 30 s; with a minute in all, it signals the next time.
+    slurm.ask("scontrol", "update", f"JobId={job.number}", "TimeLimit=1")
     assert (job.ended(), job.status()) == ("FAILED", 143), job.printed()
     assert "# Collective test interrupted: all_reduce" in job.printed()
     assert f"== job {job.number} was asked to end; what it had measured is kept" in job.printed()
