@@ -10,7 +10,7 @@ from hpccomm.bench.perf import flags, readers
 from hpccomm.cli import output, pairs
 from hpccomm.cli.parser import Parser
 from hpccomm.cli.show import path
-from hpccomm.errors import ConfigurationError, ResultsError, UsageError, did_you_mean
+from hpccomm.errors import ConfigurationError, UsageError, did_you_mean
 from hpccomm.slurm.directives import DIRECTIVES
 from hpccomm.slurm.script import BINDINGS, SIGNAL_SECONDS, STARTERS, Request, text
 
@@ -125,7 +125,11 @@ def run(args: argparse.Namespace) -> int:
         folder=str(args.folder),
         repeats=bool(getattr(given, "launches", None)),
     )
-    _write(text(request), args.script)
+    script = text(request)
+    if args.script is None:
+        output.write(script)
+    else:
+        output.write_file(args.script, script)
     return 0
 
 
@@ -177,14 +181,3 @@ def _python(venv: Path | None) -> str:
             f"--venv {venv}: there is no {python}; give the folder of a virtual environment with hpccomm"
         )
     return str(python)
-
-
-def _write(content: str, file: Path | None) -> None:
-    """Write the script to a file, in place of one that is there, or to standard output."""
-    if file is None:
-        output.write(content)
-        return
-    try:
-        file.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise ResultsError(f"cannot write {file}: {error.strerror}; choose another path") from error

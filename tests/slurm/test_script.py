@@ -219,6 +219,15 @@ def test_flags_of_slurm_stand_on_both_sides_of_perf(tmp_path: Path) -> None:
     assert file.read_text() == script
 
 
+def test_measurements_are_not_replaced_by_a_script(tmp_path: Path) -> None:
+    file = tmp_path / "runs.h5"
+    file.write_bytes(b"\x89HDF\r\n\x1a\n")
+    status, _, errors = called("slurm", "perf", "--ntasks=2", "all_reduce", "--script", str(file))
+    assert status == 2
+    assert "not overwritten" in errors
+    assert file.read_bytes() == b"\x89HDF\r\n\x1a\n"
+
+
 def test_pairs_and_own_output() -> None:
     words = ("--ntasks=8", "perf", "pairs", "--budget", "10s", "--output", "a b.h5")
     _, script, _ = called("slurm", *words)
