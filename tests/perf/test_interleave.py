@@ -84,6 +84,13 @@ def test_a_launch_gets_its_variant_instead_of_both():
     assert found[10:] == ["--variant", "ring backend=mpi"]
 
 
+def test_what_a_launch_gets_stands_in_front_of_what_are_no_flags():
+    words = ["perf", "--launches", "3", "-b", "8", "--", "all_reduce"]
+    found = words_of_a_launch(words, "s:1:3", variant("ring"))
+    assert found[:5] == ["perf", "-b", "8", "--series", "s:1:3"]
+    assert found[-2:] == ["--", "all_reduce"]
+
+
 def test_words_are_algorithms_backends_and_variables():
     assert variant("ring") == Variant("ring", None, "ring")
     assert variant("mpi") == Variant("mpi", "mpi")
@@ -100,6 +107,8 @@ def test_words_are_algorithms_backends_and_variables():
     [
         (("--interleave", "ring", "rign"), "'rign' is no algorithm; did you mean ring?"),
         (("--interleave", "ring", "ring"), "there is nothing to compare"),
+        (("--interleave", "ring ", "algorithm=ring"), "there is nothing to compare"),
+        (("--interleave", "HPCCOMM_SEGMENTT=4096", "ring"), "did you mean HPCCOMM_SEGMENT?"),
         (("--interleave", "ring", "A=1 A=2"), "sets A twice"),
         (("--interleave", "ring", "1A=2"), "sets no variable"),
         (("--interleave", "ring", ""), "is no variant"),

@@ -353,8 +353,11 @@ def _not_interleaved(args: argparse.Namespace) -> Iterator[str]:
     if not args.launches:
         one.refuse_process_variables()
         other.refuse_process_variables()
-    if one.name == other.name:
-        yield f"--interleave {one.name!r} twice: there is nothing to compare; give two variants"
+    if one.same(other):
+        yield (
+            f"--interleave {one.name!r} {other.name!r}: both are the same, so there is nothing to compare; give "
+            "two variants that differ"
+        )
     for flag, values, own in (
         ("--backend", args.backends, [each.backend for each in args.variants]),
         ("--algorithm", args.algorithms or (), [each.algorithm for each in args.variants]),

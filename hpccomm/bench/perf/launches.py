@@ -67,7 +67,7 @@ def words_of_a_launch(
     series : str
         Value of ``--series``.
     variant : Variant, optional
-        What the launch measures; its flags come last, since the last ones count.
+        What the launch measures; its flags come behind all others, since the last ones count.
     """
     kept = []
     rest = iter(words)
@@ -79,7 +79,8 @@ def words_of_a_launch(
             for _ in range(_OWN[name]):
                 next(rest, None)
     own = [] if variant is None else [*variant.flags(), "--variant", variant.name]
-    return [*kept, "--series", series, *own]
+    end = kept.index("--") if "--" in kept else len(kept)  # behind it there are no flags
+    return [*kept[:end], "--series", series, *own, *kept[end:]]
 
 
 def run(

@@ -12,10 +12,13 @@ from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.results.schema import Timing, columns
 from hpccomm.schedules import registry
+from hpccomm.settings import VARIABLES
 
 _LONGEST = next(
     int(column.kind.removeprefix("S")) for column in columns(Timing) if column.name == "variant"
 )
+
+_SETTINGS = tuple(each.name for each in VARIABLES)
 
 _PER_COMMUNICATOR = re.compile(r"HPCCOMM_\w+|NCCL_ALGO|NCCL_PROTO")
 """Variables that are read when a communicator is made, and not once in each process."""
@@ -44,6 +47,10 @@ class Variant:
         """Return the flags of perf that it sets."""
         given = {"--backend": self.backend, "--algorithm": self.algorithm}
         return [word for flag, value in given.items() if value for word in (flag, value)]
+
+    def same(self, other: "Variant") -> bool:
+        """Whether both set the same, however they are spelled."""
+        return self.algorithm == other.algorithm and self.same_communicator(other)
 
     def same_communicator(self, other: "Variant") -> bool:
         """Whether one communicator serves both."""
@@ -107,6 +114,9 @@ def variant(text: str) -> Variant:
             raise argparse.ArgumentTypeError(f"{value!r} is no {name}; {advice}")
         if name not in known and not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise argparse.ArgumentTypeError(f"{word!r} sets no variable; {_FITS}")
+        if name.startswith("HPCCOMM_") and name not in _SETTINGS:
+            advice = did_you_mean(name, _SETTINGS, f"give one of {', '.join(_SETTINGS)}")
+            raise argparse.ArgumentTypeError(f"{name} is no setting of hpccomm; {advice}")
         if name in found:
             raise argparse.ArgumentTypeError(f"{text!r} sets {name} twice; give one value")
         found[name] = value
