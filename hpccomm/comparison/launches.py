@@ -1,6 +1,6 @@
 """From runs to what is compared: a value for each launch and each case."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -269,6 +269,16 @@ def matched(base: Side, new: Side, measure: str = AUTO) -> Matched:
             {case: [[row] for row in rows] for case, (rows,) in each.items()}
             for each in (one, other)
         )
+    return _matched(one, other, measure, passes=passes)
+
+
+def _matched(
+    one: Mapping[Case, list[list["_Found"]]],
+    other: Mapping[Case, list[list["_Found"]]],
+    measure: str,
+    *,
+    passes: bool,
+) -> Matched:
     both = {case: _values(case, one[case], other[case], measure) for case in one if case in other}
     return Matched(
         {case: each for case, each in both.items() if each is not None},
@@ -283,20 +293,19 @@ Timed = tuple[Row, Timing]
 """A row, and how it was timed."""
 
 
-def values_of_passes(base: Sequence[Timed], new: Sequence[Timed]) -> dict[Case, Values]:
-    """Return the values of two variants that one launch measured in turns: one for each pass.
+def matched_passes(base: Sequence[Timed], new: Sequence[Timed]) -> Matched:
+    """Match the cases of two variants that one launch measured in turns, with a value for each pass.
 
     Parameters
     ----------
     base, new : sequence of (Row, Timing)
         What was measured of each.
     """
-    found: tuple[dict[Case, list[list[_Found]]], ...] = ({}, {})
+    found: tuple[dict[Case, list[list[_Found]]], dict[Case, list[list[_Found]]]] = ({}, {})
     for cases, timed in zip(found, (base, new), strict=True):
         for row, timing in timed:
             cases.setdefault(_across_variants(row), []).append([_Found(row, timing)])
-    both = {case: _values(case, rows, found[1][case], AUTO) for case, rows in found[0].items()}
-    return {case: each for case, each in both.items() if each is not None}
+    return _matched(*found, AUTO, passes=True)
 
 
 def _values(

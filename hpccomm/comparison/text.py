@@ -15,7 +15,7 @@ def text(found: Comparison) -> str:
     """Return the table, what was compared, and the verdict as a whole, with line ends."""
     lines = [f"# Differs between the sides: {each}" for each in found.circumstances]
     lines += [f"# The machines differ: {each}" for each in found.machines]
-    lines += [f"# Left out, as it did not complete: {each}" for each in found.left_out]
+    lines += [f"# Left out: {each}" for each in found.left_out]
     if any(found.names):
         names = [name or "all" for name in found.names]
         lines += [f"# Base: {names[0]}", f"# New:  {names[1]}"]
@@ -59,7 +59,7 @@ def _closing(found: Comparison) -> list[str]:
     rules, counts = found.rules, Counter(each.verdict for each in found.cases)
     lines = [
         "#",
-        f"# {', '.join(f'{counts[each]} {each}' for each in MEANINGS if counts[each])}; a change below "
+        f"# {', '.join(f'{counts[each]} {each}' for each in MEANINGS if counts[each]) or 'no case'}; a change below "
         f"{rules.minimum:.1%} does not count; equal sides are told apart once in {1 / rules.level:.0f} comparisons",
     ]
     lines += [

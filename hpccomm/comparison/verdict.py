@@ -92,7 +92,7 @@ class Comparison:
     needed : int
         Launches a side that so many cases need.
     left_out : tuple of str
-        Runs that did not complete.
+        Runs that did not complete, and cases of which a launch or pass has no time above 0.
     machines : tuple of str
         How the machines differ, where they may.
     names : tuple of str
@@ -171,31 +171,26 @@ def compare(
         rules,
         names=(base.variant, new.variant),
         circumstances=_circumstances(base, new),
-        left_out=(
-            *base.left_out,
-            *new.left_out,
-            *(f"{case}: a launch has no time above 0" for case in found.without),
-        ),
+        left_out=(*base.left_out, *new.left_out),
         machines=tuple(machines),
     )
 
 
 def compare_passes(
-    found: Mapping[Case, Values], names: tuple[str, str], rules: Rules | None = None
+    found: Matched, names: tuple[str, str], rules: Rules | None = None
 ) -> Comparison:
     """Compare two variants that one launch measured in turns.
 
     Parameters
     ----------
-    found : mapping of Case to Values
-        A value for each pass, as `hpccomm.comparison.launches.values_of_passes` gives them.
+    found : Matched
+        A value for each pass, as `hpccomm.comparison.launches.matched_passes` gives them.
     names : tuple of str
         Of the variants.
     rules : Rules, optional
         How verdicts are found.
     """
-    whole = Matched(dict(found), (), (), passes=True)
-    return _compared(whole, rules or Rules(), names=names)
+    return _compared(found, rules or Rules(), names=names)
 
 
 def _compared(
@@ -207,14 +202,15 @@ def _compared(
     left_out: tuple[str, ...] = (),
     machines: tuple[str, ...] = (),
 ) -> Comparison:
+    unit = "a pass" if found.passes else "a launch"
     return Comparison(
         rules,
         _judged(found.values, rules),
         found.only_base,
         found.only_new,
         circumstances,
-        statistics.launches_needed(rules.level, 2 * len(found.values)),
-        left_out,
+        statistics.launches_needed(rules.level, max(1, 2 * len(found.values))),
+        (*left_out, *(f"{case}: {unit} has no time above 0" for case in found.without)),
         machines,
         names,
         "passes" if found.passes else "launches",

@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.comparison import statistics
-from hpccomm.comparison.launches import Case, Values, side
-from hpccomm.comparison.verdict import Rules, _judged, compare
+from hpccomm.comparison.launches import Case, Values, matched_passes, side
+from hpccomm.comparison.text import text
+from hpccomm.comparison.verdict import Rules, _judged, compare, compare_passes
 from hpccomm.errors import ResultsError, UsageError
+from hpccomm.results.schema import Timing
 from hpccomm.results.writer import Writer
 
 
@@ -209,3 +211,11 @@ def test_runs_of_one_file_can_be_compared_with_each_other(tmp_path):
         "holds no completed run of series 'third'"
         in (called("compare", str(runs), str(runs), "--base-series", "third")[2])
     )
+
+
+def test_passes_of_a_case_without_a_time_are_named():
+    none = (data.example_row(0, time=0.0), Timing(median=0.0, low=0.0, high=0.0))
+    found = compare_passes(matched_passes([none, none], [none, none]), ("ring", "tree"))
+    assert (found.cases, found.failed) == ((), False)
+    assert "# Left out: all_reduce" in text(found)
+    assert "a pass has no time above 0" in text(found)

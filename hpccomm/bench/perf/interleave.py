@@ -26,7 +26,7 @@ from hpccomm.bench.perf.shared_report import SharedReport, measure_line
 from hpccomm.bench.perf.sources import CommSource, MemoryKind, arrays_of_run, memory_of
 from hpccomm.bench.perf.variants import Variant
 from hpccomm.comparison import text
-from hpccomm.comparison.launches import values_of_passes
+from hpccomm.comparison.launches import matched_passes
 from hpccomm.comparison.verdict import compare_passes
 from hpccomm.errors import UsageError
 from hpccomm.results import table
@@ -119,10 +119,10 @@ def run(
                 },
             )
             report.open(first.comm, info)
-            # A number that all ranks draw orders from.
-            seed = int(first.comm.broadcast_object(secrets.randbits(64)))
+            # All ranks draw the same orders.
+            draw = random.Random(int(first.comm.broadcast_object(secrets.randbits(64))))
             for pair in tables:
-                _measure_pair(both, pair, report, random.Random(seed))
+                _measure_pair(both, pair, report, draw)
             for side in both:
                 side.memory.release()
             return report.end(first.comm, first.memory)
@@ -274,5 +274,5 @@ def _heading(to: Report, both: Sequence[_Opened], tables: Sequence[PerfTable]) -
 def _verdicts(both: Sequence[_Opened], measured: Sequence[Sequence[tuple[Row, Timing]]]) -> str:
     """Return the comparison as text."""
     names = (both[0].variant.name, both[1].variant.name)
-    found = compare_passes(values_of_passes(*measured), names)
+    found = compare_passes(matched_passes(*measured), names)
     return f"#\n{text.text(found)}\n"
