@@ -54,6 +54,21 @@ def _expect(run: "Run", _samples: "WholeSamples") -> str:
     return written(run.info, run.rows)
 
 
+def _refuse_without_place(run: "Run", name: str) -> None:
+    """Raise if a format has no place for what a run measured."""
+    if name == "csv":
+        return
+    what = ""
+    if len(run.by_variant()) > 1:
+        what = "has two variants"
+    elif name == "expect" and not run.rows:
+        what = "has no rows"
+    if what:
+        raise ResultsError(
+            f"{run.name} {what}, which --format {name} has no place for; take --format csv, or name another run"
+        )
+
+
 _FORMATS = {"csv": _csv, "expect": _expect, "json": _json}
 
 
@@ -93,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
             )
         text = training_text.csv_text(chosen)
     else:
+        _refuse_without_place(chosen, args.format)
         with watched(f"exporting {chosen.name}", len(chosen.rows)) as progress:
             samples = reader.WholeSamples(chosen, progress)
             text = _FORMATS[args.format](chosen, samples)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import readers
-from hpccomm.bench.perf.flags import EXPECTED
+from hpccomm.bench.perf.flags import EXPECTATION, EXPECTED, NOTHING_EXPECTED
 from hpccomm.cli import output
 from hpccomm.errors import UsageError
 
@@ -149,6 +149,11 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.results.training import Training
     from hpccomm.results.verify import verify
 
+    if args.near is not None and args.expected is None:
+        raise UsageError(NOTHING_EXPECTED)
+    if args.expected is not None and (args.list or args.verify):
+        other = "list" if args.list else "verify"
+        raise UsageError(f"--expect is about the rows of one run; leave it or --{other} out")
     if args.list:
         return _list(args)
     for name in ("case", "since", "until", "host", "json"):
@@ -170,6 +175,11 @@ def run(args: argparse.Namespace) -> int:
         trainings, lost = training_file.examine(file, examined)
     status = told(file, [*examined.damage, *lost])
     chosen = training_file.choose(examined.runs, trainings, args.run)
+    if args.expected is not None and (isinstance(chosen, Training) or pairs.GROUP in chosen.groups):
+        what = "a training" if isinstance(chosen, Training) else "of pairs of ranks"
+        raise UsageError(
+            f"--expect: {chosen.name} is {what}, and has no rows that could be compared; name another run by --run"
+        )
     listing = describe.listing(examined.runs, trainings, chosen)
     if isinstance(chosen, Training):
         output.write(listing + training_text.text(chosen, statistics=args.statistics))
@@ -209,16 +219,20 @@ def _expected(args: argparse.Namespace, run: "Run") -> tuple[str, bool]:
     """Return whether a run has what is expected of it, as text, and whether it fails."""
     from itertools import groupby
 
-    from hpccomm.results.expectations import Judge, expectation
+    from hpccomm.results.expectations import NEAR, Judge, expectation
 
     if args.expected is None:
         return "", False
-    judge = Judge(expectation(args.expected, run.info, readers.size), run.info, args.near)
+    expected = expectation(args.expected, run.info, EXPECTATION)
+    judge = Judge(expected, run.info, args.near or NEAR)
     text = ""
-    for block, rows in groupby(run.rows, key=lambda row: row.block):
-        for row in rows:
-            judge.add(row)
-        text += f"# {' '.join(block)}\n{judge.finish()}"
+    for variant, indices in run.by_variant().items():
+        rows = (run.rows[index] for index in indices)
+        for block, table in groupby(rows, key=lambda row: row.block):
+            for row in table:
+                judge.add(row)
+            words = [*block, *([f"[{variant}]"] if variant else [])]
+            text += f"# {' '.join(words)}\n{judge.finish()}"
     return text + judge.nothing(), judge.failures > 0
 
 

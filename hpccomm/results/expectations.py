@@ -23,11 +23,12 @@ An entry with sizes is for each row in their range. An entry without is for the 
 import argparse
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.results.bounds import share_of_node
@@ -39,6 +40,8 @@ NEAR = 0.9
 """Part of what is expected that is enough, by default."""
 
 MOST_LINES = 10
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +123,26 @@ class Expectation:
     entries: tuple[Entry, ...]
 
 
-_LINK = re.compile(r"(?:(\d+)x)?([a-z0-9-]+)")
+_LINK = re.compile(r"(?:([1-9]\d{0,3})x)?([a-z0-9-]+)", re.ASCII)
 
 
-def expectation(text: str, info: RunInfo, read_size: Callable[[str], int]) -> Expectation:
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """What reads values of a file; each raises ``ArgumentTypeError``.
+
+    Attributes
+    ----------
+    size : callable
+        A size with a suffix.
+    collective : callable
+        The name of a collective; returns the one that rows have.
+    """
+
+    size: Callable[[str], int]
+    collective: Callable[[str], str]
+
+
+def expectation(text: str, info: RunInfo, read: Readers) -> Expectation:
     """Return what is expected of a run.
 
     Parameters
@@ -132,8 +151,8 @@ def expectation(text: str, info: RunInfo, read_size: Callable[[str], int]) -> Ex
         Name of a file; or of a link, with the number of a node's ports in front: ``8xinfiniband-ndr``.
     info : RunInfo
         Facts of the run.
-    read_size : callable
-        Reads a size with a suffix.
+    read : Readers
+        What reads the values of a file.
 
     Raises
     ------
@@ -151,11 +170,11 @@ def expectation(text: str, info: RunInfo, read_size: Callable[[str], int]) -> Ex
         raise UsageError(
             f"--expect {text}: {error.strerror}, and no link has that name; {advice}"
         ) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except ValueError as error:  # of tomllib, of UTF-8, or of an integer with thousands of digits
         raise UsageError(
             f"--expect {text} is no TOML: {error}; docs/expect.rst has examples"
         ) from None
-    return Expectation(text, entries(text, content, read_size))
+    return Expectation(text, entries(text, content, read))
 
 
 def _of_link(text: str, link: Link, ports: int, info: RunInfo) -> tuple[Entry, ...]:
@@ -201,9 +220,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 """What an entry of a file may have, and the types of its values."""
 
 
-def entries(
-    name: str, content: Mapping[str, Any], read_size: Callable[[str], int]
-) -> tuple[Entry, ...]:
+def entries(name: str, content: Mapping[str, Any], read: Readers) -> tuple[Entry, ...]:
     """Return the entries of a file.
 
     Parameters
@@ -212,8 +229,8 @@ def entries(
         Of the file, for messages.
     content : mapping
         What it holds.
-    read_size : callable
-        Reads a size with a suffix.
+    read : Readers
+        What reads its values.
 
     Raises
     ------
@@ -221,17 +238,18 @@ def entries(
         If an entry is not as it should be.
     """
     found = content.get("expect")
-    if not isinstance(found, list) or not found or set(content) != {"expect"}:
+    tables = isinstance(found, list) and all(isinstance(each, Mapping) for each in found)
+    if not tables or not found or set(content) != {"expect"}:
         raise UsageError(
             f"--expect {name} holds other things than entries [[expect]]; give one or more of them"
         )
     return tuple(
-        _entry(f"--expect {name}, entry {number}", each, read_size)
+        _entry(f"--expect {name}, entry {number}", each, read)
         for number, each in enumerate(found, 1)
     )
 
 
-def _entry(place: str, given: Mapping[str, Any], read_size: Callable[[str], int]) -> Entry:
+def _entry(place: str, given: Mapping[str, Any], read: Readers) -> Entry:
     for key, value in given.items():
         if key not in _KINDS:
             advice = did_you_mean(key, _KINDS, f"give some of {', '.join(_KINDS)}")
@@ -244,20 +262,27 @@ def _entry(place: str, given: Mapping[str, Any], read_size: Callable[[str], int]
     if "collective" not in given or not {"busbw", "time"} & set(given):
         raise UsageError(f"{place} needs a collective, and busbw or time; add what is missing")
     for key in ("busbw", "time"):
-        if key in given and not 0 < given[key] < float("inf"):
-            raise UsageError(f"{place}: {key} is {given[key]}; give a number above 0")
+        if key in given and not 0 < given[key] <= sys.float_info.max:
+            raise UsageError(f"{place}: {key} is no bandwidth or time; give a number above 0")
+    for key in ("ranks", "nodes"):
+        if key in given and given[key] < 1:
+            raise UsageError(f"{place}: {key} is {given[key]}; give 1 or more")
     sizes = {
-        key: _size(f"{place}: {key}", given[key], read_size)
+        key: _read(f"{place}: {key}", str(given[key]), read.size)
         for key in ("from", "to")
         if key in given
     }
+    if len(sizes) == 2 and sizes["from"] > sizes["to"]:
+        raise UsageError(
+            f"{place} is for no size: from {given['from']} is above to {given['to']}; exchange them"
+        )
     only = {
         key: value
         for key, value in given.items()
         if key not in ("collective", "busbw", "time", "from", "to")
     }
     return Entry(
-        given["collective"],
+        _read(f"{place}: collective", given["collective"], read.collective),
         given.get("busbw"),
         given.get("time"),
         sizes.get("from"),
@@ -266,9 +291,9 @@ def _entry(place: str, given: Mapping[str, Any], read_size: Callable[[str], int]
     )
 
 
-def _size(place: str, value: str | int, read_size: Callable[[str], int]) -> int:
+def _read(place: str, value: str, read: Callable[[str], _Value]) -> _Value:
     try:
-        return read_size(str(value))
+        return read(value)
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"{place}: {error}") from None
 
@@ -370,7 +395,12 @@ def written(info: RunInfo, rows: Iterable[Row]) -> str:
     lines = [f"# What {ranks} ranks on {nodes} nodes had on {info.started:%Y-%m-%d}"]
     for row in rows:
         facts: dict[str, object] = {"collective": row.collective}
-        facts |= {"busbw": row.busbw} if row.busbw > 0 else {"time": row.time}
+        if row.busbw > 0:
+            facts["busbw"] = row.busbw
+        elif row.time > 0:
+            facts["time"] = row.time
+        else:
+            continue  # faster than the clock: nothing can be expected of others
         facts |= {"from": row.bytes, "to": row.bytes, "ranks": ranks, "nodes": nodes}
         facts |= {"type": row.dtype, "op": row.op, "backend": row.backend}
         facts |= {"algorithm": row.algorithm, "in_place": row.in_place}

@@ -10,10 +10,10 @@ import pytest
 from damage import called
 
 from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.readers import size
+from hpccomm.bench.perf.flags import EXPECTATION
 from hpccomm.errors import UsageError
 from hpccomm.results import bounds, table
-from hpccomm.results.expectations import Expectation, Judge, entries, expectation
+from hpccomm.results.expectations import Expectation, Judge, entries, expectation, written
 from hpccomm.results.links import links
 from hpccomm.results.schema import DeviceInfo
 from hpccomm.results.writer import Writer
@@ -130,7 +130,7 @@ busbw = 40
 
 def judged(example, text, rows, near=0.9):
     info = example.example_info()
-    found = Expectation("f.toml", entries("f.toml", tomllib.loads(text), size))
+    found = Expectation("f.toml", entries("f.toml", tomllib.loads(text), EXPECTATION))
     judge = Judge(found, info, near)
     for each in rows:
         judge.add(each)
@@ -187,18 +187,18 @@ def test_a_stored_run_is_judged_and_expects_of_others_what_it_had(example, tmp_p
 
 def test_a_link_by_its_name(example):
     info = on_nodes(example, 2, 4)
-    found = expectation("8xinfiniband-ndr", info, size)
+    found = expectation("8xinfiniband-ndr", info, EXPECTATION)
     by_name = {each.collective: each.busbw for each in found.entries}
     assert by_name["all_reduce"] == pytest.approx(400 * 7 / 8 * 2)
     assert by_name["broadcast"] == 400
-    slow = expectation("ethernet-1g", info, size).entries[0].busbw
+    slow = expectation("ethernet-1g", info, EXPECTATION).entries[0].busbw
     assert slow == pytest.approx(0.125 * 0.949 * 7 / 8 * 2)
     with pytest.raises(UsageError, match="connects devices of one node, and the run has 2 nodes"):
-        expectation("nvlink4", info, size)
+        expectation("nvlink4", info, EXPECTATION)
     with pytest.raises(UsageError, match="connects nodes, and the run has 1 node;"):
-        expectation("infiniband-ndr", on_nodes(example, 1, 4), size)
+        expectation("infiniband-ndr", on_nodes(example, 1, 4), EXPECTATION)
     with pytest.raises(UsageError, match="did you mean infiniband-ndr"):
-        expectation("infiniband-ndx", info, size)
+        expectation("infiniband-ndx", info, EXPECTATION)
 
 
 @pytest.mark.parametrize(
@@ -217,10 +217,80 @@ def test_a_link_by_its_name(example):
         ('[[expect]]\ncollective = "all_reduce"\nbusbw = true', "give a value of type"),
         ('[[expect]]\ncollective = "all_reduce"\nbusbw = 1\nfrom = "x"', "from: 'x' is no size"),
         ("[[expect]", "is no TOML"),
+        ("expect = [1]", "holds other things"),
+        ('[[expect]]\ncollective = "all_redcue"\nbusbw = 1', "did you mean all_reduce"),
+        (f'[[expect]]\ncollective = "reduce"\nbusbw = 1{"0" * 400}', "give a number above 0"),
+        ('[[expect]]\ncollective = "reduce"\nbusbw = 1\nranks = 0', "give 1 or more"),
+        ('[[expect]]\ncollective = "reduce"\nbusbw = 1\nfrom = 8\nto = 4', "is for no size"),
     ],
 )
 def test_a_file_that_is_not_as_it_should_be_is_refused(example, tmp_path, text, message):
     path = tmp_path / "expected.toml"
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
-        expectation(str(path), example.example_info(), size)
+        expectation(str(path), example.example_info(), EXPECTATION)
+
+
+def test_collectives_have_the_names_of_nccl_tests_too(example):
+    text = '[[expect]]\ncollective = "alltoall"\nbusbw = 1'
+    (entry,) = entries("f.toml", tomllib.loads(text), EXPECTATION)
+    assert entry.collective == "all_to_all"
+
+
+def test_no_link_has_0_ports(example):
+    with pytest.raises(UsageError, match="no link has that name"):
+        expectation("0xinfiniband-ndr", on_nodes(example, 2, 4), EXPECTATION)
+
+
+def interleaved(example, path):
+    """Write a run of two variants in turns, each with a small and a large size."""
+    info = example.example_info()
+    info = replace(info, series={"base": "ring", "new": "tree"})
+    with Writer(path, info) as writer:
+        for _ in range(2):
+            for number, busbw in ((8, 0.1), (1 << 20, 40.0)):
+                for name in ("ring", "tree"):
+                    row = example.example_row(0, algorithm=name, bytes=number, busbw=busbw)
+                    writer.append(row, None, variant=name)
+
+
+def test_variants_in_turns_are_judged_as_a_table_each(example, tmp_path):
+    path, expected = tmp_path / "run.h5", tmp_path / "expected.toml"
+    interleaved(example, path)
+    expected.write_text('[[expect]]\ncollective = "all_reduce"\nbusbw = 40')
+    status, out, err = called("show", str(path), "--expect", str(expected))
+    assert (status, err) == (0, "")
+    assert out.count("# Expected ") == 2
+    assert " [tree]\n# Expected             : 100% of 40 GB/s" in out
+
+
+@pytest.mark.parametrize("name", ["json", "expect"])
+def test_variants_have_no_place_in_a_file_of_one_table(example, tmp_path, name):
+    path = tmp_path / "run.h5"
+    interleaved(example, path)
+    status, out, err = called("export", str(path), "--format", name)
+    assert (status, out) == (2, "")
+    assert "has two variants" in err
+
+
+def test_what_has_no_time_is_expected_of_nobody(example):
+    rows = [example.example_row(0, busbw=0.0, time=0.0), example.example_row(0)]
+    text = written(example.example_info(), rows)
+    assert len(entries("f.toml", tomllib.loads(text), EXPECTATION)) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--expect", "nvlink4", "--list"), "--expect is about the rows of one run"),
+        (("--expect", "nvlink4", "--verify"), "--expect is about the rows of one run"),
+        (("--at-least", "50%"), "--at-least is about what --expect names"),
+    ],
+)
+def test_an_expectation_that_would_not_be_looked_at_is_refused(example, tmp_path, words, message):
+    path = tmp_path / "run.h5"
+    with Writer(path, example.example_info()) as writer:
+        writer.append(example.example_row(0), None)
+    status, out, err = called("show", str(path), *words)
+    assert (status, out) == (2, "")
+    assert message in err

@@ -24,7 +24,7 @@ from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.perf.variants import variant
 from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError
-from hpccomm.results.expectations import NEAR
+from hpccomm.results.expectations import NEAR, Readers
 from hpccomm.results.links import links
 from hpccomm.results.schema import Config
 
@@ -40,6 +40,12 @@ _NO_KERNELS = "hpccomm has no kernels of its own"
 _collectives = readers.some_of(
     COLLECTIVES | {alias: COLLECTIVES[name] for alias, name in ALIASES.items()}, "is no collective"
 )
+EXPECTATION = Readers(
+    size,
+    lambda text: ALIASES.get(text) or readers.one_of(tuple(COLLECTIVES), "collective")(text),
+)
+"""What reads a file of ``--expect``."""
+
 _types = readers.some_of(
     {name: name for name in TYPES} | {dtype.name: name for name, dtype in TYPES.items()},
     "is no type",
@@ -163,13 +169,15 @@ EXPECTED = (
         "expected",
     ),
     Flag(
-        f"--at-least PERCENT {NEAR:.0%}",
+        "--at-least PERCENT",
         readers.percentage,
-        "part of what is expected that is enough",
+        f"part of what is expected that is enough (default {NEAR:.0%})",
         "near",
     ),
 )
 """Flags for what is expected, of perf and of show."""
+
+NOTHING_EXPECTED = "--at-least is about what --expect names, which was not given; give both"
 
 OWN = (
     Flag(
@@ -309,7 +317,7 @@ def options(args: argparse.Namespace) -> Options:
     for message in _contradictions(args):
         raise UsageError(message)
     values = vars(args) | {"step_factor": swept.factor, "step_bytes": swept.step, "sizes": swept}
-    values |= _alone(args) | _launch(args)
+    values |= _alone(args) | _launch(args) | {"near": args.near or NEAR}
     config = Config(**_fields(Config, values))
     result = Options(**_fields(Options, values | {"config": config}))
     for collective in result.collectives:
@@ -416,6 +424,8 @@ def _contradictions(args: argparse.Namespace) -> Iterator[str]:
         )
     if args.launches and args.series:
         yield "--launches gives each launch its --series; leave one of them out"
+    if args.near is not None and args.expected is None:
+        yield NOTHING_EXPECTED
     yield from _not_interleaved(args)
     not_in_a_graph = {
         "-z/--blocking": (args.blocking_collectives, "a recorded block cannot wait on the host"),
