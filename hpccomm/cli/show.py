@@ -233,7 +233,10 @@ def _expected(args: argparse.Namespace, run: "Run") -> tuple[str, bool]:
                 judge.add(row)
             words = [*block, *([f"[{variant}]"] if variant else [])]
             text += f"# {' '.join(words)}\n{judge.finish()}"
-    return text + judge.nothing(), judge.failures > 0
+    whole = run.status == "completed"
+    if not whole:
+        text += f"# The run did not complete ({run.status}): FAILED\n"
+    return text + judge.nothing(), judge.failures > 0 or not whole
 
 
 def _of_part(
