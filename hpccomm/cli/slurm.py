@@ -11,6 +11,7 @@ from hpccomm.cli import output, pairs
 from hpccomm.cli.parser import Parser
 from hpccomm.cli.show import path
 from hpccomm.errors import ConfigurationError, UsageError, did_you_mean
+from hpccomm.results import expectations
 from hpccomm.slurm.directives import DIRECTIVES
 from hpccomm.slurm.script import BINDINGS, SIGNAL_SECONDS, STARTERS, Request, text
 
@@ -168,6 +169,8 @@ def _checked(verb: str, words: Sequence[str], folder: Path) -> argparse.Namespac
             )
         output_too = argparse.Namespace(**vars(given) | {"output": given.output or folder})
         flags.options(output_too)
+        if given.expected is not None:
+            expectations.check(given.expected, flags.EXPECTATION)
     return given
 
 

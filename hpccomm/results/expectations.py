@@ -159,9 +159,36 @@ def expectation(text: str, info: RunInfo, read: Readers) -> Expectation:
     UsageError
         If there is neither, the file is not as it should be, or the link bounds nothing in such a run.
     """
+    link = _named_link(text)
+    if link is not None:
+        return Expectation(text, _of_link(text, *link, info))
+    return Expectation(text, _of_file(text, read))
+
+
+def check(text: str, read: Readers) -> None:
+    """Raise unless there is such a file, and it is as it should be, or such a link.
+
+    Parameters are those of `expectation`.
+
+    Raises
+    ------
+    UsageError
+        If not.
+    """
+    if _named_link(text) is None:
+        _of_file(text, read)
+
+
+def _named_link(text: str) -> tuple[Link, int] | None:
+    """Return a link by its name, and the number of a node's ports; None if there is a file, or no such link."""
     match = _LINK.fullmatch(text)
-    if match is not None and match[2] in links() and not Path(text).exists():
-        return Expectation(text, _of_link(text, links()[match[2]], int(match[1] or 1), info))
+    if match is None or match[2] not in links() or Path(text).exists():
+        return None
+    return links()[match[2]], int(match[1] or 1)
+
+
+def _of_file(text: str, read: Readers) -> tuple[Entry, ...]:
+    """Return the entries of a file by its name."""
     try:
         content = tomllib.loads(Path(text).read_text(encoding="utf-8"))
     except OSError as error:
@@ -174,7 +201,7 @@ def expectation(text: str, info: RunInfo, read: Readers) -> Expectation:
         raise UsageError(
             f"--expect {text} is no TOML: {error}; docs/expect.rst has examples"
         ) from None
-    return Expectation(text, entries(text, content, read))
+    return entries(text, content, read)
 
 
 def _of_link(text: str, link: Link, ports: int, info: RunInfo) -> tuple[Entry, ...]:

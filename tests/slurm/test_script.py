@@ -249,6 +249,7 @@ def test_pairs_and_own_output() -> None:
         (["--ntasks=2", "perf", "pairs", "more"], "'more' is more than hpccomm slurm perf pairs"),
         (["--ntasks=2\n#", "perf", "all_reduce"], "--ntasks '2\\n#' does not fit; give a whole"),
         (["--ntasks=2", "--partition=a b", "perf", "all"], "--partition 'a b' does not fit; give"),
+        (["--ntasks=2", "perf", "all", "--expect", "nope.toml"], "no link has that name; name a"),
         (["--ntasks=2", "--venv=none", "perf", "all"], "--venv none: there is no "),
         (["--ntasks=2", "--module=-x", "perf", "all"], "--module '-x' does not fit; give a mod"),
         (
