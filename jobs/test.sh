@@ -113,7 +113,7 @@ standin=$checkout/tests/standin
 ) >"$notes/aside" 2>&1 &
 aside=$!
 
-tests 1800 "tests without MPI" tests --ignore=tests/mpi --ignore=tests/cluster --ignore=tests/cuda
+tests 2700 "tests without MPI" tests --ignore=tests/mpi --ignore=tests/cluster --ignore=tests/cuda
 wait "$aside" || touch "$notes/failed"
 aside=
 cat "$notes/aside"
