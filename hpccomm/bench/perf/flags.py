@@ -21,7 +21,7 @@ from hpccomm.bench.perf.names import OPS, TYPES
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.readers import ALL, integer, only, size, switch
 from hpccomm.bench.perf.sizes import Sizes
-from hpccomm.bench.perf.variants import variant
+from hpccomm.bench.perf.variants import name_of_variant, variant
 from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError
 from hpccomm.results.expectations import NEAR, Readers
@@ -263,7 +263,7 @@ SOUND = (
     ),
     Flag(
         "--variant NAME",
-        readers.name_of_variant,
+        name_of_variant,
         "record the run as one of this variant, as --launches with --interleave has each of its launches do",
     ),
 )

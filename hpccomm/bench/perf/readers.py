@@ -154,13 +154,6 @@ def series(text: str) -> dict[str, str]:
     return {"name": match[1], "launch": match[2], "launches": match[3]}
 
 
-def name_of_variant(text: str) -> str:
-    """Read the name of a variant, as results files hold it."""
-    if not text.strip() or len(text.encode()) > 128:
-        raise argparse.ArgumentTypeError(f"{text!r} is no name; give one of 1 to 128 bytes")
-    return text
-
-
 def named(text: str) -> str:
     """Read a name."""
     if not text:

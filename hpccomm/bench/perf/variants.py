@@ -11,7 +11,6 @@ from hpccomm import backends
 from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.results.schema import Timing, columns
-from hpccomm.schedules import registry
 from hpccomm.settings import VARIABLES
 
 _LONGEST = next(
@@ -86,6 +85,13 @@ class Variant:
                     os.environ[name] = value
 
 
+def name_of_variant(text: str) -> str:
+    """Read the name of a variant, as results files hold it."""
+    if not text.strip() or len(text.encode()) > _LONGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is no name; give one of 1 to {_LONGEST} bytes")
+    return text
+
+
 def variant(text: str) -> Variant:
     """Read a variant: words with blanks between them, as `Variant` has them.
 
@@ -97,10 +103,7 @@ def variant(text: str) -> Variant:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no variant; {_FITS}, in at most {_LONGEST} bytes"
         )
-    algorithms = (
-        *policy.names(),
-        *sorted({name for each in registry.registered().values() for name in each}),
-    )
+    algorithms = policy.names()
     known = {"algorithm": algorithms, "backend": backends.choices()}
     found: dict[str, str] = {}
     for word in words:
