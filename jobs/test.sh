@@ -34,6 +34,10 @@ make_environment test docs dev plot
 cd "$checkout"
 # For the tests that start MPI jobs themselves.
 export HPCCOMM_MPIEXEC=$mpiexec
+# Tests start hundreds of processes, each of which would compile all of hpccomm again.
+unset PYTHONDONTWRITEBYTECODE
+# Where libfabric finds no network, closing this transport costs every start of Open MPI a second.
+export OMPI_MCA_btl=${OMPI_MCA_btl:-^ofi}
 # Under Open MPI every rank believes that it writes to a terminal.
 [[ -t 1 ]] || export NO_COLOR=1
 

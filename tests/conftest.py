@@ -77,7 +77,12 @@ def launch_environment() -> dict[str, str]:
 
     Without what marks a rank of a job that this process itself may belong to.
     """
-    ours = ("OMPI_ALLOW_", "OMPI_MCA_rmaps_base_oversubscribe", "PRTE_MCA_rmaps_default")
+    ours = (
+        "OMPI_ALLOW_",
+        "OMPI_MCA_btl",
+        "OMPI_MCA_rmaps_base_oversubscribe",
+        "PRTE_MCA_rmaps_default",
+    )
     of_a_job = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_", "MPI_LOCAL")
     environment = {
         name: value
