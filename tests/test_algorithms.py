@@ -18,7 +18,7 @@ from hpccomm.schedules.schedule import whole
 from hpccomm.topology import arrange
 
 EVERY_SIZE = [range(1, 17), range(17, 33), range(33, 49), range(49, 65)]
-CHOSEN_SIZES = [(*range(1, 10), 12, 13, 15, 16), (17, 31, 32, 33), (47, 64)]
+CHOSEN_SIZES = [(*range(1, 10), 12, 13, 16), (17, 32, 33), (47,)]
 """Small numbers of ranks, then primes, and those at and beside powers of two."""
 
 
@@ -36,7 +36,7 @@ def test_proof(which: Which, sizes: Sequence[int], pytestconfig: pytest.Config) 
 
 @pytest.mark.parametrize("which", EVERY, ids=str)
 def test_a_ranks_own_program_is_its_part_of_all(which: Which, pytestconfig: pytest.Config) -> None:
-    for n in (1, 2, 3, 5, 8, 12) if pytestconfig.getoption("--all") else (1, 2, 3, 5, 8):
+    for n in (1, 2, 3, 5, 8, 12) if pytestconfig.getoption("--all") else (1, 3, 8):
         every = list(cases(which, n))
         some = every[:: max(len(every) // 3, 1)]
         for case in some:

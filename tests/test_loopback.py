@@ -56,7 +56,7 @@ ALL = Choice(
 )
 CHOSEN = Choice(
     # Up to four ranks on one node run the suite over MPI.
-    {"algorithms": (1, 6, 8), "deterministic": (1, 5, 8), "shared_memory": (2,)},
+    {"algorithms": (6,), "deterministic": (5,), "shared_memory": (2,)},
     otherwise=(1,),
     spread=(3, 2),
     scheduled=(5, 2),

@@ -72,10 +72,15 @@ def test_training_on_several_ranks_gives_the_parameters_of_one() -> None:
 
 def test_deterministic_results_have_the_same_bits_for_every_layout() -> None:
     bits = set()
-    for settings in ({}, {"bucketing": False}, {"order": "largest"}, {"first_bucket_bytes": 1}):
-        for overlapped in (False, True):
-            results = run_ranks(3, trained, overlapped, {"deterministic": True, **settings})
-            bits |= {(w.tobytes(), v.tobytes()) for w, v in results}
+    for overlapped, settings in (
+        (False, {}),
+        (True, {}),
+        (True, {"bucketing": False}),
+        (False, {"order": "largest"}),
+        (True, {"first_bucket_bytes": 1}),
+    ):
+        results = run_ranks(3, trained, overlapped, {"deterministic": True, **settings})
+        bits |= {(w.tobytes(), v.tobytes()) for w, v in results}
     assert len(bits) == 1
 
 

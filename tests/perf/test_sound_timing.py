@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from damage import called
 
 from hpccomm.bench.perf import launches
 from hpccomm.bench.perf.alone import SYNCS, AloneOptions, AloneTimer, Budget
@@ -187,6 +188,6 @@ def test_a_launch_has_the_arguments_of_the_command_but_those_of_the_series():
     ],
 )
 def test_flags_that_do_not_fit_are_refused_first(words, message):
-    done = hpccomm("perf", "all_reduce", *words)
-    assert done.returncode == 2
-    assert message in done.stderr
+    status, out, err = called("perf", "all_reduce", *words)
+    assert (status, out) == (2, "")
+    assert message in err

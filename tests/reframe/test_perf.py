@@ -89,7 +89,7 @@ def mpi_library() -> str:
     return subprocess.check_output([sys.executable, "-c", program], text=True).strip()
 
 
-@pytest.mark.parametrize("start", ["srun", "mpiexec"])
+@pytest.mark.parametrize("start", ["srun", pytest.param("mpiexec", marks=pytest.mark.thorough)])
 def test_passes_as_a_job_of_slurm(reframe: Reframe, slurm: dict[str, str], start: str) -> None:
     system = "slurm-mpiexec"
     if start == "srun":
@@ -149,6 +149,7 @@ class Site(HpccommPerf):
 """
 
 
+@pytest.mark.thorough
 def test_a_site_derives_its_own(reframe: Reframe, tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(SUBCLASS)

@@ -62,7 +62,7 @@ def test_hierarchical_uses_all_ports_of_a_node():
     [
         ("ring", 4096, GIB),
         pytest.param("tree", 65536, 256 * MIB, marks=pytest.mark.thorough),
-        ("hierarchical", 65536, GIB),
+        pytest.param("hierarchical", 65536, GIB, marks=pytest.mark.thorough),
     ],
 )
 def test_many_ranks_take_seconds_and_little_memory(algorithm, ranks, nbytes):

@@ -15,7 +15,7 @@ from hpccomm.results.writer import Writer
 SWEEP = ("all_reduce", "-b", "8", "-e", "8K", "-f", "32", "-n", "5")
 
 
-@pytest.mark.parametrize("start", ["srun", "mpiexec"])
+@pytest.mark.parametrize("start", ["srun", pytest.param("mpiexec", marks=pytest.mark.thorough)])
 def test_sweep_ends_in_a_file_named_by_the_job_or_by_its_user(
     slurm: Slurm, launcher: str, protocols: str, start: str
 ) -> None:
@@ -50,7 +50,8 @@ def test_nccl_without_a_gpu_fails_and_says_so(slurm: Slurm) -> None:
     assert "sbatch --gpus-per-node=N" in job.printed()
 
 
-@pytest.mark.parametrize("asked", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("asked", [False, True])
 def test_acceptance_misses_only_gpus_that_were_asked_for(
     slurm: Slurm, protocols: str, asked: bool
 ) -> None:

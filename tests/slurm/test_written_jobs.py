@@ -26,7 +26,14 @@ def mpich() -> Path:
     return library
 
 
-@pytest.mark.parametrize("start", ["pmix", "pmi2", "mpiexec"])
+@pytest.mark.parametrize(
+    "start",
+    [
+        "pmix",
+        pytest.param("pmi2", marks=pytest.mark.thorough),
+        pytest.param("mpiexec", marks=pytest.mark.thorough),
+    ],
+)
 def test_ranks_start(
     slurm: Slurm, protocols: str, request: pytest.FixtureRequest, start: str
 ) -> None:
@@ -82,7 +89,8 @@ def test_time_limit_closes_table_and_file(slurm: Slurm, protocols: str) -> None:
     assert 2 * job.rows() == len(run.rows)
 
 
-@pytest.mark.parametrize("start", ["srun", pytest.param("mpiexec", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("start", ["srun", "mpiexec"])
 def test_launches_end_when_the_job_is_asked_to(slurm: Slurm, protocols: str, start: str) -> None:
     words = ("--mpi", "mpiexec") if start == "mpiexec" else ()
     sweep = ("all_reduce", "-b", "8", "-e", "8", "-n", "20", "--launches", "1000")
