@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from hpccomm.results.reader import Run, WholeSamples
 
 DESCRIPTION = """\
-Write a stored run in another format: nccl-tests' JSON (version 3), CSV, or a file for --expect. Or a training that was logged, as CSV
-with a line a step. What is damaged is left out and named on standard error, and the exit status is 2.
+Write a stored run in another format: nccl-tests' JSON (version 3), CSV, or a file for --expect. Or a training
+that was logged, as CSV with a line a step. What is damaged is left out and named on standard error, and the exit
+status is 2.
 """
 
 EXAMPLES = """\
@@ -56,6 +57,13 @@ def _expect(run: "Run", _samples: "WholeSamples") -> str:
 
 def _refuse_without_place(run: "Run", name: str) -> None:
     """Raise if a format has no place for what a run measured."""
+    from hpccomm.results import pairs
+
+    if pairs.GROUP in run.groups:
+        raise ResultsError(
+            f"{run.name} is of pairs of ranks, which no format has a place for; hpccomm show prints it, and "
+            "hpccomm perf pairs --json writes its figures"
+        )
     if name == "csv":
         return
     what = ""

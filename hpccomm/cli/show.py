@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -205,6 +206,7 @@ def run(args: argparse.Namespace) -> int:
                 statistics=args.statistics,
                 timings=[chosen.timings[index] for index in indices] if chosen.timings else (),
             )
+        text += _how_to_compare(chosen)
         text += "".join(
             f"# Published : {collective} {each}\n"
             for collective in dict.fromkeys(row.collective for row in chosen.rows)
@@ -213,6 +215,19 @@ def run(args: argparse.Namespace) -> int:
         expected, failed = _expected(args, chosen)
     output.write(listing + describe.facts(chosen) + text + expected)
     return told(file, samples.damage()) or status or int(failed)
+
+
+def _how_to_compare(run: "Run") -> str:
+    """Return the command that compares the variants of a run, as a comment; empty if it has none."""
+    variants = list(run.by_variant())
+    if len(variants) < 2 or run.status != "completed":
+        return ""
+    base, new = (shlex.quote(str(run.info.series.get(side, ""))) for side in ("base", "new"))
+    file = shlex.quote(str(run.path))
+    return (
+        f"# To compare the variants: hpccomm compare {file} {file} --base-runs {run.name} --new-runs {run.name} "
+        f"--base-variant {base} --new-variant {new}\n"
+    )
 
 
 def _expected(args: argparse.Namespace, run: "Run") -> tuple[str, bool]:

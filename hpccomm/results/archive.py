@@ -1,4 +1,4 @@
-"""Many runs in files and folders of files: found by case, date and host, and listed."""
+"""Many runs and trainings in files and folders of files: found by case, date and host, and listed."""
 
 import fnmatch
 import json
@@ -9,24 +9,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpccomm.errors import ResultsError
-from hpccomm.results import reader
+from hpccomm.results import reader, training_file
 from hpccomm.results.reader import Run
 from hpccomm.results.schema import Row, Timing
 from hpccomm.results.table import TIME_FORMAT, figure
+from hpccomm.results.training import Training
 
 JSON_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which runs are looked for.
+    """Which runs and trainings are looked for.
 
     Attributes
     ----------
     collective : str or None
     size : int or None
     dtype : str or None
-        Of rows; a run without such a row is not found.
+        Of rows; a run without such a row is not found, and no training is.
     since, until : datetime or None
         When the run started, with a time zone; `until` is not included.
     host : str or None
@@ -55,14 +56,18 @@ class Query:
 
     def has_run(self, run: Run) -> bool:
         """Whether a run is looked for, as far as its facts tell."""
-        started = run.info.started
+        return self._has(run.info.started, [rank.host for rank in run.info.ranks])
+
+    def has_training(self, training: Training) -> bool:
+        """Whether a training is looked for; it has no rows."""
+        facts = training.facts
+        return not self.of_rows and self._has(facts.started, [facts.host])
+
+    def _has(self, started: datetime, hosts: Sequence[str]) -> bool:
         return (
             (self.since is None or started >= self.since)
             and (self.until is None or started < self.until)
-            and (
-                self.host is None
-                or any(fnmatch.fnmatchcase(rank.host, self.host) for rank in run.info.ranks)
-            )
+            and (self.host is None or any(fnmatch.fnmatchcase(host, self.host) for host in hosts))
         )
 
 
@@ -87,7 +92,9 @@ class Searched(NamedTuple):
     Attributes
     ----------
     found : list of Found
-        By the time at which they started.
+        Runs, by the time at which they started.
+    trainings : list of Training
+        Likewise.
     damage : list of str
         What could not be read, with the name of the file.
     files : int
@@ -97,6 +104,7 @@ class Searched(NamedTuple):
     """
 
     found: list[Found]
+    trainings: list[Training]
     damage: list[str]
     files: int
     others: int
@@ -121,6 +129,7 @@ def search(paths: Sequence[Path], query: Query, progress: reader.Steps | None = 
         is part of the result.
     """
     found: list[Found] = []
+    trained: list[Training] = []
     damage: list[str] = []
     files = others = 0
     for path, named in _files(paths):
@@ -128,6 +137,7 @@ def search(paths: Sequence[Path], query: Query, progress: reader.Steps | None = 
             progress.advance()
         try:
             examined = reader.examine(path)
+            trainings, lost = training_file.examine(path, examined)
         except ResultsError as error:
             if named:
                 raise
@@ -137,7 +147,8 @@ def search(paths: Sequence[Path], query: Query, progress: reader.Steps | None = 
                 damage.append(str(error))
             continue
         files += 1
-        damage += [f"{path}: {what}" for what in examined.damage]
+        damage += [f"{path}: {what}" for what in [*examined.damage, *lost]]
+        trained += filter(query.has_training, trainings)
         for run in examined.runs:
             timings = run.timings or (None,) * len(run.rows)
             rows = tuple(
@@ -148,7 +159,8 @@ def search(paths: Sequence[Path], query: Query, progress: reader.Steps | None = 
             if query.has_run(run) and (rows or not query.of_rows):
                 found.append(Found(run, rows))
     found.sort(key=lambda each: each.run.info.started)
-    return Searched(found, damage, files, others)
+    trained.sort(key=lambda each: each.facts.started)
+    return Searched(found, trained, damage, files, others)
 
 
 def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
@@ -161,7 +173,10 @@ def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
 
 
 def listing(searched: Searched, query: Query) -> str:
-    """Return a line for each run, and where rows were looked for, below it one for each of these."""
+    """Return a line for each run, and where rows were looked for, below it one for each of these.
+
+    A line for each training follows.
+    """
     lines = []
     for run, rows in searched.found:
         info = run.info
@@ -178,12 +193,22 @@ def listing(searched: Searched, query: Query) -> str:
         )
         if query.of_rows:
             lines += [f"    {_figures(row, timing)}" for row, timing in rows]
-    runs = len(searched.found)
+    for training in searched.trainings:
+        facts = training.facts
+        lines.append(
+            f"{facts.started.strftime(TIME_FORMAT)}  {training.path}  {training.name}  {facts.host}  "
+            f"{facts.ranks} ranks  training of {len(training.steps)} steps  {training.status}"
+        )
+    trainings = f" and {_number(len(searched.trainings), 'training')}" if searched.trainings else ""
     others = f", {searched.others} other files left out" if searched.others else ""
     lines.append(
-        f"# {runs} run{'s' * (runs != 1)} of {searched.files} file{'s' * (searched.files != 1)}{others}"
+        f"# {_number(len(searched.found), 'run')}{trainings} of {_number(searched.files, 'file')}{others}"
     )
     return "".join(f"{line}\n" for line in lines)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" + "s" * (count != 1)
 
 
 def _measured(run: Run) -> str:
@@ -227,6 +252,7 @@ def as_json(searched: Searched) -> str:
         "files": searched.files,
         "damage": searched.damage,
         "runs": [_run(each) for each in searched.found],
+        "trainings": [_training(each) for each in searched.trainings],
     }
     return json.dumps(document, indent=1) + "\n"
 
@@ -248,6 +274,21 @@ def _run(each: Found) -> dict[str, Any]:
         "slurm": dict(info.slurm),
         "arguments": list(info.arguments),
         "rows": [_row(row, timing) for row, timing in each.rows],
+    }
+
+
+def _training(each: Training) -> dict[str, Any]:
+    facts = each.facts
+    return {
+        "file": str(each.path),
+        "run": each.name,
+        "started": facts.started.isoformat(),
+        "status": each.status,
+        "user": facts.user,
+        "hosts": [facts.host],
+        "ranks": facts.ranks,
+        "arguments": list(facts.arguments),
+        "steps": len(each.steps),
     }
 
 

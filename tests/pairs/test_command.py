@@ -28,6 +28,10 @@ def test_every_pair_is_measured_stored_shown_and_drawn(tmp_path, mpiexec):
     assert status == 0
     assert done.stdout[done.stdout.index("# 3 of 3 pairs") :] in shown
     assert called("show", "--verify", str(path))[0] == 0
+    for name in ("csv", "json", "expect"):
+        status, out, err = called("export", str(path), "--format", name)
+        assert (status, out) == (2, "")
+        assert "is of pairs of ranks" in err
     picture = tmp_path / "pairs.svg"
     assert called("plot", "--pairs", str(path), "--output", str(picture))[0] == 0
     assert "nothing is slow" in picture.read_text()

@@ -1,6 +1,8 @@
 """Two variants in one launch, or in alternating launches, and compared: `hpccomm perf --interleave`."""
 
 import os
+import re
+import shlex
 
 import pytest
 from damage import called
@@ -52,6 +54,8 @@ def test_environments_take_turns_in_one_launch_and_compare_the_same_from_its_fil
     shown = called("show", str(path))[1]
     assert f"# Variant: {RING}\n" in shown
     assert shown.count("# Avg bus bandwidth") == 2
+    (hint,) = re.findall("^# To compare the variants: hpccomm (.*)", shown, re.MULTILINE)
+    assert called(*shlex.split(hint))[1] == again
 
 
 def test_a_comparison_has_ten_passes_where_a_table_has_one():

@@ -10,6 +10,8 @@ from damage import called
 from hpccomm.results.archive import Query, search, size_text
 from hpccomm.results.writer import Writer
 
+from .test_trainings import write as train
+
 
 @pytest.fixture
 def folder(tmp_path, example):
@@ -64,6 +66,32 @@ def test_the_list_says_what_was_measured_and_the_json_has_all_of_it(folder):
     (run,) = json.loads(out)["runs"]
     assert (status, run["run"], run["series"]["launch"], len(run["rows"])) == (0, "run0002", "3", 4)
     assert run["rows"][0]["alone_us"] is None
+
+
+def test_trainings_are_listed_after_the_runs(tmp_path, example):
+    with Writer(tmp_path / "both.h5", example.example_info()) as writer:
+        writer.append(example.example_row(0), example.example_samples(0, 20))
+    train(tmp_path / "both.h5", steps=30)
+    train(tmp_path / "one.h5", steps=20)
+    status, out, err = called("show", str(tmp_path), "--list")
+    lines = [line.partition("  ")[2] for line in out.splitlines()]
+    assert (status, err) == (0, "")
+    both, one = (
+        f"{tmp_path / name}  training0001  node0  4 ranks" for name in ("both.h5", "one.h5")
+    )
+    assert lines[1:3] == [
+        f"{both}  training of 30 steps  completed",
+        f"{one}  training of 20 steps  completed",
+    ]
+    assert out.splitlines()[-1] == "# 1 run and 2 trainings of 2 files"
+    words = ("--list", "--json", "--host", "node0", "--until", "2026-11-24T10:30:00+01:00")
+    found = json.loads(called("show", str(tmp_path), *words)[1])
+    assert [(each["file"], each["steps"]) for each in found["trainings"]] == [
+        (str(tmp_path / "both.h5"), 30),
+        (str(tmp_path / "one.h5"), 20),
+    ]
+    for nothing in (("--host", "gpu*"), ("--since", "2026-11-25"), ("--case", "all_reduce")):
+        assert " training" not in called("show", str(tmp_path), "--list", *nothing)[1]
 
 
 def test_a_damaged_file_is_named_and_does_not_hide_the_others(folder):
