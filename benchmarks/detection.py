@@ -18,7 +18,8 @@ from pathlib import Path
 
 from hpccomm.comparison.launches import Side
 from hpccomm.comparison.verdict import FASTER, SLOWER, compare
-from hpccomm.results.reader import Run, read
+from hpccomm.results.reader import read
+from hpccomm.results.run import Run
 
 CHECKOUT = Path(__file__).parents[1]
 KINDS = {"base": "1gbit", "slow": "950mbit"}

@@ -26,13 +26,14 @@ from hpccomm.bench.fit import report, stored_runs
 from hpccomm.bench.fit.parameters import fit
 from hpccomm.cli.main import main as hpccomm
 from hpccomm.results import reader
+from hpccomm.results.run import choose
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network_files import dump
 from hpccomm.schedules.schedule import world
 from hpccomm.schedules.simulate import simulate
 
 if TYPE_CHECKING:
-    from hpccomm.results.reader import Run
+    from hpccomm.results.run import Run
     from hpccomm.schedules.cost.network import Network
 
 COLLECTIVES = "all_reduce,reduce_scatter,all_gather,broadcast,reduce,all_to_all"
@@ -131,7 +132,7 @@ def main() -> int:
         if status := measure(output, arguments):
             return status
         if comm.rank == 0:
-            run = reader.choose(reader.read(output), None)
+            run = choose(reader.read(output), None)
             network = fitted(run, arguments.cluster)
             pairs = compare(run, network, arguments.algorithms.split(",")[0])
             print(table(pairs))

@@ -92,13 +92,13 @@ tests_on() {
 # In one word: pytest would look for its settings beside a file that stands alone.
 common=(${all[0]+"${all[@]}"} --seconds="$notes/seconds")
 
-# Without --all, a quarter as many of the conformance suite's cases on devices, and no other tests on 3
-# ranks: those run on 1, 2 and 4.
+# Without --all, a quarter as many of the conformance suite's cases on devices, and besides that suite
+# tests on 1 and on 3 ranks only.
 fewer=4
-on_three=(tests/mpi/test_conformance.py)
+suite=(tests/mpi/test_conformance.py)
 if ((${#all[@]})); then
     fewer=1
-    on_three=(tests/mpi)
+    suite=(tests/mpi)
 fi
 
 # Device arrays on a stand-in for CuPy, which other tests must not see.
@@ -126,9 +126,9 @@ tests 2700 "tests without MPI" tests --ignore=tests/mpi --ignore=tests/cluster -
 wait "$aside" || touch "$notes/failed"
 aside=
 cat "$notes/aside"
-tests_on 2 420 "tests with MPI, ranks: 2" tests/mpi
-tests_on 3 420 "tests with MPI, ranks: 3" "${on_three[@]}"
-tests_on 4 420 "tests with MPI, ranks: 4" tests/mpi
+tests_on 2 420 "tests with MPI, ranks: 2" "${suite[@]}"
+tests_on 3 420 "tests with MPI, ranks: 3" tests/mpi
+tests_on 4 420 "tests with MPI, ranks: 4" "${suite[@]}"
 # Each number of ranks takes other cases of the conformance suite; all of them run with --all and no
 # --part.
 export PYTHONPATH=$standin

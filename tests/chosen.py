@@ -13,6 +13,7 @@ rank of a job and in every process of pytest-xdist.
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Any, TypeVar
 
@@ -64,7 +65,7 @@ def _pairs(values: Values) -> Iterable[Hashable]:
     return values.items() if len(values) == 1 else combinations(values.items(), 2)
 
 
-def conformance_runs(runs: Iterable[Run], *, everything: bool) -> list[Run]:
+def conformance_runs(runs: Iterable[Run], *, everything: bool, pairs: bool = True) -> list[Run]:
     """Return the runs of the conformance suite that a test run takes: all, or some.
 
     Parameters
@@ -74,16 +75,21 @@ def conformance_runs(runs: Iterable[Run], *, everything: bool) -> list[Run]:
     everything : bool
         Whether to return all. Otherwise any two values of parameters meet, and each behaviour meets all
         ranks; so do the values of parameters in the sections that are `SCHEDULED`.
+    pairs : bool
+        Whether any two values of parameters need to meet. If not, each meets all behaviours that take it.
     """
-    return list(runs) if everything else cover(list(runs), _shown_by_run)
+    return list(runs) if everything else cover(list(runs), partial(_shown_by_run, pairs=pairs))
 
 
-def _shown_by_run(run: Run) -> Iterable[Hashable]:
+def _shown_by_run(run: Run, *, pairs: bool) -> Iterable[Hashable]:
     case, world = run
     values = values_of_case(case)
     behaviour = behaviour_of(case)
     yield behaviour, world
-    yield from _pairs({"behaviour": behaviour, **values})
+    if pairs:
+        yield from _pairs({"behaviour": behaviour, **values})
+    else:
+        yield from ((behaviour, value) for value in values.items())
     if case.name.partition(".")[0] in SCHEDULED:
         yield from ((value, world) for value in values.items())
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.results.reader import Run, read
+from hpccomm.results.reader import read
+from hpccomm.results.run import Run
 
 CHECKOUT = Path(__file__).parents[1]
 ACTIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"}

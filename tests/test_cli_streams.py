@@ -50,7 +50,15 @@ def test_show_prints_the_table_that_was_printed(measured):
     assert shown.endswith("#\n" + printed)
 
 
-@pytest.mark.parametrize("verb", ["--help", "show {}", "export {} --format csv", PERF])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "--help",
+        pytest.param("show {}", marks=pytest.mark.thorough),
+        pytest.param("export {} --format csv", marks=pytest.mark.thorough),
+        PERF,
+    ],
+)
 def test_streams_that_take_nothing(measured, verb):
     command = f"hpccomm {verb.format(measured[0])}"
     # What reads has ended before anything is written.

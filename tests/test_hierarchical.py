@@ -132,9 +132,10 @@ def direct_cases(n: int) -> Iterator[ProofCase]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give the numbers of ranks for which this run proves the form in memory."""
     if "sizes" in metafunc.fixturenames:
-        larger = [(12, 13, 16), (31, 33), (64,)]
-        chosen = larger if metafunc.config.getoption("--all") else [(13, 16), (33,)]
-        metafunc.parametrize("sizes", [range(1, 9), *chosen], ids=str)
+        every = [range(1, 9), (12, 13, 16), (31, 33), (64,)]
+        chosen = [(1, 2, 3, 6, 8), (13, 16), (33,)]
+        sizes = every if metafunc.config.getoption("--all") else chosen
+        metafunc.parametrize("sizes", sizes, ids=str)
 
 
 def test_in_memory_on_any_nodes(sizes: Sequence[int]) -> None:

@@ -75,7 +75,7 @@ def test_an_exception_on_one_rank_ends_the_job(mpiexec: Mpiexec, waits: str) -> 
     assert ended - float(raised[1]) < SOON
 
 
-@pytest.mark.values
+@pytest.mark.thorough
 @pytest.mark.parametrize("stream", ["sys.stderr.close()", "sys.stderr = None", "os.close(2)"])
 @pytest.mark.parametrize("waits", ["native", "watchdog"])
 def test_a_job_ends_also_where_nothing_can_be_told(
@@ -454,7 +454,13 @@ LAUNCHED = {
 }
 
 
-@pytest.mark.parametrize("launcher", LAUNCHED)
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(name, marks=pytest.mark.thorough if number else ())
+        for number, name in enumerate(LAUNCHED)
+    ],
+)
 def test_jobs_of_one_rank_each_are_refused(launcher: str) -> None:
     program = """
 import os

@@ -93,6 +93,7 @@ def test_tests_that_end_on_every_rank(launch: Launch) -> None:
     assert re.search(r"SKIPPED \[1\] test_planted.py:\d+: planted", done.stdout), told
 
 
+@pytest.mark.thorough
 def test_failure_that_leaves_the_others_waiting(launch: Launch) -> None:
     done = launch(
         2,
@@ -126,6 +127,7 @@ def test_hangs(mpi_comm):
     assert "in test_hangs" in done.stderr
 
 
+@pytest.mark.thorough
 def test_hang_after_a_failure_ends_the_job(launch: Launch) -> None:
     done = launch(
         2,

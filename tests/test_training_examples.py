@@ -45,7 +45,8 @@ def alone() -> list[tuple[float, float]]:
         pytest.param(1, "train_digits_torch.py", ["--wait"], marks=pytest.mark.thorough),
         pytest.param(3, "train_digits_torch.py", [], marks=pytest.mark.thorough),
         pytest.param(3, "train_cupy.py", ["--numpy"], marks=pytest.mark.thorough),
-        (2, "train_cupy.py", []),  # on the stand-in for CuPy
+        # On the stand-in for CuPy.
+        pytest.param(2, "train_cupy.py", [], marks=pytest.mark.thorough),
     ],
 )
 def test_an_example_learns_what_one_process_learns(

@@ -8,7 +8,7 @@ from hpccomm.comparison.text import change
 from hpccomm.comparison.verdict import FASTER, MEANINGS, SAME, Comparison
 from hpccomm.results import pairs
 from hpccomm.results.bounds import bound
-from hpccomm.results.reader import Run
+from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
 
 MOST_LINES = 12

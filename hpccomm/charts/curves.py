@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hpccomm.comparison.launches import case_of
-from hpccomm.results.reader import Run
+from hpccomm.results.run import Run
 from hpccomm.results.schema import Row, Timing
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from hpccomm.comparison.verdict import Comparison
 from hpccomm.errors import ConfigurationError
 from hpccomm.extras import install_command
 from hpccomm.results import pairs
-from hpccomm.results.reader import Run
+from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
 
 MOST_CURVES, MOST_CASES, MOST_ROWS, MOST_RUNS = 20, 20, 5_000, 20

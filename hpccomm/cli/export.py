@@ -11,7 +11,7 @@ from hpccomm.cli.show import add_run, path, told
 from hpccomm.errors import ResultsError
 
 if TYPE_CHECKING:
-    from hpccomm.results.reader import Run, WholeSamples
+    from hpccomm.results.run import Run, WholeSamples
 
 DESCRIPTION = """\
 Write a stored run in another format: nccl-tests' JSON (version 3), CSV, or a file for --expect. Or a training
@@ -103,6 +103,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the run; return the exit status."""
     from hpccomm.results import reader, training_file, training_text
+    from hpccomm.results.run import WholeSamples
     from hpccomm.results.training import Training
 
     with watched(f"reading {args.file.name}"):
@@ -118,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _refuse_without_place(chosen, args.format)
         with watched(f"exporting {chosen.name}", len(chosen.rows)) as progress:
-            samples = reader.WholeSamples(chosen, progress)
+            samples = WholeSamples(chosen, progress)
             text = _FORMATS[args.format](chosen, samples)
         damage += samples.damage()
     status = told(args.file, [*examined.damage, *damage])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from hpccomm.results.archive import Query
-    from hpccomm.results.reader import Run
+    from hpccomm.results.run import Run
     from hpccomm.schedules.draw.subject import Subject
 
 DESCRIPTION = """\
@@ -199,6 +199,7 @@ def _refuse_others(args: argparse.Namespace, with_what: str) -> None:
 def _pairs(args: argparse.Namespace) -> int:
     """Draw stored pairs of ranks; return the exit status."""
     from hpccomm.results import pairs, pairs_picture, reader
+    from hpccomm.results.run import choose
     from hpccomm.schedules.draw import drawing
 
     _refuse_others(args, "--pairs")
@@ -208,7 +209,7 @@ def _pairs(args: argparse.Namespace) -> int:
     runs = [run for run in examined.runs if pairs.GROUP in run.groups]
     if not runs:
         raise ResultsError(f"{args.pairs} holds no pairs; hpccomm perf pairs --output writes them")
-    chosen = reader.choose(examined.runs if args.run else runs, args.run)
+    chosen = choose(examined.runs if args.run else runs, args.run)
     measured, thresholds = pairs.read(chosen)
     file = args.output or Path(f"{args.pairs.stem}-{chosen.name}-pairs.svg")
     drawing.save(pairs_picture.draw(measured, pairs.blame(measured, thresholds)), file)
@@ -219,7 +220,8 @@ def _pairs(args: argparse.Namespace) -> int:
 def _runs(args: argparse.Namespace) -> int:
     """Draw stored runs; return the exit status."""
     from hpccomm.charts import curves, pictures
-    from hpccomm.results import archive, reader
+    from hpccomm.results import archive
+    from hpccomm.results.run import choose
     from hpccomm.schedules.draw import drawing
 
     _refuse_others(args, "--runs")
@@ -229,7 +231,7 @@ def _runs(args: argparse.Namespace) -> int:
         output.warn(f"hpccomm: damaged: {what}\n")
     runs = [each.run for each in searched.found if each.rows]
     if args.run is not None:
-        runs = [reader.choose(runs, args.run)]
+        runs = [choose(runs, args.run)]
     elif not (args.all or args.what == "history"):
         runs = list({run.path: run for run in runs}.values())
     if not runs:

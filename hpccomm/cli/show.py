@@ -18,7 +18,7 @@ from hpccomm.errors import UsageError
 if TYPE_CHECKING:
     import numpy as np
 
-    from hpccomm.results.reader import Run
+    from hpccomm.results.run import Run
 
 DESCRIPTION = """\
 Print a stored run: where it was made, and its table as `hpccomm perf` printed it. Or a training that was
@@ -147,6 +147,7 @@ def run(args: argparse.Namespace) -> int:
         training_text,
     )
     from hpccomm.results.bounds import published
+    from hpccomm.results.run import WholeSamples
     from hpccomm.results.training import Training
     from hpccomm.results.verify import verify
 
@@ -192,7 +193,7 @@ def run(args: argparse.Namespace) -> int:
         output.write(listing + describe.facts(chosen) + found)
         return status
     with watched(f"showing {chosen.name}", len(chosen.rows)) as progress:
-        samples = reader.WholeSamples(chosen, progress)
+        samples = WholeSamples(chosen, progress)
         text = ""
         # A run of two variants has measured them in turns; each has a table to itself.
         for variant, indices in chosen.by_variant().items():
@@ -234,7 +235,8 @@ def _expected(args: argparse.Namespace, run: "Run") -> tuple[str, bool]:
     """Return whether a run has what is expected of it, as text, and whether it fails."""
     from itertools import groupby
 
-    from hpccomm.results.expectations import NEAR, Judge, expectation
+    from hpccomm.results.expectations import expectation
+    from hpccomm.results.judge import NEAR, Judge
 
     if args.expected is None:
         return "", False

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader, repetitions
-from hpccomm.results.reader import Run
+from hpccomm.results.run import Run, choose
 from hpccomm.results.schema import Row, Timing
 
 AUTO, ALONE, MEDIAN, TIME = "auto", "alone", "median", "time"
@@ -122,7 +122,7 @@ def side(
     for path in _files(paths):
         runs = reader.read(path)
         if chosen is not None:
-            runs = [reader.choose(runs, each) for each in chosen]
+            runs = [choose(runs, each) for each in chosen]
         for run in runs:
             if series is not None and run.info.series.get("name") != series:
                 continue

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from hpccomm.errors import ResultsError
 from hpccomm.results import reader, training_file
-from hpccomm.results.reader import Run
+from hpccomm.results.run import Run, Steps
 from hpccomm.results.schema import Row, Timing
 from hpccomm.results.table import TIME_FORMAT, figure
 from hpccomm.results.training import Training
@@ -110,7 +110,7 @@ class Searched(NamedTuple):
     others: int
 
 
-def search(paths: Sequence[Path], query: Query, progress: reader.Steps | None = None) -> Searched:
+def search(paths: Sequence[Path], query: Query, progress: Steps | None = None) -> Searched:
     """Search results files, and folders of them with all that is below.
 
     Parameters

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from hpccomm.results.liveness import INTERRUPTED, RUNNING, UNCERTAIN
-from hpccomm.results.reader import Run
+from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
 from hpccomm.results.training import Training
 

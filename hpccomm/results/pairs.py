@@ -364,7 +364,7 @@ def write(group: Any, measured: Measured, thresholds: Thresholds) -> None:
 
 
 def read(run: Any) -> tuple[Measured, Thresholds]:
-    """Return the pairs of a run of a results file (`hpccomm.results.reader.Run`).
+    """Return the pairs of a run of a results file (`hpccomm.results.run.Run`).
 
     Raises
     ------

@@ -6,12 +6,12 @@ those that another program has changed; in a process of its own, as it may crash
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,119 +20,13 @@ from hpccomm.errors import ResultsError, SchemaMismatch
 from hpccomm.files import apart, seal
 from hpccomm.results import coding, contents, liveness, sealed, unsealed
 from hpccomm.results.refusals import reported
-from hpccomm.results.schema import SCHEMA_VERSION, UNSEALED, Row, RunInfo, Timing
+from hpccomm.results.run import Run
+from hpccomm.results.schema import SCHEMA_VERSION, UNSEALED, RunInfo
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 UNKNOWN = "unknown: the end of the run is damaged"
 """Status of a run whose end is damaged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run of a results file.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    name : str
-        The run's name in it.
-    info : RunInfo
-        Who, where and with what.
-    rows : tuple of Row
-        The measurements in the order in which they were made.
-    status : str
-        ``"completed"``, ``"failed: "`` and why, or for a run without an end ``"running"``,
-        ``"interrupted"``, or ``"interrupted or running"`` where that cannot be seen.
-    ended : datetime or None
-        When it ended, in the time zone in which it started.
-    numbers : tuple of int
-        The number of each row in the file, from 0: 0, 1, 2, ... unless some are damaged.
-    damage : tuple of str
-        What of its rows, timings and its end is damaged, and left out here.
-    timings : tuple of Timing or None
-        Of each row; None where it is damaged, and in runs of before there were timings.
-    groups : mapping of str to dict
-        Further data: what ``hpccomm.files.groups.dumped`` gives of each group in
-        ``hpccomm.results.contents.GROUPS`` that the run has.
-    """
-
-    path: Path
-    name: str
-    info: RunInfo
-    rows: tuple[Row, ...]
-    status: str
-    ended: datetime | None
-    numbers: tuple[int, ...]
-    damage: tuple[str, ...]
-    _samples: Callable[[int], np.ndarray] = field(repr=False, compare=False)
-    _spare: Callable[[], str] = field(repr=False, compare=False, default=lambda: sealed.EMPTY)
-    timings: tuple[Timing | None, ...] = ()
-    groups: Mapping[str, Any] = field(default_factory=dict)
-    _alone: Callable[[int], np.ndarray] | None = field(repr=False, compare=False, default=None)
-
-    def variant(self, index: int) -> str:
-        """Return the variant that row `index` is of; empty if it is of none."""
-        timing = self.timings[index] if self.timings else None
-        own = "" if timing is None else timing.variant
-        return own or self.info.series.get("variant", "")
-
-    def by_variant(self) -> dict[str, list[int]]:
-        """Return the numbers of the rows of each variant; all under an empty name if there are none."""
-        series = self.info.series
-        found: dict[str, list[int]] = {
-            series[name]: [] for name in ("base", "new") if name in series
-        }
-        for index in range(len(self.rows)):
-            found.setdefault(self.variant(index), []).append(index)
-        return {name: rows for name, rows in found.items() if rows} or {"": []}
-
-    def samples(self, index: int) -> np.ndarray:
-        """Read the samples of row `index` from the file.
-
-        Returns
-        -------
-        ndarray
-            Seconds of each repetition on each rank, float64 ``(repetitions, ranks)``; no
-            repetitions if none were kept.
-
-        Raises
-        ------
-        ResultsError
-            If they are damaged, or the file cannot be read any more.
-        """
-        return self._read(self._samples, index)
-
-    def alone(self, index: int) -> np.ndarray:
-        """Read the repetitions alone of row `index` from the file.
-
-        Returns
-        -------
-        ndarray
-            When each rank started and ended each repetition: seconds on the clock that the ranks agreed on,
-            float64 ``(repetitions, ranks, 2)``; no repetitions if the row was not measured so.
-
-        Raises
-        ------
-        ResultsError
-            If they are damaged, or the file cannot be read any more.
-        """
-        if self._alone is None:
-            return np.empty((0, len(self.info.ranks), 2))
-        return self._read(self._alone, index)
-
-    def _read(self, read: Callable[[int], np.ndarray], index: int) -> np.ndarray:
-        try:
-            with reported(self.path, "read"):
-                return read(self.numbers[index])
-        except ResultsError as error:
-            raise type(error)(f"{self.path}: {self.name}: {error}") from error
-
-    def spare(self) -> str:
-        """Return what is in the space for more rows and samples, and for an end: see `sealed.spare`."""
-        with reported(self.path, "read"):
-            return self._spare()
 
 
 class Examined(NamedTuple):
@@ -183,79 +77,6 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
     if examined.damage:
         raise damaged(Path(path), examined.damage)
     return examined.runs
-
-
-class Steps(Protocol):
-    """Who shows how far something is."""
-
-    def advance(self, count: int = 1) -> None:
-        """Say that some more is done."""
-        ...
-
-    def remain(self, count: int) -> None:
-        """Say how much there is left to do."""
-        ...
-
-
-class WholeSamples:
-    """The samples of a run's rows that are whole.
-
-    Parameters
-    ----------
-    run : Run
-        The run.
-    progress : Steps, optional
-        Advances by one for each row.
-
-    Attributes
-    ----------
-    lost, lost_alone : list of int
-        Numbers of rows whose samples, or repetitions alone, were asked for and are damaged.
-    """
-
-    def __init__(self, run: Run, progress: "Steps | None" = None) -> None:
-        self._run = run
-        self._progress = progress
-        self.lost: list[int] = []
-        self.lost_alone: list[int] = []
-
-    def __call__(self, index: int) -> np.ndarray | None:
-        """Return the samples of row `index`; None if they are damaged.
-
-        Raises
-        ------
-        ResultsError
-            If the file cannot be read.
-        """
-        if self._progress is not None:
-            self._progress.advance()
-        try:
-            return self._run.samples(index)
-        except sealed.Damaged:
-            self.lost.append(self._run.numbers[index])
-            return None
-
-    def alone(self, index: int) -> np.ndarray | None:
-        """Return the repetitions alone of row `index`; None if they are damaged.
-
-        Raises
-        ------
-        ResultsError
-            If the file cannot be read.
-        """
-        try:
-            return self._run.alone(index)
-        except sealed.Damaged:
-            self.lost_alone.append(self._run.numbers[index])
-            return None
-
-    def damage(self) -> list[str]:
-        """Return what was found damaged, with the name of the run."""
-        return [
-            f"{self._run.name}: {what} of {rows}: {sealed.DIFFERS}"
-            for what, lost in (("samples", self.lost), ("repetitions alone", self.lost_alone))
-            for rows in sealed.spans("row", sorted(set(lost)))
-        ]
 
 
 def damaged(path: Path, damage: list[str]) -> ResultsError:
@@ -450,42 +271,3 @@ def _kept(rows: list[coding.Stored], samples: np.ndarray) -> Callable[[int], np.
         return samples[row.first_sample : row.first_sample + row.repetitions]
 
     return of_row
-
-
-def choose(runs: Sequence[Run], wanted: str | None) -> Run:
-    """Choose a run by its name or number.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        As `read` gives them.
-    wanted : str or None
-        A name; a number from 1, or from -1 backwards; None is the last.
-
-    Returns
-    -------
-    Run
-        One of ``runs``.
-
-    Raises
-    ------
-    ResultsError
-        If there is no such run; the message lists those that there are.
-    """
-    if not runs:
-        raise ResultsError("the file holds no run")
-    if wanted is None:
-        return runs[-1]
-    for run in runs:
-        if run.name == wanted:
-            return run
-    try:
-        number = int(wanted)
-    except ValueError:
-        number = 0
-    if 1 <= abs(number) <= len(runs):
-        return runs[number - 1 if number > 0 else number]
-    raise ResultsError(
-        f"{runs[0].path} has no run {wanted!r}; it has {', '.join(run.name for run in runs)}, "
-        f"or by number 1 to {len(runs)}"
-    )

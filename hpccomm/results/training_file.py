@@ -25,6 +25,8 @@ from hpccomm.errors import ResultsError
 from hpccomm.files import apart
 from hpccomm.results import layout, liveness, reader, storage
 from hpccomm.results.refusals import reported
+from hpccomm.results.run import Run
+from hpccomm.results.run import choose as choose_run
 from hpccomm.results.schema import RUNS, columns
 from hpccomm.results.training import (
     TRAININGS,
@@ -386,8 +388,8 @@ def examine(path: Path, examined: reader.Examined) -> tuple[list[Training], list
 
 
 def choose(
-    runs: Sequence[reader.Run], trainings: Sequence[Training], wanted: str | None
-) -> reader.Run | Training:
+    runs: Sequence[Run], trainings: Sequence[Training], wanted: str | None
+) -> Run | Training:
     """Choose a run or training of a file.
 
     Parameters
@@ -395,7 +397,7 @@ def choose(
     runs, trainings : sequences
         Of one file.
     wanted : str or None
-        A name; the number of a run, as in `hpccomm.results.reader.choose`; None is the last run, or the last
+        A name; the number of a run, as in `hpccomm.results.run.choose`; None is the last run, or the last
         training of a file without runs.
 
     Raises
@@ -407,11 +409,11 @@ def choose(
     if wanted in names:
         return names[wanted]
     if not trainings:
-        return reader.choose(runs, wanted)
+        return choose_run(runs, wanted)
     if not runs and wanted is None:
         return trainings[-1]
     try:
-        return reader.choose(runs, wanted)
+        return choose_run(runs, wanted)
     except ResultsError:
         there = ", ".join([*(run.name for run in runs), *names])
         raise ResultsError(

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpccomm.results import reader, sealed, training_file
-from hpccomm.results.reader import Examined, Run, Steps, WholeSamples
+from hpccomm.results.reader import Examined
+from hpccomm.results.run import Run, Steps, WholeSamples
 
 
 class Verification(NamedTuple):

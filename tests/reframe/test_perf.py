@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.results.reader import Run, read
+from hpccomm.results.reader import read
+from hpccomm.results.run import Run
 
 from .conftest import READY, TESTS, Reframe, Session
 

@@ -13,7 +13,8 @@ from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.flags import EXPECTATION
 from hpccomm.errors import UsageError
 from hpccomm.results import bounds, table
-from hpccomm.results.expectations import Expectation, Judge, entries, expectation, written
+from hpccomm.results.expectations import Expectation, entries, expectation, written
+from hpccomm.results.judge import Judge
 from hpccomm.results.links import links
 from hpccomm.results.schema import DeviceInfo
 from hpccomm.results.writer import Writer

@@ -14,6 +14,7 @@ import pytest
 
 from hpccomm.errors import ResultsError, SchemaMismatch, UsageError
 from hpccomm.results import reader, schema, storage
+from hpccomm.results.run import WholeSamples, choose
 from hpccomm.results.writer import Writer
 
 
@@ -337,10 +338,10 @@ def test_choosing_a_run(tmp_path, example):
         Writer(path, example.example_info()).end("completed")
     runs = reader.read(path)
     chosen = {None: 2, "1": 0, "-1": 2, "-3": 0, "run0002": 1}
-    assert {wanted: runs.index(reader.choose(runs, wanted)) for wanted in chosen} == chosen
+    assert {wanted: runs.index(choose(runs, wanted)) for wanted in chosen} == chosen
     for wanted in ("0", "4", "-4", "other"):
         with pytest.raises(ResultsError, match="run0001, run0002, run0003"):
-            reader.choose(runs, wanted)
+            choose(runs, wanted)
 
 
 def test_a_second_run_that_started_at_once_does_not_replace_the_first(
@@ -396,7 +397,7 @@ def test_a_read_error_is_no_damage(tmp_path, example, monkeypatch):
     path = tmp_path / "run.h5"
     with Writer(path, example.example_info()) as writer:
         writer.append(example.example_row(0), example.example_samples(0, 3))
-    samples = reader.WholeSamples(reader.read(path)[0])
+    samples = WholeSamples(reader.read(path)[0])
 
     def failing(*_):
         raise OSError(errno.EIO, "Input/output error")

@@ -60,7 +60,7 @@ def test_hierarchical_uses_all_ports_of_a_node():
 @pytest.mark.parametrize(
     ("algorithm", "ranks", "nbytes"),
     [
-        ("ring", 4096, GIB),
+        pytest.param("ring", 4096, GIB, marks=pytest.mark.thorough),
         pytest.param("tree", 65536, 256 * MIB, marks=pytest.mark.thorough),
         pytest.param("hierarchical", 65536, GIB, marks=pytest.mark.thorough),
     ],

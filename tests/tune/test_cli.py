@@ -10,6 +10,7 @@ from hpccomm.bench.fit import stored_runs
 from hpccomm.cli.main import main
 from hpccomm.errors import ConfigurationError
 from hpccomm.results import reader
+from hpccomm.results.run import choose
 from hpccomm.schedules.cost.network_files import dump, load, parse, ready
 
 ALGORITHMS = "ring,recursive_doubling,binomial,hierarchical"
@@ -92,7 +93,7 @@ def test_a_bandwidth_without_end_is_warned_of(tmp_path, capsys):
 
 
 def test_channels_are_the_run_s_unless_given(simulated):
-    run = reader.choose(reader.read(simulated), None)
+    run = choose(reader.read(simulated), None)
     network = stored_runs.described(run, None)
     for given, used in ((None, 1), (4, 4)):
         rows = stored_runs.usable(run, network, segment=None, channels=given)

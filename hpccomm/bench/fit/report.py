@@ -10,7 +10,7 @@ from hpccomm.bench.fit import stored_runs
 from hpccomm.bench.fit.parameters import SPEEDS, Fit, Parameter, fit
 from hpccomm.bench.fit.stored_runs import Usable
 from hpccomm.results import reader
-from hpccomm.results.reader import Run
+from hpccomm.results.run import Run, choose
 from hpccomm.schedules.cost.network_files import dump
 
 UNSURE = 0.25
@@ -41,7 +41,7 @@ def fitted(
         What of the file is damaged, and was left out.
     """
     examined = reader.examine(file)
-    chosen = reader.choose(examined.runs, run)
+    chosen = choose(examined.runs, run)
     network = stored_runs.described(chosen, cluster)
     rows = stored_runs.usable(chosen, network, segment=segment, channels=channels)
     found = fit(network, rows.measurements)

@@ -24,7 +24,8 @@ from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.perf.variants import name_of_variant, variant
 from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError
-from hpccomm.results.expectations import NEAR, Readers
+from hpccomm.results.expectations import Readers
+from hpccomm.results.judge import NEAR
 from hpccomm.results.links import links
 from hpccomm.results.schema import Config
 

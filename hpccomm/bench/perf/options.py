@@ -15,7 +15,7 @@ from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.perf.variants import Variant
 from hpccomm.errors import UsageError
 from hpccomm.reductions import meaningful
-from hpccomm.results.expectations import NEAR
+from hpccomm.results.judge import NEAR
 from hpccomm.results.schema import Config
 
 Pair = tuple[str, str]

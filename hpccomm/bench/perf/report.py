@@ -23,7 +23,7 @@ from hpccomm.bench.perf.options import Options
 from hpccomm.bench.progress import Progress
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files.regular import check_output
-from hpccomm.results import csv_text, expectations, nccl_json, table
+from hpccomm.results import csv_text, expectations, judge, nccl_json, table
 from hpccomm.results.bounds import bound
 from hpccomm.results.schema import Row, RunInfo, Timing
 from hpccomm.runtime import lifetime
@@ -89,7 +89,7 @@ class Report:
         self._judge = None
         if options.expected is not None:
             expected = expectations.expectation(options.expected, info, EXPECTATION)
-            self._judge = expectations.Judge(expected, info, options.near)
+            self._judge = judge.Judge(expected, info, options.near)
         self._alone: list[tuple[Row, Timing | None]] = []
         self._begun: str | None = None  # the collective whose table has no end yet
         self._json = None if options.json is None else _free_name(options.json)
