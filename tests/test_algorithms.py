@@ -18,7 +18,7 @@ from hpccomm.schedules.schedule import whole
 from hpccomm.topology import arrange
 
 EVERY_SIZE = [range(1, 17), range(17, 33), range(33, 49), range(49, 65)]
-CHOSEN_SIZES = [(*range(1, 10), 12, 13, 16), (17, 32, 33), (47,)]
+CHOSEN_SIZES = [(*range(1, 10), 13, 16), (32, 33), (47,)]
 """Small numbers of ranks, then primes, and those at and beside powers of two."""
 
 

@@ -56,8 +56,8 @@ ALL = Choice(
 )
 CHOSEN = Choice(
     # Up to four ranks on one node run the suite over MPI.
-    {"algorithms": (6,), "deterministic": (5,), "shared_memory": (2,)},
-    otherwise=(1,),
+    {"algorithms": (6,), "shared_memory": (2,)},
+    otherwise=(),
     spread=(3, 2),
     scheduled=(5, 2),
     placements=((6, 1), (7, 3)),

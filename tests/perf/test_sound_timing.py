@@ -67,7 +67,10 @@ def test_time_that_a_row_leaves_goes_to_the_others():
     assert budget.share == 0
 
 
-@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize(
+    "sync",
+    [pytest.param(each, marks=pytest.mark.thorough if each == "barrier" else ()) for each in SYNCS],
+)
 def test_every_repetition_of_every_rank_is_stored_on_one_clock(tmp_path, mpiexec, sync):
     path = tmp_path / "alone.h5"
     words = ("perf", "all_reduce", "-b", "1K", "-e", "4K", "-f", "4", "-n", "30", "--sync", sync)
