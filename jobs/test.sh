@@ -7,9 +7,10 @@
 #   bash jobs/test.sh --all                                           every case
 #   HPCCOMM_MPIEXEC=/opt/mpi/bin/mpiexec bash jobs/test.sh            with the site's own MPI
 #
-#   --all    Run every combination of the tests' parameters. Without it, a run takes as few as it needs
-#            for every two values to meet in one of them (tests/chosen.py says how), which takes a third
-#            of the time. Run it before a release, and for a change that many parameters meet in.
+#   --all    Run every combination of the tests' parameters, and the tests that take long. Without it, a
+#            run takes as few cases as it needs for every two values to meet in one of them
+#            (tests/chosen.py says how), which takes a quarter of the time. Run it before a release, and
+#            for a change that many parameters meet in.
 #
 # The other variables that it knows stand at the top of environment.sh. Exit status 0: all passed.
 # build/durations.txt then says where the time went: in stages, and in the slowest tests.

@@ -16,7 +16,8 @@ from hpccomm.results.reader import read
 from hpccomm.results.run import Run
 
 CHECKOUT = Path(__file__).parents[1]
-ACTIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"}
+ENDED = {"COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY"}
+"""States that a job stays in. It passes through others, such as SIGNALING while a signal is under way."""
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +92,7 @@ class Job:
 
     def ended(self) -> str:
         """Wait for its end; return its state."""
-        self.await_that(lambda job: job.state() not in ACTIVE, "ends")
+        self.await_that(lambda job: job.state() in ENDED, "ends")
         return self.state()
 
     def measures(self) -> None:
