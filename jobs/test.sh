@@ -8,9 +8,8 @@
 #   HPCCOMM_MPIEXEC=/opt/mpi/bin/mpiexec bash jobs/test.sh            with the site's own MPI
 #
 #   --all    Run every combination of the tests' parameters, and the tests that take long. Without it, a
-#            run takes as few cases as it needs for every two values to meet in one of them
-#            (tests/chosen.py says how), which takes a quarter of the time. Run it before a release, and
-#            for a change that many parameters meet in.
+#            run takes few cases of each product of parameters (tests/chosen.py says how), which takes a
+#            quarter of the time. Run it before a release, and for a change that many parameters meet in.
 #
 # The other variables that it knows stand at the top of environment.sh. Exit status 0: all passed.
 # build/durations.txt then says where the time went: in stages, and in the slowest tests.
@@ -93,14 +92,9 @@ tests_on() {
 # In one word: pytest would look for its settings beside a file that stands alone.
 common=(${all[0]+"${all[@]}"} --seconds="$notes/seconds")
 
-# Without --all, a quarter as many of the conformance suite's cases on devices, and besides that suite
-# tests on 1 and on 3 ranks only.
-fewer=4
+# Without --all, host arrays have the conformance suite alone on 2 and on 4 ranks.
 suite=(tests/mpi/test_conformance.py)
-if ((${#all[@]})); then
-    fewer=1
-    suite=(tests/mpi)
-fi
+((${#all[@]} == 0)) || suite=(tests/mpi)
 
 # Device arrays on a stand-in for CuPy, which other tests must not see.
 standin=$checkout/tests/standin
@@ -119,7 +113,7 @@ standin=$checkout/tests/standin
     stage 300 "docs' examples" nice bash jobs/docs.sh --examples
     tests_on 1 420 "tests with MPI, ranks: 1" tests/mpi
     export PYTHONPATH=$standin
-    tests_on 1 200 "devices, ranks: 1" -q --part 1/$((16 * fewer)) tests/cuda/test_conformance.py
+    tests_on 1 200 "devices, ranks: 1" -q --part 1/16 tests/cuda/test_conformance.py
 ) >"$notes/aside" 2>&1 &
 aside=$!
 
@@ -134,8 +128,8 @@ tests_on 4 420 "tests with MPI, ranks: 4" "${suite[@]}"
 # --part.
 export PYTHONPATH=$standin
 tests 300 "devices, without MPI" tests/cuda
-tests_on 2 200 "devices, ranks: 2" -q --part 0/$((8 * fewer)) tests/cuda
-tests_on 4 200 "devices, ranks: 4" -q --part 2/$((32 * fewer)) tests/cuda/test_conformance.py
+tests_on 2 200 "devices, ranks: 2" -q --part 0/8 tests/cuda
+tests_on 4 200 "devices, ranks: 4" -q --part 2/32 tests/cuda/test_conformance.py
 unset PYTHONPATH
 stage 240 "tests on virtual hosts" "$python" -m pytest -rs "${common[@]}" tests/cluster
 command -v nvidia-smi >/dev/null ||

@@ -3,8 +3,8 @@
 ``pytest --all`` runs every combination. Without it, the marks of a test say what runs: of one marked
 ``pairs`` as few cases as it takes for any two values of two of its parameters to meet in one of them.
 Most faults depend on one value or on two that meet, so these cases find nearly all that the whole
-product finds. The conformance suite is chosen from in the same way, and each behaviour runs on all ranks that it
-may run on. Where the parameters have little to do with each other, ``values`` takes each value once.
+product finds. The conformance suite is chosen from in the same way where ranks are processes, and each
+behaviour runs on all ranks that it may run on. Where the parameters have little to do with each other, ``values`` takes each value once.
 
 What is chosen depends on nothing but the cases and their order: it is the same in every run, on every
 rank of a job and in every process of pytest-xdist.
@@ -76,7 +76,7 @@ def conformance_runs(runs: Iterable[Run], *, everything: bool, pairs: bool = Tru
         Whether to return all. Otherwise any two values of parameters meet, and each behaviour meets all
         ranks; so do the values of parameters in the sections that are `SCHEDULED`.
     pairs : bool
-        Whether any two values of parameters need to meet. If not, each meets all behaviours that take it.
+        Whether any two values of parameters need to meet. If not, each behaviour takes each value once.
     """
     return list(runs) if everything else cover(list(runs), partial(_shown_by_run, pairs=pairs))
 

@@ -16,7 +16,10 @@ from hpccomm.results.reader import read
 from hpccomm.results.run import Run
 
 CHECKOUT = Path(__file__).parents[1]
-ENDED = {"COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY"}
+ENDED = {
+    *("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY"),
+    *("PREEMPTED", "BOOT_FAIL", "DEADLINE"),
+}
 """States that a job stays in. It passes through others, such as SIGNALING while a signal is under way."""
 
 

@@ -19,7 +19,7 @@ from hpccomm.topology import arrange
 
 EVERY_SIZE = [range(1, 17), range(17, 33), range(33, 49), range(49, 65)]
 CHOSEN_SIZES = [(*range(1, 10), 13, 16), (32, 33), (47,)]
-"""Small numbers of ranks, then primes, and those at and beside powers of two."""
+"""Small numbers of ranks, then those at and beside a power of two, and a prime."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -34,7 +34,7 @@ examples:
   hpccomm show run.h5 --run training0001   what a training's gradients cost
   hpccomm show run.h5 --statistics  medians and percentiles as well
   hpccomm show run.h5 --expect 8xinfiniband-ndr    how much it has of what its links give
-  hpccomm show archive/ --list     a line for each run of all files of a folder
+  hpccomm show archive/ --list     a line for each run and training of a folder
   hpccomm show archive/ --list --case all_reduce:1M --since 30d --host 'gpu-1*'
   hpccomm show run.h5 --verify     a line a run; status 2 if anything is not as it was stored
 """
@@ -51,9 +51,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_run(parser)
     parser.add_argument(
-        "--list", action="store_true", help="a line for each run of the files, instead"
+        "--list", action="store_true", help="a line for each run and training of the files, instead"
     )
-    looked_for = parser.add_argument_group("which runs --list finds")
+    looked_for = parser.add_argument_group("which runs and trainings --list finds")
     looked_for.add_argument(
         "--case",
         type=case,
@@ -221,9 +221,9 @@ def run(args: argparse.Namespace) -> int:
 def _how_to_compare(run: "Run") -> str:
     """Return the command that compares the variants of a run, as a comment; empty if it has none."""
     variants = list(run.by_variant())
-    if len(variants) < 2 or run.status != "completed":
+    if len(variants) < 2 or run.status != "completed" or run.damage:
         return ""
-    base, new = (shlex.quote(str(run.info.series.get(side, ""))) for side in ("base", "new"))
+    base, new = (shlex.quote(run.info.series[side]) for side in ("base", "new"))
     file = shlex.quote(str(run.path))
     return (
         f"# To compare the variants: hpccomm compare {file} {file} --base-runs {run.name} --new-runs {run.name} "
@@ -264,7 +264,7 @@ def _of_part(
 
 
 def _list(args: argparse.Namespace) -> int:
-    """List the runs of files and folders; return the exit status."""
+    """List the runs and trainings of files and folders; return the exit status."""
     from hpccomm.bench.progress import watched
     from hpccomm.results import archive
 
@@ -274,7 +274,7 @@ def _list(args: argparse.Namespace) -> int:
     collective, size, dtype = args.case or (None, None, None)
     query = archive.Query(collective, size, dtype, args.since, args.until, args.host)
     with watched("reading files") as progress:
-        searched = archive.search(args.files, query, progress)
+        searched = archive.search(args.files, query, progress, trainings=True)
     output.write(archive.as_json(searched) if args.json else archive.listing(searched, query))
     for what in searched.damage:
         output.warn(f"hpccomm: damaged: {what}\n")

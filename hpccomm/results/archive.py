@@ -29,7 +29,7 @@ class Query:
     dtype : str or None
         Of rows; a run without such a row is not found, and no training is.
     since, until : datetime or None
-        When the run started, with a time zone; `until` is not included.
+        When it started, with a time zone; `until` is not included.
     host : str or None
         A pattern, as of a shell, that the name of a host has.
     """
@@ -110,7 +110,13 @@ class Searched(NamedTuple):
     others: int
 
 
-def search(paths: Sequence[Path], query: Query, progress: Steps | None = None) -> Searched:
+def search(
+    paths: Sequence[Path],
+    query: Query,
+    progress: Steps | None = None,
+    *,
+    trainings: bool = False,
+) -> Searched:
     """Search results files, and folders of them with all that is below.
 
     Parameters
@@ -121,6 +127,8 @@ def search(paths: Sequence[Path], query: Query, progress: Steps | None = None) -
         What is looked for.
     progress : Steps, optional
         Advances by one for each file.
+    trainings : bool
+        Whether trainings are read, too.
 
     Raises
     ------
@@ -137,7 +145,7 @@ def search(paths: Sequence[Path], query: Query, progress: Steps | None = None) -
             progress.advance()
         try:
             examined = reader.examine(path)
-            trainings, lost = training_file.examine(path, examined)
+            both = training_file.examine(path, examined) if trainings else ([], [])
         except ResultsError as error:
             if named:
                 raise
@@ -147,8 +155,8 @@ def search(paths: Sequence[Path], query: Query, progress: Steps | None = None) -
                 damage.append(str(error))
             continue
         files += 1
-        damage += [f"{path}: {what}" for what in [*examined.damage, *lost]]
-        trained += filter(query.has_training, trainings)
+        damage += [f"{path}: {what}" for what in [*examined.damage, *both[1]]]
+        trained += filter(query.has_training, both[0])
         for run in examined.runs:
             timings = run.timings or (None,) * len(run.rows)
             rows = tuple(

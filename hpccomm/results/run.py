@@ -149,7 +149,7 @@ class WholeSamples:
         Numbers of rows whose samples, or repetitions alone, were asked for and are damaged.
     """
 
-    def __init__(self, run: Run, progress: "Steps | None" = None) -> None:
+    def __init__(self, run: Run, progress: Steps | None = None) -> None:
         self._run = run
         self._progress = progress
         self.lost: list[int] = []

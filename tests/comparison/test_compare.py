@@ -79,7 +79,7 @@ def test_a_slowdown_is_found_and_the_other_case_is_the_same(tmp_path):
 
 
 def test_equal_sides_are_told_apart_as_seldom_as_is_said(pytestconfig):
-    # One in ten is expected at most; more than the second number come by chance once in 200 times.
+    # One in ten is expected at most; more than `most` come by chance once in 200 times.
     comparisons, most = (150, 25) if pytestconfig.getoption("--all") else (50, 11)
     chance, alarms = np.random.default_rng(0), 0
     case = Case("all_reduce", "mpi", "auto", "float", "sum", -1, 8, in_place=False)

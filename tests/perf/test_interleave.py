@@ -34,11 +34,12 @@ def test_environments_take_turns_in_one_launch_and_compare_the_same_from_its_fil
     assert run.status == "completed"
     assert {row.wrong for row in run.rows} == {0}
     # Each was measured by what its environment sets.
-    used = [(run.variant(index), row.algorithm) for index, row in enumerate(run.rows)]
-    assert set(used) == {(RING, "ring"), (TREE, "tree")}
+    used = [(run.variant(index), row.algorithm, row.in_place) for index, row in enumerate(run.rows)]
+    variants = ((RING, "ring"), (TREE, "tree"))
+    both_places = {(*each, in_place) for each in variants for in_place in (False, True)}
     # In turns: each of ten passes has both, out of place and in place.
-    turns = [set(used[at : at + 4 : 2]) for at in range(0, 40, 4)]
-    assert turns == [set(used)] * 10
+    assert len(used) == 40
+    assert [set(used[at : at + 4]) for at in range(0, 40, 4)] == [both_places] * 10
 
     sides = ("--base-variant", RING, "--new-variant", TREE)
     _, again, _ = called("compare", str(path), str(path), *sides)

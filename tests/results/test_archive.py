@@ -84,6 +84,7 @@ def test_trainings_are_listed_after_the_runs(tmp_path, example):
         f"{one}  training of 20 steps  completed",
     ]
     assert out.splitlines()[-1] == "# 1 run and 2 trainings of 2 files"
+    assert search([tmp_path], Query()).trainings == []  # as plot and report search
     words = ("--list", "--json", "--host", "node0", "--until", "2026-11-24T10:30:00+01:00")
     found = json.loads(called("show", str(tmp_path), *words)[1])
     assert [(each["file"], each["steps"]) for each in found["trainings"]] == [

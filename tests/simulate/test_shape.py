@@ -57,13 +57,10 @@ def test_hierarchical_uses_all_ports_of_a_node():
     assert all_reduce("hierarchical", 256, GIB).seconds < all_reduce("ring", 256, GIB).seconds / 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("algorithm", "ranks", "nbytes"),
-    [
-        pytest.param("ring", 4096, GIB, marks=pytest.mark.thorough),
-        pytest.param("tree", 65536, 256 * MIB, marks=pytest.mark.thorough),
-        pytest.param("hierarchical", 65536, GIB, marks=pytest.mark.thorough),
-    ],
+    [("ring", 4096, GIB), ("tree", 65536, 256 * MIB), ("hierarchical", 65536, GIB)],
 )
 def test_many_ranks_take_seconds_and_little_memory(algorithm, ranks, nbytes):
     """Under 10 s and 2 GiB, in a process of its own: what this one takes says nothing."""
