@@ -54,14 +54,19 @@ def test_the_log_says_what_the_training_did(tmp_path: Path) -> None:
     assert steps["skipped"].tolist() == [n == 3 for n in range(11)]
     assert steps["wire_nbytes"].sum() == wire
     assert steps["calls"].sum() == calls
-    assert steps["buckets"].tolist() == [3] * 6 + [1] * 2 + [0] + [4] * 2
+    # What is measured decides how many buckets the steps from the seventh on have: mostly one.
+    adapted = int(steps["buckets"][6])
+    assert steps["buckets"].tolist() == [3] * 6 + [adapted] * 2 + [0] + [4] * 2
     assert (np.diff(steps["finished"]) > 0).all()
     assert (steps["hidden_seconds"] <= steps["seconds"]).all()
     assert (steps["wire_nbytes"][:6] >= 16000).all()
     assert (steps["wire_nbytes"][9:] < 1000).all()
     layouts = [(each.since, each.gradients) for each in training.buckets]
-    assert layouts[:4] == [(0, "p3"), (0, "p2\np1"), (0, "p0"), (6, "p3\np2\np1\np0")]
-    assert layouts[4:] == [(9, name) for name in ("p3", "p2", "p1", "p0")]
+    assert layouts[:3] == [(0, "p3"), (0, "p2\np1"), (0, "p0")]
+    chosen = layouts[3 : 3 + adapted]
+    assert {since for since, _ in chosen} == {6}
+    assert "\n".join(gradients for _, gradients in chosen) == "p3\np2\np1\np0"
+    assert layouts[3 + adapted :] == [(9, name) for name in ("p3", "p2", "p1", "p0")]
     notes = [(note.step, note.text) for note in training.notes]
     assert (6, f"adaptive buckets: {choice}") in notes
     assert (9, "compressor is TopK(ratio=0.01, error_feedback=True), and was None") in notes
