@@ -14,6 +14,7 @@ from hpccomm.comparison.verdict import Comparison
 from hpccomm.errors import ConfigurationError
 from hpccomm.extras import install_command
 from hpccomm.results import pairs
+from hpccomm.results.describe import counted
 from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
 
@@ -103,7 +104,7 @@ def build(
     script, places = components([chart.root for chart in charts]) if charts else ("", ())
     return template.render(
         title=title,
-        subtitle=f"{len(runs)} run{'s' * (len(runs) != 1)}; made {now}",
+        subtitle=f"{counted(len(runs), 'run')}; made {now}",
         resources=Markup(resources.render()),
         script=Markup(script),
         verdicts=content.statements(runs, damage, compared),

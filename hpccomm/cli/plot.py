@@ -221,6 +221,7 @@ def _runs(args: argparse.Namespace) -> int:
     """Draw stored runs; return the exit status."""
     from hpccomm.charts import curves, pictures
     from hpccomm.results import archive
+    from hpccomm.results.describe import counted
     from hpccomm.results.run import choose
     from hpccomm.schedules.draw import drawing
 
@@ -248,7 +249,7 @@ def _runs(args: argparse.Namespace) -> int:
         figure = pictures.over_size(_title(chosen), curves.curves(chosen))
     file = args.output or Path(f"{args.runs[0].stem or 'runs'}-{args.what}.svg")
     drawing.save(figure, file)
-    output.write(f"{len(runs)} run{'s' * (len(runs) != 1)}\ndrawn in {file}\n")
+    output.write(f"{counted(len(runs), 'run')}\ndrawn in {file}\n")
     return 2 if searched.damage else 0
 
 

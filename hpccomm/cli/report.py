@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.comparison import launches
     from hpccomm.comparison.verdict import compare
     from hpccomm.results import archive
+    from hpccomm.results.describe import counted
 
     file = args.output or _named_as(args.files[0])
     collective, size, dtype = args.case or (None, None, None)
@@ -92,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
     output.write_file(file, text)
     for what in searched.damage:
         output.warn(f"hpccomm: damaged: {what}\n")
-    number = f"{len(runs)} run{'s' * (len(runs) != 1)}"
-    output.write(f"{number}, {len(text.encode()) / 1e6:.1f} MB\nwritten to {file}\n")
+    output.write(
+        f"{counted(len(runs), 'run')}, {len(text.encode()) / 1e6:.1f} MB\nwritten to {file}\n"
+    )
     return 2 if searched.damage else 0

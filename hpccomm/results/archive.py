@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from hpccomm.errors import ResultsError
 from hpccomm.results import reader, training_file
+from hpccomm.results.describe import counted
 from hpccomm.results.run import Run, Steps
 from hpccomm.results.schema import Row, Timing
 from hpccomm.results.table import TIME_FORMAT, figure
@@ -145,7 +146,7 @@ def search(
             progress.advance()
         try:
             examined = reader.examine(path)
-            both = training_file.examine(path, examined) if trainings else ([], [])
+            of_file, lost = training_file.examine(path, examined) if trainings else ([], [])
         except ResultsError as error:
             if named:
                 raise
@@ -155,8 +156,8 @@ def search(
                 damage.append(str(error))
             continue
         files += 1
-        damage += [f"{path}: {what}" for what in [*examined.damage, *both[1]]]
-        trained += filter(query.has_training, both[0])
+        damage += [f"{path}: {what}" for what in [*examined.damage, *lost]]
+        trained += filter(query.has_training, of_file)
         for run in examined.runs:
             timings = run.timings or (None,) * len(run.rows)
             rows = tuple(
@@ -207,16 +208,12 @@ def listing(searched: Searched, query: Query) -> str:
             f"{facts.started.strftime(TIME_FORMAT)}  {training.path}  {training.name}  {facts.host}  "
             f"{facts.ranks} ranks  training of {len(training.steps)} steps  {training.status}"
         )
-    trainings = f" and {_number(len(searched.trainings), 'training')}" if searched.trainings else ""
+    trainings = f" and {counted(len(searched.trainings), 'training')}" if searched.trainings else ""
     others = f", {searched.others} other files left out" if searched.others else ""
     lines.append(
-        f"# {_number(len(searched.found), 'run')}{trainings} of {_number(searched.files, 'file')}{others}"
+        f"# {counted(len(searched.found), 'run')}{trainings} of {counted(searched.files, 'file')}{others}"
     )
     return "".join(f"{line}\n" for line in lines)
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}" + "s" * (count != 1)
 
 
 def _measured(run: Run) -> str:

@@ -14,8 +14,8 @@ def listing(runs: Sequence[Run], trainings: Sequence[Training], chosen: Run | Tr
     """Return a line for each run and training of a file with several, with a mark at the chosen one."""
     if len(runs) + len(trainings) < 2:
         return ""
-    numbers = [_number(len(runs), "run")] if runs else []
-    numbers += [_number(len(trainings), "training")] if trainings else []
+    numbers = [counted(len(runs), "run")] if runs else []
+    numbers += [counted(len(trainings), "training")] if trainings else []
     lines = [f"# {chosen.path} holds {' and '.join(numbers)}:"]
     for run in runs:
         what = ", ".join(dict.fromkeys(row.collective for row in run.rows)) or (
@@ -23,7 +23,7 @@ def listing(runs: Sequence[Run], trainings: Sequence[Training], chosen: Run | Tr
         )
         lines.append(_entry(run, chosen, run.info.started, len(run.info.ranks), what))
     for training in trainings:
-        steps = _number(len(training.steps), "step")
+        steps = counted(len(training.steps), "step")
         lines.append(_entry(training, chosen, training.facts.started, training.facts.ranks, steps))
     return "".join(line + "\n" for line in [*lines, "#"])
 
@@ -33,12 +33,13 @@ def _entry(
 ) -> str:
     mark = "*" if each.name == chosen.name else " "
     return (
-        f"# {mark} {each.name}  {started.strftime(TIME_FORMAT)}  {_number(ranks, 'rank')}  {what}  "
+        f"# {mark} {each.name}  {started.strftime(TIME_FORMAT)}  {counted(ranks, 'rank')}  {what}  "
         f"{each.status}"
     )
 
 
-def _number(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
+    """Return a number of things in words, such as ``2 runs``."""
     return f"{count} {what}" + ("s" if count != 1 else "")
 
 
@@ -48,7 +49,7 @@ def facts(run: Run) -> str:
     nodes = len({rank.node for rank in info.ranks})
     started = info.started.strftime(TIME_FORMAT + " %z")
     ended = "" if run.ended is None else f" to {run.ended.strftime(TIME_FORMAT)}"
-    rows = _number(len(run.rows), "row")
+    rows = counted(len(run.rows), "row")
     # The hosts of a simulation are none.
     where = "" if info.simulation else f", it was on {info.ranks[0].host}"
     status = {
@@ -58,8 +59,8 @@ def facts(run: Run) -> str:
     }.get(run.status, run.status)
     lines = [
         f"# Run {run.name} of {run.path}: {status}",
-        f"# Started {started}{ended} by {info.user}, {_number(len(info.ranks), 'rank')} on "
-        f"{_number(nodes, 'node')}, launcher {info.launcher}",
+        f"# Started {started}{ended} by {info.user}, {counted(len(info.ranks), 'rank')} on "
+        f"{counted(nodes, 'node')}, launcher {info.launcher}",
         f"# Command: {shlex.join(info.arguments)}",
     ]
     if info.slurm:

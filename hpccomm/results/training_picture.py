@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpccomm.errors import ResultsError
+from hpccomm.results.describe import counted
 from hpccomm.results.training import Training
 from hpccomm.results.training_text import spans
 from hpccomm.schedules.draw.drawing import new_figure
@@ -60,6 +61,6 @@ def draw(training: Training) -> "Figure":
     lower.set_ylabel("MB a step")
     lower.set_xlabel("step")
     ranks = training.facts.ranks
-    upper.set_title(f"{training.name} of {training.path.name}, {ranks} rank{'s' * (ranks != 1)}")
+    upper.set_title(f"{training.name} of {training.path.name}, {counted(ranks, 'rank')}")
     figure.tight_layout()
     return figure
