@@ -1,25 +1,32 @@
 """Fixtures of all tests, what a run takes of their cases, and how hypothesis draws its examples."""
 
-import itertools
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from chosen import MARKS, chosen_items
 from hypothesis import settings
+from shared_job import SharedJob
 
 # The same examples on every rank and in every run; no example is too slow on a busy machine.
 settings.register_profile("all", derandomize=True, deadline=None, max_examples=100)
-settings.register_profile("chosen", settings.get_profile("all"), max_examples=25)
+settings.register_profile("chosen", settings.get_profile("all"), max_examples=12)
 
 Mpiexec = Callable[..., subprocess.CompletedProcess[str]]
+
+SLOW = "slow(why): takes more than 3 seconds on a quiet machine, and why"
+TELL_SECONDS, FAIL_SECONDS = 3.0, 5.0
+"""Seconds above which a test without the mark ``slow`` is listed, and above which it fails the run."""
+
+DURATIONS: dict[str, "Seconds"] = {}
+"""Of each test that has run, by its id."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Name the marks that choose cases, and set how many examples hypothesis draws."""
     for name, takes in MARKS.items():
         config.addinivalue_line("markers", f"{name}: {takes}")
+    config.addinivalue_line("markers", SLOW)
     os.environ.setdefault("HPCCOMM_DUMP_DIR", "")  # tests make calls fail all the time
     settings.load_profile("all" if config.getoption("--all") else "chosen")
 
@@ -47,19 +55,61 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item in kept]
 
 
+class Seconds(NamedTuple):
+    """How long a test took: its setup, itself and its teardown."""
+
+    wall: float
+    quiet: float
+    excused: bool
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add a phase to the seconds of its test.
+
+    Those of a quiet machine are fewer where several processes share a core: a test that is quick alone
+    fails no run because of what runs beside it.
+    """
+    sharing = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    before = DURATIONS.get(report.nodeid, Seconds(0.0, 0.0, False))
+    DURATIONS[report.nodeid] = Seconds(
+        before.wall + report.duration,
+        before.quiet + report.duration / sharing,
+        before.excused or "slow" in report.keywords,
+    )
+
+
+def too_slow(limit: float) -> list[str]:
+    """Return the tests without the mark that took longer, with what they took."""
+    return [
+        f"{name}: {took.quiet:.1f} s"
+        for name, took in DURATIONS.items()
+        if took.quiet > limit and not took.excused
+    ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run of the chosen cases in which a test takes long and does not say why."""
+    own = not hasattr(session.config, "workerinput")  # the process that started the others judges
+    if own and not session.config.getoption("--all") and too_slow(FAIL_SECONDS):
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Note how long each test took: its setup, itself and its teardown."""
-    path = config.getoption("--seconds")
-    if not path or hasattr(config, "workerinput"):  # the process that started the others notes all
+    """Note how long each test took, and name those that take long without saying why."""
+    if hasattr(config, "workerinput"):
         return
-    seconds: Counter[str] = Counter()
-    for report in itertools.chain(*terminalreporter.stats.values()):
-        if isinstance(report, pytest.TestReport):
-            seconds[report.nodeid] += report.duration
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.writelines(f"{took:8.2f}  {name}\n" for name, took in seconds.items())
+    if path := config.getoption("--seconds"):
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.writelines(f"{took.wall:8.2f}  {name}\n" for name, took in DURATIONS.items())
+    if not config.getoption("--all") and (named := too_slow(TELL_SECONDS)):
+        terminalreporter.section(
+            f"over {TELL_SECONDS:g} s without the mark slow; over {FAIL_SECONDS:g} s the run fails"
+        )
+        for line in named:
+            terminalreporter.line(line)
 
 
 @cache
@@ -136,5 +186,37 @@ def mpiexec(launcher: str) -> Mpiexec:
             env=launch_environment() | (env or {}),
             cwd=cwd,
         )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def shared_jobs() -> Iterator[dict[int, SharedJob]]:
+    """Keep a job for each number of ranks, which the tests of this process share."""
+    jobs: dict[int, SharedJob] = {}
+    yield jobs
+    for job in jobs.values():
+        job.end()
+
+
+@pytest.fixture
+def shared_job(launcher: str, shared_jobs: dict[int, SharedJob]) -> Mpiexec:
+    """Do what ``mpiexec`` does, in a job that has started already: see ``shared_job``.
+
+    ``shared_job(2, "-m", "hpccomm", "perf", ...)``. An exit status of 1 ends the job, as what a program
+    leaves behind that raised fits no other.
+    """
+
+    def run(
+        ranks: int,
+        *arguments: str | os.PathLike[str],
+        timeout: float = 60.0,
+        env: dict[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        job = shared_jobs.get(ranks)
+        if job is None or not job.usable:
+            job = shared_jobs[ranks] = SharedJob(launcher, ranks, launch_environment())
+        return job.run(list(map(os.fspath, arguments)), timeout, env or {}, os.fspath(cwd or "."))
 
     return run
