@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# Everything that must hold: static checks, tests without MPI, tests under MPI on 1 to 4 ranks, of
+# Everything that must hold: static checks, tests without MPI, tests under MPI on 2 and 3 ranks, of
 # device arrays on a stand-in for CuPy, on several virtual hosts, docs.
 # Makes or reuses the environment of quickstart.sh and installs nothing outside it.
 #
 #   bash jobs/test.sh
-#   bash jobs/test.sh --all                                           every case
+#   bash jobs/test.sh --all                                           every case, also on 1 and 4 ranks
+#   bash jobs/test.sh --all --part 0/4                                a quarter of these
 #   HPCCOMM_MPIEXEC=/opt/mpi/bin/mpiexec bash jobs/test.sh            with the site's own MPI
 #
-#   --all    Run every combination of the tests' parameters, and the tests that take long. Without it, a
-#            run takes few cases of each product of parameters (tests/chosen.py says how), which takes a
-#            quarter of the time. Run it before a release, and for a change that many parameters meet in.
+#   --all        Run every combination of the tests' parameters, and the tests that take long. Without it,
+#                a run takes few cases of each product of parameters (tests/chosen.py says how), in a
+#                fifth of the time. Run it before a release, and for a change that many parameters meet in.
+#   --part I/N   Of the tests, only those that fall to part I, from 0 to N - 1. The N parts together are
+#                all tests. Static checks and the documentation are left out.
 #
 # The other variables that it knows stand at the top of environment.sh. Exit status 0: all passed.
 # build/durations.txt then says where the time went: in stages, and in the slowest tests.
@@ -17,9 +20,15 @@
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 all=()
+part=()
 while (($#)); do
     case $1 in
     --all) all=(--all) ;;
+    --part)
+        (($# > 1)) && [[ $2 =~ ^[0-9]+/[1-9][0-9]*$ ]] || give_up "--part takes I/N, such as 0/4."
+        part=(--part "$2")
+        shift
+        ;;
     --help | -h)
         sed -n '2,/^$/ s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
         exit 0
@@ -36,6 +45,8 @@ cd "$checkout"
 export HPCCOMM_MPIEXEC=$mpiexec
 # Tests start hundreds of processes, each of which would compile all of hpccomm again.
 unset PYTHONDONTWRITEBYTECODE
+# Hundreds of short processes: starting a thread for each core costs NumPy's import as much again.
+export OPENBLAS_NUM_THREADS=${OPENBLAS_NUM_THREADS:-1}
 # Where libfabric finds no network, closing this transport costs every start of Open MPI a second.
 export OMPI_MCA_btl=${OMPI_MCA_btl:-^ofi}
 # Under Open MPI every rank believes that it writes to a terminal.
@@ -90,30 +101,26 @@ tests_on() {
         "$python" -m pytest --with-mpi -p no:cacheprovider -o faulthandler_timeout=60 "${common[@]}" "$@"
 }
 # In one word: pytest would look for its settings beside a file that stands alone.
-common=(${all[0]+"${all[@]}"} --seconds="$notes/seconds")
-
-# Without --all, host arrays have the conformance suite alone on 2 and on 4 ranks.
-suite=(tests/mpi/test_conformance.py)
-((${#all[@]} == 0)) || suite=(tests/mpi)
+common=(${all[0]+"${all[@]}"} ${part[0]+"${part[0]}=${part[1]}"} --seconds="$notes/seconds")
 
 # Device arrays on a stand-in for CuPy, which other tests must not see.
 standin=$checkout/tests/standin
 
-# What needs one core, beside the tests, which often wait. They go before what only reads.
+# What needs one core, beside the tests, which often wait.
 (
     trap - EXIT
     trap 'end_running 143' TERM
-    stage 60 "ruff check" nice "$python" -m ruff check
-    stage 60 "ruff format" nice "$python" -m ruff format --check
-    stage 300 "mypy" nice "$python" -m mypy
-    stage 60 "import-linter" nice "$venv/bin/lint-imports" --no-logo
-    # Named, since with HPCCOMM_MPIEXEC, exported above, the script would make the site's environment.
-    export HPCCOMM_VENV=$venv
-    stage 300 "docs" nice bash jobs/docs.sh
-    stage 300 "docs' examples" nice bash jobs/docs.sh --examples
-    tests_on 1 420 "tests with MPI, ranks: 1" tests/mpi
-    export PYTHONPATH=$standin
-    tests_on 1 200 "devices, ranks: 1" -q --part 1/16 tests/cuda/test_conformance.py
+    if ((${#part[@]} == 0)); then
+        stage 60 "ruff check" "$python" -m ruff check
+        stage 60 "ruff format" "$python" -m ruff format --check
+        stage 60 "house" "$python" tests/house.py
+        stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
+        stage 300 "mypy" "$python" -m mypy
+        # Named, since with HPCCOMM_MPIEXEC, exported above, the script would make the site's environment.
+        export HPCCOMM_VENV=$venv
+        stage 300 "docs" bash jobs/docs.sh
+        stage 300 "docs' examples" bash jobs/docs.sh --examples
+    fi
 ) >"$notes/aside" 2>&1 &
 aside=$!
 
@@ -121,15 +128,21 @@ tests 2700 "tests without MPI" tests --ignore=tests/mpi --ignore=tests/cluster -
 wait "$aside" || touch "$notes/failed"
 aside=
 cat "$notes/aside"
-tests_on 2 420 "tests with MPI, ranks: 2" "${suite[@]}"
+tests_on 2 420 "tests with MPI, ranks: 2" tests/mpi
 tests_on 3 420 "tests with MPI, ranks: 3" tests/mpi
-tests_on 4 420 "tests with MPI, ranks: 4" "${suite[@]}"
-# Each number of ranks takes other cases of the conformance suite; all of them run with --all and no
-# --part.
+if ((${#all[@]})); then
+    tests_on 1 420 "tests with MPI, ranks: 1" tests/mpi
+    tests_on 4 420 "tests with MPI, ranks: 4" tests/mpi
+fi
 export PYTHONPATH=$standin
 tests 300 "devices, without MPI" tests/cuda
-tests_on 2 200 "devices, ranks: 2" -q --part 0/8 tests/cuda
-tests_on 4 200 "devices, ranks: 4" -q --part 2/32 tests/cuda/test_conformance.py
+# Each number of ranks takes other cases of the conformance suite; all of them run with --all and no
+# --share.
+tests_on 2 300 "devices, ranks: 2" -q --share 0/8 tests/cuda
+if ((${#all[@]})); then
+    tests_on 1 300 "devices, ranks: 1" -q --share 1/16 tests/cuda/test_conformance.py
+    tests_on 4 300 "devices, ranks: 4" -q --share 2/32 tests/cuda/test_conformance.py
+fi
 unset PYTHONPATH
 stage 240 "tests on virtual hosts" "$python" -m pytest -rs "${common[@]}" tests/cluster
 command -v nvidia-smi >/dev/null ||

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -30,11 +31,14 @@ DURATIONS: dict[str, "Seconds"] = {}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run take all cases."""
+    """Let a run take all cases, or a part."""
     parser.addoption(
         "--all", action="store_true", help="run every case; without it, some of each product"
     )
     parser.addoption("--seconds", metavar="FILE", help="append each test's duration to FILE")
+    parser.addoption(
+        "--part", default="0/1", metavar="I/N", help="of the tests, only those that fall to part I"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,11 +52,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only a run of all cases takes."""
-    if not config.getoption("--all"):
-        kept = chosen_items(items)
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = [item for item in items if item in kept]
+    """Leave out what only a run of all cases takes, and what is for another part."""
+    kept = set(items) if config.getoption("--all") else chosen_items(items)
+    part, parts = map(int, config.getoption("--part").split("/"))
+    # By the name: the same in every process, whatever else is collected.
+    kept = {item for item in kept if zlib.crc32(item.nodeid.encode()) % parts == part}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 class Seconds(NamedTuple):
@@ -89,7 +95,13 @@ def too_slow(limit: float) -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run of the chosen cases in which a test takes long and does not say why."""
+    """Fail a run of the chosen cases in which a test takes long and does not say why.
+
+    A part may have no test of a stage.
+    """
+    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.testscollected == 0:
+        if session.config.getoption("--part") != "0/1":
+            session.exitstatus = pytest.ExitCode.OK
     own = not hasattr(session.config, "workerinput")  # the process that started the others judges
     if own and not session.config.getoption("--all") and too_slow(FAIL_SECONDS):
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
