@@ -144,8 +144,9 @@ make_environment() {
     local what
     what=$(IFS=,; printf '%s' "${extras[*]:+[${extras[*]}]}")
     say "installing hpccomm$what into $venv"
+    # Not compiled: that takes as long as the rest, and most modules are never imported.
     (cd "$checkout" && "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        --editable ".$what") ||
+        --no-compile --editable ".$what") ||
         give_up "pip could not install hpccomm$what (see above)." \
             "Without a way to PyPI, set PIP_INDEX_URL to the site's mirror."
     printf '%s\n' "${extras[@]}" >"$venv/hpccomm-extras"
