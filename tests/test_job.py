@@ -8,8 +8,8 @@ import time
 import pytest
 from conftest import Mpiexec, launch_environment
 
-SOON = 5.0
-"""Seconds within which a job must have ended after the failure of a rank."""
+SOON = 30.0
+"""Seconds within which a job must have ended after the failure of a rank; it would wait longer, or for ever."""
 
 
 def alone(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -56,17 +56,32 @@ with hpccomm.new_comm() as comm:
     fail() if comm.rank == 1 else comm.all_reduce(np.zeros(10), algorithm="pairwise")
 """,
     "threads alive": """
-threading.Thread(target=time.sleep, args=(60,)).start()
+threading.Thread(target=time.sleep, args=(120,)).start()
 comm = hpccomm.new_comm()
 work = comm.recv(np.zeros(10), 1 - comm.rank, async_op=True)
 fail() if comm.rank == 1 else work.wait()
 """,
+    "threads alive, own algorithm within with": """
+threading.Thread(target=time.sleep, args=(120,)).start()
+with hpccomm.new_comm() as comm:
+    work = comm.recv(np.zeros(10), 1 - comm.rank, async_op=True)
+    fail() if comm.rank == 1 else comm.all_reduce(np.zeros(10), algorithm="pairwise")
+""",
 }
 
 
-@pytest.mark.parametrize("waits", WAITS)
+@pytest.mark.parametrize(
+    "waits",
+    [
+        pytest.param(
+            name,
+            marks=() if name.startswith(("native", "threads alive,")) else pytest.mark.thorough,
+        )
+        for name in WAITS
+    ],
+)
 def test_an_exception_on_one_rank_ends_the_job(mpiexec: Mpiexec, waits: str) -> None:
-    job = mpiexec(2, "-c", RAISES + WAITS[waits], timeout=60)
+    job = mpiexec(2, "-c", RAISES + WAITS[waits], timeout=100)
     ended = time.time()
     assert job.returncode != 0
     assert "hpccomm: rank 1 raised:\nTraceback" in job.stderr
@@ -90,7 +105,7 @@ if comm.rank == 1:
     time.sleep(60) if {waits == "watchdog"} else fail()
 comm.all_reduce(np.zeros(10))
 """
-    job = mpiexec(2, "-c", program, timeout=30)
+    job = mpiexec(2, "-c", program)
     assert job.returncode not in (0, 124, 137)
 
 
@@ -117,7 +132,7 @@ comm = hpccomm.new_comm()
 work = comm.recv(np.zeros(3), 1 - comm.rank, async_op=True)
 sys.exit(3) if comm.rank == 1 else comm.all_reduce(np.zeros(10))
 """
-    job = mpiexec(2, "-m", "mpi4py", "-c", program, timeout=30)
+    job = mpiexec(2, "-m", "mpi4py", "-c", program)
     assert job.returncode == 3
 
 
@@ -137,7 +152,7 @@ comm = hpccomm.new_comm(name="training")
 comm.all_reduce(np.zeros(10))  # the first is agreed on before the library is entered
 time.sleep(60) if comm.rank == 1 else blocked_here(comm)
 """
-    job = mpiexec(2, "-c", program, timeout=30)
+    job = mpiexec(2, "-c", program, timeout=50)
     assert job.returncode == 3
     call = r"all_reduce #2 \(call 2 of communicator 'training', rank 0 of 2, 80 bytes\)"
     assert re.search(call + " was not done after .*; its deadline is 0.5 s", job.stderr)
@@ -147,6 +162,7 @@ time.sleep(60) if comm.rank == 1 else blocked_here(comm)
 
 def test_calls_that_are_polled_raise_and_the_job_still_ends(mpiexec: Mpiexec) -> None:
     program = """
+import time
 import numpy as np
 from ml_dtypes import bfloat16
 from mpi4py import MPI
@@ -166,17 +182,19 @@ calls = {
     "reduce": lambda comm: comm.reduce(np.zeros(3, bfloat16)),
     "batch": batched,
 }
-for name, call in calls.items():
-    comm = hpccomm.new_comm(name=f"for {name}", timeout=20)
+comms = {name: hpccomm.new_comm(name=f"for {name}", timeout=20) for name in calls}
+apart = MPI.COMM_WORLD.Dup()
+for name, comm in comms.items():
     if comm.rank == 1:
         continue  # takes no part
+    call = calls[name]
     comm.set_timeout(0.1)
     try:
         call(comm)
     except hpccomm.CollectiveTimeout as error:
         assert (error.operation, error.communicator) == (name, f"for {name}"), error
         assert (error.rank, error.sequence) == (0, 1), error
-        assert 0.1 < error.elapsed < 10, error.elapsed
+        assert 0.1 < error.elapsed < 20, error.elapsed
     else:
         raise AssertionError(name)
     try:
@@ -185,9 +203,11 @@ for name, call in calls.items():
         assert "was not done after" in str(error)
     else:
         raise AssertionError(name)
-MPI.COMM_WORLD.Barrier()  # a rank that ends before is lost to the others
+end = apart.Ibarrier()  # a rank that ends before is lost to the others
+while not end.Test():
+    time.sleep(0.01)
 """
-    passes(mpiexec(2, "-c", program, timeout=60))
+    passes(mpiexec(2, "-c", program))
 
 
 ON_TIMEOUT = {
@@ -256,7 +276,7 @@ except hpccomm.CollectiveTimeout:
     print(f"caught at {time.time()}", flush=True)
     raise SystemExit(7)
 """
-    job = mpiexec(2, "-c", program, timeout=30)
+    job = mpiexec(2, "-c", program)
     caught = re.search(r"caught at ([\d.]+)", job.stdout)
     assert caught, job.stderr
     assert time.time() - float(caught[1]) < SOON
@@ -273,13 +293,13 @@ comm = hpccomm.new_comm()
 works = [comm.all_reduce(np.ones(1 << 20), async_op=True), comm.barrier(async_op=True)]
 works.append(comm.recv(np.zeros(3), 1 - comm.rank, async_op=True))  # never comes
 """
-    passes(mpiexec(2, "-c", program, timeout=30))
+    passes(mpiexec(2, "-c", program))
 
 
 # Agreement.
 
 
-def test_settings_that_differ_are_refused_on_every_rank(mpiexec: Mpiexec) -> None:
+def test_settings_that_differ_are_refused_on_every_rank(shared_job: Mpiexec) -> None:
     program = """
 import os
 from mpi4py import MPI
@@ -309,7 +329,7 @@ hpccomm.__version__ = version
 with hpccomm.new_comm(options=hpccomm.CommOptions(slow_call=rank + 1)) as comm:
     assert comm.size == 3
 """
-    passes(mpiexec(3, "-c", program))
+    passes(shared_job(3, "-c", program))
 
 
 # Threads, forks, progress.
@@ -349,27 +369,28 @@ with hpccomm.new_comm() as comm:
         assert "asynchronous calls go on only in wait() and done()" in job.stderr
 
 
-def test_asynchronous_work_is_done_by_itself(mpiexec: Mpiexec) -> None:
+def test_asynchronous_work_is_done_by_itself(shared_job: Mpiexec) -> None:
     program = """
 import time
 import numpy as np
 import hpccomm
 
 comm = hpccomm.new_comm()
-x = np.full(1 << 24, 1.0, np.float32)
+x = np.full(1 << 20, 1.0, np.float32)
 seen = []
 comm.register_post_hook(lambda info: seen.append(info.operation))
 work = comm.all_reduce(x, async_op=True)
-patience = time.monotonic() + 20
+patience = time.monotonic() + 50
 while not seen and time.monotonic() < patience:
     time.sleep(0.02)  # outside of the library
 assert seen == ["all_reduce"]
 assert work.done() and (x == comm.size).all()
+comm.finalize()
 """
-    passes(mpiexec(2, "-c", program))
+    passes(shared_job(2, "-c", program))
 
 
-def test_a_forked_child_is_refused(mpiexec: Mpiexec) -> None:
+def test_a_forked_child_is_refused(shared_job: Mpiexec) -> None:
     program = """
 import os
 import time
@@ -400,29 +421,30 @@ comm.barrier()  # both have forked
 comm.send(np.ones(3), 1 - comm.rank)
 assert (work.wait() == 1).all()
 assert (comm.all_reduce(np.ones(3)) == comm.size).all()
+comm.finalize()
 """
-    passes(mpiexec(2, "-c", program))
+    passes(shared_job(2, "-c", program))
 
 
 # What a communicator is made from.
 
 
-def test_communicators_over_mpi_s(mpiexec: Mpiexec) -> None:
+def test_communicators_over_mpi_s(shared_job: Mpiexec) -> None:
     program = """
 from mpi4py import MPI
 import numpy as np
 import hpccomm
 
 world = MPI.COMM_WORLD
-half = world.Split(world.rank % 2, -world.rank)
-for given in (half, MPI.COMM_SELF, world):
+part = world.Split(world.rank % 2, -world.rank)
+for given in (part, MPI.COMM_SELF, world):
     with hpccomm.new_comm(mpi_comm=given) as comm:
         assert (comm.rank, comm.size) == (given.rank, given.size)
         assert comm.mpi_comm is given
         assert (comm.all_reduce(np.ones(2)) == given.size).all()
 
-leaders = (2, 3)  # of the halves, whose order is the reverse of the world's
-between = half.Create_intercomm(0, world, leaders[1 - world.rank % 2])
+leaders = (2, 1)  # of the parts, whose order is the reverse of the world's
+between = part.Create_intercomm(0, world, leaders[1 - world.rank % 2])
 for wrong in (between, MPI.COMM_NULL, 3, "world"):
     try:
         hpccomm.new_comm(mpi_comm=wrong)
@@ -431,7 +453,7 @@ for wrong in (between, MPI.COMM_NULL, 3, "world"):
     else:
         raise AssertionError(wrong)
 """
-    passes(mpiexec(4, "-c", program))
+    passes(shared_job(3, "-c", program))
 
 
 def test_without_a_launcher_there_is_one_rank() -> None:
