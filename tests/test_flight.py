@@ -88,13 +88,14 @@ def caught(function: Callable[[], object]) -> CommunicationError:
 
 
 def test_a_timeout_names_who_has_not_come_and_where_that_rank_is() -> None:
+    given_up = threading.Barrier(3)
+
     def main(comm: hpccomm.Communicator) -> CommunicationError | None:
         x = np.ones(4)
         comm.all_reduce(x)
-        if comm.rank == 2:
-            time.sleep(2.5)  # the others give up meanwhile
-            return None
-        return caught(lambda: comm.all_reduce(x, timeout=1))
+        error = caught(lambda: comm.all_reduce(x, timeout=1)) if comm.rank < 2 else None
+        given_up.wait(60)  # rank 2 is there, and elsewhere
+        return error
 
     errors = run_ranks(3, main)
     for error in errors[:2]:
@@ -160,12 +161,39 @@ step(comm, x)
 def test_sigusr1_writes_the_calls_of_a_rank_that_is_blocked_in_the_library(
     tmp_path: Path, mpiexec: Mpiexec
 ) -> None:
-    program = STUCK.format(
-        instead="time.sleep(2); os.kill(other, signal.SIGUSR1); time.sleep(2)",
-        before="other = comm.all_gather_object(os.getpid())[0]",
+    program = f"""
+import json, pathlib
+from mpi4py import MPI
+import hpccomm
+
+# The first communicators of the ranks differ: all write into one folder nevertheless.
+hpccomm.new_comm(mpi_comm=MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank))
+hpccomm.dump()
+{STUCK}"""
+    program = program.format(
+        instead="ask_until_it_is_blocked(other)",
+        before="""
+def written():
+    (file,) = pathlib.Path(os.environ["HPCCOMM_DUMP_DIR"]).glob("*/rank_0.json")
+    return json.loads(file.read_text())
+
+def ask_until_it_is_blocked(other):
+    until, said = time.monotonic() + 50, written()
+    while (said["entries"] or [{}])[-1].get("state") != "started":
+        time.sleep(0.3)  # time to get from Python into the library
+        os.kill(other, signal.SIGUSR1)
+        while written()["time"] == said["time"]:
+            assert time.monotonic() < until, said
+            time.sleep(0.01)
+        said = written()
+
+other = comm.all_gather_object(os.getpid())[0]
+""",
     )
     done = mpiexec(2, "-c", program, env={"HPCCOMM_DUMP_DIR": str(tmp_path)})
     assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.glob("*/rank_*.json"))) == 2
     (file,) = tmp_path.glob("*/rank_0.json")
     dump = json.loads(file.read_text())
     assert dump["reason"] == "SIGUSR1"
@@ -180,7 +208,7 @@ def test_a_stopped_rank_is_named_and_the_others_leave_their_calls(
 ) -> None:
     program = STUCK.format(
         instead="os.kill(os.getpid(), signal.SIGSTOP)",
-        before="hpccomm.dump(sys.argv[1]); comm.set_timeout(2)",
+        before="hpccomm.dump(sys.argv[1]); comm.set_timeout(1)",
     )
     done = mpiexec(3, "-c", program, str(tmp_path), env={"HPCCOMM_DUMP_DIR": str(tmp_path)})
     assert done.returncode
@@ -188,21 +216,6 @@ def test_a_stopped_rank_is_named_and_the_others_leave_their_calls(
     assert "stopped" in done.stderr
     assert len(list(tmp_path.glob("rank_*.json"))) == 3  # on demand
     assert {"rank_0.json", "rank_1.json"} <= {file.name for file in tmp_path.glob("*/rank_*.json")}
-
-
-def test_ranks_whose_first_communicators_differ_write_into_one_folder(
-    tmp_path: Path, mpiexec: Mpiexec
-) -> None:
-    program = """
-from mpi4py import MPI
-import hpccomm
-
-hpccomm.new_comm(mpi_comm=MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank))
-hpccomm.dump()
-"""
-    done = mpiexec(2, "-c", program, env={"HPCCOMM_DUMP_DIR": str(tmp_path)})
-    assert done.returncode == 0, done.stderr
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_nothing_is_written_without_a_directory(tmp_path: Path) -> None:

@@ -23,20 +23,20 @@ def skeleton(lines: list[str]) -> list[str]:
     return [" ".join(re.sub(r"\d+(\.\d+)?", "N", line).split()) for line in same]
 
 
-def test_the_program_prints_what_it_is_said_to(mpiexec: Callable, tmp_path: Path) -> None:
+def test_the_program_prints_what_it_is_said_to(shared_job: Callable, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     lines = block_after("```python\n")
     assert len([line for line in lines if line]) <= 15
     program.write_text("\n".join(lines), encoding="utf-8")
-    done = mpiexec(2, program)
+    done = shared_job(2, program)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == block_after("$ mpiexec -n 2 python program.py\n")
 
 
-def test_the_measurement_looks_as_it_is_shown(mpiexec: Callable, tmp_path: Path) -> None:
+def test_the_measurement_looks_as_it_is_shown(shared_job: Callable, tmp_path: Path) -> None:
     text = README.read_text(encoding="utf-8")
     (command,) = re.findall(r"^\$ mpiexec -n 2 hpccomm (perf .*)$", text, re.MULTILINE)
-    done = mpiexec(2, "-m", "hpccomm", *command.split(), cwd=tmp_path)
+    done = shared_job(2, "-m", "hpccomm", *command.split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     shown = block_after(f"$ mpiexec -n 2 hpccomm {command}\n")
     assert skeleton(done.stdout.strip("\n").split("\n")) == skeleton(shown)
