@@ -110,6 +110,7 @@ def test_others_wait_for_ever(mpi_comm):
     assert "in test_others_wait_for_ever" in done.stderr
 
 
+@pytest.mark.slow("the rank hangs for the 3 s of its time limit")
 def test_hang_shows_its_stack_and_ends_the_job(launch: Launch) -> None:
     done = launch(
         2,

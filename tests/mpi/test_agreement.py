@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from one_size import by_default_on
 
 import hpccomm
 from hpccomm.errors import RankMismatch
@@ -17,6 +18,7 @@ LATE_SECONDS = 0.45
 """In this time the ranks that wait ask the late one."""
 
 
+@by_default_on(3)
 @pytest.mark.mpi(min_size=2)
 def test_any_two_calls_that_differ_are_a_mismatch_on_all_ranks(
     mpi_comm: Any, request: pytest.FixtureRequest
@@ -25,7 +27,7 @@ def test_any_two_calls_that_differ_are_a_mismatch_on_all_ranks(
     for _ in range(PAIRS * (20 if request.config.getoption("--all") else 1)):
         one, other = drawn.sample(sorted(CALLS), 2)
         unchecked = hpccomm.CommOptions(self_check=False)
-        comm = hpccomm.new_comm(mpi_comm=mpi_comm, timeout=10, options=unchecked)
+        comm = hpccomm.new_comm(mpi_comm=mpi_comm, timeout=30, options=unchecked)
         with pytest.raises(RankMismatch) as caught:
             CALLS[other if comm.rank == 1 else one](comm)
         assert 1 in caught.value.ranks
@@ -66,6 +68,7 @@ def _in_a_batch(comm: Any) -> None:
     assert (y == 1).all()
 
 
+@by_default_on(2)
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("kind", sorted(LATE))
 def test_a_late_rank_is_no_mismatch_and_not_lost(mpi_comm: Any, kind: str) -> None:
@@ -102,19 +105,20 @@ CROSSED = [
 ]
 
 
+@by_default_on(3)
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(("one", "other"), CROSSED)
 def test_messages_that_wait_for_ranks_which_wait_for_them_are_a_mismatch(
     mpi_comm: Any, one: str, other: str
 ) -> None:
     unchecked = hpccomm.CommOptions(self_check=False)
-    comm = hpccomm.new_comm(mpi_comm=mpi_comm, timeout=10, options=unchecked)
+    comm = hpccomm.new_comm(mpi_comm=mpi_comm, timeout=60, options=unchecked)
     calls = MESSAGES | COLLECTIVES
     call = calls[one if comm.rank == 1 else other]
     if comm.rank < 2 or other in COLLECTIVES:
         with pytest.raises(RankMismatch, match="wait for each other") as caught:
             call(comm, np.ones(100_000))
         assert 1 in caught.value.ranks
-        assert (caught.value.elapsed or 0) < 5  # well before the deadline
+        assert (caught.value.elapsed or 0) < 30  # before the deadline
     comm.abort()
     mpi_comm.Barrier()

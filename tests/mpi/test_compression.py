@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from one_size import by_default_on
 
 from hpccomm.gradients import GradientSync
 from hpccomm.gradients.compression import Int8, MixedPrecision, PowerSGD, Sign, Threshold, TopK
@@ -22,6 +23,8 @@ COMPRESSORS: list[Any] = [
 ]
 
 
+@by_default_on(2)
+@pytest.mark.values
 @pytest.mark.parametrize("hierarchical", [False, True])
 @pytest.mark.parametrize(("compressor", "within"), COMPRESSORS, ids=str)
 def test_the_mean_over_steps_is_the_mean_over_ranks(

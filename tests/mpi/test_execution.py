@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from one_size import by_default_on
 
 import hpccomm
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -36,6 +37,8 @@ def peak(call: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
+@by_default_on(3)
+@pytest.mark.values
 @pytest.mark.parametrize(("name", "dtype", "deterministic"), CALLS)
 def test_a_repeated_call_allocates_no_array(
     mpi_comm: Any, name: str, dtype: type, deterministic: bool

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from one_size import by_default_on
 
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.gradients import GradientSync
@@ -36,6 +37,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@by_default_on(2)
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("what", OTHERS)
 def test_what_differs_is_named_on_every_rank(comm: "hpccomm.Communicator", what: str) -> None:

@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from one_size import by_default_on
 from random_trainings import random_trainings, train
 
 from hpccomm.errors import RankMismatch
@@ -22,6 +23,7 @@ def gradient(name: str, rank: int, step: int) -> Any:
     return np.asarray(draw.integers(-50, 50, SHAPES[name])).astype(np.float32)
 
 
+@by_default_on(2)
 @pytest.mark.parametrize("order", ["reverse", "ready", "largest"])
 def test_steps_give_the_sum_of_all_ranks(comm: "hpccomm.Communicator", order: Any) -> None:
     parameters = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
@@ -54,11 +56,11 @@ def test_steps_give_the_sum_of_all_ranks(comm: "hpccomm.Communicator", order: An
 
 
 # All ranks draw the same cases. Where one rank fails, another case on it would confuse the others: nothing is shrunk.
+@by_default_on(3)
 @settings(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=30,
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

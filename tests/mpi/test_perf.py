@@ -4,6 +4,7 @@ import argparse
 import io
 
 import pytest
+from one_size import by_default_on
 
 import hpccomm
 from hpccomm.bench.perf import flags, sweep
@@ -21,13 +22,19 @@ def perf(comm: hpccomm.Communicator, *arguments: str) -> tuple[int, str, str]:
     return wrong, out.getvalue(), err.getvalue()
 
 
-def test_every_type_and_reduction_is_right(comm: hpccomm.Communicator) -> None:
-    arguments = ["all", "-b", "1K", "-e", "1K", "-n", "2", "-d", "all", "-o", "all"]
-    wrong, printed, complaints = perf(comm, *arguments)
-    assert (wrong, complaints) == (0, "")
-    if comm.rank == 0:
-        possible = [each for each in COLLECTIVES.values() if not each.possible(comm.size)]
-        assert printed.count("Out of bounds values : 0 OK") == len(possible)
+@by_default_on(3)
+def test_every_type_and_reduction_is_right(
+    comm: hpccomm.Communicator, pytestconfig: pytest.Config
+) -> None:
+    """All types with all reductions, or each by itself without --all."""
+    each = [("all", "sum"), ("float,int32", "all")]
+    for types, ops in [("all", "all")] if pytestconfig.getoption("--all") else each:
+        arguments = ["all", "-b", "1K", "-e", "1K", "-n", "2", "-d", types, "-o", ops]
+        wrong, printed, complaints = perf(comm, *arguments)
+        assert (wrong, complaints) == (0, "")
+        if comm.rank == 0:
+            possible = [each for each in COLLECTIVES.values() if not each.possible(comm.size)]
+            assert printed.count("Out of bounds values : 0 OK") == len(possible)
 
 
 @pytest.mark.thorough

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from one_size import by_default_on
 
 import hpccomm
 from hpccomm.dispatch.policy import Pick, Table, TableRow
@@ -82,6 +83,7 @@ def test_one_plain_array_leaves_a_kind_of_call_to_the_library(comm: hpccomm.Comm
         assert (mine == (comm.size - 1) / 2).all()
 
 
+@by_default_on(2)
 def test_a_plan_and_each_large_call_go_by_their_own_arrays(comm: hpccomm.Communicator) -> None:
     for count in (COUNT, LARGE):
         registered, plain = comm.empty(count, np.float32), np.empty(count, np.float32)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from one_size import by_default_on
 
 from hpccomm.errors import RankMismatch
 from hpccomm.gradients import LocalSteps, ShardedOptimizer, adam
@@ -23,6 +24,7 @@ def gradient(array: Any, rank: int, ranks: int) -> Any:
     return np.asarray(np.sin(3 * array) + array + (rank - (ranks - 1) / 2) * np.cos(array))
 
 
+@by_default_on(2)
 @pytest.mark.parametrize("bucket_bytes", [20000, 1 << 20])
 def test_any_number_of_ranks_gives_the_parameters_of_one(
     comm: "hpccomm.Communicator", bucket_bytes: int

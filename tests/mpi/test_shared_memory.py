@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from one_size import by_default_on
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -29,13 +30,14 @@ def reduced(comm: "Communicator", x: np.ndarray, out: np.ndarray) -> None:
     assert np.array_equal(out, expected.astype(x.dtype))
 
 
+@by_default_on(3)
 def test_arrays_come_and_go_on_each_rank_in_its_own_order(
     comm: "Communicator", pytestconfig: pytest.Config
 ) -> None:
     draw = np.random.default_rng(comm.rank)
     size = np.random.default_rng(99)  # what all have to agree on
     kept: list[np.ndarray] = []
-    for _ in range(60 if pytestconfig.getoption("--all") else 25):
+    for _ in range(60 if pytestconfig.getoption("--all") else 15):
         count = int(size.integers(1, 400_000))
         pair = []
         for _ in range(2):
@@ -49,6 +51,7 @@ def test_arrays_come_and_go_on_each_rank_in_its_own_order(
             gc.collect()
 
 
+@by_default_on(2)
 @pytest.mark.parametrize("way", ["pages", "staging"])
 def test_calls_of_one_shape_find_the_arrays_of_this_call(mpi_comm: "MPI.Comm", way: str) -> None:
     import hpccomm

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from one_size import by_default_on
 
 import hpccomm
 from hpccomm.bench.perf.sizes import Sizes
@@ -14,6 +15,7 @@ from hpccomm.dispatch.policy import stored
 from hpccomm.results import reader
 
 
+@by_default_on(2)
 @pytest.mark.mpi(min_size=2)  # one rank has nothing to choose
 def test_auto_follows_what_was_tuned(comm: hpccomm.Communicator, tmp_path: Path) -> None:
     file = Path(comm.broadcast_object(str(tmp_path / "t.h5")))
