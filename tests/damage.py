@@ -19,6 +19,7 @@ import re
 import sys
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -79,10 +80,13 @@ def damaged(original: bytes, seed: int) -> tuple[str, bytes]:
 
 
 def called(*words: str) -> tuple[int, str, str]:
-    """Return status, output and errors of a command."""
+    """Return status, output and errors of a command, which runs in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = main(words)
+        try:
+            status = main(words)
+        except SystemExit as leaving:  # as after --help
+            status = int(leaving.code or 0)
     return status, out.getvalue(), err.getvalue()
 
 
@@ -226,11 +230,21 @@ def forked(place: str, argument: str, *, size: int) -> object:
     return result
 
 
+def forked_afresh(place: str, argument: str, *, size: int) -> object:
+    """As `forked`, of a file that may have changed since the last time."""
+    answered.cache_clear()
+    return forked(place, argument, size=size)
+
+
 @cache
 def answered(place: str, argument: str, size: int) -> tuple[int, bytes]:
     """Return the exit status of a copy of this process that calls a function, and what it wrote."""
     reading, writing = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # of threads, none of which is within HDF5
+        child = os.fork()
     if not child:
         try:
             os.dup2(writing, 1)

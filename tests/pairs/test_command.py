@@ -10,11 +10,11 @@ from hpccomm.results import pairs, reader
 PAIRS = ("-m", "hpccomm", "perf", "pairs", "-b", "64K", "--streams", "3")
 
 
-def test_every_pair_is_measured_stored_shown_and_drawn(tmp_path, mpiexec):
+def test_every_pair_is_measured_stored_shown_and_drawn(tmp_path, shared_job):
     path, verdict = tmp_path / "pairs.h5", tmp_path / "verdict.json"
     # Ranks share cores: nothing is slow here but what cannot be.
     healthy = ("--threshold", "0.1%", "--latency-threshold", "0.1%")
-    done = mpiexec(3, *PAIRS, *healthy, "--output", path, "--json", verdict)
+    done = shared_job(3, *PAIRS, *healthy, "--output", path, "--json", verdict)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "# 3 of 3 pairs of 3 ranks on 1 nodes" in done.stdout
     assert "# Nothing is slow" in done.stdout
@@ -43,15 +43,15 @@ def test_what_is_not_as_expected_is_status_1(mpiexec):
     assert "# SLOW pair 0 and 1" in done.stdout
 
 
-def test_no_budget_is_so_small_that_unmeasured_pairs_pass_for_healthy(mpiexec):
-    done = mpiexec(3, *PAIRS, "--budget", "0.000001")
+def test_no_budget_is_so_small_that_unmeasured_pairs_pass_for_healthy(shared_job):
+    done = shared_job(3, *PAIRS, "--budget", "0.000001")
     assert "# 1 of 3 pairs" in done.stdout
 
 
-def test_a_file_that_is_refused_is_refused_before_anything_is_measured(tmp_path, mpiexec):
+def test_a_file_that_is_refused_is_refused_before_anything_is_measured(tmp_path, shared_job):
     path, verdict = tmp_path / "pairs.h5", tmp_path / "verdict.json"
     verdict.mkdir()
-    done = mpiexec(2, *PAIRS, "--output", path, "--json", verdict)
+    done = shared_job(2, *PAIRS, "--output", path, "--json", verdict)
     assert done.returncode == 2
     assert "it is a folder" in done.stderr
     assert not path.exists()
@@ -64,10 +64,15 @@ def test_a_file_that_is_refused_is_refused_before_anything_is_measured(tmp_path,
         (("--expect", "latency=5"), "give latency=5us,bandwidth=10G"),
         (("--budget", "0"), "is no time"),
         (("--output", "nowhere/run.h5"), "is no folder that can be written to"),
-        ((), "needs 2 ranks or more"),
     ],
 )
-def test_what_does_not_fit_is_refused(words, said, mpiexec):
-    done = mpiexec(2 if words else 1, *PAIRS, *words)
+def test_what_does_not_fit_is_refused(words, said, shared_job):
+    done = shared_job(2, *PAIRS, *words)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_one_rank_is_refused():
+    status, _, err = called(*PAIRS[2:], "--backend", "loopback")
+    assert status == 2
+    assert "needs 2 ranks or more" in err

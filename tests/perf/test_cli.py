@@ -4,26 +4,28 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 from damage import called
 
 
-def hpccomm(*arguments, environment=None, code=None):
-    command = [sys.executable, *(["-c", code] if code else ["-m", "hpccomm"]), *arguments]
+def printed(program):
+    """Return what a program prints that runs in a process of its own."""
     clean = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("OMPI_", "PMI", "SLURM_", "HPCCOMM_"))
     }
     return subprocess.run(
-        command,
+        [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         timeout=60,
-        env=clean | (environment or {}),
-        check=False,
-    )
+        env=clean,
+        check=True,
+    ).stdout
 
 
 @pytest.mark.parametrize(
@@ -78,25 +80,32 @@ def test_misuse_is_one_line_and_status_2(arguments, said):
     assert said in err
 
 
-def test_under_a_launcher_rank_0_alone_speaks():
-    def rank(number):
-        place = {"OMPI_COMM_WORLD_RANK": str(number), "OMPI_COMM_WORLD_SIZE": "4"}
-        return hpccomm("perf", "all_reduce", "--algoritm", "ring", environment=place)
+def test_under_a_launcher_rank_0_alone_speaks(monkeypatch):
+    waited = []
+    command = import_module("hpccomm.cli.main")
+    monkeypatch.setattr(command, "time", SimpleNamespace(sleep=waited.append))
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)  # it has not started
 
-    assert rank(0).stderr != ""
-    silent = rank(3)
-    assert (silent.stderr, silent.returncode) == ("", 2)
+    def rank(number):
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(number))
+        monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+        return called("perf", "all_reduce", "--algoritm", "ring")
+
+    assert rank(0)[2] != ""
+    assert waited == []
+    assert rank(3) == (2, "", "")
+    assert waited == [command.SILENCE]  # the launcher ends the job at the first that leaves
 
 
 @pytest.mark.parametrize("verb", [[], ["perf"]])
 def test_help_shows_examples(verb):
-    answer = hpccomm(*verb, "--help")
-    assert answer.returncode == 0
-    assert "mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 2" in answer.stdout
+    status, out, _ = called(*verb, "--help")
+    assert status == 0
+    assert "mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 2" in out
 
 
 def test_help_says_what_can_be_given_and_what_is_by_default():
-    text = " ".join(hpccomm("perf", "--help").stdout.split())
+    text = " ".join(called("perf", "--help")[1].split())
     for said in (
         "auto, mpi, loopback, nccl",
         "auto, native, binomial, bruck",
@@ -119,4 +128,4 @@ except SystemExit:
     pass
 print([name for name in ("mpi4py", "h5py", "cupy") if name in sys.modules])
 """
-    assert hpccomm(code=code).stdout.endswith("[]\n")
+    assert printed(code).endswith("[]\n")

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from hpccomm.bench.perf.programs import PROGRAMS, make
+from hpccomm.cli import nccl_tests
 from hpccomm.errors import ResultsError
 
 from ..conftest import launch_environment
@@ -84,28 +85,43 @@ echo "healthy: $average"
 """
 
 
-def test_a_health_check_with_the_programs_in_its_path(programs):
+@pytest.mark.parametrize(
+    ("least", "status", "word"),
+    [
+        ("0.0001", 0, "healthy"),
+        pytest.param("1e9", 1, "drain", marks=pytest.mark.thorough),  # to us the same run
+    ],
+)
+def test_a_health_check_with_the_programs_in_its_path(programs, least, status, word):
     environment = launch_environment()
     environment["PATH"] = f"{programs}:{environment['PATH']}"
-    for least, status, word in (("0.0001", 0, "healthy"), ("1e9", 1, "drain")):
-        done = subprocess.run(
-            ["bash", "-c", HEALTH_CHECK, "check", least],
-            capture_output=True,
-            text=True,
-            timeout=100,
-            env=environment,
-        )
-        assert (done.returncode, done.stdout.split(":")[0]) == (status, word), done.stderr
-        assert float(done.stdout.split()[1]) > 0
+    done = subprocess.run(
+        ["bash", "-c", HEALTH_CHECK, "check", least],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment,
+    )
+    assert (done.returncode, done.stdout.split(":")[0]) == (status, word), done.stderr
+    assert float(done.stdout.split()[1]) > 0
 
 
-def test_the_least_bandwidth_is_nccl_tests_variable(programs):
-    words = ("sendrecv_perf", "-b", "64", "-e", "64", "-g", "2")
-    fails = run(programs, *words, NCCL_TESTS_MIN_BW="1000")
-    assert fails.returncode != 0
+# What each of several ranks does that -g has started: the module that the programs run.
+RANK = """
+import sys
+from hpccomm.cli.nccl_tests import main
+
+print("status", main(sys.argv[1:]))
+"""
+
+
+def test_the_least_bandwidth_is_nccl_tests_variable(shared_job):
+    words = ("sendrecv_perf", "-b", "64", "-e", "64")
+    fails = shared_job(2, "-c", RANK, *words, env={"NCCL_TESTS_MIN_BW": "1000"})
+    assert fails.stdout.count("status 1\n") == 2, fails.stderr
     assert re.search(r"# Avg bus bandwidth    : \S+ FAILED\n", fails.stdout)
-    passes = run(programs, *words, NCCL_TESTS_MIN_BW="0")
-    assert passes.returncode == 0
+    passes = shared_job(2, "-c", RANK, *words, env={"NCCL_TESTS_MIN_BW": "0"})
+    assert passes.stdout.count("status 0\n") == 2, passes.stderr
     assert re.search(r"# Avg bus bandwidth    : \S+ OK\n", passes.stdout)
 
 
@@ -138,7 +154,6 @@ def test_other_programs_of_these_names_are_left_alone(tmp_path):
         (("-Q", "1"), "no flag -Q"),
     ],
 )
-def test_flags_that_do_not_fit_are_refused(programs, words, message):
-    done = run(programs, "broadcast_perf", *words)
-    assert done.returncode == 2
-    assert message in done.stderr
+def test_flags_that_do_not_fit_are_refused(capsys, words, message):
+    assert nccl_tests.main(["broadcast_perf", *words]) == 2
+    assert message in capsys.readouterr().err

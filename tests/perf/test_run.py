@@ -91,9 +91,12 @@ def test_bandwidths_follow_from_size_and_time(tmp_path):
         assert row.busbw == pytest.approx(row.algbw * COLLECTIVES[row.collective].factor(3))
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.thorough)])
-def test_everything_is_right_on(ranks):
-    sizes = ("-b", 0, "-e", 256, "-f", 16, "-n", 3)
+@pytest.mark.parametrize(
+    ("ranks", "largest"),
+    [(1, 16), *(pytest.param(ranks, 256, marks=pytest.mark.thorough) for ranks in (1, 3))],
+)
+def test_everything_is_right_on(ranks, largest):
+    sizes = ("-b", 0, "-e", largest, "-f", 16, "-n", 3)
     text, err, wrong = perf(ranks, "all", *sizes, "-d", "all", "-o", "all")
     assert (err, wrong) == ("", 0)
     possible = [each for each in COLLECTIVES.values() if not each.possible(ranks)]
@@ -108,7 +111,7 @@ def test_everything_is_right_on(ranks):
     "arguments",
     [
         ["-m", 3],
-        ["-z", 1],
+        pytest.param(["-z", 1], marks=pytest.mark.thorough),  # see -m 2
         ["-z", 2],
         ["-z", 3],
         ["-z", 1, "-m", 2],
@@ -118,9 +121,8 @@ def test_everything_is_right_on(ranks):
         ["-r", "all"],
         ["-N", 2],
         ["-i", 64],
-        ["-a", 0],
-        ["-a", 2],
-        ["-a", 3],
+        # Other tests store samples by each of them.
+        *(pytest.param(["-a", how], marks=pytest.mark.thorough) for how in (0, 2, 3)),
     ],
     ids=lambda arguments: " ".join(map(str, arguments)),
 )

@@ -1,6 +1,8 @@
 """Repetitions alone, and whole launches: `hpccomm perf --sync`, `--ci`, `--launches`."""
 
+import itertools
 import math
+import os
 import subprocess
 import sys
 import time
@@ -19,15 +21,16 @@ from hpccomm.testing.threads import run_ranks
 from ..conftest import launch_environment
 
 
-def hpccomm(*words):
-    """Run the command line without a launcher."""
-    return subprocess.run(
-        [sys.executable, "-m", "hpccomm", *words],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=launch_environment(),
-    )
+def called_as_program(monkeypatch, *words):
+    """As ``called``, of a command that starts launches: it reads its words from ``sys.argv``."""
+    environment = launch_environment()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "argv", ["hpccomm", *words])
+        for name in os.environ.keys() - environment.keys():
+            patch.delenv(name)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        return called(*words)
 
 
 def alone(interval=0.0, budget=math.inf, slow=0.0, repetitions=10):
@@ -50,8 +53,12 @@ def test_an_operation_takes_from_the_first_start_to_the_last_end():
     assert {each.late for each in found} == {0}
 
 
-def test_repetitions_go_on_until_the_interval_is_narrow_or_the_time_is_over():
-    wide, narrow = alone(interval=0.9), alone(interval=1e-6, budget=0.5)
+def test_repetitions_go_on_until_the_interval_is_narrow_or_the_time_is_over(monkeypatch):
+    wide = alone(interval=0.9)
+    ticks = itertools.count()
+    # The time that passes is counted, so that a busy machine does as many.
+    monkeypatch.setattr("hpccomm.bench.perf.alone.perf_counter", lambda: next(ticks) * 0.06)
+    narrow = alone(interval=1e-6, budget=0.5)
     assert len(wide[0].stamps) == 10
     assert len(narrow[0].stamps) > 30
     assert len({len(each.stamps) for each in narrow}) == 1
@@ -67,14 +74,29 @@ def test_time_that_a_row_leaves_goes_to_the_others():
     assert budget.share == 0
 
 
+# Late repetitions are repeated for 10 s a row where ranks share cores, of which these need the first.
+PATIENT = """
+import sys
+from hpccomm.bench.perf import alone
+from hpccomm.cli.main import main
+
+patience, alone._PATIENCE = alone._PATIENCE, 0.2
+try:
+    status = main(sys.argv[1:])
+finally:
+    alone._PATIENCE = patience
+sys.exit(status)
+"""
+
+
 @pytest.mark.parametrize(
     "sync",
     [pytest.param(each, marks=pytest.mark.thorough if each == "barrier" else ()) for each in SYNCS],
 )
-def test_every_repetition_of_every_rank_is_stored_on_one_clock(tmp_path, mpiexec, sync):
+def test_every_repetition_of_every_rank_is_stored_on_one_clock(tmp_path, shared_job, sync):
     path = tmp_path / "alone.h5"
     words = ("perf", "all_reduce", "-b", "1K", "-e", "4K", "-f", "4", "-n", "30", "--sync", sync)
-    done = mpiexec(2, "-m", "hpccomm", *words, "--output", str(path))
+    done = shared_job(2, "-c", PATIENT, *words, "--output", str(path))
     assert done.returncode == 0, done.stderr
     (run,) = reader.read(path)
     assert len(run.rows) == 4
@@ -96,29 +118,38 @@ def test_every_repetition_of_every_rank_is_stored_on_one_clock(tmp_path, mpiexec
         assert timing.alone == pytest.approx(np.median(alone_times(stamps)) * 1e6)
         if sync != "barrier":  # who was late was discarded
             assert np.ptp(stamps[..., 0], axis=1).max() < 3e-6
-    shown = hpccomm("show", str(path)).stdout
+    _, shown, _ = called("show", str(path))
     printed = done.stdout[done.stdout.index(f"# Alone, started by {sync}") :]
     assert printed in shown
 
 
-def test_launches_add_a_run_each_and_a_summary(tmp_path, mpiexec, launcher):
+def test_launches_add_a_run_each_and_a_summary(tmp_path, monkeypatch, shared_job, launcher):
     path = tmp_path / "runs.h5"
     words = ("perf", "all_reduce", "-b", "1K", "-e", "1K", "--output", str(path))
-    series = ("--launches", "3", "--launcher", f"{launcher} -n 2")
-    done = hpccomm(*words, *series)
-    assert done.returncode == 0, done.stderr
+    series = ("--launches", "2", "--launcher", f"{launcher} -n 2")
+    status, out, err = called_as_program(monkeypatch, *words, *series)
+    assert status == 0, err
+    runs = reader.read(path)
+    assert_summary(out.splitlines()[-2], runs)
+    # A median is the middle one of three. The third is started by its flag.
+    name = runs[0].info.series["name"]
+    third = shared_job(2, "-m", "hpccomm", *words, "--series", f"{name}:3:3")
+    assert third.returncode == 0, third.stderr
     runs = reader.read(path)
     assert [run.info.series["launch"] for run in runs] == ["1", "2", "3"]
     assert len({run.info.series["name"] for run in runs}) == 1
-    times = [run.rows[0].time for run in runs]
-    last = done.stdout.splitlines()[-2].split()
-    assert last[:7] == ["#", "all_reduce", "auto", "float", "sum", "1024", "no"]
-    assert float(last[7]) == pytest.approx(np.median(times), abs=0.006)
-    failed = hpccomm(*words, "--series", "a:4:3")
-    assert "is no launch of a series" in failed.stderr
-    inside = mpiexec(2, "-m", "hpccomm", *words, *series)
+    assert_summary(list(launches.summary(path, name))[-2], runs)
+    assert "is no launch of a series" in called(*words, "--series", "a:4:3")[2]
+    inside = shared_job(2, "-m", "hpccomm", *words, *series)
     assert inside.returncode != 0
     assert "--launches starts the ranks itself" in inside.stderr
+
+
+def assert_summary(line, runs):
+    """Assert that a line of a series has the median of the first rows of its runs."""
+    last = line.split()
+    assert last[:7] == ["#", "all_reduce", "auto", "float", "sum", "1024", "no"]
+    assert float(last[7]) == pytest.approx(np.median([run.rows[0].time for run in runs]), abs=0.006)
 
 
 def test_a_launch_that_fails_ends_the_series_and_says_which(tmp_path):

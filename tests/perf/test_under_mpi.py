@@ -25,8 +25,8 @@ def rows_of(text):
     return [line for line in text.splitlines() if re.match(r" +\d", line)]
 
 
-def test_rank_0_alone_prints(mpiexec):
-    done = mpiexec(3, *PERF, "all", "-b", "0", "-e", "1K", "-f", "32", "-n", "2")
+def test_rank_0_alone_prints(shared_job):
+    done = shared_job(3, *PERF, "all", "-b", "0", "-e", "1K", "-f", "32", "-n", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("Out of bounds values : 0 OK") == len(COLLECTIVES) - 1
     assert "hypercube on 3 ranks" in done.stdout
@@ -63,25 +63,18 @@ pathlib.Path(f"rank-{MPI.COMM_WORLD.rank}.json").write_text(json.dumps(answers))
 """
 
 
-@pytest.fixture(scope="module")
-def refused(mpiexec, tmp_path_factory):
-    """Give the folder of a job of two ranks, and what each answered to each misuse."""
-    folder = tmp_path_factory.mktemp("misuse")
-    done = mpiexec(2, "-c", REFUSED, json.dumps(list(MISUSE)), cwd=folder)
+def test_misuse_is_one_line_and_status_2(shared_job, tmp_path):
+    done = shared_job(2, "-c", REFUSED, json.dumps(list(MISUSE)), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    return folder, [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
-
-
-@pytest.mark.parametrize(("misuse", "said"), MISUSE.items())
-def test_misuse_is_one_line_and_status_2(refused, misuse, said):
-    folder, answers = refused
-    status, out, err = answers[0][misuse]
-    assert (status, out) == (2, "")
-    assert "Traceback" not in err
-    (line,) = [line for line in err.splitlines() if line.startswith("hpccomm: error: ")]
-    assert said in line
-    assert answers[1][misuse] == [2, "", ""]
-    assert not (folder / "run.h5").exists()
+    speaks, silent = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2))
+    for misuse, said in MISUSE.items():
+        status, out, err = speaks[misuse]
+        assert (status, out) == (2, ""), misuse
+        assert "Traceback" not in err
+        (line,) = [line for line in err.splitlines() if line.startswith("hpccomm: error: ")]
+        assert said in line
+        assert silent[misuse] == [2, "", ""], misuse
+    assert not (tmp_path / "run.h5").exists()
 
 
 def test_misuse_ends_the_job_with_status_2(mpiexec, tmp_path):
@@ -96,7 +89,7 @@ def test_killed_at_any_moment_the_file_holds_every_printed_row(launcher, tmp_pat
     chance = random.Random(20)
     file = tmp_path / "run.h5"
     sweep = ["all", "-b", "8", "-e", "64K", "-f", "2", "-n", "3", "-N", "0", "--output", str(file)]
-    for number in range(1, 4 if pytestconfig.getoption("--all") else 3):
+    for number in range(1, 4 if pytestconfig.getoption("--all") else 2):
         with subprocess.Popen(
             [launcher, "-n", "2", sys.executable, *PERF, *sweep],
             stdin=subprocess.DEVNULL,

@@ -193,7 +193,7 @@ def test_a_file_without_a_whole_seal_is_refused(tmp_path, files):
         reader.read(path)
 
 
-def test_a_note_is_no_damage_but_another_fact_is(tmp_path, files):
+def test_a_note_is_no_damage_but_another_fact_is(tmp_path, files, really_apart):
     path = files[0]
     before = reader.read(path)
     with h5py.File(path, "r+") as file:
@@ -222,7 +222,7 @@ def loop(_: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"), [("crash", "crashes on it"), ("loop", "not come to an end")]
 )
-def test_a_library_that_crashes_or_loops_does_so_apart(monkeypatch, name, said):
+def test_a_library_that_crashes_or_loops_does_so_apart(monkeypatch, really_apart, name, said):
     monkeypatch.setattr(apart, "SECONDS", 1.0)
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     with pytest.raises(apart.Failed, match=said):

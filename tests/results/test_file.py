@@ -41,7 +41,7 @@ def test_everything_comes_back(tmp_path, example):
             np.testing.assert_array_equal(run.samples(index), expected)
 
 
-def test_a_setting_that_an_older_run_lacks_had_its_default(tmp_path, example):
+def test_a_setting_that_an_older_run_lacks_had_its_default(tmp_path, example, really_apart):
     path = tmp_path / "run.h5"
     with Writer(path, example.example_info()):
         pass

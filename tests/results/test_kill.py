@@ -30,16 +30,16 @@ def kill_one(program: str, path: Path, chance: random.Random) -> list[str]:
     return [line for line in reported if line.endswith("\n") and line != "ended\n"]
 
 
-# The first of each four starts a file; the others append to what the killed ones left.
+# The first of each four, or two, starts a file; the others append to what the killed ones left.
 @pytest.mark.parametrize(
     "seed",
     [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, KILLS // 4))],
 )
-def test_killed_at_any_moment(tmp_path, example, seed):
+def test_killed_at_any_moment(tmp_path, example, seed, pytestconfig):
     chance = random.Random(seed)
     path = tmp_path / "killed.h5"
     least: dict[str, int] = {}
-    for _ in range(4):
+    for _ in range(4 if pytestconfig.getoption("--all") else 2):
         reported = kill_one(example.__file__, path, chance)
         least[reported[0].split()[0]] = len(reported)
 

@@ -16,10 +16,10 @@ from hpccomm.schedules.cost.network_files import dump, load, parse, ready
 ALGORITHMS = "ring,recursive_doubling,binomial,hierarchical"
 
 
-@pytest.fixture
-def simulated(tmp_path):
-    """A simulated run of 32 ranks of ib400x32."""
-    file = tmp_path / "run.h5"
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    """A simulated run of 32 ranks of ib400x32, which no test changes."""
+    file = tmp_path_factory.mktemp("simulated") / "run.h5"
     command = ["simulate", "all_reduce,all_gather,broadcast", "--cluster", "ib400x32"]
     command += ["--ranks", "32", "--algorithm", ALGORITHMS, "-b", "1K", "-e", "64M", "-f", "16"]
     command += ["--segment", "1G", "--channels", "1", "--output", str(file)]
@@ -27,9 +27,9 @@ def simulated(tmp_path):
     return file
 
 
-def test_a_simulated_cluster_is_found(simulated, capsys):
+def test_a_simulated_cluster_is_found(simulated, tmp_path, capsys):
     capsys.readouterr()
-    mine = simulated.parent / "mine.toml"
+    mine = tmp_path / "mine.toml"
     assert main(["fit", str(simulated), "--output", str(mine)]) == 0
     said = capsys.readouterr().out
     assert "32 ranks, 8 a node" in said
@@ -105,11 +105,11 @@ def test_a_segment_of_nothing_is_refused(simulated, capsys):
     assert "nothing would move" in capsys.readouterr().err
 
 
-def test_the_results_file_is_not_overwritten(simulated, capsys):
+def test_the_results_file_is_not_overwritten(simulated, tmp_path, capsys):
     before = simulated.read_bytes()
     assert main(["fit", str(simulated), "--output", str(simulated)]) == 2
     assert "ending in .toml" in capsys.readouterr().err
-    alias = simulated.with_name("run.toml")
+    alias = tmp_path / "run.toml"
     alias.symlink_to(simulated)
     assert main(["fit", str(simulated), "--output", str(alias)]) == 2
     assert "the results file itself" in capsys.readouterr().err
@@ -142,10 +142,10 @@ def test_nodes_without_end_are_refused():
         parse("nodes = 1" + "0" * 400 + "\nranks_per_node = 1\nreduce = 1\n", "odd", "odd")
 
 
-def test_a_real_run(mpiexec, tmp_path, capsys):
+def test_a_real_run(shared_job, tmp_path, capsys):
     file = tmp_path / "run.h5"
     command = ["perf", "all_reduce", "--algorithm", "ring", "-b", "1K", "-e", "1M", "-f", "8"]
-    mpiexec(2, "-m", "hpccomm", *command, "-n", "5", "--output", str(file))
+    shared_job(2, "-m", "hpccomm", *command, "-n", "5", "--output", str(file))
     assert main(["fit", str(file)]) == 0
     said = capsys.readouterr().out
     assert "2 ranks, 2 a node; 8 of 8 rows used" in said
@@ -157,10 +157,10 @@ def test_a_real_run(mpiexec, tmp_path, capsys):
     assert load(str(tmp_path / "mine.toml")).ranks == 2
 
 
-def test_rows_of_unknown_algorithms_are_not_used(mpiexec, tmp_path, capsys):
+def test_rows_of_unknown_algorithms_are_not_used(shared_job, tmp_path, capsys):
     file = tmp_path / "run.h5"
     command = ["perf", "all_reduce", "--algorithm", "native", "-b", "1K", "-e", "1K", "-n", "2"]
-    mpiexec(2, "-m", "hpccomm", *command, "--output", str(file))
+    shared_job(2, "-m", "hpccomm", *command, "--output", str(file))
     assert main(["fit", str(file)]) == 2
     assert "of own algorithms" in capsys.readouterr().err
 
