@@ -107,13 +107,17 @@ def topologies_of(which: Which, n: int) -> list[Topology | None]:
     return list({topology.node_of: topology for topology in map(arrange, nodes)}.values())
 
 
-def cases(which: Which, n: int, *, every_root: bool = True) -> Iterator[ProofCase]:
-    """Every root, or some; and counts, segments, channels, placements and being in place in turn."""
+def calls(which: Which, n: int, *, everything: bool = True) -> Iterator[dict[str, Any]]:
+    """Every root, or some; and counts, segments, channels, placements and being in place in turn.
+
+    What is not `everything` has a few for each number of ranks. Those of all numbers together still have
+    nearly all pairs of these, as each number begins at another one.
+    """
     roots: Sequence[int] = range(n) if which.collective in ROOTED else ()
     few = which.form == "staged"  # many steps, and roots differ in their number alone
     if few and n > 8:
         roots = roots[:: n // 4]
-    elif not every_root and n > 8:
+    elif not everything and n > 8:
         roots = [root for root in roots if root in (0, 1, n // 3, n // 2, n - 1)]
     variants = list(
         product(
@@ -128,31 +132,47 @@ def cases(which: Which, n: int, *, every_root: bool = True) -> Iterator[ProofCas
     quick = [size for size in sizes_of(which, n) if size[1] == whole and size[0] != 2 * n + 3]
     plain = [each for each in variants if each[0] in quick and each[1:4] == (2, False, False)]
     for root in roots or (0,):
-        if n <= 3:
-            wanted = 24 if roots else 96
-        else:
-            wanted = (3 if roots else 12) if n <= 8 else (1 if roots else 4)
-        begin, every = 31 * n + 5 * root, 17 if roots and (every_root or few) else 3
+        wanted = many(n, rooted=bool(roots)) if everything else few_of(n, rooted=bool(roots))
+        begin, every = 31 * n + 5 * root, 17 if roots and (everything or few) else 3
         chosen = []
         for i in range(begin, begin + wanted):
             from_these = variants if n <= 16 or i % every == 0 else plain
             # A stride that shares no factor with their number comes by all of them.
             chosen.append(from_these[i * 1009 % len(from_these)])
         for (count, segment), channels, in_place, exclusive, topology in chosen:
-            yield which.case(
-                n,
-                count=count,
-                root=root,
-                segment=segment,
-                channels=channels,
-                in_place=in_place,
-                exclusive=exclusive,
-                topology=topology,
-            )
+            yield {
+                "count": count,
+                "root": root,
+                "segment": segment,
+                "channels": channels,
+                "in_place": in_place,
+                "exclusive": exclusive,
+                "topology": topology,
+            }
 
 
-def prove_sizes(which: Which, sizes: Sequence[int], *, every_root: bool) -> None:
-    """Prove all `cases`, about 2048 ranks at once."""
-    every = (case for n in sizes for case in cases(which, n, every_root=every_root))
+def many(n: int, *, rooted: bool) -> int:
+    """Return how many calls of one root, or of all ranks, a run of everything takes."""
+    if n <= 3:
+        return 24 if rooted else 96
+    if n <= 8:
+        return 3 if rooted else 12
+    return 1 if rooted else 4
+
+
+def few_of(n: int, *, rooted: bool) -> int:
+    """Return how many of them any other run takes."""
+    if n <= 3:
+        return 4 if rooted else 9
+    if rooted:
+        return 1
+    return 5 if n <= 8 else 2
+
+
+def prove_sizes(which: Which, sizes: Sequence[int], *, everything: bool) -> None:
+    """Prove all `calls`, about 2048 ranks at once."""
+    every = (
+        which.case(n, **asked) for n in sizes for asked in calls(which, n, everything=everything)
+    )
     for first in every:
         prove_all([first, *islice(every, max(2048 // first.size, 8) - 1)])
