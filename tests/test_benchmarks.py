@@ -29,6 +29,21 @@ COLLECTIVES = (
 )
 
 
+PROGRAM = """
+import runpy, sys
+from pathlib import Path
+
+sys.argv[:1] = []
+folder = str(Path(sys.argv[0]).parent)
+sys.path.insert(0, folder)
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    sys.path.remove(folder)
+"""
+"""Runs a program as Python runs it, where its folder comes first in the path."""
+
+
 def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, FOLDER / "bench.py", *arguments]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True)
@@ -96,11 +111,15 @@ def test_several_nodes(mpiexec: Mpiexec) -> None:
     ],
     ids=lambda command: command[0],
 )
-def test_the_others(mpiexec: Mpiexec, tmp_path: Path, command: list[str]) -> None:
+def test_the_others(
+    mpiexec: Mpiexec, shared_job: Mpiexec, tmp_path: Path, command: list[str]
+) -> None:
     program, *arguments = command
     file = tmp_path / "figures.json"
-    ranks = 2 if program in ("overlap.py", "exchange.py", "gradients.py", "training.py") else 1
-    done = mpiexec(ranks, FOLDER / program, *arguments, "--json", file)
+    if program in ("overlap.py", "exchange.py", "gradients.py", "training.py"):
+        done = shared_job(2, "-c", PROGRAM, FOLDER / program, *arguments, "--json", file)
+    else:
+        done = mpiexec(1, FOLDER / program, *arguments, "--json", file)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(file.read_text())
     assert set(figures) <= set(arguments)
@@ -109,13 +128,13 @@ def test_the_others(mpiexec: Mpiexec, tmp_path: Path, command: list[str]) -> Non
         assert figure["value"] > 0 or name.endswith("added"), figures
 
 
-def test_single_cases(mpiexec: Mpiexec, tmp_path: Path) -> None:
+def test_single_cases(shared_job: Mpiexec, tmp_path: Path) -> None:
     names = [one.figure for one in PROMISED if one.group.name == "call"]
     names += ["reduce 1K auto out-of-place speed", "all_reduce 1K registered memcpy"]
     names += ["broadcast 1K chain link", "all_reduce 1K staging speed"]
     file = tmp_path / "figures.json"
     few = ["--calls", "3", "--rounds", "2", "--link", "1gbit", "--json", file]
-    done = mpiexec(2, FOLDER / "side_by_side.py", *few, *names)
+    done = shared_job(2, "-c", PROGRAM, FOLDER / "side_by_side.py", *few, *names)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WRONG" not in done.stdout
     figures = json.loads(file.read_text())
@@ -211,7 +230,8 @@ def test_what_is_wrong_is_found(collective: str) -> None:
 
 def test_auto_beside_every_algorithm(mpiexec: Mpiexec) -> None:
     asked = ["--collectives", "broadcast,barrier", "-b", "8", "-e", "512", "-f", "8"]
-    done = mpiexec(2, FOLDER / "auto.py", *asked, "--blocks", "2", "--seconds", "1e-5")
+    few = ["--blocks", "2", "--seconds", "1e-5"]
+    done = mpiexec(2, FOLDER / "auto.py", *asked, *few)
     assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: slower, on a busy machine
     assert done.stdout.count("best fixed choice") == 2
     assert done.stdout.count(" native ") >= 4

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from damage import called
 
 from hpccomm.results import reader
 
@@ -37,14 +38,17 @@ def shell(line: str, **environment: str) -> tuple[int, str, str]:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Give a stored run, and what it printed."""
     path = tmp_path_factory.mktemp("run") / "run.h5"
-    status, printed, errors = shell(f"hpccomm {PERF} -I 1 --output {path}")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ.keys() - CLEAN.keys():
+            patch.delenv(name)
+        status, printed, errors = called(*PERF.split(), "-I", "1", "--output", str(path))
     assert (status, errors) == (0, "")
     return path, printed
 
 
 def test_show_prints_the_table_that_was_printed(measured):
     path, printed = measured
-    status, shown, errors = shell(f"hpccomm show {path}")
+    status, shown, errors = called("show", str(path))
     assert (status, errors) == (0, "")
     assert "1 rank on 1 node" in shown
     assert shown.endswith("#\n" + printed)
@@ -61,23 +65,42 @@ def test_show_prints_the_table_that_was_printed(measured):
 )
 def test_streams_that_take_nothing(measured, verb):
     command = f"hpccomm {verb.format(measured[0])}"
-    # What reads has ended before anything is written.
-    assert shell(f"(sleep 0.2; {command}) | true") == (141, "", "")
+    assert without_reader(verb.format(measured[0])) == (141, "")
     status, _, errors = shell(f"{command} > /dev/full")
     assert status == 2
     assert re.fullmatch(r"hpccomm: error: .* cannot be written: No space left .*\n", errors)
     assert shell(f"{command} >&- 2>&- <&-") == (0, "", "")
 
 
-def test_under_a_launcher_rank_0_alone_answers():
-    for verb in ("--version", "--help", "perf --help"):
-        first, second = (
-            shell(f"hpccomm {verb}", OMPI_COMM_WORLD_RANK=rank, OMPI_COMM_WORLD_SIZE="2")
-            for rank in "01"
+def without_reader(words: str) -> tuple[int, str]:
+    """Run a command that writes to a pipe whose reader has gone; give its status and errors."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "hpccomm", *words.split()],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env=CLEAN,
+            check=False,
         )
-        assert first[0] == 0
-        assert first[1] != ""
-        assert second == (0, "", "")
+    return done.returncode, done.stderr
+
+
+def test_under_a_launcher_rank_0_alone_answers(monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    for verb in ("--version", "--help", "perf --help"):
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+        status, out, _ = called(*verb.split())
+        assert status == 0
+        assert out != ""
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+        assert called(*verb.split()) == (0, "", "")
+    # As a program it writes to the same stream.
+    done = shell("hpccomm --version", OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2")
+    assert done == (0, "", "")
 
 
 def test_an_interrupt_from_the_keyboard_says_what_is_kept(tmp_path):

@@ -76,7 +76,7 @@ def test_other_ranks_than_0_show_nothing(file: Path) -> None:
     assert terminal.shown == ""
 
 
-@pytest.mark.parametrize("redirected", ["", ">printed"])
+@pytest.mark.parametrize("redirected", [pytest.param("", marks=pytest.mark.thorough), ">printed"])
 def test_tune_shows_how_far_it_is_where_mpiexec_was_started(
     launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redirected: str
 ) -> None:
