@@ -173,6 +173,7 @@ ALL = [
 ]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 @pytest.mark.parametrize(("collective", "algorithm"), ALL)
 def test_every_algorithm_moves_and_folds_device_arrays(n, collective, algorithm):
@@ -213,6 +214,7 @@ ORDERED = [
 ]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [F32, np.dtype(np.float64), dtypes.BFLOAT16], ids=str)
 @pytest.mark.parametrize(("collective", "algorithm"), ORDERED)
 def test_in_rank_order_the_bits_are_the_hosts_whatever_the_algorithm(collective, algorithm, dtype):

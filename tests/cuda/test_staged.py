@@ -164,6 +164,7 @@ def on_its_device(comm, function, *args):
         return function(comm, *args)
 
 
+@pytest.mark.pairs
 @pytest.mark.standin
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("in_place", [False, True])

@@ -11,7 +11,7 @@ from standin.errors import CUDARuntimeError
 
 _local = threading.local()
 _lock = threading.RLock()
-_process = os.getpid()
+_process = 0  # in which CUDA has begun
 
 
 class Device:
@@ -70,8 +70,10 @@ def _found() -> tuple[Device, ...]:
 
 def count() -> int:
     """Return how many devices this process sees."""
+    global _process
     if control.driver_missing():
         raise CUDARuntimeError(35)
+    _process = _process or os.getpid()
     if os.getpid() != _process:
         raise CUDARuntimeError(3)  # after a fork
     if not _all():

@@ -110,7 +110,7 @@ def query(pointer: int) -> int:
             return event.device.error
     except CUDARuntimeError as error:
         return error.status
-    return 0 if event.marker is None or event.marker.done() else NOT_READY
+    return 0 if event.marker is None or event.marker.soon() else NOT_READY
 
 
 def synchronize(pointer: int) -> None:

@@ -17,6 +17,9 @@ NON_BLOCKING = 1
 _IDLE = 1.0
 """Seconds after which the thread of a stream with nothing to do ends; it is started again."""
 
+_GLANCE = 1e-4
+"""Seconds that asking for what has not run yet takes at most."""
+
 _numbers = itertools.count(0x7F10_0000_0000, 0x40)
 _by_pointer: dict[int, "Stream"] = {}
 _lock = threading.RLock()
@@ -32,6 +35,16 @@ class Marker(NamedTuple):
     def done(self) -> bool:
         """Tell whether it has run."""
         return self.stream.completed >= self.number
+
+    def soon(self) -> bool:
+        """Tell whether it has run, or does so now.
+
+        Who asks again and again would keep the interpreter from the thread that it waits for.
+        """
+        if self.done():
+            return True
+        with self.stream.condition:
+            return self.stream.condition.wait_for(self.done, _GLANCE)
 
     def wait(self) -> None:
         """Block until it has run."""

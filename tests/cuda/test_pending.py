@@ -1,0 +1,275 @@
+"""Calls that are under way on a device: what they hold until when, and who looks after them."""
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+from until import until
+
+from hpccomm.errors import CollectiveTimeout, CommunicationError
+from hpccomm.memory.cuda import streams
+from hpccomm.runtime.operation import Label
+from hpccomm.runtime.pending import MARK_BYTES, QUIET_SECONDS, PendingCalls
+from hpccomm.runtime.recorder import LABEL, Origin
+
+cupy = pytest.importorskip("cupy")
+
+DEVICE = 0
+NOW = 1000.0
+"""When calls begin here, whatever this machine is at."""
+
+SMALL = Label("all_reduce", 8)
+ORIGIN = Origin("", "world", 0, 1)
+
+
+class Owner:
+    """What a call holds: something whose end can be seen."""
+
+
+def pending_calls():
+    """Return calls that are looked after, and a list that what is lost goes to."""
+    told: list[object] = []
+
+    def take(call, error):
+        told.append((call, error))
+        return error or CollectiveTimeout("overdue")
+
+    return PendingCalls(DEVICE, lambda: None, take), told
+
+
+def busy(stream):
+    """Put work on a stream that ends when the returned function is called."""
+    gate = threading.Event()
+    stream.launch_host_func(lambda _: gate.wait(30), None)
+    return gate.set
+
+
+def entry(number, begin, timeout=30.0, label=SMALL):
+    """Return the record of a call."""
+    return [ORIGIN, number, number, label, "device", None, begin, timeout, None, None]
+
+
+def noted(pending, stream, label=SMALL, timeout=30.0):
+    """Note a call that was put on the stream just now; return a reference to what it holds."""
+    held = Owner()
+    seen = weakref.ref(held)
+    pending.note(stream.ptr, stream, held, entry(1, NOW, timeout, label))
+    return seen
+
+
+def last_of_two(pending, stream):
+    """Note two calls at one time; return a reference to what the last holds, which has no event."""
+    pending.note(stream.ptr, stream, Owner(), entry(1, NOW))
+    held = Owner()
+    seen = weakref.ref(held)
+    pending.note(stream.ptr, stream, held, entry(2, NOW))
+    return seen
+
+
+@pytest.fixture
+def stream():
+    with cupy.cuda.Device(DEVICE):
+        yield cupy.cuda.Stream(non_blocking=True)
+
+
+def test_trap_what_a_call_touches_is_held_until_its_event_has_come(stream):
+    pending, _ = pending_calls()
+    release = busy(stream)
+    held = noted(pending, stream, Label("all_reduce", MARK_BYTES))
+    gc.collect()
+    assert not pending.idle()
+    assert held() is not None
+    release()
+    stream.synchronize()
+    assert pending.idle()
+    gc.collect()
+    assert held() is None
+
+
+def test_calls_that_follow_closely_share_an_event_and_are_let_go_together(stream, monkeypatch):
+    recorded = []
+    record = streams.record
+    monkeypatch.setattr(streams, "record", lambda *args: (recorded.append(args), record(*args)))
+    pending, _ = pending_calls()
+    held = []
+    for number in range(50):
+        owner = Owner()
+        held.append(weakref.ref(owner))
+        # Ten microseconds apart.
+        pending.note(stream.ptr, stream, owner, entry(number, NOW + number * 1e-5))
+        del owner
+    assert 1 <= len(recorded) < 10
+    until(pending.idle)
+    gc.collect()
+    assert not any(each() for each in held)
+
+
+def test_the_watchdog_looks_after_the_last_calls_of_a_burst(stream):
+    pending, _ = pending_calls()
+    held = last_of_two(pending, stream)
+    stream.synchronize()
+    pending.look(NOW)
+    assert held() is not None, "too early"
+    pending.look(NOW + 2 * QUIET_SECONDS)
+    stream.synchronize()
+    pending.look(NOW + 2 * QUIET_SECONDS)
+    gc.collect()
+    assert held() is None
+
+
+def test_a_deadline_that_passes_is_found_without_anybody_asking(stream):
+    pending, told = pending_calls()
+    release = busy(stream)
+    noted(pending, stream, Label("all_reduce", MARK_BYTES), timeout=0.1)
+    noted(pending, stream, Label("broadcast", MARK_BYTES), timeout=30.0)
+    pending.look(NOW)
+    assert not told
+    pending.look(NOW + 0.2)
+    assert [call.entry[LABEL].name for call, _ in told] == ["all_reduce"]
+    pending.look(NOW + 60)
+    assert len(told) == 1, "told once"
+    release()
+
+
+def test_a_call_that_is_done_has_no_deadline_though_an_earlier_one_waits(stream):
+    pending, told = pending_calls()
+    release = busy(stream)
+    noted(pending, stream, Label("recv", MARK_BYTES), timeout=float("inf"))
+    other = cupy.cuda.Stream(non_blocking=True)
+    held = noted(pending, other, Label("all_reduce", MARK_BYTES), timeout=0.1)
+    other.synchronize()
+    pending.look(NOW + 1)
+    gc.collect()
+    assert held() is None
+    assert not told
+    release()
+
+
+def test_trap_an_event_that_never_comes_for_an_error_is_no_event_that_is_not_ready(monkeypatch):
+    event = streams.make_event()
+    runtime = cupy.cuda.runtime
+    for status, expected in ((0, True), (streams.NOT_READY, False)):
+        monkeypatch.setattr(runtime, "eventQuery", lambda _, status=status: status)
+        assert streams.ready(event) is expected
+    monkeypatch.setattr(runtime, "eventQuery", lambda _: 700)
+    with pytest.raises(CommunicationError, match="CUDA has failed"):
+        streams.ready(event)
+
+
+def test_an_error_of_the_device_is_told_by_the_watchdog(stream, monkeypatch):
+    pending, told = pending_calls()
+    release = busy(stream)
+    noted(pending, stream, Label("all_reduce", MARK_BYTES))
+    monkeypatch.setattr(cupy.cuda.runtime, "eventQuery", lambda _: 700)
+    pending.look(NOW)
+    assert len(told) == 1
+    assert "CUDA has failed" in str(told[0][1])
+    release()
+
+
+@pytest.mark.standin
+def test_a_device_that_has_failed_for_good_ends_the_communicator(stream, monkeypatch):
+    from standin.errors import CUDARuntimeError
+
+    pending, told = pending_calls()
+    noted(pending, stream, Label("all_reduce", MARK_BYTES))
+
+    def lost(_device):
+        raise CUDARuntimeError(700)
+
+    monkeypatch.setattr(cupy.cuda.runtime, "setDevice", lost)
+    pending.look(NOW)
+    assert len(told) == 1
+    assert isinstance(told[0][1], CommunicationError)
+
+
+def test_trap_the_watchdog_has_a_device_of_its_own():
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two devices")
+    other = 1
+    pending = PendingCalls(other, lambda: None, lambda *_: CollectiveTimeout("overdue"))
+    with cupy.cuda.Device(other):
+        default = cupy.cuda.Stream.null
+        held = last_of_two(pending, default)
+    failures = []
+
+    def let_go():
+        pending.look(NOW + 1)
+        gc.collect()
+        return held() is None
+
+    def watch():
+        try:
+            assert cupy.cuda.runtime.getDevice() == 0, "as every thread begins"
+            until(let_go)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    thread.join()
+    assert not failures
+
+
+def test_trap_a_capture_in_thread_local_mode_is_not_broken_by_the_watchdog(stream):
+    pending, _ = pending_calls()
+    default = cupy.cuda.Stream.null
+    held = last_of_two(pending, default)
+    capturing = cupy.cuda.Stream()
+    x = cupy.zeros(4, np.float32)
+    default.synchronize()
+    with capturing:
+        capturing.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+        cupy.add(x, np.float32(1), out=x)
+        watchdog = threading.Thread(target=pending.look, args=(NOW + 1,))
+        watchdog.start()
+        watchdog.join()
+        assert held() is not None, "left alone while a graph is captured"
+        graph = capturing.end_capture()
+        graph.launch(capturing)
+        capturing.synchronize()
+    assert x.get().tolist() == [1.0] * 4
+    pending.look(NOW + 1)
+    default.synchronize()
+    pending.look(NOW + 1)
+    gc.collect()
+    assert held() is None
+
+
+def test_trap_calls_before_a_capture_and_in_it_are_apart(stream):
+    pending, told = pending_calls()
+    default = cupy.cuda.Stream.null
+    before = last_of_two(pending, default)  # has no event when the capture begins
+    x = cupy.zeros(4, np.float32)
+    default.synchronize()
+    capturing = cupy.cuda.Stream()
+    with capturing:
+        capturing.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+        cupy.add(x, np.float32(1), out=x)
+        captured = noted(pending, capturing, Label("all_reduce", MARK_BYTES), timeout=0.1)
+        graph = capturing.end_capture()
+    until(pending.idle)
+    pending.look(NOW + 1)
+    gc.collect()
+    assert before() is None
+    assert captured() is not None, "the graph may be launched"
+    assert not told, "a captured call has no deadline"
+    graph.launch(capturing)
+    capturing.synchronize()
+    pending.end()
+    gc.collect()
+    assert captured() is None
+
+
+def test_a_stream_that_only_its_number_is_known_of_is_asked_for_nothing_later():
+    pending, _ = pending_calls()
+    own = cupy.cuda.Stream(non_blocking=True)
+    pending.note(own.ptr, own, Owner(), entry(1, NOW))
+    pending.note(own.ptr, None, Owner(), entry(2, NOW))
+    own.synchronize()
+    del own
+    gc.collect()
+    until(pending.idle)
