@@ -113,6 +113,15 @@ def test_calls_of_a_batch_that_share_what_one_writes_are_refused():
                 with refusal if shared else contextlib.nullcontext(), comm.batch():
                     comm.all_reduce(first)
                     comm.all_reduce(second)
+            gathered = cupy.zeros((comm.size, 100), np.float32)
+            for reads_first in (True, False):
+                refusal = pytest.raises(hpccomm.UsageError, match="share memory")
+                with refusal, comm.batch():
+                    if reads_first:
+                        comm.all_gather(whole, out=gathered)
+                    comm.all_reduce(whole[20:30])
+                    if not reads_first:
+                        comm.all_gather(whole, out=gathered)
             with comm.batch():  # to read the same is no harm
                 one = comm.all_gather(whole)
                 other = comm.all_gather(whole)

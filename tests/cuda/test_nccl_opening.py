@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from nccl_ranks import on_ranks, sound
+from until import until
 
 from hpccomm.backends.nccl import facts, opening
 from hpccomm.contracts.signature import Signature
@@ -268,14 +269,18 @@ def test_what_is_made_while_another_thread_aborts_is_not_there(monkeypatch):
         backend, why = rank.open()
         assert backend is not None, why
 
+        pinned = []
+
         def found(*arguments):
             made = genuine(*arguments)
             backend.abort()
+            pinned.append(made[0])
             return made
 
         genuine = communicators.new_communicator
         monkeypatch.setattr(communicators, "new_communicator", found)
         with pytest.raises(CommunicatorAborted, match="'ring' has no communicator"):
             backend.native(SUM, "ring").needs.make()
+        until(lambda: pinned[0].comm == 0)  # aborted as well
 
     sound(on_ranks(1, main, timeout=LONG))
