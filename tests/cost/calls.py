@@ -1,5 +1,7 @@
 """Calls that tests ask the price of."""
 
+from itertools import product
+
 import numpy as np
 
 from hpccomm.contracts.collectives import DESCRIPTIONS
@@ -18,6 +20,14 @@ REGISTERED = [
 WHOLE = ("all_reduce", "broadcast", "reduce", "scan")
 REDUCING = ("all_reduce", "reduce", "reduce_scatter", "scan")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+
+def in_turn(networks, sizes, algorithm, *, everything):
+    """Each network with each size; or each with one, which is another for the next algorithm."""
+    if everything:
+        return list(product(networks, sizes))
+    begin = REGISTERED.index(algorithm)
+    return [(net, sizes[(begin + i) % len(sizes)]) for i, net in enumerate(networks)]
 
 
 def call_of(collective, ranks, nbytes, *, root=0, exclusive=False):

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from cost.calls import REGISTERED, call_of
+from cost.calls import REGISTERED, call_of, in_turn
 
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -62,17 +62,17 @@ def simulated(net, call, algorithm, tuning):
     "large", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["few", "many"]
 )
 @pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
-def test_price_is_the_simulated_time(collective, algorithm, large):
-    for net in networks():
-        shared = ALGORITHMS[collective][algorithm].shared
-        if (net.ranks > 8) != large or (shared and net.nodes > 1):
-            continue
+def test_price_is_the_simulated_time(collective, algorithm, large, pytestconfig):
+    shared = ALGORITHMS[collective][algorithm].shared
+    fit = [net for net in networks() if (net.ranks > 8) == large and not (shared and net.nodes > 1)]
+    sizes = SIZES[:1] if collective == "barrier" else SIZES
+    everything = pytestconfig.getoption("--all")
+    for net, nbytes in in_turn(fit, sizes, (collective, algorithm), everything=everything):
         tuning = Tuning(whole, 1, net.topology())
-        for nbytes in SIZES[:1] if collective == "barrier" else SIZES:
-            call = call_of(collective, net.ranks, nbytes)
-            found = price(net, call, algorithm, tuning)
-            wanted = simulated(net, call, algorithm, tuning)
-            assert found == pytest.approx(wanted, rel=TOLERANCE), (net, nbytes)
+        call = call_of(collective, net.ranks, nbytes)
+        found = price(net, call, algorithm, tuning)
+        wanted = simulated(net, call, algorithm, tuning)
+        assert found == pytest.approx(wanted, rel=TOLERANCE), (net, nbytes)
 
 
 PIPELINED = [

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hpccomm.schedules.schedule import Tuning, whole
 
 TRUTH = Network(
     "truth",
-    32,
+    16,
     8,
     reduce=20e9,
     inner=Level(1.5e-6, 80e9, 8),
@@ -41,16 +42,25 @@ EVERYTHING = [
 ]
 
 
-def measurements(network, algorithms, noise=0.0):
-    rng = np.random.default_rng(1)
+@cache
+def priced(network, algorithms):
     found = []
     for collective, algorithm in algorithms:
         for size in (8,) if collective == "barrier" else (8, 4 << 10, 256 << 10, 16 << 20, 1 << 28):
             call = call_of(collective, network.ranks, size)
             tuning = Tuning(whole, 1, network.topology())
-            seconds = price(network, call, algorithm, tuning) * (1 + noise * rng.standard_normal())
-            found.append(Measurement(call, algorithm, tuning, seconds))
+            found.append(
+                Measurement(call, algorithm, tuning, price(network, call, algorithm, tuning))
+            )
     return found
+
+
+def measurements(network, algorithms, noise=0.0):
+    rng = np.random.default_rng(1)
+    return [
+        replace(each, seconds=each.seconds * (1 + noise * rng.standard_normal()))
+        for each in priced(network, tuple(algorithms))
+    ]
 
 
 def values(found):

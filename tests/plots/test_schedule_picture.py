@@ -6,7 +6,9 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+from proofs import SLICING
 
+from hpccomm.contracts.collectives import BLOCKWISE
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, Build
 from hpccomm.schedules.algorithms.channels import merged
@@ -40,11 +42,13 @@ EVERY = [
 def example(collective: str, name: str, ranks: int = 5) -> Subject:
     """A call with several segments, on two nodes where they may be several."""
     shared = ALGORITHMS[collective][name].shared
+    # Of the whole array, or of each rank's part.
+    parts = 4 * ranks if collective in BLOCKWISE or name in SLICING else 8
     return subject(
         name,
         collective,
         ranks=ranks,
-        count=None if collective == "barrier" else 4 * ranks,
+        count=None if collective == "barrier" else parts,
         segment=2,
         channels=2,
         nodes=1 if shared else 2,
@@ -128,6 +132,7 @@ def test_any_number_of_ranks_is_drawn(ranks: int) -> None:
     assert rendered(draw(subject("ring", ranks=ranks)), "png").startswith(b"\x89PNG")
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(("collective", "name"), EVERY)
 def test_nothing_to_move_is_drawn(collective: str, name: str) -> None:
     count = None if collective == "barrier" else 0
