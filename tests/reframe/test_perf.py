@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,12 +112,18 @@ def test_passes_as_a_job_of_slurm(reframe: Reframe, slurm: dict[str, str], start
     assert start in run.info.launcher
 
 
+@pytest.mark.thorough  # NotMet, below, has the figures of a program that measures nothing
 def test_references_that_are_not_met_fail_and_are_named(reframe: Reframe) -> None:
     impossible = {"latency": [1e-6, None, 0.1], "bus_bandwidth": [1e9, -0.1, None]}
     session = reframe("-n", "CpuLatency", *SMALL, *references("local:cpu", **MET | impossible))
     assert session.status != 0
     assert "Ran 1/1 test case(s) from 1 check(s) (1 failure(s)" in session.summary
     (case,) = session.cases
+    assert_not_met(case, list(impossible))
+
+
+def assert_not_met(case: dict[str, Any], impossible: list[str]) -> None:
+    """Assert that a case fails by these figures, and by no other."""
     assert case["fail_phase"] == "performance"
     assert "failed to meet reference(s):" in case["fail_reason"]
     for name in impossible:
@@ -170,55 +177,97 @@ GOOD = """\
 """
 
 
-@pytest.mark.parametrize(
-    ("printed", "wrong", "passes", "reason"),
-    [
-        pytest.param(GOOD, 0, True, "", id="right"),
-        pytest.param(
-            GOOD.replace("0 OK", "1 FAILED"), 0, False, "Out of bounds values", id="footer"
-        ),
-        pytest.param(GOOD, 3, False, "numbers of wrong values in the table: {0, 3}", id="line"),
-        pytest.param(GOOD, None, False, "None", id="not verified"),
-        pytest.param(
-            GOOD.replace("concluded", "interrupted"), 0, False, "test concluded", id="interrupted"
-        ),
-    ],
-)
-def test_wrong_results_and_runs_without_an_end_fail(
-    reframe: Reframe, tmp_path: Path, printed: str, wrong: int | None, passes: bool, reason: str
-) -> None:
-    """A program that prints and writes what `hpccomm perf` would."""
+PROGRAMS = {
+    "Right": (GOOD, 0, True, ""),
+    "Footer": (GOOD.replace("0 OK", "1 FAILED"), 0, False, "Out of bounds values"),
+    "Line": (GOOD, 3, False, "numbers of wrong values in the table: {0, 3}"),
+    "NotVerified": (GOOD, None, False, "None"),
+    "Interrupted": (GOOD.replace("concluded", "interrupted"), 0, False, "test concluded"),
+}
+"""What a program prints and writes in the place of `hpccomm perf`, and what is said of it."""
+
+CHECKS = """
+import reframe as rfm
+from hpccomm_perf import HpccommPerf
+
+
+class Small(HpccommPerf):
+    valid_systems = ["local:cpu"]
+    backend = "mpi"
+
+
+@rfm.simple_test
+class NoVariable(Small):
+    executable = "{folder}/Right"
+    references = {"local:cpu": {"latnecy": [1, -1, None]}}
+
+
+@rfm.simple_test
+class TwoNodes(Small):
+    nodes = 2
+
+
+@rfm.simple_test
+class NotMet(Small):
+    executable = "{folder}/Right"
+    references = {
+        "local:cpu": {
+            "latency": [1e-6, None, 0.1],
+            "bus_bandwidth": [1e9, -0.1, None],
+            "average_bus_bandwidth": [1e-9, None, 1e18],
+        }
+    }
+"""
+CHECK = """
+
+@rfm.simple_test
+class {name}(Small):
+    executable = "{folder}/{name}"
+"""
+
+
+def test_wrong_results_and_runs_without_an_end_fail(reframe: Reframe, tmp_path: Path) -> None:
+    """Also references that are not met or of no variable, and nodes that are not there: all in one run."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    text = CHECKS.replace("{folder}", str(folder))
+    for name, (printed, wrong, _, _) in PROGRAMS.items():
+        write_program(folder, name, printed, wrong)
+        text += CHECK.format(name=name, folder=folder)
+    checks = tmp_path / "checks.py"
+    checks.write_text(text)
+    session = reframe("-r", tests=checks, env={"PYTHONPATH": str(READY)})
+    assert session.status != 0
+    cases = {case["name"]: case for case in session.cases}
+    for name, (_, _, passes, reason) in PROGRAMS.items():
+        case = cases[name]
+        assert (case["result"] == "pass") == passes, session.printed
+        if not passes:
+            assert case["fail_phase"] == "sanity"
+            assert reason in case["fail_reason"]
+
+    assert (
+        "no performance variable latnecy; there are latency, bus_bandwidth"
+        in cases["NoVariable"]["fail_reason"]
+    )
+    assert "1 skipped" in session.summary
+    assert "2 nodes are needed, and local:cpu has one" in session.printed
+    assert_not_met(cases["NotMet"], ["latency", "bus_bandwidth"])
+
+
+def write_program(folder: Path, name: str, printed: str, wrong: int | None) -> None:
     out_of_place = {"time": 1.0, "bus_bw": 1.0, "nwrong": 0}
     lines = [
         {"size": 8, "out_of_place": out_of_place, "in_place": out_of_place | {"nwrong": wrong}}
     ]
     table = {"results": lines, "average_bus_bandwidth": {"bandwidth": 1.0}}
-    (tmp_path / "printed").write_text(printed)
-    (tmp_path / "table").write_text(json.dumps(table))
-    program = tmp_path / "program"
-    program.write_text(f"#!/bin/sh\ncp {tmp_path}/table results.json\ncat {tmp_path}/printed\n")
-    program.chmod(0o755)
-    session = reframe("-n", "CpuLatency", "-r", "-S", f"executable={program}")
-    (case,) = session.cases
-    assert (session.status == 0) == passes, session.printed
-    if not passes:
-        assert case["fail_phase"] == "sanity"
-        assert reason in case["fail_reason"]
-
-
-def test_a_reference_without_a_variable_is_refused(reframe: Reframe) -> None:
-    session = reframe("-n", "CpuLatency", "-r", *references("local:cpu", latnecy=[1, -1, None]))
-    assert session.status != 0
-    (case,) = session.cases
-    assert (
-        "no performance variable latnecy; there are latency, bus_bandwidth" in case["fail_reason"]
+    (folder / f"{name}.printed").write_text(printed)
+    (folder / f"{name}.table").write_text(json.dumps(table))
+    program = folder / name
+    program.write_text(
+        f"#!/bin/sh\ncp {folder}/{name}.table results.json\ncat {folder}/{name}.printed\n"
     )
-
-
-def test_more_nodes_than_this_machine_is_are_skipped(reframe: Reframe) -> None:
-    session = reframe("-n", "CpuLatency", "-r", "-S", "nodes=2")
-    assert "1 skipped" in session.summary
-    assert "2 nodes are needed, and local:cpu has one" in session.printed
+    program.chmod(0o755)
 
 
 def test_nccl_gets_a_gpu_for_each_rank(reframe: Reframe, tmp_path: Path) -> None:
