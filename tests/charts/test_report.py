@@ -10,6 +10,7 @@ from damage import called
 from .data import SIZES, write
 
 
+@pytest.mark.slow("twelve launches are stored, and Bokeh is imported and draws two pages")
 def test_a_report_has_verdicts_and_no_text_of_a_file_becomes_html(tmp_path):
     base = tmp_path / "base.h5"
     for launch in range(6):

@@ -41,6 +41,7 @@ def rows_between_two_lines(text):
     return {int(row[0]): float(row[-place]) for row in rows}
 
 
+@pytest.mark.slow("starts a program alone, and one on two ranks")
 def test_a_script_of_nccl_tests_runs_unchanged(programs, tmp_path):
     """The command of SuperBench; and with two ranks in one process, as on a node of two GPUs."""
     words = [

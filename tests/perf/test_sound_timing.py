@@ -123,6 +123,7 @@ def test_every_repetition_of_every_rank_is_stored_on_one_clock(tmp_path, shared_
     assert printed in shown
 
 
+@pytest.mark.slow("starts mpiexec twice, one after the other")
 def test_launches_add_a_run_each_and_a_summary(tmp_path, monkeypatch, shared_job, launcher):
     path = tmp_path / "runs.h5"
     words = ("perf", "all_reduce", "-b", "1K", "-e", "1K", "--output", str(path))

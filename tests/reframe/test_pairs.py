@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from .conftest import Reframe
 
 
+@pytest.mark.slow("ReFrame starts two jobs")
 def test_a_slow_pair_fails_and_is_named(reframe: Reframe) -> None:
     session = reframe(
         *("-n", "HpccommPairs", "-r", "-S", "flags=-n,3"),

@@ -226,6 +226,7 @@ class {name}(Small):
 """
 
 
+@pytest.mark.slow("ReFrame runs seven checks")
 def test_wrong_results_and_runs_without_an_end_fail(reframe: Reframe, tmp_path: Path) -> None:
     """Also references that are not met or of no variable, and nodes that are not there: all in one run."""
     folder = tmp_path / "programs"
