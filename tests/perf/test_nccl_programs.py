@@ -158,3 +158,9 @@ def test_other_programs_of_these_names_are_left_alone(tmp_path):
 def test_flags_that_do_not_fit_are_refused(capsys, words, message):
     assert nccl_tests.main(["broadcast_perf", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_program_ends_with_the_status_of_what_it_runs(programs):
+    done = run(programs, "broadcast_perf", "-Q", "1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no flag -Q" in done.stderr
