@@ -1,5 +1,6 @@
 """Which algorithm a call takes, and which it may."""
 
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -371,6 +372,17 @@ def torn(file: h5py.File) -> None:
     del file["runs/run0002/policy/table"]
 
 
+@pytest.fixture(scope="module")
+def two_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the tables of two runs, which can be read."""
+    file = tmp_path_factory.mktemp("tables") / "t.h5"
+    with h5py.File(file, "w") as new:
+        for number in (1, 2):
+            stored.write(new.create_group(f"runs/run000{number}/policy"), tuned(place(number)))
+    assert [table.shape.ranks for table in stored.read(str(file))] == [1, 2]
+    return file
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
@@ -381,13 +393,10 @@ def torn(file: h5py.File) -> None:
     ],
 )
 def test_a_file_with_no_table_that_can_be_used_is_refused(
-    tmp_path: Path, spoil: object, said: str
+    two_tables: Path, tmp_path: Path, spoil: object, said: str
 ) -> None:
     file = tmp_path / "t.h5"
-    with h5py.File(file, "w") as new:
-        for number in (1, 2):
-            stored.write(new.create_group(f"runs/run000{number}/policy"), tuned(place(number)))
-    assert [table.shape.ranks for table in stored.read(str(file))] == [1, 2]
+    shutil.copy(two_tables, file)
     with h5py.File(file, "r+") as old:
         spoil(old)
     with pytest.raises(ConfigurationError, match=said):

@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).parents[1] / "docs/examples"))
 
 import digits
 
-STEPS, BATCH, RATE = 200, 24, 0.02
+STEPS, BATCH, RATE = 60, 24, 0.02
 WITHIN = {np.float32: 1e-6, np.float64: 1e-12}
 MODES = ("sync", "views", "ready", "accumulate", "no_sync", "weighted")
 LAYOUTS: dict[str, dict[str, Any]] = {

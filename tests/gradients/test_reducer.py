@@ -64,7 +64,7 @@ def small(comm: Communicator, count: int, **others: Any) -> GradientSync:
     )
 
 
-@settings(max_examples=30)
+@settings(max_examples=min(30, settings.default.max_examples))
 @given(st.data())
 def test_all_ranks_take_one_order_whatever_theirs_is(data: st.DataObject) -> None:
     ranks, count = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 8))
@@ -192,7 +192,10 @@ print(json.dumps({"right": right, "background": comm.background}), flush=True)
 """
 
 
-@pytest.mark.parametrize("how", ["left", "left by others", "raises", "serialized"])
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param("left", marks=pytest.mark.thorough), "left by others", "raises", "serialized"],
+)
 def test_programs_end_by_themselves(mpiexec: Mpiexec, how: str) -> None:
     done = mpiexec(2, "-c", PROGRAM, how, timeout=15)
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

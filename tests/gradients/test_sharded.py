@@ -13,7 +13,7 @@ from hpccomm.gradients import ShardedOptimizer, adam, sgd
 from hpccomm.testing import run_ranks
 
 SHAPES = {"a": (7, 3), "b": (), "none": (0, 4), "c": (13,), "d": (2, 3, 5)}
-STEPS = 50
+STEPS = 20
 
 
 def start(dtype: Any = np.float64) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def trained(comm: Communicator, overlapped: bool, settings: dict[str, Any]) -> t
     sync = GradientSync(comm, parameters, **settings)
     sync.broadcast_parameters()
     mine = slice(comm.rank * 24 // comm.size, (comm.rank + 1) * 24 // comm.size)
-    for _ in range(200):
+    for _ in range(60):
         grads = mlp(parameters["w"], parameters["v"], x[mine], y[mine])
         if overlapped:
             for name, grad in grads.items():
