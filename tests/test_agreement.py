@@ -31,7 +31,7 @@ def test_any_two_calls_that_differ_are_a_mismatch_on_all_ranks(
             CALLS[other if comm.rank == 1 else one](comm)
         return caught.value.ranks, str(caught.value)
 
-    for odd, said in run_ranks(ranks, on_rank, timeout=10):
+    for odd, said in run_ranks(ranks, on_rank, timeout=60):
         assert odd == ((0, 1) if ranks == 2 else (1,))
         assert one.partition("(")[0] in said
         assert other.partition("(")[0] in said
@@ -48,7 +48,7 @@ def test_known_calls_in_another_order_are_found_at_the_next_agreement() -> None:
             comm.barrier()
         return str(caught.value)
 
-    for said in run_ranks(2, on_rank, timeout=10):
+    for said in run_ranks(2, on_rank, timeout=60):
         assert "the first was call" in said
         assert "rank 0: broadcast(root 0)" in said
         assert "rank 1: broadcast(root 1)" in said
@@ -78,7 +78,7 @@ def test_known_calls_in_another_order_are_found_before_long(form: str) -> None:
             calls()
         return caught.value.sequence or 0, str(caught.value)
 
-    for number, said in run_ranks(2, on_rank, timeout=10):
+    for number, said in run_ranks(2, on_rank, timeout=60):
         assert 200 < number <= 1100
         assert "dtype int64" in said
 
@@ -94,7 +94,7 @@ def test_calls_beyond_those_that_are_remembered_are_agreed_each_time(monkeypatch
             comm.all_reduce(x)
             assert (x == 2).all()
 
-    run_ranks(2, on_rank, timeout=5)
+    run_ranks(2, on_rank, timeout=60)
 
 
 def test_user_functions_of_one_name_are_told_apart() -> None:
@@ -103,7 +103,7 @@ def test_user_functions_of_one_name_are_told_apart() -> None:
         with pytest.raises(RankMismatch, match="code"):
             comm.all_reduce(np.ones(2), op=op)
 
-    run_ranks(2, on_rank, timeout=5)
+    run_ranks(2, on_rank, timeout=60)
 
 
 def test_off_agrees_on_nothing_and_all_on_every_call() -> None:
@@ -117,7 +117,7 @@ def test_off_agrees_on_nothing_and_all_on_every_call() -> None:
 
     for check, expected in (("off", 0), ("first", 1), ("all", 3)):
         options = CommOptions(check=check)
-        assert run_ranks(2, agreements, options=options, timeout=10) == [expected] * 2
+        assert run_ranks(2, agreements, options=options, timeout=60) == [expected] * 2
 
 
 def test_a_part_of_a_call_has_what_is_left_of_its_deadline() -> None:

@@ -1,6 +1,6 @@
 """Threads that are ranks reach each other's arrays."""
 
-import time
+import threading
 
 import numpy as np
 import pytest
@@ -12,14 +12,17 @@ from hpccomm.testing import run_ranks
 
 
 def test_what_a_late_rank_reaches_is_still_there() -> None:
+    given_up, over = threading.Event(), threading.Barrier(2)
+
     def late(comm: Communicator) -> str:
         x = np.full(100_000, comm.rank + 1.0)
         if comm.rank:
-            time.sleep(0.5)
+            assert given_up.wait(60)
         with pytest.raises(CommunicationError) as caught:
             comm.all_reduce(x, algorithm="shm", timeout=0.2)
         del x
-        time.sleep(0.6 - 0.4 * comm.rank)  # rank 0 has given up and let go when rank 1 begins
+        given_up.set()  # rank 0 has let go when rank 1 begins
+        over.wait(60)  # and is still there
         return type(caught.value).__name__
 
     assert run_ranks(2, late)[0] == CollectiveTimeout.__name__

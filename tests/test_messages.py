@@ -29,7 +29,7 @@ def test_a_mismatch_in_a_batch_leaves_the_other_messages() -> None:
         assert (first.tolist(), second.tolist()) == ([0.0] * 3, [3.0] * 3)
         assert third.tolist() == [4.0] * 4
 
-    run_ranks(2, on_rank, timeout=10)
+    run_ranks(2, on_rank, timeout=60)
 
 
 def test_a_mismatch_in_send_recv_leaves_what_is_sent() -> None:
@@ -41,7 +41,7 @@ def test_a_mismatch_in_send_recv_leaves_what_is_sent() -> None:
         comm.send_recv(np.full(1, 5.0), peer, x, peer)
         assert x[0] == 5.0
 
-    run_ranks(2, on_rank, timeout=10)
+    run_ranks(2, on_rank, timeout=60)
 
 
 def test_a_message_of_another_dtype_names_both() -> None:
@@ -55,7 +55,7 @@ def test_a_message_of_another_dtype_names_both() -> None:
             comm.recv(x, 1)
         assert comm.recv(x, 1).tolist() == [2] * 4
 
-    run_ranks(2, on_rank, timeout=10)
+    run_ranks(2, on_rank, timeout=60)
 
 
 @pytest.mark.parametrize("verb", ["plan", "explain"])
@@ -75,7 +75,7 @@ def test_a_receive_of_an_unknown_message_is_neither_planned_nor_explained(
             with pytest.raises(RankMismatch, match="cannot be planned or explained"):
                 comm.plan("send", np.arange(3.0), 0)
 
-    run_ranks(2, on_rank, timeout=10)
+    run_ranks(2, on_rank, timeout=60)
 
 
 def test_no_sender_is_no_sender_whatever_the_tag() -> None:
@@ -85,4 +85,4 @@ def test_no_sender_is_no_sender_whatever_the_tag() -> None:
         comm.plan("recv", out, None, ANY)()
         assert out.tolist() == [0.0, 1.0, 2.0]
 
-    run_ranks(2, on_rank, timeout=10)
+    run_ranks(2, on_rank, timeout=60)

@@ -14,7 +14,7 @@ from hpccomm.runtime.progress import ProgressEngine, Task, TaskQueue
 from hpccomm.runtime.waiting import Gate
 
 SHORT = 0.05
-SOON = 10.0
+SOON = 30.0
 
 
 def expired(elapsed: float) -> CollectiveTimeout:

@@ -11,7 +11,7 @@ from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
 from hpccomm.runtime.waiting import SPINS, YIELD_SECONDS, Gate, Patience, drive, wait
 
 SHORT = 0.05
-SOON = 5.0
+SOON = 30.0
 
 
 def expired(elapsed: float) -> CollectiveTimeout:

@@ -64,7 +64,7 @@ def test_a_function_that_fails_gives_the_lock_back() -> None:
                     window.accumulate(np.ones(1), 0, op=fails_at_last)
             comm.barrier()
             if comm.rank != 1:
-                window.accumulate(np.ones(1), 0, timeout=5.0)
+                window.accumulate(np.ones(1), 0, timeout=60.0)
             comm.barrier()
             other.abort()
         return float(memory[0])
