@@ -1,9 +1,10 @@
-"""The conformance suite finds faults: some are planted here, and it must fail."""
+"""The conformance suite, and the cases of the front end, find faults: some are planted here, and they must fail."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import front
 import numpy as np
 import pytest
 
@@ -27,13 +28,13 @@ from hpccomm.testing.conformance.check import equal, raises, same_bits
 from hpccomm.testing.conformance.deterministic import order_matters
 from hpccomm.testing.conformance.inputs import MOVABLE, PAIRS, poison, reduced, reduction
 
-CASES = {case.name: case for case in conformance.cases()}
+CASES = {case.name: case for case in (*conformance.cases(), *front.cases())}
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def test_names_are_unique() -> None:
-    assert len(CASES) == len(conformance.cases())
+    assert len(CASES) == len(conformance.cases()) + len(front.cases())
 
 
 def test_a_case_that_needs_what_is_missing_says_so() -> None:

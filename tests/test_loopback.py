@@ -1,12 +1,12 @@
 """The loopback backend, where ranks are threads, does what every backend must do."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
-from chosen import SCHEDULED, behaviour_of, conformance_runs
+from chosen import SCHEDULED, conformance_runs
+from together import Cases, run_all, skip_missing, together
 
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -55,12 +55,12 @@ ALL = Choice(
     placements=((2, 1), (3, 2), (4, 2), (6, 3), (6, 1), (7, 3), (8, 3), (8, 6)),
 )
 CHOSEN = Choice(
-    # Up to four ranks on one node run the suite over MPI.
-    {"algorithms": (6,), "shared_memory": (2,)},
+    # Two and three ranks on one node run the suite over MPI.
+    {},
     otherwise=(),
     spread=(3, 2),
     scheduled=(5, 2),
-    placements=((6, 1), (7, 3)),
+    placements=((7, 3),),
 )
 
 
@@ -81,23 +81,19 @@ def worlds(case: conformance.Case, *, everything: bool) -> Iterator[World]:
         yield from choice.placements
 
 
-def runs(*, everything: bool) -> Iterator[tuple[str, World, tuple[conformance.Case, ...]]]:
-    """Return behaviours with worlds, and the cases of the behaviour that run there."""
+def runs(*, everything: bool) -> Iterator[tuple[str, World, Cases]]:
+    """Return names with worlds, and the cases that share a start of ranks there."""
     possible = [
         (case, world)
         for case in conformance.cases()
         for world in worlds(case, everything=everything)
         if world[0] >= case.min_size
     ]
-    chosen = [
-        (behaviour_of(case), world, case)
-        # Over MPI any two values of their parameters meet.
-        for case, world in conformance_runs(possible, everything=everything, pairs=False)
-    ]
-    # Starting ranks costs more than most cases do: those of one behaviour share them.
-    chosen.sort(key=lambda run: run[:2])
-    for (name, world), cases in groupby(chosen, lambda run: run[:2]):
-        yield name, world, tuple(case for _, _, case in cases)
+    # Over MPI any two values of their parameters meet.
+    chosen = conformance_runs(possible, everything=everything, pairs=False)
+    for world in dict.fromkeys(world for _, world in chosen):
+        for name, cases in together([case for case, each in chosen if each == world]):
+            yield name, world, cases
 
 
 def label(name: str, world: World) -> str:
@@ -116,16 +112,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("world", "cases"), each)
 
 
-def test_conformance(world: World, cases: tuple[conformance.Case, ...]) -> None:
-    if reason := cases[0].missing():
-        pytest.skip(reason)
-
-    def run(comm: "hpccomm.Communicator") -> None:
-        for case in cases:
-            case.run(comm)
-
+def test_conformance(world: World, cases: Cases) -> None:
+    skip_missing(cases)
     size, per_node = world
-    run_ranks(size, run, timeout=TIMEOUT, ranks_per_node=per_node)
+    run_ranks(size, run_all, cases, timeout=TIMEOUT, ranks_per_node=per_node)
 
 
 @pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "all_gather"])

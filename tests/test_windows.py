@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+import front
 import numpy as np
 import pytest
 
@@ -13,7 +14,7 @@ from hpccomm.communicator.windows.access import Access, Array
 from hpccomm.contracts.transport import Steps
 from hpccomm.testing import conformance, run_ranks
 
-CASES = {case.name: case for case in conformance.cases()}
+CASES = {case.name: case for case in (*conformance.cases(), *front.cases())}
 
 Patch = pytest.MonkeyPatch
 

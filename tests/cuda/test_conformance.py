@@ -1,8 +1,9 @@
 """MPI ranks do on device arrays what every backend must do, by each of the three ways.
 
-By default 2 and 4 ranks deal some cases among them, in which each value of each parameter is seen once,
-and each behaviour by NCCL and by one of the ways of host arrays, or by all where devices alone have it.
-One rank sees each behaviour by one way. ``--all`` takes all cases, or with ``--part`` more of them.
+By default two ranks take some cases, in which each value of each parameter is seen once, and each
+behaviour by NCCL and by one of the ways of host arrays, or by all where devices alone have it. Other
+numbers of ranks see each behaviour by one way, and more where it takes more than two ranks. ``--all``
+takes all cases, or with ``--share`` more of them.
 """
 
 from collections.abc import Hashable, Iterable
@@ -31,8 +32,8 @@ SEEN: dict[str, set[str]] = {
 HOSTS = dict(zip(sorted(SEEN["mpi"] | SEEN["staged"]), cycle(("mpi", "staged")), strict=False))
 """Which of the ways of host arrays sees a behaviour, if it has it."""
 
-DEAL = (2, 2, 4)
-"""Numbers of ranks, in the order in which they are dealt the cases."""
+RANKS = 2
+"""What every case runs on that needs no more."""
 
 
 def shows(run: Run) -> Iterable[Hashable]:
@@ -49,15 +50,17 @@ def shows(run: Run) -> Iterable[Hashable]:
 
 
 def dealt(size: int) -> list[Run]:
-    """Return the cases that so many ranks run by default; one rank has each behaviour once."""
-    if size == 1:
-        alone = [run for run in EVERY if run[1].min_size == 1]
-        return cover(alone, lambda run: [behaviour_of(run[1])])
-    chosen = cover(EVERY, shows)
-    if size not in DEAL:
-        return chosen
-    turns = zip(chosen, cycle(DEAL), strict=False)
-    return [run for run, turn in turns if (4 if run[1].min_size > 2 else turn) == size]
+    """Return the cases that so many ranks run by default."""
+    possible = [run for run in EVERY if run[1].min_size <= size]
+    if size == RANKS:
+        return cover(possible, shows)
+
+    def each_behaviour(run: Run) -> Iterable[Hashable]:
+        yield behaviour_of(run[1])
+        if run[1].min_size > RANKS:
+            yield from shows(run)
+
+    return cover(possible, each_behaviour)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -69,7 +72,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
         runs = dealt(MPI.COMM_WORLD.size)
         if config.getoption("--all"):
-            part, parts = map(int, config.getoption("--part").split("/"))
+            part, parts = map(int, config.getoption("--share").split("/"))
             taken = {(way, case.name) for way, case in runs}
             runs += [run for run in EVERY[part::parts] if (run[0], run[1].name) not in taken]
     each = [

@@ -56,3 +56,29 @@ def comm(request: pytest.FixtureRequest, mpi_comm: "MPI.Comm") -> Iterator["hpcc
         made.abort()
     else:
         made.finalize()
+
+
+@pytest.fixture(scope="session")
+def kept() -> Iterator[list["hpccomm.Communicator"]]:
+    """Keep a communicator from test to test, as making one takes longer than most tests do."""
+    comms: list[hpccomm.Communicator] = []
+    yield comms
+    for comm in comms:
+        comm.finalize()
+
+
+@pytest.fixture
+def kept_comm(
+    request: pytest.FixtureRequest, kept: list["hpccomm.Communicator"]
+) -> Iterator["hpccomm.Communicator"]:
+    """Give the one that is kept, or a new one after a failure."""
+    import hpccomm
+
+    if not kept:
+        from mpi4py import MPI
+
+        # Its deadline is shorter than that of a test.
+        kept.append(hpccomm.new_comm(mpi_comm=MPI.COMM_WORLD.Dup(), timeout=30.0))
+    yield kept[0]
+    if request.node.stash.get(FAILED, False):
+        kept.pop().abort()

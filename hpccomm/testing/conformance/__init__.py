@@ -45,8 +45,6 @@ from hpccomm.testing.conformance import (
     locations,
     messages,
     misuse,
-    misused_algorithms,
-    misused_arrays,
     neighbors,
     objects,
     observers,
@@ -85,8 +83,6 @@ SECTIONS = (
     shared_memory.SHARED_MEMORY,
     observers.OBSERVERS,
     misuse.MISUSE,
-    misused_algorithms.MISUSED,
-    misused_arrays.ARRAYS,
     failures.FAILURES,
 )
 """The suite, simplest behaviours first and those that make communicators fail last."""

@@ -213,35 +213,6 @@ def an_array_that_does_not_fit(comm: Communicator) -> None:
     comm.barrier()
 
 
-@ARRIVALS.behaviour()
-def misused_arrivals(comm: Communicator) -> None:
-    """What does not fit is refused where it is."""
-    out = np.empty(2)
-    for value in (comm.size, -1, "any", None):
-        with raises(UsageError, "src"):
-            comm.probe(value)  # type: ignore[arg-type]  # misuse
-    for tag in (-1, 1.5, None):
-        with raises(UsageError, "tag"):
-            comm.probe(ANY, tag)  # type: ignore[arg-type]  # misuse
-        with raises(UsageError, "tag"):
-            comm.recv(out, ANY, tag)  # type: ignore[arg-type]  # misuse
-    with raises(UsageError, "block"):
-        comm.probe(block=1)  # type: ignore[arg-type]  # misuse
-    with raises(UsageError, "dst", "ANY"):
-        comm.send(out, ANY)  # type: ignore[arg-type]  # misuse
-    with raises(UsageError, "src", "ANY"):
-        comm.send_recv(out, 0, np.empty(2), ANY)  # type: ignore[arg-type]  # misuse
-    with raises(UsageError, "async_op", "probe"):
-        comm.recv(out, ANY, async_op=True)
-    with raises(UsageError, "contiguous"):
-        comm.recv(np.empty((2, 2))[:, 0], ANY)
-    with comm.batch(), raises(UsageError, "batch"):
-        comm.recv(out, ANY)
-    with comm.batch(), raises(UsageError, "batch"):
-        comm.probe()
-    comm.barrier()
-
-
 @ARRIVALS.behaviour(fails=True)
 def a_message_that_does_not_come(comm: Communicator) -> None:
     """Waiting for any message has a deadline, after which the communicator has failed."""

@@ -1,17 +1,13 @@
-"""Making communicators: what must be equal on all ranks, and what is refused."""
+"""A second communicator of the same ranks and backend."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import hpccomm
-from hpccomm import CommOptions
-from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
 from hpccomm.testing.mirrored import OnDevice
 
 if TYPE_CHECKING:
@@ -41,72 +37,3 @@ def a_second_communicator(comm: Communicator) -> None:
         ]
         results = [int(work.wait()[0]) for work in works]
         assert results == [comm.size, 2 * comm.size], results
-
-
-@CREATION.behaviour()
-def options(comm: Communicator) -> None:
-    """Options and a deadline that fit are taken."""
-    chosen = CommOptions(self_check=False, slow_call=math.inf, algorithm="auto")
-    with another(comm, timeout=math.inf, options=chosen) as other:
-        equal(other.all_reduce(np.ones(2)), np.full(2, float(comm.size)))
-    with another(comm, timeout=30, options=CommOptions(algorithm="linear")) as other:
-        equal(other.all_reduce(np.ones(2)), np.full(2, float(comm.size)))
-        assert other.explain("all_reduce", np.ones(2)).algorithm == "linear", "the setting holds"
-
-
-@CREATION.behaviour(min_size=2)
-def settings_that_differ(comm: Communicator) -> None:
-    """They raise `ConfigurationError` on every rank, which names the setting and both values."""
-    last = comm.rank == comm.size - 1
-    with raises(ConfigurationError, "timeout", "50", "60"):
-        another(comm, timeout=60.0 if last else 50.0)
-    settings: dict[str, tuple[Any, Any]] = {
-        "self_check": (False, True),
-        "segment": (64, 128),
-        "algorithm": ("auto", "linear"),
-        "shared_memory": ("staging", "off"),
-        "shared_memory_room": (4096, 8192),
-    }
-    for name, values in settings.items():
-        with raises(ConfigurationError, name, *map(str, values)):
-            another(comm, options=CommOptions(**{name: values[last]}))
-    comm.barrier()
-
-
-@CREATION.behaviour()
-def unknown_hints(comm: Communicator) -> None:
-    """A hint that the backend does not know is refused on every rank, by name."""
-    with raises(UsageError, "hints", "no_such", str(comm.backends["host"])):
-        another(comm, options=CommOptions(hints={"no_such": "1"}))
-    comm.barrier()
-
-
-@CREATION.behaviour()
-def misuse(comm: Communicator) -> None:
-    """Arguments that do not fit are refused at once, on the rank that gives them."""
-    if comm.rank == comm.size - 1:
-        with raises(UsageError, "backend", "no_such", "auto", "mpi", "loopback"):
-            hpccomm.new_comm("no_such")
-        with raises(UsageError, "backend", "3"):
-            hpccomm.new_comm(3)  # type: ignore[arg-type]
-        with raises(UsageError, "options"):
-            another(comm, options={"self_check": False})
-        for timeout in (0, -1.0, math.nan, "1"):
-            with raises(UsageError, "timeout", repr(timeout), "seconds"):
-                another(comm, timeout=timeout)
-        with raises(UsageError, "name", "3"):
-            another(comm, name=3)
-        with raises(UsageError, "slow_call", "-1"):
-            CommOptions(slow_call=-1.0)
-        for segment in (0, -8, 1.5, "1K"):
-            with raises(UsageError, "segment", repr(segment)):
-                CommOptions(segment=segment)  # type: ignore[arg-type]
-        for way in ("mapped", "", 1):
-            with raises(UsageError, "shared_memory", repr(way), "staging"):
-                CommOptions(shared_memory=way)  # type: ignore[arg-type]
-        for room in (0, 1.5, "1M"):
-            with raises(UsageError, "shared_memory_room", repr(room)):
-                CommOptions(shared_memory_room=room)  # type: ignore[arg-type]
-        with raises(UsageError, "hints", "1"):
-            CommOptions(hints={"key": 1})  # type: ignore[dict-item]
-    comm.barrier()

@@ -152,34 +152,6 @@ def finalize_tells_of_a_failure(comm: Communicator) -> None:
     has_failed(comm)
 
 
-def _raising(_info: object) -> None:
-    raise KeyError("from a hook")
-
-
-@FAILURES.behaviour(min_size=2, fails=True)
-def a_hook_that_raises_hides_no_failure(comm: Communicator) -> None:
-    """The communicator has failed also where a hook of the user's raises over it."""
-    if comm.rank == comm.size - 1:
-        return
-    handle = comm.register_post_hook(_raising)
-    with raises(KeyError, "from a hook"):
-        comm.recv(np.ones(3), comm.size - 1, timeout=SHORT)
-    handle.remove()
-    has_failed(comm)
-
-
-@FAILURES.behaviour(min_size=2, fails=True)
-def a_hook_that_raises_before_a_call(comm: Communicator) -> None:
-    """Nothing is sent, and the communicator has failed: the other ranks may have made the call."""
-    if comm.rank == comm.size - 1:
-        return
-    handle = comm.register_pre_hook(_raising)
-    with raises(KeyError, "from a hook"):
-        comm.all_reduce(np.ones(3), timeout=SHORT)
-    handle.remove()
-    has_failed(comm)
-
-
 @FAILURES.behaviour(min_size=2, fails=True)
 def arrays_of_different_sizes(comm: Communicator) -> None:
     """Where ranks bring arrays that do not fit each other, no memory but the arrays is written."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm.errors import RankMismatch, UsageError
+from hpccomm.errors import RankMismatch
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
 
@@ -86,29 +86,6 @@ def split_ranks(comm: Communicator) -> None:
                 assert members(group, comm) == ranks, f"ranks {ranks}"
 
 
-@GROUPS.behaviour()
-def split_misuse(comm: Communicator) -> None:
-    """A rank whose arguments do not fit gets `UsageError`, the others `RankMismatch`; all go on."""
-    everyone = list(range(comm.size))
-    by_ranks, by_colour = (comm.split_ranks, everyone), (comm.split, 0)
-    wrong: tuple[tuple[tuple[Any, ...], str, str, tuple[Any, ...]], ...] = (
-        (by_colour, "color", "1.5", (1.5,)),
-        (by_colour, "key", "'a'", (0, "a")),
-        (by_ranks, "ranks", str(comm.size), ([comm.size],)),
-        (by_ranks, "ranks", "[0, 0]", ([0, 0],)),
-        (by_ranks, "ranks", "[]", ([],)),
-        (by_ranks, "ranks", "3", (3,)),
-    )
-    for (call, fits), name, value, arguments in wrong:
-        if comm.rank == comm.size - 1:
-            with raises(UsageError, name, value):
-                call(*arguments)
-        else:
-            with raises(RankMismatch, "split", str(comm.size - 1)):
-                call(fits)
-    assert comm.all_gather_object(comm.rank) == everyone, "afterwards"
-
-
 @GROUPS.behaviour(min_size=2)
 def split_ranks_that_differ(comm: Communicator) -> None:
     """Ranks that list others are told so, all of them."""
@@ -116,17 +93,6 @@ def split_ranks_that_differ(comm: Communicator) -> None:
     with raises(RankMismatch, "split_ranks", "[0, 1]"):
         comm.split_ranks(ranks)
     comm.barrier()
-
-
-@GROUPS.behaviour()
-def names(comm: Communicator) -> None:
-    """A group takes the name given, and has one of its own without."""
-    for group in (comm.split(0, name="mine"), comm.split_ranks(range(comm.size), name="mine")):
-        assert group is not None
-        with group:
-            assert "mine" in group.name, group.name
-    with comm.dup() as first, comm.dup() as second:
-        assert len({comm.name, first.name, second.name}) == 3, "names tell groups apart"
 
 
 @GROUPS.behaviour()
@@ -165,16 +131,6 @@ def shrink(comm: Communicator) -> None:
                         with group.shrink([0], name="twice") as fewer:
                             assert fewer.name == "twice", fewer.name
                             assert members(fewer, comm) == stay[1:], "shrunk again"
-
-
-@GROUPS.behaviour(min_size=2)
-def shrink_misuse(comm: Communicator) -> None:
-    """Nobody excluded, oneself, or what is no rank is refused. Local."""
-    other = (comm.rank + 1) % comm.size
-    for excluded in ([], [comm.rank], [other, comm.rank], [comm.size], [-1], ["0"], [1.5], 1, None):
-        with raises(UsageError, "exclude"):
-            comm.shrink(excluded)  # type: ignore[arg-type]
-    comm.barrier()
 
 
 @GROUPS.behaviour()

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 import hpccomm
-from hpccomm import ReduceOp, UnsupportedDtype, UsageError
-from hpccomm.contracts.collectives import REDUCTIONS
-from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.testing.conformance.algorithms import SEGMENT, WAYS, Way, attempt, cut
+from hpccomm import ReduceOp
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
-from hpccomm.testing.conformance.inputs import LOCATED
-from hpccomm.testing.conformance.misuse import refused
-from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, Ask
-from hpccomm.testing.conformance.reductions import CALLS
-from hpccomm.testing.conformance.trials import FORMS, carry_out
+from hpccomm.testing.conformance.check import equal
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -26,8 +17,6 @@ if TYPE_CHECKING:
 LOCATIONS = Behaviours("locations")
 
 OPS = (ReduceOp.MINLOC, ReduceOp.MAXLOC)
-
-DTYPES = tuple(LOCATED.values())
 
 
 @LOCATIONS.behaviour()
@@ -48,66 +37,3 @@ def where_the_best_value_is(comm: Communicator) -> None:
     assert result is mine, "in place"
     last = (size - 1) // 2 * 2
     assert mine.tolist() == (0.0, size - last), mine
-
-
-@LOCATIONS.behaviour(op=OPS, kind=LOCATED)
-def every_call(comm: Communicator, op: ReduceOp, kind: str) -> None:
-    """Every call that reduces takes them, whatever the dtypes of values and indices; scans leave out self."""
-    dtype = LOCATED[kind]
-    for collective in CALLS:
-        for result in (NEW, OUT, IN_PLACE):
-            carry_out(comm, Ask(collective, 9, dtype, op, comm.size - 1, results=(result,)))
-    for result in (OUT, IN_PLACE):
-        carry_out(comm, Ask("scan", 9, dtype, op, exclusive=True, results=(result,)))
-
-
-@LOCATIONS.behaviour(way=tuple(way for way in WAYS if way[0] in REDUCTIONS))
-def algorithms(comm: Communicator, way: Way) -> None:
-    """Each algorithm gives the result, also planned, asynchronous and in the order of the ranks."""
-    collective, algorithm, *shared = way
-    orders: tuple[dict[str, bool], ...] = ({}, {"deterministic": True})
-    orders = orders[: 1 if ALGORITHMS[collective][algorithm].ordered is None else 2]
-    with cut(comm, 4 * SEGMENT, *shared) as small:
-        for form, how, op, dtype in zip(
-            cycle(FORMS), cycle(orders), cycle((*OPS, *OPS[::-1])), DTYPES
-        ):
-            ask = Ask(collective, 2 * comm.size + 1, dtype, op, comm.size - 1, results=(OUT,))
-            attempt(small, algorithm, ask, form, **how)
-
-
-@LOCATIONS.behaviour()
-def large_arrays_of_them(comm: Communicator) -> None:
-    """Arrays of many blocks, in memory that ranks share too."""
-    count = (1 << 17) + 3
-    for dtype in (LOCATED["float64"], LOCATED["padded"]):
-        for collective in ("all_reduce", "reduce_scatter"):
-            carry_out(comm, Ask(collective, count // comm.size, dtype, ReduceOp.MAXLOC))
-
-
-@LOCATIONS.behaviour()
-def misused_locations(comm: Communicator) -> None:
-    """Other dtypes are refused, and so are other reductions of these, before anything is sent."""
-    pair = hpccomm.with_index(np.ones(3), comm.rank)
-    wrong = (
-        np.dtype(np.float64),
-        np.dtype([("value", np.float64), ("where", np.int64)]),
-        np.dtype([("value", np.complex128), ("index", np.int64)]),
-        np.dtype([("value", np.float64), ("index", np.float32)]),
-        np.dtype([("value", np.float64, (2,)), ("index", np.int64)]),
-        np.dtype([("value", np.float64), ("index", np.int64), ("more", np.int8)]),
-    )
-    with refused(comm) as attempt:
-        for dtype in wrong:
-            words = ("minloc", "value", "index", "with_index")
-            call = lambda x: comm.all_reduce(x, ReduceOp.MINLOC)  # noqa: E731
-            attempt("all_reduce", UnsupportedDtype, words, call, np.zeros(3, dtype))
-        for op in (ReduceOp.SUM, ReduceOp.MIN, np.fmax):
-            attempt("all_reduce", UnsupportedDtype, ("op",), comm.all_reduce, pair, op)
-        native = lambda: comm.all_reduce(pair, ReduceOp.MAXLOC, algorithm="native")  # noqa: E731
-        attempt("all_reduce", UsageError, ("native",), native)
-    with raises(UnsupportedDtype, "complex128"):
-        hpccomm.with_index(1j, 0)
-    with raises(UsageError, "index", "float64"):
-        hpccomm.with_index(1.0, 0.5)
-    with raises(UsageError, "index", "(2,)", "(3,)"):
-        hpccomm.with_index(np.ones(3), [1, 2])

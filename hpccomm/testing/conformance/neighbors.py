@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm.errors import BufferMismatch, HpccommError, RankMismatch, UsageError
+from hpccomm.errors import RankMismatch
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.check import raises
 from hpccomm.testing.conformance.inputs import MOVABLE
 from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, Ask, circle
 from hpccomm.testing.conformance.trials import FORMS, carry_out, trial
@@ -123,29 +123,3 @@ def plans_find_what_does_not_fit(comm: Communicator) -> None:
     with raises(RankMismatch, "sends", "expects"):
         comm.plan("neighbor_all_to_all", np.zeros(sum(counts)), pair, counts, counts)
     comm.barrier()
-
-
-@NEIGHBORS.behaviour()
-def misuse(comm: Communicator) -> None:
-    """Arguments that do not fit are refused before anything is sent; the communicator goes on."""
-    x, rank, size = np.zeros(4), comm.rank, comm.size
-    refused: tuple[tuple[type[HpccommError], tuple[str, ...], tuple[Any, ...]], ...] = (
-        (UsageError, ("peers", "sequence"), (x, 3)),
-        (UsageError, ("peers[1]", str(size)), (x, [rank, size])),
-        (UsageError, ("peers[0]",), (x, [0.5])),
-        (UsageError, ("divisible", "3 peers"), (x, [rank] * 3)),
-        (UsageError, ("0-d",), (np.zeros(()), [rank])),
-        (UsageError, ("x", "peers"), (x, [])),
-        (UsageError, ("send_counts", "2"), (x, [rank] * 2, [1])),
-        (UsageError, ("recv_counts", "send_counts"), (x, [rank], None, [1])),
-        (BufferMismatch, ("send_counts", "5"), (x, [rank], [5], [5])),
-        (UsageError, ("send_counts[0]", "itself"), (x, [rank], [4], [2])),
-    )
-    for error, words, arguments in refused:
-        with raises(error, *words):
-            comm.neighbor_all_to_all(*arguments)
-    with raises(BufferMismatch, "out"):
-        comm.neighbor_all_to_all(x, [rank], out=np.zeros(3))
-    with raises(UsageError, "overlap"):
-        comm.neighbor_all_to_all(x[:2], [rank], out=x[1:3])
-    equal(comm.neighbor_all_to_all(x, [rank]), x)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm.errors import BackendUnavailable, UsageError
 from hpccomm.testing.conformance.algorithms import cut, in_memory
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.check import equal
 from hpccomm.testing.conformance.creation import another
 from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES
 
@@ -33,25 +32,6 @@ def empty(comm: Communicator) -> None:
             assert x.flags.writeable, "writeable"
             assert x.flags.aligned, "aligned"
     assert comm.empty(3, "f4").shape == (3,), "one number for a shape, and any name of a dtype"
-
-
-@REGISTERED.behaviour()
-def empty_misused(comm: Communicator) -> None:
-    """What is no shape or no dtype, or cannot be had, is refused. Local."""
-    if comm.rank == comm.size - 1:
-        for shape in (-1, (2, -1), 1.5, "3", None):
-            with raises(UsageError, "shape", repr(shape)):
-                comm.empty(shape, np.float32)  # type: ignore[arg-type]
-        wrong: tuple[Any, ...] = (object, "no_such", np.dtype([("a", object)]), None)
-        for dtype in wrong:
-            with raises(UsageError, "dtype"):
-                comm.empty(3, dtype)
-        with raises(UsageError, "native byte order"):
-            comm.empty(3, np.dtype(np.float32).newbyteorder())
-        if comm.backends["cuda"] is None:
-            with raises(BackendUnavailable, "device"):
-                comm.empty(3, np.float32, device=0)
-    comm.barrier()
 
 
 @REGISTERED.behaviour()

@@ -15,7 +15,6 @@ from hpccomm.errors import (
     CollectiveTimeout,
     CommunicatorAborted,
     RankMismatch,
-    UnsupportedDtype,
     UsageError,
 )
 from hpccomm.reductions import meaningful
@@ -360,49 +359,6 @@ def finalize_closes(comm: Communicator) -> None:
     assert memory.sum() == 1, "what was put is there"
     with raises(UsageError):
         window.put(np.ones(1), 0)
-
-
-@WINDOWS.behaviour()
-def misused_windows(comm: Communicator) -> None:
-    """What does not fit is refused where it is, and nothing is written."""
-    memory = np.full(4, 5.0)
-    frozen = np.zeros(2)
-    frozen.flags.writeable = False
-    with comm.window(memory) as window:
-        last = comm.size - 1
-        for offset in (3, -1, 1 << 40):
-            for call in (window.put, window.get, window.accumulate):
-                with raises(BufferMismatch, "offset", str(offset), "2 elements", "has 4"):
-                    call(np.zeros(2), last, offset)
-        for value in (1.5, "1", None):
-            with raises(UsageError, "offset"):
-                window.put(np.zeros(2), last, value)  # type: ignore[arg-type]  # misuse
-            with raises(UsageError, "index"):
-                window.signal(last, value)  # type: ignore[arg-type]  # misuse
-        for rank in (comm.size, -1, None):
-            with raises(UsageError, "dst"):
-                window.put(np.zeros(2), rank)  # type: ignore[arg-type]  # misuse
-            with raises(UsageError, "src"):
-                window.wait_signal(rank)  # type: ignore[arg-type]  # misuse
-        with raises(BufferMismatch, "float32", "float64"):
-            window.put(np.zeros(2, np.float32), last)
-        with raises(UsageError, "contiguous"):
-            window.put(np.zeros((2, 2))[:, 0], last)
-        with raises(UsageError, "read-only"):
-            window.get(frozen, last)
-        window.put(frozen + 5.0, comm.rank)
-        with raises(UnsupportedDtype, "AVG", "SUM"):
-            window.accumulate(np.zeros(2), last, op=ReduceOp.AVG)
-        with raises(UnsupportedDtype, "band"):
-            window.accumulate(np.zeros(2), last, op=ReduceOp.BAND)
-        with raises(UsageError, "index"):
-            window.signal(last, -1)
-        with raises(UsageError, "timeout"):
-            window.put(np.zeros(2), last, timeout=-1.0)
-        with comm.batch(), raises(UsageError, "batch"):
-            window.put(np.zeros(2), last)
-        window.fence()
-        equal(memory, np.full(4, 5.0))
 
 
 @WINDOWS.behaviour(min_size=2)

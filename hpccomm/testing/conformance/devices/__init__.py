@@ -15,9 +15,7 @@ from hpccomm.testing.conformance.devices import (
     asynchronous,
     choices,
     failures,
-    frameworks,
     graphs,
-    misuse,
     registered,
     streams,
 )
@@ -40,8 +38,6 @@ SECTIONS = (
     choices.CHOICES,
     graphs.GRAPHS,
     registered.REGISTERED,
-    frameworks.FRAMEWORKS,
-    misuse.MISUSE,
     failures.FAILURES,
 )
 """What only device arrays do, simplest first and what makes communicators fail last."""
@@ -77,23 +73,12 @@ LEFT_OUT = (
     LeftOut("shared_memory.", WAYS, "what ranks of a node share is host memory"),
     LeftOut("registered.", WAYS, "of the host's memory; devices.registered is of the device's"),
     LeftOut(
-        "objects. groups.facts groups.names groups.split_misuse creation.misuse "
-        "creation.unknown_hints creation.settings_that groups.split_ranks_that "
-        "groups.shrink_ collectives.barrier_waits algorithms.barriers misuse.hooks "
-        "misuse.explanations observers.hooks_come_off observers.abort_hooks "
-        "failures.with_ failures.recv_object failures.object_ "
+        "objects. groups.facts groups.split_ranks_that collectives.barrier_waits "
+        "algorithms.barriers failures.with_ failures.recv_object failures.object_ "
         "failures.an_exception_leaves",
         WAYS,
         "no array takes part",
     ),
-    LeftOut(
-        "arrays.kinds arrays.read_only arrays.torch arrays.tensors",
-        WAYS,
-        "kinds of host arrays; devices.frameworks has the device's",
-    ),
-    LeftOut("misuse.streams", WAYS, "a stream is right for a device array"),
-    LeftOut("misused_arrays.outputs[read_only", WAYS, "CuPy has no arrays that are read-only"),
-    LeftOut("plans.explain_is_local", WAYS, "it names the host path; devices.choices the device's"),
     LeftOut("algorithms.the_setting", (NCCL,), "NCCL has no segments"),
     LeftOut(
         "algorithms.counts algorithms.large_arrays algorithms.dtypes "
@@ -127,8 +112,7 @@ LEFT_OUT = (
     ),
     LeftOut(
         "sequences.a_plan_times_out failures.recv_times_out failures.collectives_time_out "
-        "failures.the_default_dead failures.a_call_behind_one "
-        "failures.a_hook_that_raises",
+        "failures.the_default_dead failures.a_call_behind_one",
         (NCCL,),
         "a call that does not block cannot raise its own timeout; devices.failures has "
         "what it does",
@@ -144,11 +128,6 @@ LEFT_OUT = (
         "NCCL does not look whether the ranks' calls fit each other",
     ),
     LeftOut(
-        "plans.planned_calls_in_a_batch",
-        (NCCL,),
-        "a batch is one group of NCCL's, whose calls may not touch what another one writes",
-    ),
-    LeftOut(
         "devices.graphs.replayed devices.graphs.captured "
         "devices.streams.the_host_goes_on devices.failures.a_call_that_does_not_block",
         (MPI, STAGED),
@@ -160,8 +139,6 @@ LEFT_OUT = (
         (MPI, STAGED),
         "what the host has yet to do cannot be put on a stream",
     ),
-    LeftOut("devices.misuse.tags", (MPI, STAGED), "messages have tags there"),
-    LeftOut("devices.choices.pinned", (MPI, STAGED), "ring and tree are hpccomm's own there"),
 )
 """The cases that are not run, and why."""
 
@@ -190,9 +167,9 @@ def device_cases(way: str, *, devices_own: bool = True) -> tuple[Case, ...]:
     return tuple(case for case in every if left_out(case.name, way) is None)
 
 
-def left_out(name: str, way: str) -> str | None:
+def left_out(name: str, way: str, table: Sequence[LeftOut] = LEFT_OUT) -> str | None:
     """Return why a case is not run on device arrays that go by `way`, or None if it is."""
-    return next((each.reason for each in LEFT_OUT if each.has(name, way)), None)
+    return next((each.reason for each in table if each.has(name, way)), None)
 
 
 def mirrored(case: Case) -> Case:
@@ -204,12 +181,12 @@ def _mirrored(function: Callable[..., None], comm: Communicator, **arguments: An
     function(on_device(comm), **arguments)
 
 
-def unused(cases: Sequence[Case]) -> list[str]:
-    """Return the beginnings of names in `LEFT_OUT` with which no case begins."""
+def unused(cases: Sequence[Case], table: Sequence[LeftOut] = LEFT_OUT) -> list[str]:
+    """Return the beginnings of names in `table` with which no case begins."""
     names = [case.name for case in cases]
     return [
         beginning
-        for each in LEFT_OUT
+        for each in table
         for beginning in each.names.split()
         if not any(name.startswith(beginning) for name in names)
     ]

@@ -1,28 +1,16 @@
-"""Which way a call on device arrays takes: what `explain` tells, `algorithm` and `deterministic`."""
+"""What a communicator says of its device."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-import hpccomm
-from hpccomm import ReduceOp
-from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import raises, same_bits
-from hpccomm.testing.conformance.deterministic import cancelling, order_matters
-from hpccomm.testing.conformance.devices.inputs import filled, full, holds, ranks_sum, stream_of
-from hpccomm.testing.conformance.misuse import refused
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 CHOICES = Behaviours("devices.choices")
-
-EXPLAINED = ("all_reduce", "broadcast", "reduce", "all_gather", "all_to_all", "gather", "scan")
 
 
 @CHOICES.behaviour()
@@ -36,149 +24,3 @@ def facts(comm: Communicator) -> None:
     with group, comm.dup() as twin:
         assert group.backends == twin.backends == comm.backends, "backends"
         assert group.device == twin.device == comm.device, "device"
-
-
-@CHOICES.behaviour()
-def explained(comm: Communicator) -> None:
-    """`explain` says in a sentence what would be done, and touches neither array nor ranks."""
-    if comm.rank == 0:
-        with stream_of(comm):
-            for count in (3 * comm.size, comm.size << 18):
-                x = filled(comm, count)
-                for name in EXPLAINED:
-                    choice = comm.explain(name, x)
-                    assert isinstance(choice, hpccomm.Choice), type(choice)
-                    staged = comm.backends["cuda"] == "staged"
-                    assert choice.path == ("staged" if staged else "cuda"), choice
-                    assert choice.backend == comm.backends["host" if staged else "cuda"], choice
-                    assert not choice.registered, choice
-                    assert name in str(choice), str(choice)
-                    assert choice.algorithm in str(choice), str(choice)
-                    assert len(str(choice).split()) > 5, f"a sentence: {choice}"
-                holds(x, full(comm.rank + 1, count), "x")
-    comm.barrier()
-
-
-@CHOICES.behaviour()
-def explained_alike_everywhere(comm: Communicator) -> None:
-    """What decides does not differ between ranks."""
-    with stream_of(comm):
-        for op in (ReduceOp.SUM, ReduceOp.PROD):
-            choice = comm.explain("all_reduce", filled(comm), op=op)
-            assert len(set(comm.all_gather_object(str(choice)))) == 1, "one answer"
-
-
-@CHOICES.behaviour(algorithm=("native", "ring", "tree"))
-def pinned(comm: Communicator, algorithm: str) -> None:
-    """NCCL's own ring and tree are had by name; the environment is as before."""
-    before = os.environ.get("NCCL_ALGO")
-    with stream_of(comm):
-        for turn in range(2):
-            for dtype in (np.float32, np.int64):
-                x = filled(comm, dtype=dtype)
-                choice = comm.explain("all_reduce", x, algorithm=algorithm)
-                assert (choice.backend, choice.algorithm) == ("nccl", algorithm), choice
-                comm.all_reduce(x, algorithm=algorithm)
-                holds(x, full(ranks_sum(comm), dtype=dtype), f"{dtype}, turn {turn}")
-            x = filled(comm)
-            work = comm.all_reduce(x, algorithm=algorithm, async_op=True)
-            work.wait()
-            planned = comm.plan("all_reduce", x, algorithm=algorithm)
-            planned()
-            holds(x, full(comm.size * ranks_sum(comm)), "plan")
-    assert os.environ.get("NCCL_ALGO") == before, "the variable is restored"
-
-
-@CHOICES.behaviour()
-def pinned_in_turns(comm: Communicator) -> None:
-    """Groups and algorithms mix, whichever comes first on which rank's group."""
-    with stream_of(comm):
-        group = comm.split(comm.rank % 2)
-        assert group is not None
-        with group:
-            for algorithm in ("tree", "native", "ring", "tree"):
-                for each in (group, comm):
-                    x = filled(each)
-                    each.all_reduce(x, algorithm=algorithm)
-                    holds(x, full(ranks_sum(each)), algorithm)
-
-
-@CHOICES.behaviour()
-def algorithms_that_do_not_apply(comm: Communicator) -> None:
-    """They are refused with those that do."""
-    with stream_of(comm):
-        x = filled(comm, comm.size)
-        with refused(comm) as attempt:
-            for algorithm in ("no_such", "", 3):
-                words = ("algorithm", repr(algorithm), "auto")
-                attempt(
-                    "all_reduce",
-                    UsageError,
-                    words,
-                    lambda name: comm.all_reduce(x, algorithm=name),
-                    algorithm,
-                )
-        holds(x, full(comm.rank + 1, comm.size), "x")
-
-
-@CHOICES.behaviour(dtype=(np.float32, np.float64))
-def the_bits_of_the_host(comm: Communicator, dtype: Any) -> None:
-    """With ``deterministic=True`` a device array gets the bits that a host array gets."""
-    module = cupy()
-    arrays = cancelling(comm.size, (comm.size * 50,), np.dtype(dtype))
-    if np.dtype(dtype) == np.float32:
-        arrays = order_matters(comm.size, comm.size * 50)
-    mine = arrays[comm.rank]
-    how: dict[str, Any] = {"deterministic": True}
-    counts = [50] * comm.size
-    with stream_of(comm):
-        for op in (ReduceOp.SUM, ReduceOp.AVG, hpccomm.premul_sum(0.3)):
-            host_and_device = [
-                (
-                    comm.all_reduce(x.copy(), op, **how),
-                    comm.reduce_scatter(x, op, **how),
-                    comm.reduce_scatter_v(x, counts, op, **how),
-                    comm.reduce(x.copy(), 0, op, **how),
-                )
-                for x in (mine, module.asarray(mine))
-            ]
-            for host, device in zip(*host_and_device, strict=True):
-                if host is not None:
-                    same_bits(device.get(), host, str(op))
-        scanned = comm.scan(module.asarray(mine), **how)
-        same_bits(scanned.get(), comm.scan(mine, **how), "scan")
-
-
-@CHOICES.behaviour()
-def callables(comm: Communicator) -> None:
-    """An elementwise function that takes NumPy's arrays and CuPy's reduces both."""
-    with stream_of(comm):
-        x = filled(comm, dtype=np.float64)
-        comm.all_reduce(x, np.maximum)
-        holds(x, full(comm.size, dtype=np.float64), "maximum")
-        comm.all_reduce(x, lambda a, b: a * b / 2)
-        expected = comm.size**comm.size / 2 ** (comm.size - 1)
-        holds(x, full(expected, dtype=np.float64), "product")
-        with raises(UsageError, "identity"):
-            comm.scan(x, np.maximum, exclusive=True)
-    comm.barrier()
-
-
-@CHOICES.behaviour()
-def callables_of_cupy(comm: Communicator) -> None:
-    """A function that takes CuPy's arrays alone reduces those; what goes through the host has none."""
-
-    def larger(a: Any, b: Any) -> Any:
-        return cupy().maximum(a, b)
-
-    with stream_of(comm):
-        x = filled(comm)
-        if comm.backends["cuda"] == "staged":
-            with raises(UsageError, "larger", "NumPy"):
-                comm.all_reduce(x, larger)
-        else:
-            comm.all_reduce(x, larger)
-            holds(x, full(comm.size), "maximum")
-        with raises(UsageError, "larger", "NumPy"):
-            comm.all_reduce(np.ones(2), larger)
-    comm.barrier()

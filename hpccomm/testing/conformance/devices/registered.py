@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.devices.inputs import (
@@ -19,7 +18,6 @@ from hpccomm.testing.conformance.devices.inputs import (
     stream_of,
 )
 from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES
-from hpccomm.testing.conformance.misuse import refused
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -39,22 +37,6 @@ def empty(comm: Communicator) -> None:
                 assert x.flags.c_contiguous, "C-contiguous"
                 assert x.device.id == comm.device, x.device
         assert comm.empty(3, "f4", device=comm.device).shape == (3,), "one number for a shape"
-
-
-@REGISTERED.behaviour()
-def empty_misused(comm: Communicator) -> None:
-    """Another device than the communicator's, or none, is refused. Local."""
-    with refused(comm) as attempt:
-        for device in (comm.device + 1 if comm.device is not None else 1, -1, 1.5, "0"):
-            attempt(
-                "empty",
-                UsageError,
-                ("device", repr(device)),
-                lambda number: comm.empty(3, np.float32, device=number),
-                device,
-            )
-        attempt("shape", UsageError, ("shape",), lambda: comm.empty(-1, "f4", device=comm.device))
-        attempt("dtype", UsageError, ("dtype",), lambda: comm.empty(3, object, device=comm.device))
 
 
 @REGISTERED.behaviour()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 MISUSE = Behaviours("devices.misuse")
+REGISTERED = Behaviours("devices.registered")
 
 
 @MISUSE.behaviour()
@@ -128,3 +129,19 @@ def tags(comm: Communicator) -> None:
             attempt("send", UsageError, words, comm.send, x, 0, 3)
             attempt("recv", UsageError, words, comm.recv, out, 0, 3)
             attempt("send_recv", UsageError, words, comm.send_recv, x, 0, out, 0, 3)
+
+
+@REGISTERED.behaviour()
+def empty_misused(comm: Communicator) -> None:
+    """Another device than the communicator's, or none, is refused. Local."""
+    with refused(comm) as attempt:
+        for device in (comm.device + 1 if comm.device is not None else 1, -1, 1.5, "0"):
+            attempt(
+                "empty",
+                UsageError,
+                ("device", repr(device)),
+                lambda number: comm.empty(3, np.float32, device=number),
+                device,
+            )
+        attempt("shape", UsageError, ("shape",), lambda: comm.empty(-1, "f4", device=comm.device))
+        attempt("dtype", UsageError, ("dtype",), lambda: comm.empty(3, object, device=comm.device))

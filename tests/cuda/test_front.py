@@ -1,0 +1,80 @@
+"""On device arrays, hpccomm's front end does what it should: once, on two MPI ranks.
+
+By NCCL, or by another way what NCCL does not do; by every way where what is right differs between them.
+"""
+
+from typing import TYPE_CHECKING
+
+import front
+import pytest
+from together import Cases, run_all, run_over_mpi, skip_missing, together
+
+from hpccomm.testing import run_ranks
+from hpccomm.testing.conformance import devices
+from hpccomm.testing.conformance.devices import NCCL, STAGED, WAYS
+
+if TYPE_CHECKING:
+    import hpccomm
+
+RANKS = 2
+
+GROUPS = [
+    (way, name, cases)
+    for way in WAYS
+    for name, cases in together([case for of, case in front.device_runs() if of == way])
+]
+
+ON_THREADS = [
+    (backend, name, cases)
+    for way, backend in ((NCCL, "nccl"), (STAGED, "loopback"))
+    for name, cases in together(
+        case for case in front.device_own() if not devices.left_out(case.name, way, front.LEFT_OUT)
+    )
+]
+"""What only devices do; CUDA-aware MPI is for processes."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give `test_front` its cases, or one that is skipped."""
+    if metafunc.function is not test_front:
+        return
+    each = [pytest.param(way, cases, id=f"{way}-{name}") for way, name, cases in GROUPS]
+    config = metafunc.config
+    if config.getoption("--with-mpi") and not config.getoption("--all"):
+        from mpi4py import MPI
+
+        if MPI.COMM_WORLD.size != RANKS:
+            skip = pytest.mark.skip(reason=f"runs on {RANKS} ranks, or with --all")
+            each = [pytest.param("", [], id="none", marks=skip)]
+    metafunc.parametrize(("way", "cases"), each)
+
+
+@pytest.mark.mpi
+def test_front(way: str, cases: Cases, comm: "hpccomm.Communicator") -> None:
+    skip_missing(cases)
+    run_over_mpi(comm, cases)
+
+
+@pytest.mark.thorough
+@pytest.mark.standin  # NCCL refuses ranks of one process on one GPU
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(
+    ("backend", "cases"),
+    [(backend, cases) for backend, _, cases in ON_THREADS],
+    ids=[f"{backend}-{name}" for backend, name, _ in ON_THREADS],
+)
+def test_what_only_devices_do(backend: str, cases: Cases, size: int) -> None:
+    skip_missing(cases)
+    run_ranks(size, run_all, cases, timeout=20, backend=backend)
+
+
+def test_each_case_that_is_left_out_exists() -> None:
+    every = [*front.cases(), *front.device_own()]
+    assert devices.unused(every, front.LEFT_OUT) == []
+
+
+def test_each_case_that_no_way_runs_has_a_reason() -> None:
+    run = {case.name for _, case in front.device_runs()}
+    for case in (*front.cases(), *front.device_own()):
+        reasons = [devices.left_out(case.name, way, front.LEFT_OUT) for way in WAYS]
+        assert case.name in run or all(reasons)

@@ -1,0 +1,114 @@
+"""Tests of hpccomm's own front end: what it does before and after a backend is asked, whichever that is.
+
+Argument checks, what is returned, explained and observed. These are cases like those of
+``hpccomm.testing.conformance``, which tests backends, in sections of the same names. They run once on
+threads (``test_front.py``), once on MPI ranks (``tests/mpi/test_front.py``) and once on device arrays
+(``tests/cuda/test_front.py``), and not on each backend and number of ranks.
+"""
+
+from front import (
+    arrays,
+    creation,
+    device_choices,
+    device_frameworks,
+    device_misuse,
+    locations,
+    misuse,
+    misused_algorithms,
+    misused_arrays,
+    objects,
+    observers,
+    plans,
+    refusals,
+    sequences,
+    uneven,
+    works,
+)
+from hpccomm.testing.conformance.case import Behaviours, Case
+from hpccomm.testing.conformance.devices import MPI, NCCL, STAGED, WAYS, LeftOut, left_out, mirrored
+
+SECTIONS: tuple[Behaviours, ...] = (
+    locations.LOCATIONS,
+    uneven.UNEVEN,
+    objects.OBJECTS,
+    works.WORKS,
+    plans.PLANS,
+    sequences.SEQUENCES,
+    creation.CREATION,
+    arrays.ARRAYS,
+    observers.OBSERVERS,
+    misuse.MISUSE,
+    misused_algorithms.MISUSED,
+    misused_arrays.ARRAYS,
+    refusals.WINDOWS,
+    refusals.ATOMICS,
+    refusals.ARRIVALS,
+    refusals.NEIGHBORS,
+    refusals.GROUPS,
+    refusals.REGISTERED,
+    observers.FAILURES,
+)
+
+DEVICE_SECTIONS: tuple[Behaviours, ...] = (
+    device_choices.CHOICES,
+    device_frameworks.FRAMEWORKS,
+    device_misuse.MISUSE,
+    device_misuse.REGISTERED,
+)
+"""What only device arrays do."""
+
+LEFT_OUT = (
+    LeftOut("windows. atomics.", WAYS, "one-sided calls are for host memory"),
+    LeftOut("arrivals.", WAYS, "only messages of host arrays and objects are looked for"),
+    LeftOut("locations.", WAYS, "values with their indices are reduced on the host"),
+    LeftOut("registered.", WAYS, "of the host's memory; devices.registered is of the device's"),
+    LeftOut(
+        "objects. groups. creation.misuse creation.unknown_hints creation.settings_that "
+        "misuse.hooks misuse.explanations observers.hooks_come_off observers.abort_hooks",
+        WAYS,
+        "no array takes part",
+    ),
+    LeftOut(
+        "arrays.kinds arrays.read_only arrays.torch arrays.tensors",
+        WAYS,
+        "kinds of host arrays; devices.frameworks has the device's",
+    ),
+    LeftOut("misuse.streams", WAYS, "a stream is right for a device array"),
+    LeftOut("misused_arrays.outputs[read_only", WAYS, "CuPy has no arrays that are read-only"),
+    LeftOut("plans.explain_is_local", WAYS, "it names the host path; devices.choices the device's"),
+    LeftOut(
+        "failures.a_hook_that_raises",
+        (NCCL,),
+        "a call that does not block cannot raise its own timeout",
+    ),
+    LeftOut(
+        "plans.planned_calls_in_a_batch",
+        (NCCL,),
+        "a batch is one group of NCCL's, whose calls may not touch what another one writes",
+    ),
+    LeftOut("devices.misuse.tags", (MPI, STAGED), "messages have tags there"),
+    LeftOut("devices.choices.pinned", (MPI, STAGED), "ring and tree are hpccomm's own there"),
+)
+"""The cases that are not run on device arrays, and why."""
+
+MANY_WAYS = ("devices.choices.", "devices.misuse.")
+"""Sections that every way of device arrays runs: what is right differs between the ways."""
+
+
+def cases() -> tuple[Case, ...]:
+    """Return every case of host arrays; no name is one of the conformance suite's."""
+    return tuple(case for section in SECTIONS for case in section.cases())
+
+
+def device_own() -> tuple[Case, ...]:
+    """Return every case that takes device arrays itself."""
+    return tuple(case for section in DEVICE_SECTIONS for case in section.cases())
+
+
+def device_runs() -> list[tuple[str, Case]]:
+    """Return cases on device arrays with their way: the first one that has the case, or each."""
+    runs = []
+    for case in (*map(mirrored, cases()), *device_own()):
+        ways = [way for way in WAYS if left_out(case.name, way, LEFT_OUT) is None]
+        runs += [(way, case) for way in (ways if case.name.startswith(MANY_WAYS) else ways[:1])]
+    return runs

@@ -1,0 +1,270 @@
+"""Python objects of any kind and size."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm import ReduceOp
+from hpccomm.errors import CommunicationError, RankMismatch, UsageError
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import equal, raises
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpccomm.communicator import Communicator
+
+OBJECTS = Behaviours("objects")
+
+SAMPLES: tuple[Any, ...] = (
+    None,
+    True,
+    -(10**30),
+    3.5,
+    "ß→é",
+    b"\0\xff",
+    (1, [2, {3: {4}}]),
+    {"nested": {"key": ("value",)}},
+    ValueError("an exception"),
+)
+
+
+def alike(a: object, b: object) -> bool:
+    """Whether two of `SAMPLES` are the same after a copy."""
+    if isinstance(a, Exception):
+        return type(a) is type(b) and a.args == b.args
+    return type(a) is type(b) and a == b
+
+
+@OBJECTS.behaviour()
+def broadcast_object(comm: Communicator) -> None:
+    """Every rank gets the root's object; what the others pass does not matter."""
+    for root in range(comm.size):
+        for sample in SAMPLES:
+            given = sample if comm.rank == root else "ignored"
+            result = comm.broadcast_object(given, root)
+            assert alike(result, sample), f"{result!r} instead of {sample!r} from {root}"
+
+
+@OBJECTS.behaviour()
+def all_gather_object(comm: Communicator) -> None:
+    """Every rank gets the list of all ranks' objects, of different sizes."""
+    result = comm.all_gather_object("x" * comm.rank)
+    assert result == ["x" * rank for rank in range(comm.size)], result
+    for sample in SAMPLES:
+        for item in comm.all_gather_object(sample):
+            assert alike(item, sample), f"{item!r} instead of {sample!r}"
+
+
+@OBJECTS.behaviour()
+def gather_object(comm: Communicator) -> None:
+    """The root gets the list, the others None."""
+    for root in range(comm.size):
+        result = comm.gather_object({"rank": comm.rank}, root)
+        expected = [{"rank": rank} for rank in range(comm.size)] if comm.rank == root else None
+        assert result == expected, result
+
+
+@OBJECTS.behaviour()
+def scatter_object(comm: Communicator) -> None:
+    """Rank r gets item r of the root's sequence."""
+    for root in range(comm.size):
+        items = [("item", rank) * rank for rank in range(comm.size)]
+        result = comm.scatter_object(items if comm.rank == root else None, root)
+        assert result == items[comm.rank], result
+
+
+@OBJECTS.behaviour()
+def all_reduce_object(comm: Communicator) -> None:
+    """Every rank gets the fold in rank order, and its own object stays as it is."""
+    letters = "".join(chr(ord("a") + rank) for rank in range(comm.size))
+    assert comm.all_reduce_object(letters[comm.rank]) == letters, "operator.add is the default"
+    mine = {comm.rank: [comm.rank]}
+    result = comm.all_reduce_object(mine, operator.or_)
+    assert list(result) == list(range(comm.size)), f"{result} is not in rank order"
+    result[comm.rank].append("changed")
+    assert mine == {comm.rank: [comm.rank]}, f"the own object became {mine}"
+    nested = comm.all_reduce_object([comm.rank], appended)
+    assert nested == reduce(appended, [[rank] for rank in range(comm.size)]), nested
+    array = np.arange(200_000.0) + comm.rank
+    total = comm.all_reduce_object(array)
+    equal(total, comm.size * np.arange(200_000.0) + sum(range(comm.size)), "of arrays")
+    total[:] = -1
+
+
+@OBJECTS.behaviour(min_size=2)
+def all_reduce_object_by_a_function_that_fails(comm: Communicator) -> None:
+    """A function that raises, or whose result does not pickle, raises on every rank, with the cause."""
+    with raises(UsageError, "op add", "rank 1", "TypeError", "int", "str"):
+        comm.all_reduce_object("text" if comm.rank == 1 else comm.rank)
+    with raises(UsageError, "pickle", "lock"):
+        comm.all_reduce_object(comm.rank, make_lock)
+
+
+@OBJECTS.behaviour(min_size=2, fails=True)
+def all_reduce_object_by_different_functions(comm: Communicator) -> None:
+    """Ranks that give different functions all raise, and see both."""
+    with raises(RankMismatch, "all_reduce_object", "mul", "sub"):
+        comm.all_reduce_object(comm.rank, operator.mul if comm.rank == 0 else operator.sub)
+
+
+def make_lock(*_: object) -> object:
+    """Return what cannot be pickled."""
+    return threading.Lock()
+
+
+def appended(a: list[Any], b: list[Any]) -> list[Any]:
+    """Return a, changed: neither commutative nor associative."""
+    a += [*b, len(a)]
+    return a
+
+
+@OBJECTS.behaviour()
+def all_to_all_object(comm: Communicator) -> None:
+    """Rank r gets item r of every rank's list, of any kind and size, as a copy of its own."""
+    size, rank = comm.size, comm.rank
+    for sample in SAMPLES:
+        mine: list[Any] = [(rank, to, sample, "x" * (100 * to)) for to in range(size)]
+        result = comm.all_to_all_object(mine)
+        for src, (came, to, copy, text) in enumerate(result):
+            assert (came, to, len(text)) == (src, rank, 100 * rank), f"{result} on {rank}"
+            assert alike(copy, sample), f"{copy!r} instead of {sample!r} from {src}"
+    arrays = [
+        [np.full(n * (to + 1), rank, np.float32) for n in (0, 3, 40_000)] for to in range(size)
+    ]
+    for src, each in enumerate(comm.all_to_all_object(arrays)):
+        for n, array in zip((0, 3, 40_000), each, strict=True):
+            equal(array, np.full(n * (rank + 1), src, np.float32), f"{n} from {src}")
+            array[:] = -1
+    equal(arrays[rank][1], np.full(3 * (rank + 1), rank, np.float32), "what was given")
+
+
+@OBJECTS.behaviour(min_size=2)
+def send_and_recv_object(comm: Communicator) -> None:
+    """Objects arrive in order, and by tag."""
+    if comm.rank == 0:
+        for sample in SAMPLES:
+            comm.send_object(sample, comm.size - 1)
+        comm.send_object("tagged", comm.size - 1, 5)
+    elif comm.rank == comm.size - 1:
+        for sample in SAMPLES:
+            result = comm.recv_object(0)
+            assert alike(result, sample), f"{result!r} instead of {sample!r}"
+        assert comm.recv_object(0, 5) == "tagged"
+
+
+@OBJECTS.behaviour(min_size=2)
+def objects_and_arrays_keep_apart(comm: Communicator) -> None:
+    """An array and an object under way between the same ranks are not confused."""
+    if comm.rank == 0:
+        comm.send_object("object", 1)
+        comm.send(np.arange(4), 1)
+    elif comm.rank == 1:
+        out = np.empty(4, np.arange(4).dtype)
+        assert comm.recv_object(0) == "object"
+        equal(comm.recv(out, 0), np.arange(4))
+
+
+@OBJECTS.behaviour()
+def arrays_within_objects(comm: Communicator) -> None:
+    """Arrays inside an object arrive whole and writable, whatever their size and layout."""
+    sizes = (0, 3, 200_000)
+    for root in range(min(comm.size, 2)):
+        arrays: list[Any] = [np.arange(n, dtype=np.float64) + comm.rank for n in sizes]
+        arrays.append(np.arange(12).reshape(3, 4)[:, ::2])
+        everyone = comm.all_gather_object({"arrays": arrays})
+        for rank, item in enumerate(everyone):
+            for n, array in zip(sizes, item["arrays"], strict=False):
+                equal(array, np.arange(n, dtype=np.float64) + rank, f"{n} from {rank}")
+            equal(item["arrays"][-1], np.arange(12).reshape(3, 4)[:, ::2], "a strided one")
+        result = comm.broadcast_object(arrays, root)
+        equal(result[2], np.arange(sizes[2], dtype=np.float64) + root, f"from {root}")
+        everyone[comm.rank]["arrays"][2][:] = -1
+        if comm.rank != root:
+            result[2][:] = -1
+        equal(arrays[2], np.arange(sizes[2], dtype=np.float64) + comm.rank, "what was given")
+
+
+@OBJECTS.behaviour()
+def what_is_received_is_a_copy(comm: Communicator) -> None:
+    """Changing what arrived changes no other rank's object, in one process either."""
+    mine = [comm.rank]
+    everyone = comm.all_gather_object(mine)
+    for item in everyone:
+        item.append("changed")
+    comm.barrier()
+    assert mine == [comm.rank], "what was sent changed"
+
+
+@OBJECTS.behaviour()
+def an_object_that_does_not_pickle(comm: Communicator) -> None:
+    """Its own rank gets `UsageError`, those that wait for it `CommunicationError`; all go on."""
+    culprit = comm.size - 1
+    here = comm.rank == culprit
+    value = threading.Lock() if here else "fine"
+    calls: list[tuple[Callable[[], object], bool]] = [
+        (lambda: comm.broadcast_object(value, culprit), True),
+        (lambda: comm.all_gather_object([value]), True),
+        (lambda: comm.gather_object({"key": value}, 0), comm.rank == 0),
+        (lambda: comm.scatter_object([value] * comm.size if here else None, culprit), True),
+        (lambda: comm.all_reduce_object(value), True),
+        (lambda: comm.all_to_all_object([value] * comm.size), True),
+    ]
+    for call, told in calls:
+        if here:
+            with raises(UsageError, "pickle", "lock"):
+                call()
+        elif told:
+            with raises(CommunicationError, "pickle", "lock", str(culprit)):
+                call()
+        else:
+            call()
+        assert comm.all_gather_object(comm.rank) == list(range(comm.size)), "afterwards"
+    if here:
+        with raises(UsageError, "pickle", "lock"):
+            comm.send_object(value, 0)
+    assert comm.all_gather_object(comm.rank) == list(range(comm.size)), "afterwards"
+
+
+@OBJECTS.behaviour()
+def a_wrong_number_of_objects(comm: Communicator) -> None:
+    """The rank that gave them gets `UsageError`, the others `CommunicationError`; all go on."""
+    for number in (comm.size + 1, comm.size - 1):
+        if comm.rank == 0:
+            with raises(UsageError, "values", str(number), str(comm.size)):
+                comm.scatter_object([0] * number)
+        else:
+            with raises(CommunicationError, "0"):
+                comm.scatter_object(None)
+        if comm.rank == 0:
+            with raises(UsageError, "values", str(number), str(comm.size)):
+                comm.all_to_all_object([0] * number)
+        else:
+            with raises(CommunicationError, "0"):
+                comm.all_to_all_object([0] * comm.size)
+    assert comm.all_gather_object(comm.rank) == list(range(comm.size)), "afterwards"
+
+
+@OBJECTS.behaviour()
+def misuse(comm: Communicator) -> None:
+    """A root, rank or tag that does not fit raises `UsageError` before anything is sent."""
+    size = comm.size
+    wrong: tuple[tuple[str, object, Callable[..., object], tuple[Any, ...]], ...] = (
+        ("root", size, comm.broadcast_object, (1, size)),
+        ("root", -1, comm.gather_object, (1, -1)),
+        ("root", "0", comm.scatter_object, ([0] * size, "0")),
+        ("dst", size, comm.send_object, (1, size)),
+        ("src", size, comm.recv_object, (size,)),
+        ("tag", -1, comm.send_object, (1, 0, -1)),
+        ("op", 5, comm.all_reduce_object, (1, 5)),
+        ("op", ReduceOp.SUM, comm.all_reduce_object, (1, ReduceOp.SUM)),
+    )
+    for name, value, call, arguments in wrong if comm.rank == 0 else ():
+        with raises(UsageError, name, repr(value)):
+            call(*arguments)
+    assert comm.all_gather_object(comm.rank) == list(range(size)), "afterwards"

@@ -1,0 +1,30 @@
+"""On MPI ranks, hpccomm's front end does what it should: once, on two ranks, unless ``--all`` is given."""
+
+from typing import TYPE_CHECKING
+
+import front
+import pytest
+from together import Cases, run_over_mpi, skip_missing, together
+
+if TYPE_CHECKING:
+    import hpccomm
+
+RANKS = 2
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give the test its cases, or one that is skipped."""
+    each = [pytest.param(cases, id=name) for name, cases in together(front.cases())]
+    config = metafunc.config
+    if config.getoption("--with-mpi") and not config.getoption("--all"):
+        from mpi4py import MPI
+
+        if MPI.COMM_WORLD.size != RANKS:
+            skip = pytest.mark.skip(reason=f"runs on {RANKS} ranks, or with --all")
+            each = [pytest.param([], id="none", marks=skip)]
+    metafunc.parametrize("cases", each)
+
+
+def test_front(cases: Cases, kept_comm: "hpccomm.Communicator") -> None:
+    skip_missing(cases)
+    run_over_mpi(kept_comm, cases)
