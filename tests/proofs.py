@@ -1,7 +1,10 @@
 """The calls for which algorithms are proven."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import count as count_from
 from itertools import islice, product
+from math import gcd
 from typing import Any, NamedTuple
 
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
@@ -118,7 +121,7 @@ def calls(which: Which, n: int, *, everything: bool = True) -> Iterator[dict[str
     if few and n > 8:
         roots = roots[:: n // 4]
     elif not everything and n > 8:
-        roots = [root for root in roots if root in (0, 1, n // 3, n // 2, n - 1)]
+        roots = roots[n // 3 :: n - 1 - n // 3]  # all are proven on fewer ranks
     variants = list(
         product(
             sizes_of(which, n),
@@ -137,8 +140,7 @@ def calls(which: Which, n: int, *, everything: bool = True) -> Iterator[dict[str
         chosen = []
         for i in range(begin, begin + wanted):
             from_these = variants if n <= 16 or i % every == 0 else plain
-            # A stride that shares no factor with their number comes by all of them.
-            chosen.append(from_these[i * 1009 % len(from_these)])
+            chosen.append(from_these[i * stride(len(from_these)) % len(from_these)])
         for (count, segment), channels, in_place, exclusive, topology in chosen:
             yield {
                 "count": count,
@@ -149,6 +151,16 @@ def calls(which: Which, n: int, *, everything: bool = True) -> Iterator[dict[str
                 "exclusive": exclusive,
                 "topology": topology,
             }
+
+
+@cache
+def stride(length: int) -> int:
+    """Return a step that comes by all of so many, and leaves no gap for long.
+
+    It shares no factor with their number, and is about the golden section of it. So a few steps already
+    come by counts and segments that have little in common.
+    """
+    return next(each for each in count_from(round(0.618 * length)) if gcd(each, length) == 1)
 
 
 def many(n: int, *, rooted: bool) -> int:
