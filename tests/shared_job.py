@@ -28,7 +28,7 @@ from pathlib import Path
 START_SECONDS = 60.0
 """How long the ranks may take to start, on a machine that does other work."""
 
-OTHERS_SECONDS = 5.0
+OTHERS_SECONDS = 20.0
 """How long the other ranks may take once one has failed, before the job is ended."""
 
 LEAVING_SECONDS = 2.0

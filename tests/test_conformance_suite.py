@@ -259,10 +259,10 @@ def test_a_planted_fault_is_found(plant: Plant, name: str, monkeypatch: pytest.M
     # Some faults would not get past the check that a new communicator makes of itself, others not past that
     # of each first call.
     unchecked = CommOptions(self_check=False, check="off")
-    run_ranks(3, CASES[name].run, timeout=20, options=unchecked)
+    run_ranks(3, CASES[name].run, timeout=60, options=unchecked)
     plant(monkeypatch)
     with pytest.raises(AssertionError):
-        run_ranks(3, CASES[name].run, timeout=20, options=unchecked)
+        run_ranks(3, CASES[name].run, timeout=60, options=unchecked)
 
 
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
@@ -270,7 +270,7 @@ def test_a_fault_in_any_algorithm_is_found(way: Way, monkeypatch: pytest.MonkeyP
     spoil(monkeypatch, way[0], off_by_one)
     case = CASES[f"algorithms.counts[{'-'.join(way)}]"]
     with pytest.raises(AssertionError, match=way[0]):
-        run_ranks(3, case.run, timeout=20, options=CommOptions(self_check=False))
+        run_ranks(3, case.run, timeout=60, options=CommOptions(self_check=False))
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_an_algorithm_that_does_not_keep_the_order_is_found(
     monkeypatch.setattr(own, "ALGORITHMS", {**ALGORITHMS, collective: faulty})
     name = f"deterministic.neither_algorithm_nor_segment_matters[12-{collective}-{algorithm}]"
     with pytest.raises(AssertionError, match="SUM of float32"):
-        run_ranks(5, CASES[name].run, timeout=20)
+        run_ranks(5, CASES[name].run, timeout=60)
 
 
 @pytest.mark.parametrize("size", range(3, 9))

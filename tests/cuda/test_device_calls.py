@@ -211,7 +211,7 @@ def test_ranks_whose_first_asynchronous_calls_differ_are_told():
             with pytest.raises(hpccomm.RankMismatch, match="dtype uint8"):
                 work.wait()
 
-    run_ranks(2, main, backend="nccl", timeout=20)
+    run_ranks(2, main, backend="nccl", timeout=60)
 
 
 @pytest.mark.standin

@@ -369,7 +369,7 @@ def test_the_end_of_a_communicator_waits_for_graphs_with_its_calls(end):
         ending.join(0.2)
         waited = ending.is_alive()
         del graph
-        ending.join(10)
+        ending.join(60)
         return waited, ending.is_alive()
 
     assert sound(on_ranks(main)) == [(True, False)] * SIZE

@@ -62,4 +62,4 @@ def test_what_only_devices_do(name: str, size: int, way: str) -> None:
         pytest.skip(f"needs {case.min_size} ranks")
     if reason := case.missing():
         pytest.skip(reason)
-    run_ranks(size, case.run, timeout=20, backend=BACKEND[way])
+    run_ranks(size, case.run, timeout=60, backend=BACKEND[way])

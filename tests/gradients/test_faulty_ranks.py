@@ -22,7 +22,7 @@ import hpccomm
 from hpccomm.gradients import GradientSync
 
 fault, way = sys.argv[1:]
-comm = hpccomm.new_comm(timeout=20)
+comm = hpccomm.new_comm(timeout=50)
 faulty = comm.rank == comm.size - 1
 model = {f"p{n}": np.zeros(100, np.float32) for n in range(4)}
 sync = GradientSync(comm, model, first_bucket_bytes=1, min_bucket_bytes=0, bucket_bytes=800, timeout=1)
@@ -97,7 +97,7 @@ def judge(done: subprocess.CompletedProcess[str], fault: str) -> list[dict[str, 
     ],
 )
 def test_a_faulty_rank_is_named(mpiexec: Mpiexec, fault: str, way: str) -> None:
-    done = mpiexec(3, "-c", PROGRAM, fault, way, timeout=15)
+    done = mpiexec(3, "-c", PROGRAM, fault, way, timeout=60)
     rows = judge(done, fault)
     tell = {0, 1} if fault == "leaves" else {0, 1, 2}
     if {row["rank"] for row in rows} != tell:  # the job was ended
