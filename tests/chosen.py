@@ -76,9 +76,21 @@ def conformance_runs(runs: Iterable[Run], *, everything: bool, pairs: bool = Tru
         Whether to return all. Otherwise any two values of parameters meet, and each behaviour meets all
         ranks; so do the values of parameters in the sections that are `SCHEDULED`.
     pairs : bool
-        Whether any two values of parameters need to meet. If not, each behaviour takes each value once.
+        Whether any two values of parameters need to meet. If not, each value is taken once, in any behaviour
+        of its section.
     """
     return list(runs) if everything else cover(list(runs), partial(_shown_by_run, pairs=pairs))
+
+
+def each_value(cases: Iterable[conformance.Case]) -> list[conformance.Case]:
+    """Return cases in which each behaviour takes each value of each of its parameters."""
+
+    def shows(case: conformance.Case) -> Iterable[Hashable]:
+        behaviour = behaviour_of(case)
+        yield behaviour
+        yield from ((behaviour, value) for value in values_of_case(case).items())
+
+    return cover(list(cases), shows)
 
 
 def _shown_by_run(run: Run, *, pairs: bool) -> Iterable[Hashable]:
@@ -89,7 +101,7 @@ def _shown_by_run(run: Run, *, pairs: bool) -> Iterable[Hashable]:
     if pairs:
         yield from _pairs({"behaviour": behaviour, **values})
     else:
-        yield from ((behaviour, value) for value in values.items())
+        yield from values.items()
     if case.name.partition(".")[0] in SCHEDULED:
         yield from ((value, world) for value in values.items())
 

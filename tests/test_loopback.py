@@ -89,7 +89,7 @@ def runs(*, everything: bool) -> Iterator[tuple[str, World, Cases]]:
         for world in worlds(case, everything=everything)
         if world[0] >= case.min_size
     ]
-    # Over MPI any two values of their parameters meet.
+    # Over MPI any two values of their parameters meet, and each behaviour takes each value.
     chosen = conformance_runs(possible, everything=everything, pairs=False)
     for world in dict.fromkeys(world for _, world in chosen):
         for name, cases in together([case for case, each in chosen if each == world]):

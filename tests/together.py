@@ -4,12 +4,14 @@ Starting ranks, making communicators and agreeing on an outcome cost more than m
 names its case.
 """
 
+import traceback
 from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import pytest
 from chosen import behaviour_of
+from mpi_ranks import AGREEMENT, Outcome
 
 from hpccomm.testing import conformance
 
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 
 Cases = list[conformance.Case]
 
-MOST = 16
-"""Cases of a test: more of them would take long."""
+MOST, MOST_FAILING = 16, 6
+"""Cases of a test: more of them would take long, and those that fail wait for deadlines."""
 
 
 def together(cases: Iterable[conformance.Case]) -> list[tuple[str, Cases]]:
@@ -30,8 +32,9 @@ def together(cases: Iterable[conformance.Case]) -> list[tuple[str, Cases]]:
     groups: list[tuple[str, Cases]] = []
     for (section, _), each in groupby(cases, lambda case: (section_of(case), case.needs)):
         members = list(each)
-        for first in range(0, len(members), MOST):
-            part = members[first : first + MOST]
+        most = MOST_FAILING if section == "failures" else MOST
+        for first in range(0, len(members), most):
+            part = members[first : first + most]
             ends = [behaviour_of(case).removeprefix(f"{section}.") for case in part]
             groups.append((f"{section}.{'..'.join(dict.fromkeys((ends[0], ends[-1])))}", part))
     return groups
@@ -55,20 +58,24 @@ def run_all(comm: "hpccomm.Communicator", cases: Cases) -> None:
             case.run(comm)
 
 
-def run_over_mpi(comm: "hpccomm.Communicator", cases: Cases) -> None:
+def run_over_mpi(
+    request: pytest.FixtureRequest, comm: "hpccomm.Communicator", cases: Cases
+) -> None:
     """Do the same on the ranks of an MPI job, of which none goes on when a case failed on any."""
-    from mpi4py import MPI
-
+    agreement = request.config.stash[AGREEMENT]
     for case in cases:
         if case.min_size > comm.size:
             continue
         fault: Exception | None = None
+        text = ""
         try:
             case.run(comm)
         except Exception as error:  # noqa: BLE001 (raised below)
-            fault = error
-        failed = MPI.COMM_WORLD.allgather(fault is not None)
+            fault, text = error, "".join(traceback.format_exception(error))
+        mine = Outcome(f"case {case.name}", "passed" if fault is None else "failed", text)
+        outcomes = agreement.exchange(mine)
+        agreement.limit()
         if fault is not None:
             raise fault
-        ranks = [rank for rank, bad in enumerate(failed) if bad]
-        assert not ranks, f"case {case.name} failed on ranks {ranks}"
+        ranks = [rank for rank, outcome in enumerate(outcomes) if outcome.kind == "failed"]
+        assert not ranks, f"{mine.what} failed on ranks {ranks}"

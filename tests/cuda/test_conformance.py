@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from chosen import behaviour_of, cover, values_of_case
+from together import Cases, run_over_mpi, skip_missing, together
 
 from hpccomm.testing import conformance
 from hpccomm.testing.conformance.devices import WAYS
@@ -64,27 +65,32 @@ def dealt(size: int) -> list[Run]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give the test the cases that this number of ranks runs."""
-    runs = EVERY[:1]  # is skipped, and says why
+    """Give the test the cases that this number of ranks runs; with --all each is a test."""
+    parts = [(way, case.name, [case]) for way, case in EVERY[:1]]  # is skipped, and says why
     config = metafunc.config
     if config.getoption("--with-mpi"):
         from mpi4py import MPI
 
-        runs = dealt(MPI.COMM_WORLD.size)
+        size = MPI.COMM_WORLD.size
+        runs = dealt(size)
         if config.getoption("--all"):
-            part, parts = map(int, config.getoption("--share").split("/"))
+            part, number = map(int, config.getoption("--share").split("/"))
             taken = {(way, case.name) for way, case in runs}
-            runs += [run for run in EVERY[part::parts] if (run[0], run[1].name) not in taken]
-    each = [
-        pytest.param(
-            way, case, id=f"{way}-{case.name}", marks=pytest.mark.mpi(min_size=case.min_size)
-        )
-        for way, case in runs
-    ]
-    metafunc.parametrize(("way", "case"), each)
+            runs += [run for run in EVERY[part::number] if (run[0], run[1].name) not in taken]
+            parts = [(way, case.name, [case]) for way, case in runs if case.min_size <= size]
+        else:
+            parts = [
+                (way, name, cases)
+                for way in WAYS
+                for name, cases in together(case for of, case in runs if of == way)
+            ]
+    each = [pytest.param(way, cases, id=f"{way}-{name}") for way, name, cases in parts]
+    metafunc.parametrize(("way", "cases"), each)
 
 
-def test_conformance(way: str, case: conformance.Case, comm: "hpccomm.Communicator") -> None:
-    if reason := case.missing():
-        pytest.skip(reason)
-    case.run(comm)
+@pytest.mark.mpi
+def test_conformance(
+    way: str, cases: Cases, comm: "hpccomm.Communicator", request: pytest.FixtureRequest
+) -> None:
+    skip_missing(cases)
+    run_over_mpi(request, comm, cases)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import front
 import pytest
+from chosen import each_value
 from together import Cases, run_all, run_over_mpi, skip_missing, together
 
 from hpccomm.testing import run_ranks
@@ -18,11 +19,7 @@ if TYPE_CHECKING:
 
 RANKS = 2
 
-GROUPS = [
-    (way, name, cases)
-    for way in WAYS
-    for name, cases in together([case for of, case in front.device_runs() if of == way])
-]
+RUNS = {way: [case for of, case in front.device_runs() if of == way] for way in WAYS}
 
 ON_THREADS = [
     (backend, name, cases)
@@ -38,9 +35,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give `test_front` its cases, or one that is skipped."""
     if metafunc.function is not test_front:
         return
-    each = [pytest.param(way, cases, id=f"{way}-{name}") for way, name, cases in GROUPS]
     config = metafunc.config
-    if config.getoption("--with-mpi") and not config.getoption("--all"):
+    everything = config.getoption("--all")
+    each = [
+        pytest.param(way, part, id=f"{way}-{name}")
+        for way, cases in RUNS.items()
+        for name, part in together(cases if everything else each_value(cases))
+    ]
+    if config.getoption("--with-mpi") and not everything:
         from mpi4py import MPI
 
         if MPI.COMM_WORLD.size != RANKS:
@@ -50,9 +52,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.mark.mpi
-def test_front(way: str, cases: Cases, comm: "hpccomm.Communicator") -> None:
+def test_front(
+    way: str, cases: Cases, comm: "hpccomm.Communicator", request: pytest.FixtureRequest
+) -> None:
     skip_missing(cases)
-    run_over_mpi(comm, cases)
+    run_over_mpi(request, comm, cases)
 
 
 @pytest.mark.thorough
@@ -65,7 +69,7 @@ def test_front(way: str, cases: Cases, comm: "hpccomm.Communicator") -> None:
 )
 def test_what_only_devices_do(backend: str, cases: Cases, size: int) -> None:
     skip_missing(cases)
-    run_ranks(size, run_all, cases, timeout=20, backend=backend)
+    run_ranks(size, run_all, cases, timeout=60, backend=backend)
 
 
 def test_each_case_that_is_left_out_exists() -> None:

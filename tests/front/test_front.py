@@ -1,6 +1,7 @@
 """On ranks that are threads, hpccomm's front end does what it should: see the package's docstring."""
 
 import pytest
+from chosen import each_value
 from together import Cases, run_all, skip_missing, together
 
 import front
@@ -9,10 +10,15 @@ from hpccomm.testing import run_ranks
 SIZE = 3
 """Ranks on which every case shows."""
 
-WORLDS = ((1, 1), (5, 2))
-"""More of them, with --all alone: numbers of ranks, and how many of them a node has."""
+WORLDS = ((1, 1), (SIZE, SIZE), (5, 2))
+"""Numbers of ranks, and how many of them a node has, that run every case with --all alone."""
 
-GROUPS = together(front.cases())
+
+def named(groups: list[tuple[str, Cases]]) -> pytest.MarkDecorator:
+    """Return the mark that gives a test groups of cases."""
+    return pytest.mark.parametrize(
+        "cases", [each for _, each in groups], ids=[name for name, _ in groups]
+    )
 
 
 def run_on(size: int, per_node: int, cases: Cases) -> None:
@@ -21,15 +27,15 @@ def run_on(size: int, per_node: int, cases: Cases) -> None:
     run_ranks(size, run_all, cases, ranks_per_node=per_node)
 
 
-@pytest.mark.parametrize("cases", [each for _, each in GROUPS], ids=[name for name, _ in GROUPS])
+@named(together(each_value(front.cases())))
 def test_front(cases: Cases) -> None:
     run_on(SIZE, SIZE, cases)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("cases", [each for _, each in GROUPS], ids=[name for name, _ in GROUPS])
 @pytest.mark.parametrize("world", WORLDS, ids=str)
-def test_front_on_other_ranks(world: tuple[int, int], cases: Cases) -> None:
+@named(together(front.cases()))
+def test_every_case(cases: Cases, world: tuple[int, int]) -> None:
     run_on(*world, cases)
 
 

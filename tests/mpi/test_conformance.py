@@ -34,14 +34,19 @@ def cases_on(size: int, *, everything: bool) -> Cases:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give the test the cases that this number of ranks runs."""
     config = metafunc.config
+    everything = config.getoption("--all")
     cases: Cases = list(conformance.cases()[:1])  # is skipped
     if config.getoption("--with-mpi"):
         from mpi4py import MPI
 
-        cases = cases_on(MPI.COMM_WORLD.size, everything=config.getoption("--all"))
-    metafunc.parametrize("cases", [pytest.param(part, id=name) for name, part in together(cases)])
+        cases = cases_on(MPI.COMM_WORLD.size, everything=everything)
+    # With --all each case is a test, which its name can choose.
+    parts = [(case.name, [case]) for case in cases] if everything else together(cases)
+    metafunc.parametrize("cases", [pytest.param(part, id=name) for name, part in parts])
 
 
-def test_conformance(cases: Cases, kept_comm: "hpccomm.Communicator") -> None:
+def test_conformance(
+    cases: Cases, kept_comm: "hpccomm.Communicator", request: pytest.FixtureRequest
+) -> None:
     skip_missing(cases)
-    run_over_mpi(kept_comm, cases)
+    run_over_mpi(request, kept_comm, cases)

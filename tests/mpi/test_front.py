@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import front
 import pytest
+from chosen import each_value
 from together import Cases, run_over_mpi, skip_missing, together
 
 if TYPE_CHECKING:
@@ -14,9 +15,11 @@ RANKS = 2
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give the test its cases, or one that is skipped."""
-    each = [pytest.param(cases, id=name) for name, cases in together(front.cases())]
     config = metafunc.config
-    if config.getoption("--with-mpi") and not config.getoption("--all"):
+    everything = config.getoption("--all")
+    cases = list(front.cases()) if everything else each_value(front.cases())
+    each = [pytest.param(part, id=name) for name, part in together(cases)]
+    if config.getoption("--with-mpi") and not everything:
         from mpi4py import MPI
 
         if MPI.COMM_WORLD.size != RANKS:
@@ -25,6 +28,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("cases", each)
 
 
-def test_front(cases: Cases, kept_comm: "hpccomm.Communicator") -> None:
+def test_front(
+    cases: Cases, kept_comm: "hpccomm.Communicator", request: pytest.FixtureRequest
+) -> None:
     skip_missing(cases)
-    run_over_mpi(kept_comm, cases)
+    run_over_mpi(request, kept_comm, cases)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,12 +80,14 @@ def moved(
     results: tuple[str, ...] = (NEW, OUT, FLAT)
     if collective == "scatter":  # the rows of `out` count there
         results = (OUT,) if exchanged else (NEW, OUT)
-    for dtype in dtypes_for(counts, exchanged):
+    dtypes, rests = dtypes_for(counts, exchanged), RESTS[collective]
+    elements = cycle([rest for rest in rests if 0 not in rest])
+    # Each dtype with one shape of rows, and the first with all shapes.
+    for dtype, rest in (*zip(dtypes, elements, strict=False), *product(dtypes[:1], rests[1:])):
         for root in ranks_for(dtype, comm.size) if rooted else [0]:
-            for rest in RESTS[collective]:
-                for result in results:
-                    how: dict[str, Any] = {"results": (result,), "exchanged": exchanged}
-                    carry_out(comm, Ask(collective, counts, dtype, root=root, rest=rest, **how))
+            for result in results:
+                how: dict[str, Any] = {"results": (result,), "exchanged": exchanged}
+                carry_out(comm, Ask(collective, counts, dtype, root=root, rest=rest, **how))
 
 
 @UNEVEN.behaviour(op=OPS)
