@@ -77,7 +77,7 @@ class Skipped(pytest.Module):
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run be a part of all cases."""
     parser.addoption(
-        "--part",
+        "--share",
         default="0/1",
         metavar="I/N",
         help="with --all, of the conformance suite cases I, I + N, ... and those that run by default",
