@@ -60,10 +60,13 @@ class SharedJob:
                 start_new_session=True,
             )
             by_rank = {}
+            self._pids: list[int] = []
             try:
                 while len(by_rank) < ranks:
                     connection = Connection(listener.accept()[0].detach())
-                    by_rank[connection.recv()] = connection
+                    rank, pid = connection.recv()
+                    by_rank[rank] = connection
+                    self._pids.append(pid)
             except OSError as error:
                 self._stop()
                 said = self._said()
@@ -83,7 +86,9 @@ class SharedJob:
         for connection in self._connections:
             connection.send((arguments, env, cwd, timeout))
         statuses: dict[int, int] = {}
-        deadline = time.monotonic() + timeout
+        gone = False
+        began = time.monotonic()
+        deadline = began + timeout + LEAVING_SECONDS  # each rank shows where it is, at its timeout
         waiting = dict(zip(self._connections, range(self._ranks), strict=True))
         while waiting:
             ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
@@ -93,20 +98,19 @@ class SharedJob:
                 rank = waiting.pop(connection)
                 try:
                     statuses[rank] = connection.recv()
-                except EOFError:  # it is gone
-                    statuses[rank] = FAILED
-                    waiting.clear()
+                except (EOFError, OSError):
+                    statuses[rank], gone = FAILED, True
             if FAILED in statuses.values():  # the others may wait for that rank
                 deadline = min(deadline, time.monotonic() + OTHERS_SECONDS)
-        ended = len(statuses) == self._ranks and FAILED not in statuses.values()
+        late = (waiting or gone) and time.monotonic() - began >= timeout
+        ended = not waiting and FAILED not in statuses.values()
         if not ended:
             self._stop()
         out, err = ("".join(self._streams(name)) for name in ("out", "err"))
-        if not statuses:
-            err += self._said()
         if not ended:
+            err += self._said()
             self.end()
-        if not statuses:
+        if late:
             raise subprocess.TimeoutExpired(arguments, timeout, out, err)
         return subprocess.CompletedProcess(arguments, max(statuses.values()), out, err)
 
@@ -124,8 +128,10 @@ class SharedJob:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(LEAVING_SECONDS)  # ranks leave when nobody speaks to them
         if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            for pid in (*self._pids, self._process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self._process.wait()
 
     def _streams(self, name: str) -> list[str]:
         folder = Path(self._folder.name)
@@ -146,7 +152,7 @@ def serve(folder: Path) -> None:
         connection = Connection(peer.detach())
     for name in ("out", "err"):  # also where the first program never begins
         (folder / f"{name}-{rank}").touch()
-    connection.send(rank)
+    connection.send((rank, os.getpid()))
     environment, home = dict(os.environ), Path.cwd()
     while True:
         try:
