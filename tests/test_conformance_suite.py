@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import front
 import numpy as np
 import pytest
 
+import front
 from hpccomm import CommOptions, ReduceOp, UsageError, Work
 from hpccomm.backends.loopback import LoopbackExposure, LoopbackMemory
 from hpccomm.communicator import counts, recipes

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable
 
-import front
 import numpy as np
 import pytest
 
+import front
 from hpccomm import Communicator, HpccommError, UsageError
 from hpccomm.backends.loopback import LoopbackBackend, LoopbackOneSided
 from hpccomm.communicator.windows import Window

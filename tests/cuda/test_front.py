@@ -5,11 +5,11 @@ By NCCL, or by another way what NCCL does not do; by every way where what is rig
 
 from typing import TYPE_CHECKING
 
-import front
 import pytest
 from chosen import each_value
 from together import Cases, run_all, run_over_mpi, skip_missing, together
 
+import front
 from hpccomm.testing import run_ranks
 from hpccomm.testing.conformance import devices
 from hpccomm.testing.conformance.devices import NCCL, STAGED, WAYS

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from front.arrays import OnlyDLPack
 
+from front.arrays import OnlyDLPack
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours

@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-import front
 import pytest
 from chosen import each_value
 from together import Cases, run_over_mpi, skip_missing, together
+
+import front
 
 if TYPE_CHECKING:
     import hpccomm
