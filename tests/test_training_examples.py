@@ -36,6 +36,7 @@ def alone() -> list[tuple[float, float]]:
     return found
 
 
+@pytest.mark.slow("three ranks import scikit-learn, and train")
 @pytest.mark.parametrize(
     ("ranks", "program", "options"),
     [

@@ -55,6 +55,7 @@ def files(tmp_path, example):
     return [runs, tuned]
 
 
+@pytest.mark.slow("each damaged file is read in a process of its own")
 @pytest.mark.parametrize(
     "seeds",
     [
