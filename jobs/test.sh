@@ -12,7 +12,8 @@
 #                a run takes few cases of each product of parameters (tests/chosen.py says how), in a
 #                fifth of the time. Run it before a release, and for a change that many parameters meet in.
 #   --part I/N   Of the tests, only those that fall to part I, from 0 to N - 1. The N parts together are
-#                all tests. Static checks and the documentation are left out.
+#                all tests. Static checks and the documentation are left out. Of the conformance suite on
+#                device arrays, --all takes a share, with and without --part.
 #
 # The other variables that it knows stand at the top of environment.sh. Exit status 0: all passed.
 # build/durations.txt then says where the time went: in stages, and in the slowest tests.
@@ -26,6 +27,7 @@ while (($#)); do
     --all) all=(--all) ;;
     --part)
         (($# > 1)) && [[ $2 =~ ^[0-9]+/[1-9][0-9]*$ ]] || give_up "--part takes I/N, such as 0/4."
+        ((${2%/*} < ${2#*/})) || give_up "--part $2: the parts are 0 to $((${2#*/} - 1))."
         part=(--part "$2")
         shift
         ;;
@@ -43,7 +45,7 @@ make_environment test docs dev plot
 cd "$checkout"
 # For the tests that start MPI jobs themselves.
 export HPCCOMM_MPIEXEC=$mpiexec
-# Tests start hundreds of processes, each of which would compile all of hpccomm again.
+# Tests start hundreds of processes. Each would compile all of hpccomm again.
 unset PYTHONDONTWRITEBYTECODE
 # Hundreds of short processes: starting a thread for each core costs NumPy's import as much again.
 export OPENBLAS_NUM_THREADS=${OPENBLAS_NUM_THREADS:-1}
@@ -93,7 +95,7 @@ tests() {
     stage "$seconds" "$name" "$python" -m pytest -n "$workers" --dist worksteal "${common[@]}" "$@"
 }
 
-# tests_on RANKS SECONDS NAME ARGUMENT...   a stage of tests of which all ranks of an MPI job run each
+# tests_on RANKS SECONDS NAME ARGUMENT...   a stage of tests that all ranks of an MPI job run
 tests_on() {
     local ranks=$1 seconds=$2 name=$3
     shift 3

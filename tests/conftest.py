@@ -26,6 +26,9 @@ SLOW = "slow(why): takes more than 3 seconds on a quiet machine, and why"
 TELL_SECONDS, FAIL_SECONDS = 3.0, 5.0
 """Seconds above which a test without the mark ``slow`` is listed, and above which it fails the run."""
 
+LOAD = Path("/proc/loadavg")
+"""Its fourth word has how many processes run or could, now: the averages lag behind."""
+
 DURATIONS: dict[str, "Seconds"] = {}
 """Of each test that has run, by its id."""
 
@@ -55,6 +58,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what only a run of all cases takes, and what is for another part."""
     kept = set(items) if config.getoption("--all") else chosen_items(items)
     part, parts = map(int, config.getoption("--part").split("/"))
+    if not 0 <= part < parts:
+        raise pytest.UsageError(f"--part {part}/{parts}: the parts are 0 to {parts - 1}")
     # By the name: the same in every process, whatever else is collected.
     kept = {item for item in kept if zlib.crc32(item.nodeid.encode()) % parts == part}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
@@ -75,7 +80,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     Those of a quiet machine are fewer where several processes share a core: a test that is quick alone
     fails no run because of what runs beside it.
     """
-    sharing = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    load, running = os.getloadavg()[0], int(LOAD.read_text().split()[3].partition("/")[0])
+    sharing = max(1.0, max(load, running) / len(os.sched_getaffinity(0)))
     before = DURATIONS.get(report.nodeid, Seconds(0.0, 0.0, False))
     DURATIONS[report.nodeid] = Seconds(
         before.wall + report.duration,
@@ -229,6 +235,7 @@ def shared_job(launcher: str, shared_jobs: dict[int, SharedJob]) -> Mpiexec:
         job = shared_jobs.get(ranks)
         if job is None or not job.usable:
             job = shared_jobs[ranks] = SharedJob(launcher, ranks, launch_environment())
-        return job.run(list(map(os.fspath, arguments)), timeout, env or {}, os.fspath(cwd or "."))
+        words, variables = list(map(os.fspath, arguments)), launch_environment() | (env or {})
+        return job.run(words, timeout, variables, os.fspath(cwd or "."))
 
     return run

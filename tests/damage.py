@@ -241,9 +241,7 @@ def answered(place: str, argument: str, size: int) -> tuple[int, bytes]:
     """Return the exit status of a copy of this process that calls a function, and what it wrote."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of threads, none of which is within HDF5
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: none is within HDF5
         child = os.fork()
     if not child:
         try:

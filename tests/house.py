@@ -202,6 +202,8 @@ def judged(
                 f"hpccomm/{part} has {number} code lines; its budget is {budget}: "
                 "what can go, now that the new is there?"
             )
+    stale = limits["code_lines"].keys() - lines.keys()
+    wrong += [f"hpccomm/{part} is no more; take its budget out of house.toml" for part in stale]
     return wrong
 
 

@@ -127,7 +127,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(exitstatus: int) -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """Tell hpccomm the exit status, which ``python -m pytest`` raises without ``sys.exit``.
 
     A process whose communicator has failed leaves without MPI_Finalize. It would leave with 0, and failed tests
@@ -135,7 +135,7 @@ def pytest_sessionfinish(exitstatus: int) -> None:
     """
     from hpccomm.backends.bootstrap import status
 
-    status.note(int(exitstatus))
+    status.note(int(session.exitstatus))
 
 
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:

@@ -43,6 +43,7 @@ class SharedJob:
 
     def __init__(self, launcher: str, ranks: int, environment: dict[str, str]) -> None:
         self._ranks = ranks
+        self._environment = environment
         self._folder = tempfile.TemporaryDirectory(prefix="job-")
         folder = Path(self._folder.name)
         self._connections: list[Connection] = []
@@ -50,7 +51,7 @@ class SharedJob:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(folder / "socket"))
             listener.listen(ranks)
-            listener.settimeout(START_SECONDS)
+            listener.settimeout(1.0)
             self._process = subprocess.Popen(
                 [launcher, "-n", str(ranks), sys.executable, __file__, str(folder)],
                 stdin=subprocess.DEVNULL,
@@ -61,17 +62,20 @@ class SharedJob:
             )
             by_rank = {}
             self._pids: list[int] = []
-            try:
-                while len(by_rank) < ranks:
+            until = time.monotonic() + START_SECONDS
+            while (
+                len(by_rank) < ranks and self._process.poll() is None and time.monotonic() < until
+            ):
+                with contextlib.suppress(TimeoutError, EOFError):
                     connection = Connection(listener.accept()[0].detach())
                     rank, pid = connection.recv()
                     by_rank[rank] = connection
                     self._pids.append(pid)
-            except OSError as error:
+            if len(by_rank) < ranks:
                 self._stop()
                 said = self._said()
                 self.end()
-                raise RuntimeError(f"a job of {ranks} ranks did not start: {said}") from error
+                raise RuntimeError(f"a job of {ranks} ranks did not start: {said}")
         self._connections = [by_rank[rank] for rank in range(ranks)]
 
     @property
@@ -82,12 +86,17 @@ class SharedJob:
     def run(
         self, arguments: list[str], timeout: float, env: dict[str, str], cwd: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``python ARGUMENTS`` on every rank; return the streams in the order of ranks."""
-        for connection in self._connections:
-            connection.send((arguments, env, cwd, timeout))
+        """Run ``python ARGUMENTS`` on every rank; return the streams in the order of ranks.
+
+        The ranks have the variables `env`, and those that the launcher gives them.
+        """
         statuses: dict[int, int] = {}
         gone = False
         began = time.monotonic()
+        absent = sorted(self._environment.keys() - env.keys())
+        for connection in self._connections:
+            with contextlib.suppress(OSError):  # a rank that is gone is seen below
+                connection.send((arguments, env, absent, cwd, timeout))
         deadline = began + timeout + LEAVING_SECONDS  # each rank shows where it is, at its timeout
         waiting = dict(zip(self._connections, range(self._ranks), strict=True))
         while waiting:
@@ -156,11 +165,13 @@ def serve(folder: Path) -> None:
     environment, home = dict(os.environ), Path.cwd()
     while True:
         try:
-            arguments, variables, cwd, timeout = connection.recv()
+            arguments, variables, absent, cwd, timeout = connection.recv()
         except EOFError:
             # Not by MPI's end: the programs may have left anything.
             os._exit(0)
         os.environ.update(variables)
+        for name in absent:
+            os.environ.pop(name, None)
         os.chdir(cwd)
         faulthandler.dump_traceback_later(timeout, exit=True)
         with redirected(folder, rank):
@@ -195,6 +206,7 @@ def run(arguments: list[str]) -> int:
     """Run what ``python ARGUMENTS`` would; return its exit status."""
     kind, *rest = arguments
     before = sys.argv, sys.modules["__main__"]
+    main: types.ModuleType | None
     try:
         if kind == "-m":
             sys.argv = rest
@@ -216,7 +228,8 @@ def run(arguments: list[str]) -> int:
         return FAILED
     finally:
         sys.argv, sys.modules["__main__"] = before
-        gc.collect()
+        main = None
+        gc.collect()  # what the program made ends with it
     return 0
 
 

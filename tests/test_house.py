@@ -51,7 +51,9 @@ def test_what_grew_is_named_and_what_fell_is_written_down() -> None:
     assert "Step" in grown[0]
     assert "hpccomm/bench has 11 code lines; its budget is 10" in grown[1]
     fallen = house.Count("names", 0)
-    (told,) = house.judged([fallen], {}, limits)
+    (gone,) = house.judged([], {}, {"counts": {}, "code_lines": {"bench": 10}})
+    assert "hpccomm/bench is no more" in gone
+    (told,) = house.judged([fallen], {"bench": 9}, limits)
     assert "--tighten" in told
     text = "# why\nnames = 1\nmore_names = 1\n"
     assert house.tightened(text, [fallen]) == "# why\nnames = 0\nmore_names = 1\n"

@@ -61,7 +61,7 @@ def run_all(comm: "hpccomm.Communicator", cases: Cases) -> None:
 def run_over_mpi(
     request: pytest.FixtureRequest, comm: "hpccomm.Communicator", cases: Cases
 ) -> None:
-    """Do the same on the ranks of an MPI job, of which none goes on when a case failed on any."""
+    """Do the same on the ranks of an MPI job. None goes on when a case failed on any."""
     agreement = request.config.stash[AGREEMENT]
     for case in cases:
         if case.min_size > comm.size:

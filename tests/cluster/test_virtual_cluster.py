@@ -144,19 +144,21 @@ def test_a_link_has_its_rate(start: Start) -> None:
 import time
 from mpi4py import MPI
 world, block = MPI.COMM_WORLD, bytearray(5_000_000)
-for repetition in range(2):
+took = []
+# The first makes the connection. A busy machine may keep some of the others waiting.
+while len(took) < 2 or (len(took) < 30 and min(took[1:]) > 0.8):
     world.Barrier()
     began = time.perf_counter()
     world.Send(block, 1) if world.rank == 0 else world.Recv(block, 0)
     world.Barrier()
+    took.append(world.bcast(time.perf_counter() - began))
 if world.rank == 0:
-    print(time.perf_counter() - began)
+    print(min(took[1:]))
 """
     status, output, errors = ended(start(2, 1, sys.executable, "-c", program, link="100mbit"))
     assert status == 0, errors
-    # 0.4 s, of which the queue's burst of 1 MB may pass at once; without a limit it would be 0.01 s. A busy
-    # machine may take longer.
-    assert 0.3 < float(output) < 10
+    # 0.4 s. The queue's burst of 1 MB may pass at once, and the frames' heads come on top.
+    assert 0.3 < float(output) < 0.8
 
 
 @pytest.mark.thorough

@@ -10,6 +10,7 @@ Under ``--with-mpi`` each rank runs the tests that are marked ``mpi``, as one te
 marked ``gpu`` a GPU. What cannot run is skipped, and says why.
 """
 
+import gc
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +76,7 @@ class Skipped(pytest.Module):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run be a part of all cases."""
+    """Let a run take a share of the conformance suite."""
     parser.addoption(
         "--share",
         default="0/1",
@@ -106,6 +107,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
         if ranks and not item.get_closest_marker("mpi"):
             item.add_marker(pytest.mark.skip(reason="is for one process"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_objects() -> Iterator[None]:
+    """Have garbage collections pass by all that exists: they take far less long."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -18,14 +18,6 @@ from hpccomm.testing import run_ranks
 cupy = pytest.importorskip("cupy")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def few_objects():
-    """Have garbage collections pass by all that exists: so they take far less long."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 def test_a_stream_lives_until_its_event_is_recorded():
     def main(comm):
         with cupy.cuda.Device(comm.device):

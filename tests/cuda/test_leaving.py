@@ -127,7 +127,7 @@ def test_trap_leaving_starts_no_thread_since_python_may_refuse_to(forks):
     assert "Error" not in told, told
 
 
-# Two communicators, of which the seconds that they take to end are told.
+# Two communicators. It prints the seconds that they take to end.
 TWO = """
 from hpccomm.communicator.lanes import ending
 another = comm.dup()

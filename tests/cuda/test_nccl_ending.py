@@ -24,14 +24,6 @@ COUNT = 1000
 SUM = Signature("all_reduce", FLOAT32, (COUNT,), op=ReduceOp.SUM, in_place=True)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def few_objects():
-    """Have garbage collections pass by all that exists: so they take far less long."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 def opened(rank, **keywords):
     """Return the rank's NCCL side, with its device current in this thread."""
     cupy.cuda.runtime.setDevice(rank.device)

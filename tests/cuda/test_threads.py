@@ -1,6 +1,5 @@
 """Ranks that are threads do on device arrays what every backend must do."""
 
-import gc
 from collections.abc import Iterator
 from itertools import product
 from typing import TYPE_CHECKING
@@ -20,14 +19,6 @@ EVERY = [*conformance.cases(), *(case for each in devices.SECTIONS for case in e
 
 BACKEND = {"nccl": "nccl", "staged": "loopback"}
 """What makes threads take a way; CUDA-aware MPI is for processes."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def few_objects() -> Iterator[None]:
-    """Have garbage collections pass by all that exists: so they take far less long."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def test_each_case_that_is_left_out_exists() -> None:

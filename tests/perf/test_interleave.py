@@ -64,12 +64,14 @@ def test_a_comparison_has_ten_passes_where_a_table_has_one():
     assert options(["all_reduce", "--interleave", "ring", "tree"]).config.run_cycles == 10
 
 
-def test_launches_alternate_in_what_a_process_reads_once(tmp_path, monkeypatch):
+# What starts a rank may be any program.
+@pytest.mark.parametrize("starts", ["env", pytest.param("mpiexec", marks=pytest.mark.thorough)])
+def test_launches_alternate_in_what_a_process_reads_once(tmp_path, monkeypatch, launcher, starts):
     path = tmp_path / "runs.h5"
     slow, fast = "OMPI_MCA_coll=^tuned OMP_NUM_THREADS=1", "OMP_NUM_THREADS=2"
     words = (*SWEEP, "--backend", "loopback", "--output", str(path))
-    # What starts a rank may be any program.
-    series = ("--launches", "2", "--launcher", "env")
+    launcher = "env" if starts == "env" else f"{launcher} -n 1"
+    series = ("--launches", "2", "--launcher", launcher)
     status, out, err = called_as_program(monkeypatch, *words, *series, "--interleave", slow, fast)
     assert status == 0, err
     assert verdicts(out) == ["untested", "untested"]

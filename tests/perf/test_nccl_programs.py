@@ -126,6 +126,13 @@ def test_the_least_bandwidth_is_nccl_tests_variable(shared_job):
     assert re.search(r"# Avg bus bandwidth    : \S+ OK\n", passes.stdout)
 
 
+@pytest.mark.thorough
+def test_a_program_that_starts_ranks_has_their_exit_status(programs):
+    words = ("sendrecv_perf", "-b", "64", "-e", "64", "-g", "2")
+    assert run(programs, *words, NCCL_TESTS_MIN_BW="1000").returncode != 0
+    assert run(programs, *words, NCCL_TESTS_MIN_BW="0").returncode == 0
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.thorough) for name in PROGRAMS]
 )

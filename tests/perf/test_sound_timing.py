@@ -74,15 +74,15 @@ def test_time_that_a_row_leaves_goes_to_the_others():
     assert budget.share == 0
 
 
-# Late repetitions are repeated for 10 s a row where ranks share cores, of which these need the first.
+# Late repetitions are repeated for 10 s a row where ranks share cores. A part of a second is mostly enough.
 PATIENT = """
 import sys
 from hpccomm.bench.perf import alone
 from hpccomm.cli.main import main
 
-patience, alone._PATIENCE = alone._PATIENCE, 0.2
+patience, alone._PATIENCE = alone._PATIENCE, float(sys.argv[1])
 try:
-    status = main(sys.argv[1:])
+    status = main(sys.argv[2:])
 finally:
     alone._PATIENCE = patience
 sys.exit(status)
@@ -96,9 +96,13 @@ sys.exit(status)
 def test_every_repetition_of_every_rank_is_stored_on_one_clock(tmp_path, shared_job, sync):
     path = tmp_path / "alone.h5"
     words = ("perf", "all_reduce", "-b", "1K", "-e", "4K", "-f", "4", "-n", "30", "--sync", sync)
-    done = shared_job(2, "-c", PATIENT, *words, "--output", str(path))
-    assert done.returncode == 0, done.stderr
-    (run,) = reader.read(path)
+    for patience in ("0.2", "10"):
+        path.unlink(missing_ok=True)
+        done = shared_job(2, "-c", PATIENT, patience, *words, "--output", str(path), timeout=100)
+        assert done.returncode == 0, done.stderr
+        (run,) = reader.read(path)
+        if any(len(run.alone(index)) for index in range(4)):  # else all were late
+            break
     assert len(run.rows) == 4
     for index, timing in enumerate(run.timings):
         stamps = run.alone(index)

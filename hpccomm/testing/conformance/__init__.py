@@ -1,4 +1,4 @@
-"""What every backend must do: each behaviour of the interface, written once.
+"""What every backend must do: each behaviour that a backend can be at fault for, written once.
 
 An author of a backend runs the suite on communicators that use it. With pytest, on the ranks of an
 MPI job (each rank runs the same tests in the same order)::

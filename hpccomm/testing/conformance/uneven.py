@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import cycle, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,13 +48,10 @@ def long(size: int) -> Counts:
 
 COUNTS = (growing, only_the_last, none, long)
 
-RESTS: dict[str, tuple[tuple[int, ...], ...]] = {
-    "all_gather": ((), (3,), (2, 0)),
-    "gather": ((2,),),
-    "scatter": ((2,),),
-    "all_to_all": ((), (3,), (2, 0)),
-}
-"""The calls that move data, and what follows axis 0."""
+MOVING = ("all_gather", "gather", "scatter", "all_to_all")
+
+RESTS = ((), (3,), (2, 0))
+"""What follows axis 0."""
 
 
 def dtypes_for(counts: Counts, exchanged: bool) -> tuple[np.dtype[Any], ...]:
@@ -66,10 +62,14 @@ def dtypes_for(counts: Counts, exchanged: bool) -> tuple[np.dtype[Any], ...]:
 
 
 @UNEVEN.behaviour(
-    called="{collective}_v", collective=tuple(RESTS), of=COUNTS, exchanged=(False, True)
+    called="{collective}_v", collective=MOVING, of=COUNTS, exchanged=(False, True), rest=RESTS
 )
 def moved(
-    comm: Communicator, collective: str, of: Callable[[int], Counts], exchanged: bool
+    comm: Communicator,
+    collective: str,
+    of: Callable[[int], Counts],
+    exchanged: bool,
+    rest: tuple[int, ...],
 ) -> None:
     """Rows arrive in a new array or in `out`, with counts given or exchanged.
 
@@ -80,10 +80,7 @@ def moved(
     results: tuple[str, ...] = (NEW, OUT, FLAT)
     if collective == "scatter":  # the rows of `out` count there
         results = (OUT,) if exchanged else (NEW, OUT)
-    dtypes, rests = dtypes_for(counts, exchanged), RESTS[collective]
-    elements = cycle([rest for rest in rests if 0 not in rest])
-    # Each dtype with one shape of rows, and the first with all shapes.
-    for dtype, rest in (*zip(dtypes, elements, strict=False), *product(dtypes[:1], rests[1:])):
+    for dtype in dtypes_for(counts, exchanged):
         for root in ranks_for(dtype, comm.size) if rooted else [0]:
             for result in results:
                 how: dict[str, Any] = {"results": (result,), "exchanged": exchanged}
