@@ -14,10 +14,14 @@ from typing import NamedTuple
 import pytest
 from chosen import MARKS, chosen_items
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from shared_job import SharedJob
 
 # The same examples on every rank and in every run; no example is too slow on a busy machine.
 settings.register_profile("all", derandomize=True, deadline=None, max_examples=100)
+# It would also draw constants that stand in the modules that are loaded: these differ between processes,
+# and to read them takes a second of each.
+providers.is_local_module_file = lambda path: False
 settings.register_profile("chosen", settings.get_profile("all"), max_examples=12)
 
 Mpiexec = Callable[..., subprocess.CompletedProcess[str]]

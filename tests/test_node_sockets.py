@@ -47,6 +47,8 @@ for line in sys.stdin:
 """
 QUESTION = {"comm": "a communicator", "what": "x" * LARGE}
 LONG, SHORT = 30.0, 0.3
+JOB = f"{os.getpid()}@job"
+"""A job of this process: another one may run other tests of this file."""
 
 Start = Callable[[], tuple[subprocess.Popen[str], dict[int, Address]]]
 
@@ -60,7 +62,7 @@ def start() -> Iterator[Start]:
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", SERVES],
             env=os.environ
-            | {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "PMIX_NAMESPACE": "a@job"},
+            | {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "PMIX_NAMESPACE": JOB},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -141,7 +143,7 @@ def test_a_forked_child_does_not_answer_for_its_parent(
     process, address = start()
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")
-    monkeypatch.setenv("PMIX_NAMESPACE", "a@job")
+    monkeypatch.setenv("PMIX_NAMESPACE", JOB)
     tell(process, "fork")
     assert process.stdout is not None
     child = int(process.stdout.readline())

@@ -95,6 +95,7 @@ const [table] = [...Bokeh.index.roots].flatMap(find);
 """
 
 
+@pytest.mark.slow("starts a browser")
 def test_a_page_loads_without_network_and_answers(tmp_path, browser):
     from selenium.webdriver.common.action_chains import ActionChains
 

@@ -91,6 +91,7 @@ def mpi_library() -> str:
     return subprocess.check_output([sys.executable, "-c", program], text=True).strip()
 
 
+@pytest.mark.slow("starts Slurm, ReFrame and a job")
 @pytest.mark.parametrize("start", ["srun", pytest.param("mpiexec", marks=pytest.mark.thorough)])
 def test_passes_as_a_job_of_slurm(reframe: Reframe, slurm: dict[str, str], start: str) -> None:
     system = "slurm-mpiexec"
