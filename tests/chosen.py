@@ -18,6 +18,7 @@ from itertools import combinations
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import settings
 
 from hpccomm.testing import conformance
 
@@ -26,6 +27,15 @@ Values = Mapping[str, Hashable]
 """The value of each parameter of a case, by its name."""
 Run = tuple[conformance.Case, Hashable]
 """A case of the conformance suite, and the ranks that run it."""
+
+EXAMPLES = 100
+"""Examples that hypothesis draws for a run of all cases."""
+
+
+def everything() -> bool:
+    """Whether the run takes all cases: for what is decided as a file is read."""
+    return settings.default is not None and settings.default.max_examples >= EXAMPLES
+
 
 SCHEDULED = ("algorithms", "deterministic")
 """Sections of the conformance suite to which every number of ranks is another case."""

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from chosen import MARKS, chosen_items
+from chosen import EXAMPLES, MARKS, chosen_items
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from shared_job import SharedJob
 
 # The same examples on every rank and in every run; no example is too slow on a busy machine.
-settings.register_profile("all", derandomize=True, deadline=None, max_examples=100)
+settings.register_profile("all", derandomize=True, deadline=None, max_examples=EXAMPLES)
 # It would also draw constants that stand in the modules that are loaded: these differ between processes,
 # and to read them takes a second of each.
 providers.is_local_module_file = lambda path: False

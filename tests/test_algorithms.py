@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chosen import everything
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from proofs import EVERY, Which, calls, prove_sizes, topologies_of
@@ -70,9 +71,7 @@ def test_narrow_floats_round_once_where_the_order_is_fixed(
     prove_all(every)
 
 
-@settings(
-    max_examples=(3 if settings.default.max_examples >= 100 else 2) * settings.default.max_examples
-)
+@settings(max_examples=(3 if everything() else 2) * settings.default.max_examples)
 @given(st.sampled_from(EVERY), st.data())
 def test_proof_of_odd_cases(which: Which, data: st.DataObject) -> None:
     heavy = which.collective == "all_to_all" or which.name in ("linear", "pairwise", "shm")

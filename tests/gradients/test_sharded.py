@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import ml_dtypes
 import numpy as np
 import pytest
+from chosen import everything
 from hypothesis import given
 
 from hpccomm import Communicator, RankMismatch, UsageError
@@ -13,7 +14,7 @@ from hpccomm.gradients import ShardedOptimizer, adam, sgd
 from hpccomm.testing import run_ranks
 
 SHAPES = {"a": (7, 3), "b": (), "none": (0, 4), "c": (13,), "d": (2, 3, 5)}
-STEPS = 20
+STEPS = 50 if everything() else 20
 
 
 def start(dtype: Any = np.float64) -> dict[str, Any]:

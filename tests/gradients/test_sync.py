@@ -7,6 +7,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from chosen import everything
 from hypothesis import given
 from random_trainings import DTYPES, random_trainings, train
 
@@ -50,7 +51,7 @@ def trained(comm: Communicator, overlapped: bool, settings: dict[str, Any]) -> t
     sync = GradientSync(comm, parameters, **settings)
     sync.broadcast_parameters()
     mine = slice(comm.rank * 24 // comm.size, (comm.rank + 1) * 24 // comm.size)
-    for _ in range(60):
+    for _ in range(200 if everything() else 60):
         grads = mlp(parameters["w"], parameters["v"], x[mine], y[mine])
         if overlapped:
             for name, grad in grads.items():
