@@ -123,6 +123,13 @@ def test_names_of_folders_and_modules_are_names(bash: Bash, folder: str, module:
     assert [file.name for file in bash.work.iterdir()] == [folder]
 
 
+def test_a_job_s_name_is_no_path() -> None:
+    # The results file is named after it.
+    for name in ("a/b", "../up", "-n", "."):
+        with pytest.raises(UsageError, match=r"--job-name .* does not fit; give "):
+            request(directives={"ntasks": "2", "job-name": name})
+
+
 @given(name=st.sampled_from(sorted(DIRECTIVES)), value=WORDS | st.from_regex(r"[1-9][0-9:-]{0,9}"))
 def test_directives_are_one_word_each_or_refused(name: str, value: str) -> None:
     directive = DIRECTIVES[name]

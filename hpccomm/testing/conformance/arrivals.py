@@ -49,6 +49,21 @@ def from_any_sender(comm: Communicator, registered: bool) -> None:
     nothing_is_left(comm)
 
 
+@ARRIVALS.behaviour(min_size=3)
+def a_message_hides_none_of_another_sender(comm: Communicator) -> None:
+    """What a probe does not want stays, and what others have sent is found, whoever was first."""
+    for wanted in ((2, 1), (1, 2)):
+        if comm.rank in wanted:
+            comm.send(np.full(2, comm.rank), 0, comm.rank)
+        comm.barrier()
+        for tag in wanted if comm.rank == 0 else ():
+            message = comm.probe(ANY, tag)
+            assert message is not None, "it blocks"
+            assert (message.source, message.tag) == (tag, tag), message
+            equal(message.recv(), np.full(2, tag), str(message))
+    nothing_is_left(comm)
+
+
 @ARRIVALS.behaviour(dtype=(np.dtype(np.int16), np.dtype(np.complex128), RECORD))
 def what_a_probe_tells(comm: Communicator, dtype: np.dtype[Any]) -> None:
     """Sender, tag, size and dtype, if it is no structured one; then the message is received."""
