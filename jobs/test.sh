@@ -58,10 +58,13 @@ export OMPI_MCA_btl=${OMPI_MCA_btl:-^ofi}
 notes=$(mktemp -d)
 # Open MPI's launcher refuses to start where one of the same process id was killed and left its files.
 mkdir "$notes/launcher"
+# Open MPI's shared memory has names of 16 bits: what killed jobs left would be taken for a new job's.
+segments=
+[[ ! -d /dev/shm ]] || segments=$(mktemp -d /dev/shm/mpi-XXXXXX)
 aside=
 clean_up() {
     [[ -z $aside ]] || kill "$aside" 2>/dev/null || true
-    rm -rf "$notes"
+    rm -rf "$notes" ${segments:+"$segments"}
 }
 trap clean_up EXIT
 
@@ -99,7 +102,8 @@ tests() {
 tests_on() {
     local ranks=$1 seconds=$2 name=$3
     shift 3
-    stage "$seconds" "$name" env TMPDIR="$notes/launcher" "$mpiexec" -n "$ranks" \
+    stage "$seconds" "$name" env TMPDIR="$notes/launcher" \
+        ${segments:+"OMPI_MCA_btl_sm_backing_directory=$segments"} "$mpiexec" -n "$ranks" \
         "$python" -m pytest --with-mpi -p no:cacheprovider -o faulthandler_timeout=60 "${common[@]}" "$@"
 }
 # In one word: pytest would look for its settings beside a file that stands alone.

@@ -144,6 +144,17 @@ def launcher_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="mpi-")
 
 
+@cache
+def segments_folder() -> tempfile.TemporaryDirectory[str] | None:
+    """A folder for the memory that ranks of Open MPI share; None where there is no /dev/shm.
+
+    Its files have names of 16 bits. Those that killed jobs leave in /dev/shm would be taken for a new
+    job's, which crashes.
+    """
+    shm = Path("/dev/shm")
+    return tempfile.TemporaryDirectory(prefix="mpi-", dir=shm) if shm.is_dir() else None
+
+
 def launch_environment() -> dict[str, str]:
     """This process's environment, fit to start an MPI job from.
 
@@ -162,6 +173,8 @@ def launch_environment() -> dict[str, str]:
         if name.startswith(ours) or not name.startswith(of_a_job)
     }
     environment["TMPDIR"] = launcher_folder().name
+    if (segments := segments_folder()) is not None:
+        environment["OMPI_MCA_btl_sm_backing_directory"] = segments.name
     environment.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
     environment.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
     if os.geteuid() == 0:

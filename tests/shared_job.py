@@ -31,8 +31,8 @@ START_SECONDS = 60.0
 OTHERS_SECONDS = 20.0
 """How long the other ranks may take once one has failed, before the job is ended."""
 
-LEAVING_SECONDS = 2.0
-"""How long ranks may take to leave by themselves."""
+TELLING_SECONDS = 2.0
+"""How long ranks may take to show where they are."""
 
 FAILED = 1
 """Exit status of a rank whose program raised."""
@@ -97,7 +97,7 @@ class SharedJob:
         for connection in self._connections:
             with contextlib.suppress(OSError):  # a rank that is gone is seen below
                 connection.send((arguments, env, absent, cwd, timeout))
-        deadline = began + timeout + LEAVING_SECONDS  # each rank shows where it is, at its timeout
+        deadline = began + timeout + TELLING_SECONDS  # each rank shows where it is, at its timeout
         waiting = dict(zip(self._connections, range(self._ranks), strict=True))
         while waiting:
             ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
@@ -133,9 +133,7 @@ class SharedJob:
         for connection in self._connections:
             connection.close()
         self._connections = []
-        if self._process.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(LEAVING_SECONDS)  # ranks leave when nobody speaks to them
+        # What they leave lies in folders of this process: see launch_environment.
         if self._process.poll() is None:
             for pid in (*self._pids, self._process.pid):
                 with contextlib.suppress(ProcessLookupError):
