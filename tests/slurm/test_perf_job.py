@@ -15,6 +15,7 @@ from hpccomm.results.writer import Writer
 SWEEP = ("all_reduce", "-b", "8", "-e", "8K", "-f", "32", "-n", "5")
 
 
+@pytest.mark.slow("starts Slurm, and a job")
 @pytest.mark.parametrize("start", ["srun", pytest.param("mpiexec", marks=pytest.mark.thorough)])
 def test_sweep_ends_in_a_file_named_by_the_job_or_by_its_user(
     slurm: Slurm, launcher: str, protocols: str, start: str
