@@ -1,5 +1,6 @@
 """What charts show of runs: curves over size, where they cross, skew of ranks, and the history of a case."""
 
+import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import pairwise
@@ -14,6 +15,12 @@ from hpccomm.results.schema import Row, Timing
 if TYPE_CHECKING:
     from pathlib import Path
 
+MEDIAN, MEAN = "time, us (median of repetitions)", "time, us (mean of repetitions)"
+"""The axis of times: they are means where a row of the chart has no repetitions, as in an imported log."""
+
+BANDWIDTH = "bus bandwidth in that time, GB/s"
+"""The axis of bandwidths."""
+
 
 class Point(NamedTuple):
     """One row of a curve.
@@ -25,11 +32,13 @@ class Point(NamedTuple):
     time, low, high : float
         Microseconds: of one operation, and 5th and 95th percentile of the repetitions; NaN if unknown.
     busbw : float
-        1e9 B/s.
+        1e9 B/s in that time.
     alone : float
         Microseconds of an operation alone; NaN if unknown.
     wrong : int
         Wrong elements; negative if unchecked.
+    statistic : str
+        What the time is: `MEDIAN` or `MEAN`, the same in a chart.
     """
 
     size: int
@@ -39,6 +48,7 @@ class Point(NamedTuple):
     busbw: float
     alone: float
     wrong: int
+    statistic: str = MEDIAN
 
 
 class Curve(NamedTuple):
@@ -59,16 +69,31 @@ class Curve(NamedTuple):
     points: tuple[Point, ...]
 
 
-def point(row: Row, timing: Timing | None) -> Point:
-    """Return the point of a row: the median of its repetitions, or else the printed time."""
-    known = timing is not None and timing.median == timing.median
-    if timing is None or not known:
-        nan = float("nan")
-        alone = nan if timing is None else timing.alone
-        return Point(row.bytes, row.time, nan, nan, row.busbw, alone, row.wrong)
-    return Point(
-        row.bytes, timing.median, timing.low, timing.high, row.busbw, timing.alone, row.wrong
-    )
+def _points(runs: Sequence[Run]) -> list[list[Point]]:
+    """Return the points of each run's rows, all with the same statistic of the repetitions."""
+    timings = [run.timings or (None,) * len(run.rows) for run in runs]
+    all_kept = all(each is not None and each.median > 0 for row in timings for each in row)
+    return [
+        [
+            _point(
+                row, timing, MEDIAN if all_kept else MEAN, cpu_time=run.info.config.report_cputime
+            )
+            for row, timing in zip(run.rows, its, strict=True)
+        ]
+        for run, its in zip(runs, timings, strict=True)
+    ]
+
+
+def _point(row: Row, timing: Timing | None, statistic: str, *, cpu_time: bool) -> Point:
+    low = high = alone = math.nan
+    if timing is not None:
+        low, high, alone = timing.low, timing.high, timing.alone
+    # Beside the time of the calls (-C) stand the bandwidths of the work.
+    time = row.bytes / row.algbw / 1e3 if cpu_time and row.algbw > 0 else row.time
+    busbw = row.busbw
+    if timing is not None and statistic == MEDIAN:
+        time, busbw = timing.median, busbw * time / timing.median
+    return Point(row.bytes, time, low, high, busbw, alone, row.wrong, statistic)
 
 
 def curves(runs: Sequence[Run]) -> list[Curve]:
@@ -78,9 +103,8 @@ def curves(runs: Sequence[Run]) -> list[Curve]:
     """
     names = _names(runs)
     found: dict[tuple[str, ...], dict[int, list[Point]]] = {}
-    for run, name in zip(runs, names, strict=True):
-        timings = run.timings or (None,) * len(run.rows)
-        for index, (row, timing) in enumerate(zip(run.rows, timings, strict=True)):
+    for run, name, points in zip(runs, names, _points(runs), strict=True):
+        for index, (row, point) in enumerate(zip(run.rows, points, strict=True)):
             key = (
                 name,
                 run.variant(index),
@@ -88,7 +112,7 @@ def curves(runs: Sequence[Run]) -> list[Curve]:
                 f"root {row.root}" if row.root >= 0 else "",
                 "in place" if row.in_place else "out of place",
             )
-            found.setdefault(key, {}).setdefault(row.bytes, []).append(point(row, timing))
+            found.setdefault(key, {}).setdefault(row.bytes, []).append(point)
     if not found:
         return []
     # What all have in common is no part of the labels.
@@ -128,7 +152,9 @@ def _together(size: int, points: list[Point]) -> Point:
     middle[known] = np.nanmedian(columns[:, known], axis=0)
     wrong = sum(max(0, each.wrong) for each in points)
     time, low, high, busbw, alone = middle.tolist()
-    return Point(size, time, low, high, busbw, alone, wrong)
+    if time > 0:  # of an even number, the median of bandwidths is not that of the median time
+        busbw = float(np.median(columns[:, 0] * columns[:, 3])) / time
+    return Point(size, time, low, high, busbw, alone, wrong, points[0].statistic)
 
 
 class Crossover(NamedTuple):
@@ -245,11 +271,10 @@ def history(runs: Iterable[Run]) -> dict[str, list[Moment]]:
     runs = sorted(runs, key=lambda each: each.info.started)
     numbers = {len(run.info.ranks) for run in runs}
     found: dict[str, list[Moment]] = {}
-    for run in runs:
+    for run, points in zip(runs, _points(runs), strict=True):
         ranks = f" on {len(run.info.ranks)} ranks" if len(numbers) > 1 else ""
-        timings = run.timings or (None,) * len(run.rows)
-        for index, (row, timing) in enumerate(zip(run.rows, timings, strict=True)):
-            moment = Moment(run.info.started, f"{run.path.name} {run.name}", point(row, timing))
+        for index, (row, point) in enumerate(zip(run.rows, points, strict=True)):
+            moment = Moment(run.info.started, f"{run.path.name} {run.name}", point)
             found.setdefault(f"{case_of(row, run.variant(index))}{ranks}", []).append(moment)
     return {
         case: moments

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpccomm.charts import content, curves
-from hpccomm.charts.curves import Curve, Moment
+from hpccomm.charts.curves import Curve
 from hpccomm.comparison.verdict import Comparison
 from hpccomm.errors import ConfigurationError
 from hpccomm.extras import install_command
@@ -164,9 +164,9 @@ def _size_figures(drawn: Sequence[Curve]) -> Any:
     )
     from bokeh.palettes import Category20_20
 
-    left = _figure(x_axis_type="log", y_axis_type="log", y_axis_label="time, us")
+    left = _figure(x_axis_type="log", y_axis_type="log", y_axis_label=drawn[0].points[0].statistic)
     left.height = max(left.height, 22 * len(drawn) + 60)  # the legend stands beside it
-    right = _figure(x_axis_type="log", y_axis_label="bus bandwidth, GB/s", x_range=left.x_range)
+    right = _figure(x_axis_type="log", y_axis_label=curves.BANDWIDTH, x_range=left.x_range)
     items = []
     dots = []
     for number, curve in enumerate(drawn):
@@ -222,10 +222,10 @@ def _history(runs: Sequence[Run]) -> list[Chart]:
     from bokeh.models import ColumnDataSource, HoverTool
     from bokeh.palettes import Category20_20
 
-    found: dict[str, list[Moment]] = curves.history(runs)
-    if not found:
+    if not (found := curves.history(runs)):
         return []
-    shown = _figure(x_axis_type="datetime", y_axis_type="log", y_axis_label="time, us")
+    statistic = next(iter(found.values()))[0].point.statistic
+    shown = _figure(x_axis_type="datetime", y_axis_type="log", y_axis_label=statistic)
     dots = []
     for number, (case, moments) in enumerate(list(found.items())[:MOST_CASES]):
         source = ColumnDataSource(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm.charts.curves import Curve, Moment, Skew, crossovers
+from hpccomm.charts.curves import BANDWIDTH, Curve, Moment, Skew, crossovers
 from hpccomm.errors import ResultsError
 from hpccomm.results.archive import size_text
 from hpccomm.schedules.draw.drawing import new_figure
@@ -61,7 +61,7 @@ def over_size(title: str, drawn: Sequence[Curve]) -> "Figure":
             xytext=(3, -12),
             fontsize="x-small",
         )
-    for axes, name in ((left, "time, us"), (right, "bus bandwidth, GB/s")):
+    for axes, name in ((left, shown[0].points[0].statistic), (right, BANDWIDTH)):
         axes.set_xscale("log", base=2)
         axes.set_ylabel(name)
         axes.set_xlabel("size")
@@ -131,7 +131,7 @@ def histories(found: dict[str, list[Moment]]) -> "Figure":
         mark = _MARKS[number % len(_MARKS)]
         (line,) = axes.plot(at, time, marker=mark, markersize=4, linewidth=1, label=case)
         axes.fill_between(at, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-    axes.set_ylabel("time, us")
+    axes.set_ylabel(next(iter(found.values()))[0].point.statistic)
     axes.set_yscale("log")
     for axis in ("set_major_formatter", "set_minor_formatter"):
         getattr(axes.yaxis, axis)(lambda value, _: f"{value:g}")

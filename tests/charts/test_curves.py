@@ -52,6 +52,48 @@ def test_launches_of_a_series_are_one_curve_of_medians(tmp_path):
     assert [moment.started.day for moment in first] == [1, 2, 3]
 
 
+def test_a_point_has_one_statistic_which_the_axis_names(tmp_path):
+    """Of bus bandwidth and time: nccl-tests, doc/PERFORMANCE.md; 2 (n - 1) / n is 1 on 2 ranks."""
+    (kept,) = reader.read(write(tmp_path / "kept.h5", {"ring": (2.0, 1.0)}))
+    # What is printed is a mean, here of a few slow repetitions.
+    slow = [
+        replace(row, time=1.5 * row.time, algbw=row.algbw / 1.5, busbw=row.busbw / 1.5)
+        for row in kept.rows
+    ]
+    skewed = replace(kept, rows=tuple(slow))
+    imported = replace(skewed, path=tmp_path / "imported.h5", timings=())
+    config = replace(skewed.info.config, report_cputime=True)
+    calls = replace(
+        imported,
+        info=replace(imported.info, config=config),
+        rows=tuple(replace(row, time=0.1) for row in slow),
+    )
+    four = [
+        replace(
+            skewed,
+            info=replace(skewed.info, series={"name": "s"}),
+            timings=tuple(replace(each, median=factor * each.median) for each in kept.timings),
+        )
+        for factor in (1, 2, 4, 9)
+    ]
+    for runs, factor, statistic in (
+        ([skewed], 1.0, "median"),
+        ([skewed, imported], 1.5, "mean"),  # a log has no repetitions
+        ([imported], 1.5, "mean"),
+        ([calls], 1.5, "mean"),  # -C prints the time of the calls, and the bandwidth of the work
+        (four, 3.0, "median"),
+    ):
+        for curve in curves.curves(runs):
+            for size, point in zip(SIZES, curve.points, strict=True):
+                assert point.time == pytest.approx(factor * (2.0 + size / 1e3), rel=1e-6)
+                assert point.busbw == pytest.approx(size / point.time / 1e3, rel=1e-6)
+                assert statistic in point.statistic
+    found = curves.history([kept, replace(imported, name="log")])
+    assert {moment.point.statistic for moments in found.values() for moment in moments} == {
+        curves.MEAN
+    }
+
+
 def test_a_history_mixes_neither_numbers_of_ranks_nor_roots(tmp_path):
     (run,) = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))
     single = replace(run.info, ranks=run.info.ranks[:1])
@@ -82,13 +124,17 @@ def test_skew_is_what_ranks_are_late_by(tmp_path):
 def test_pictures_show_the_names(tmp_path, what):
     paths = [write(tmp_path / f"{name}.h5", {"ring": (2.0, 1.0)}) for name in "ab"]
     picture = tmp_path / "picture.svg"
-    words = ("--what", what, "--output", str(picture))
-    status, _, err = called("plot", "--runs", *map(str, paths), *words)
+    status, _, err = called(
+        "plot", "--runs", *map(str, paths), "--what", what, "--output", str(picture)
+    )
     assert (status, err) == (0, "")
     text = picture.read_text()
-    for word in {"size": ["a.h5", "b.h5", "bus bandwidth"], "skew": ["starts"], "history": ["8 B"]}[
-        what
-    ]:
+    words = {
+        "size": ["a.h5", "b.h5", "median of repetitions", "bus bandwidth in that time"],
+        "skew": ["starts"],
+        "history": ["8 B", "median of repetitions"],
+    }
+    for word in words[what]:
         assert word in text
 
 

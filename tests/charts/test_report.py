@@ -30,6 +30,7 @@ def test_a_report_has_verdicts_and_no_text_of_a_file_becomes_html(tmp_path):
     text = page.read_text()
     assert len(text) < 5_000_000
     assert "Compared with the base" in text
+    assert "time, us (median of repetitions)" in text
     assert "&lt;script&gt;alert(1)" in text
     assert "<script>alert(1)" not in text.replace("&lt;", "")
     assert f"All {6 * len(SIZES)} results that were checked are right" in text
