@@ -89,18 +89,38 @@ def without_reader(words: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_under_a_launcher_rank_0_alone_answers(monkeypatch):
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    for verb in ("--version", "--help", "perf --help"):
-        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
-        status, out, _ = called(*verb.split())
-        assert status == 0
-        assert out != ""
-        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
-        assert called(*verb.split()) == (0, "", "")
-    # As a program it writes to the same stream.
-    done = shell("hpccomm --version", OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2")
-    assert done == (0, "", "")
+def test_rank_0_speaks_for_a_verb_that_all_ranks_run_and_others_print_where_they_run(
+    measured, monkeypatch, tmp_path
+):
+    """What a rank starts as a process inherits the variables of its launcher."""
+    path = str(measured[0])
+    monkeypatch.setattr("hpccomm.cli.main.SILENCE", 0.0)
+    monkeypatch.chdir(tmp_path)
+    for rank in "01":
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
+        monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+        for words in ("perf --help", "perf pairs --help", "tune --help", "perf --links links"):
+            status, out, _ = called(*words.split())
+            assert (status, out != "") == (0, rank == "0"), words
+        for words in ("perf all_reduce --iters 0", "perf pairs --budget -1", "tune --segments x"):
+            status, _, errors = called(*words.split())
+            assert (status, errors != "") == (2, rank == "0"), words
+        for words in (
+            *("--help", "--version", "show --help", "explain CollectiveTimeout", "plot --help"),
+            *(f"show {path}", f"export {path} --format csv"),
+        ):
+            status, out, _ = called(*words.split())
+            assert (status, out != "") == (0, True), words
+        for words in ("show nowhere.h5", "export nowhere.h5", "compare a.h5 b.h5", "no_verb", "-x"):
+            status, _, errors = called(*words.split())
+            assert status == 2, words
+            assert errors.startswith("hpccomm: error: "), words
+    # As a program it writes to the same streams.
+    status, out, errors = shell(
+        "hpccomm show nowhere.h5", OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2"
+    )
+    assert (status, out) == (2, "")
+    assert errors.startswith("hpccomm: error: ")
 
 
 def test_an_interrupt_from_the_keyboard_says_what_is_kept(tmp_path):

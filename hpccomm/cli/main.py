@@ -70,6 +70,9 @@ arguments, and ``run(arguments) -> int``, which returns the exit status. One tha
 command line has ``arranged(words)``, which puts ``--`` between its own flags and that.
 """
 
+COLLECTIVE = ("perf", "perf pairs", "tune")
+"""Verbs that are run by all ranks of a job, and let rank 0 speak for all."""
+
 SILENCE = 3.0
 """Seconds that a rank which does not speak lives on, for the one that does."""
 
@@ -89,8 +92,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _open_closed_streams()
     words = list(sys.argv[1:] if argv is None else argv)
+    at = next((at for at, word in enumerate(words) if not word.startswith("-")), len(words))
+    if (both := " ".join(words[at : at + 2])) in VERBS:
+        words[at : at + 2] = [both]  # a verb of two words
+    used = words[at] if at < len(words) else None
     try:
-        verb, arguments = _parse(words)
+        verb, arguments = _parse(words, at, used)
         status: int = verb.run(arguments)
     except KeyboardInterrupt:
         ends = sys.modules.get("hpccomm.backends.bootstrap.ends")
@@ -99,18 +106,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.warn("hpccomm: interrupted\n")
         status = 130
     except HpccommError as error:
-        status = fail(error)
+        status = fail(error, collective=used in COLLECTIVE)
     _forget_unwritten()
     return status
 
 
-def fail(error: HpccommError) -> int:
-    """Say what went wrong; return the exit status."""
+def fail(error: HpccommError, *, collective: bool) -> int:
+    """Say what went wrong; return the exit status.
+
+    Parameters
+    ----------
+    error : HpccommError
+    collective : bool
+        Whether all ranks of the job run the verb: else this may be a process that a rank has started.
+    """
     if isinstance(error.__context__, BrokenPipeError):
         return 141
     # Misuse is the same on every rank; what went wrong between ranks is each one's own.
     own = isinstance(error, CommunicationError)
-    if own or output.speaks():
+    if own or not collective or output.speaks():
         place = launched()
         rank = f" [rank {place.rank}]" if own and place is not None and place.size > 1 else ""
         output.warn(f"hpccomm: error{rank}: {_one_line(error)}\n")
@@ -141,7 +155,8 @@ def _forget_unwritten() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _parse(words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
+def _parse(words: list[str], at: int, used: str | None) -> tuple[ModuleType, argparse.Namespace]:
+    """Import the verb, which is the word `at`; return it and its arguments."""
     parser = Parser(
         prog="hpccomm",
         description="Collective communication under MPI: measured, verified, recorded.",
@@ -151,10 +166,6 @@ def _parse(words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
     )
     parser.add_argument("--version", action="version", version=f"hpccomm {hpccomm.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs")
-    at = next((at for at, word in enumerate(words) if not word.startswith("-")), len(words))
-    if (both := " ".join(words[at : at + 2])) in VERBS:
-        words[at : at + 2] = [both]  # a verb of two words
-    used = words[at] if at < len(words) else None
     parser.refuse_unknown_flags(words[:at])
     if used is not None and used not in VERBS:
         advice = did_you_mean(used, VERBS, f"the verbs are {', '.join(VERBS)}")
@@ -168,6 +179,7 @@ def _parse(words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
         )
         if name == used:
             module, chosen = import_module(home), verb_parser
+            verb_parser.collective = name in COLLECTIVE
             verb_parser.description, verb_parser.epilog = module.DESCRIPTION, module.EXAMPLES
             module.configure(verb_parser)
             if hasattr(module, "arranged"):

@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
             command = launch_command(ranks, os.environ)
             os.execvp(command[0], [*command, sys.executable, "-m", RUN_BY, name, *rest])
     except (BackendUnavailable, UsageError) as error:
-        return fail(error)
+        return fail(error, collective=True)
     return main(["perf", PROGRAMS[name], *rest, *_minimum(os.environ)])
 
 

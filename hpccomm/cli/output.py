@@ -9,7 +9,7 @@ from hpccomm.errors import ResultsError
 
 
 def speaks() -> bool:
-    """Whether this process is the one that speaks for all."""
+    """Whether this process is the one that speaks for all ranks of the job."""
     place = launched()
     return place is None or place.rank == 0
 

@@ -1,4 +1,4 @@
-"""The argument parser of the command line: its errors are hpccomm's, and one rank prints its answers."""
+"""The argument parser of the command line: its errors are hpccomm's."""
 
 import argparse
 import itertools
@@ -16,7 +16,10 @@ _FLAG = re.compile(r"--?[A-Za-z]\S*")
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are hpccomm's, and whose answers one rank prints."""
+    """An argument parser whose errors are hpccomm's."""
+
+    collective = False
+    """Whether all ranks of a job ask it, and rank 0 prints the answer."""
 
     @property
     def form(self) -> str:
@@ -103,6 +106,5 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} ({self.prog} --help says more)")
 
     def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
-        """Print the help or the version, on rank 0 if there are several."""
-        if output.speaks():
+        if not self.collective or output.speaks():
             output.write(message)
