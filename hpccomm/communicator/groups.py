@@ -9,6 +9,7 @@ from zlib import crc32
 from hpccomm.communicator.face import Face
 from hpccomm.communicator.shrinking import apart, grouped, own_ranks, shrunk
 from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError
+from hpccomm.runtime.engine import FINALIZED
 from hpccomm.runtime.starting import tell_unseen
 from hpccomm.settings import check_int, check_name
 from hpccomm.topology import check_rank
@@ -238,7 +239,7 @@ class Groups(Face):
             self.abort()  # its node's too: nothing may need a peer
             if core.node_comm is not None:
                 core.node_comm.finalize()  # so that the others hear that this rank will not come
-            calls.close("is finalized")
+            calls.close(FINALIZED)
             tell_unseen(calls)
             unraised, calls.failure.unraised = calls.failure.unraised, None
             unraised = differing or unraised
@@ -250,7 +251,7 @@ class Groups(Face):
         if core.node_comm is not None:
             core.node_comm.finalize()
         core.lanes.device.close()
-        calls.close("is finalized")
+        calls.close(FINALIZED)
         tell_unseen(calls)
         with calls.beside_watchdog("finalize", ordered=True):
             core.backend.close()

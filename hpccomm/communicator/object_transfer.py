@@ -79,9 +79,20 @@ class Frame:
             return pickle.loads(body, buffers=self.buffers)
         except Exception as error:  # unpickling runs the object's own code
             raise UsageError(
-                f"the object of rank {rank} cannot be unpickled here ({error!r}); "
-                "its class must be importable on every rank"
+                f"the object of rank {rank} cannot be unpickled here ({error!r}); {_cure(error)}"
             ) from error
+
+
+def _cure(error: Exception) -> str:
+    """Return what to do about an error of unpickling."""
+    where = error.__traceback__ and error.__traceback__.tb_next
+    # The unpickler itself looks names up. What an object's own code lacks was raised further in.
+    if isinstance(error, ImportError) or (isinstance(error, AttributeError) and where is None):
+        return "its class must be importable on every rank, under the name that it has on that rank"
+    return (
+        "the code of its own class failed, which makes it anew: give the class a __reduce__ that returns what its "
+        "constructor takes, as one needs that is an exception with arguments of its own"
+    )
 
 
 def dump(value: object) -> Frame:

@@ -40,6 +40,7 @@ from hpccomm.runtime.recorder import (
     Origin,
     Site,
     forget,
+    in_use,
     record,
     site_of,
     user_frame,
@@ -57,6 +58,9 @@ logger = logging.getLogger("hpccomm")
 
 MAKING = -(1 << 20)
 """Numbers begin here while the communicator is made, and at 0 for the user's calls."""
+
+FINALIZED = "is finalized"
+"""Why no call is taken after `finalize`."""
 
 OPERATIONS = 256
 """Kinds of operations of which what carries them out is kept."""
@@ -176,23 +180,21 @@ class CallEngine:
         Raises
         ------
         UsageError
-            If another thread is in one, or the communicator is finalized.
+            If a call is under way, or the communicator is finalized.
         CommunicatorAborted
             If it has failed.
         """
         try:
             self.turn.pop()
         except IndexError:
-            raise UsageError(
-                f"communicator {self.name!r} is in use by another thread; one thread at a time may "
-                "call it (dup() gives a communicator of its own to each)"
-            ) from None
+            raise UsageError(in_use(self.name, self.site)) from None
         failed = self.gate.error is not None and not (also_failed and self.failure.recoverable)
         if self.closed or failed:
             self.turn.append(None)
             if failed:
                 self.failure.refuse()
-            raise UsageError(f"communicator {self.name!r} {self.closed}; make a new one")
+            remedy = "make a new one" if self.closed == FINALIZED else "communicate before that"
+            raise UsageError(f"communicator {self.name!r} {self.closed}; {remedy}")
 
     @contextmanager
     def one_call(self) -> Iterator[None]:

@@ -132,9 +132,9 @@ class Failure:
         No hook is called, since nothing has happened to the communicator where it belongs.
         """
         cause = RuntimeError("it belongs to the process that this one was forked from")
+        self._disowned = True
         aborted = self._aborted(cause)
         aborted.__cause__ = cause
-        self._disowned = True
         self.gate.error = aborted  # also where it had failed before: this is the reason now
         return aborted
 
@@ -214,6 +214,8 @@ class Failure:
 
     def _aborted(self, error: BaseException) -> CommunicatorAborted:
         recovery = self._backend.recovery if isinstance(error, PeerLost) else "make a new one"
+        if self._disowned:  # which a forked child cannot
+            recovery = "communicate there, and pass this process what it needs"
         remedy = "" if recovery in str(error) else f"; {recovery}"
         return CommunicatorAborted(
             f"communicator {self._reports.name!r} has failed and takes no more calls "

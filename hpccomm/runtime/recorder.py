@@ -137,6 +137,22 @@ def line_of(site: Site) -> int:
     return code.co_firstlineno
 
 
+def in_use(communicator: str, site: Site | None) -> str:
+    """Return in words why a call has to wait for the one under way, which was made at `site`."""
+    frame = user_frame()
+    while frame is not None and (frame := frame.f_back) is not None:
+        if (frame.f_code, frame.f_lasti) == site:
+            return (
+                f"communicator {communicator!r} is in the midst of the call at {described(site)}, which has led to "
+                "this one: by a signal's handler, a hook, or a method of an object; note there what is to be done, "
+                "and do it when the call has returned, or use another communicator, which dup() makes beforehand"
+            )
+    return (
+        f"communicator {communicator!r} is in use by another thread; one thread at a time may call it (dup() gives "
+        "a communicator of its own to each)"
+    )
+
+
 def doing() -> str:
     """Return where the main thread is now in the program, in words; empty if it is not known.
 

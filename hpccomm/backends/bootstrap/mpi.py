@@ -58,7 +58,7 @@ def start() -> Any:
         if _owner != os.getpid():
             raise BackendUnavailable(
                 "MPI was started by the process that this one was forked from, and cannot be used "
-                "here; communicate in the parent, or start this process by spawn"
+                "here; communicate in the parent, and pass this process what it needs"
             )
         if _started.Is_finalized():
             raise BackendUnavailable(

@@ -1,0 +1,176 @@
+"""A call that another call of the same communicator has led to; words that name a cure that there is."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm import UsageError
+from hpccomm.communicator import object_transfer as transfer
+from hpccomm.testing import run_ranks
+
+
+class Pickled:
+    """An object whose pickling makes a call."""
+
+    def __init__(self, call) -> None:
+        self.call = call
+
+    def __reduce__(self):
+        self.call()
+        return (int, ())
+
+
+def by_a_hook(comm, call) -> None:
+    comm.register_pre_hook(lambda _: call())
+    comm.all_reduce(np.zeros(3))
+
+
+def by_an_object(comm, call) -> None:
+    comm.broadcast_object(Pickled(call))
+
+
+def by_a_fold(comm, call) -> None:
+    comm.all_reduce_object(1, lambda a, b: call())
+
+
+def by_a_signal(comm, call) -> None:
+    before = signal.signal(signal.SIGUSR2, lambda *_: call())
+    hook = comm.register_post_hook(lambda _: os.kill(os.getpid(), signal.SIGUSR2))
+    comm.all_reduce(np.zeros(3))
+    hook.remove()
+    signal.signal(signal.SIGUSR2, before)
+
+
+@pytest.mark.parametrize("lead", [by_a_hook, by_an_object, by_a_fold, by_a_signal])
+def test_a_call_within_a_call_is_refused_as_such(lead) -> None:
+    said = []
+
+    def program(comm) -> None:
+        def call() -> None:
+            if not said:  # hooks are called for the other calls too
+                said.append("")
+                with pytest.raises(UsageError) as refused:
+                    comm.barrier()
+                said[0] = str(refused.value)
+
+        lead(comm, call)
+        comm.barrier()  # the communicator goes on
+
+    if lead is by_a_signal:  # Python runs their handlers in the main thread
+        with hpccomm.new_comm("loopback") as comm:
+            program(comm)
+    else:
+        run_ranks(2, program)
+    (text,) = said
+    assert "another thread" not in text
+    assert f"{lead.__name__}(), {Path(__file__).name} line" in text
+    assert "when the call has returned" in text
+
+
+def test_one_of_another_thread_is_still_refused_as_that() -> None:
+    def program(comm) -> None:
+        said = []
+
+        def second() -> None:
+            with pytest.raises(UsageError, match="in use by another thread"):
+                comm.barrier()
+            said.append(True)
+
+        def hook(_) -> None:
+            if not said:
+                thread = threading.Thread(target=second)
+                thread.start()
+                thread.join()
+
+        comm.register_pre_hook(hook)
+        comm.barrier()
+        assert said
+
+    run_ranks(1, program)
+
+
+def test_a_forked_child_is_not_advised_to_make_a_new_one() -> None:
+    program = """
+import os
+import numpy as np
+import hpccomm
+
+comm = hpccomm.new_comm("loopback")
+work = comm.recv(np.zeros(1), 0, async_op=True)
+plan = comm.plan("all_reduce", np.zeros(3))
+child = os.fork()
+if not child:
+    for call in comm.barrier, work.wait, plan:
+        try:
+            call()
+        except hpccomm.CommunicatorAborted as error:
+            print(error, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+comm.send(np.zeros(1), 0)
+work.wait()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3, done.stderr
+    for line in lines:
+        assert "forked" in line
+        assert "communicate there" in line
+        assert "make a new one" not in line
+
+
+class OwnArguments(Exception):
+    """An exception with arguments of its own, which pickle makes anew with its message."""
+
+    def __init__(self, where: str, size: int) -> None:
+        super().__init__(f"{size} bytes at {where}")
+
+
+class Restored:
+    """An object that cannot be restored."""
+
+    def __getstate__(self):
+        return {"size": 1}
+
+    def __setstate__(self, state) -> None:
+        self.size = self.missing
+
+
+def imported() -> object:
+    raise ImportError("no module of that name")  # as where a rank lacks a package
+
+
+class Lacking:
+    def __reduce__(self):
+        return (imported, ())
+
+
+class Absent:
+    """An object of a class that the receiver does not have."""
+
+
+@pytest.mark.parametrize(
+    ("make", "told", "untold"),
+    [
+        (lambda: OwnArguments("the disk", 3), "__reduce__", "importable"),
+        (Restored, "__reduce__", "importable"),
+        (Lacking, "importable", "__reduce__"),
+        (Absent, "importable", "__reduce__"),
+    ],
+)
+def test_what_cannot_be_unpickled_is_told_with_its_cause(make, told, untold, monkeypatch) -> None:
+    frame = transfer.dump(make())
+    monkeypatch.delattr(sys.modules[__name__], "Absent")
+    with pytest.raises(UsageError, match="cannot be unpickled here") as refused:
+        frame.load(0)
+    assert told in str(refused.value)
+    assert untold not in str(refused.value)
