@@ -137,6 +137,22 @@ class SchemaMismatch(ResultsError):
     """A file is not of the schema that this version reads."""
 
 
+def nearest(given: str, names: Iterable[str]) -> str | None:
+    """Return the name that is nearest to an unknown one; None if none is near.
+
+    Letters are compared without their case, and without a beginning that all have in common, such as
+    ``HPCCOMM_`` or ``--``: that makes no name near.
+    """
+    lowered = {name.lower(): name for name in names}
+    ends = [0, *(end for end, letter in enumerate(given, 1) if letter in "_-")]
+    begin = max(
+        end for end in ends if all(each.startswith(given[:end].lower()) for each in lowered)
+    )
+    spelled = {each[begin:]: name for each, name in lowered.items()}
+    near = difflib.get_close_matches(given.lower()[begin:], spelled, n=1)
+    return spelled[near[0]] if near else None
+
+
 def did_you_mean(given: str, names: Iterable[str], advice: str) -> str:
     """Return the advice of an error about an unknown name, after the nearest name if one is near.
 
@@ -145,10 +161,9 @@ def did_you_mean(given: str, names: Iterable[str], advice: str) -> str:
     given : str
         The unknown name.
     names : iterable of str
-        Those that fit. Letters are compared without their case.
+        Those that fit.
     advice : str
         A phrase, such as ``"give one of ring, tree"``.
     """
-    spelled = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(given.lower(), spelled, n=1)
-    return f"did you mean {spelled[near[0]]}? {advice[0].upper()}{advice[1:]}" if near else advice
+    near = nearest(given, names)
+    return f"did you mean {near}? {advice[0].upper()}{advice[1:]}" if near else advice

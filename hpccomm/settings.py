@@ -5,7 +5,6 @@ Each setting has one spelling in each place. The places are searched in this ord
 """
 
 import contextlib
-import difflib
 import logging
 import operator
 import os
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.errors import ConfigurationError, UsageError
+from hpccomm.errors import ConfigurationError, UsageError, nearest
 
 logger = logging.getLogger("hpccomm")
 
@@ -430,8 +429,9 @@ def warn_of_unknown(environ: Mapping[str, str] | None = None) -> list[str]:
     present = os.environ if environ is None else environ
     unknown = [n for n in sorted(present) if n.startswith("HPCCOMM_") and n not in _BY_NAME]
     for name in unknown:
-        near = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.0)
-        logger.warning("%s is no setting of hpccomm; did you mean %s?", name, near[0])
+        near = nearest(name, _BY_NAME)
+        advice = f"did you mean {near}?" if near else "its documentation lists them under Settings"
+        logger.warning("%s is no setting of hpccomm; %s", name, advice)
     return unknown
 
 

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from hpccomm import settings
-from hpccomm.errors import ConfigurationError, UsageError
+from hpccomm.errors import ConfigurationError, UsageError, nearest
 from hpccomm.settings import CommOptions, merge, read, warn_of_unknown
 
 
@@ -125,6 +125,17 @@ def test_an_unknown_variable_names_the_nearest(caplog: pytest.LogCaptureFixture)
     assert caplog.messages == [
         "HPCCOMM_TIME_OUT is no setting of hpccomm; did you mean HPCCOMM_TIMEOUT?"
     ]
+
+
+def test_a_variable_that_is_like_none_names_none(caplog: pytest.LogCaptureFixture) -> None:
+    # Of the beginning alone, which all have, nobody would think that another one was meant.
+    given = dict.fromkeys(["HPCCOMM_FOO", "HPCCOMM_MY_JOB", "HPCCOMM_"], "")
+    with caplog.at_level(logging.WARNING, "hpccomm"):
+        warn_of_unknown(given)
+    assert len(caplog.messages) == 3
+    assert not [each for each in caplog.messages if "did you mean" in each]
+    assert nearest("--foo", ["--op", "--root"]) is None
+    assert nearest("--rot", ["--op", "--root"]) == "--root"
 
 
 def test_every_variable_says_what_it_is() -> None:
