@@ -15,7 +15,7 @@ from hpccomm.bench.simulated.tables import SIMULATED, tables
 from hpccomm.cli import output
 from hpccomm.cli.show import path
 from hpccomm.errors import UsageError
-from hpccomm.results.schema import Config
+from hpccomm.results.schema import SIMULATED_BACKEND, Config
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network_files import load, ready
 from hpccomm.schedules.draw import drawing
@@ -163,7 +163,7 @@ def _request(args: argparse.Namespace) -> SimulationRequest:
     )
     options = Options(
         collectives=args.collectives,
-        backends=(runs.BACKEND,),
+        backends=(SIMULATED_BACKEND,),
         algorithms=args.algorithm,
         types=args.types,
         ops=args.ops,

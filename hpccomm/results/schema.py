@@ -35,6 +35,9 @@ SEAL = "seal"
 UNCHECKED = -1
 """Value of `Row.wrong` where the result was not verified."""
 
+SIMULATED_BACKEND = "simulated"
+"""Backend of the rows of a simulation."""
+
 
 class Column(NamedTuple):
     """A stored field.

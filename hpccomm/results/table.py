@@ -15,7 +15,15 @@ import numpy as np
 from hpccomm.errors import UsageError
 from hpccomm.results import repetitions
 from hpccomm.results.bounds import Bound, bound, bounding_link, fabric_rate
-from hpccomm.results.schema import UNCHECKED, Config, DeviceInfo, Row, RunInfo, Timing
+from hpccomm.results.schema import (
+    SIMULATED_BACKEND,
+    UNCHECKED,
+    Config,
+    DeviceInfo,
+    Row,
+    RunInfo,
+    Timing,
+)
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 """How nccl-tests writes a time."""
@@ -198,6 +206,8 @@ class Tally:
         How many rows there are.
     wrong : int
         Their wrong values.
+    simulated : bool
+        Whether they come from a simulation, which has no values that could be wrong.
     busbw : float
         The sum of their bus bandwidths in 1e9 B/s.
     best : float
@@ -206,6 +216,7 @@ class Tally:
 
     rows: int = 0
     wrong: int = 0
+    simulated: bool = False
     busbw: float = 0.0
     best: float = 0.0
 
@@ -213,6 +224,7 @@ class Tally:
         """Count a row."""
         self.rows += 1
         self.wrong += row.wrong if row.wrong != UNCHECKED else 0
+        self.simulated = row.backend == SIMULATED_BACKEND
         self.busbw += row.busbw
         self.best = max(self.best, row.busbw)
 
@@ -270,8 +282,9 @@ def footer(
         )
     judged = "" if least is None else "FAILED" if too_slow(tally, least) else "OK"
     end = "interrupted" if interrupted else "concluded"
+    values = "N/A" if tally.simulated else f"{tally.wrong} {'FAILED' if tally.wrong else 'OK'}"
     return (
-        f"# {'Out of bounds values':20s} : {tally.wrong} {'FAILED' if tally.wrong else 'OK'}\n"
+        f"# {'Out of bounds values':20s} : {values}\n"
         f"# {'Avg bus bandwidth':20s} : {tally.mean:g} {judged}\n"
         f"{peak}"
         "#\n"

@@ -128,6 +128,13 @@ def test_footer(example, wrong, verdict):
     )
 
 
+def test_a_simulation_has_no_values_that_were_right(example):
+    rows = [example.example_row(row, backend="simulated", wrong=-1) for row in range(2)]
+    assert table.footer(table.tallied(rows), "all_reduce").startswith(
+        "# Out of bounds values : N/A\n"
+    )
+
+
 def devices(example, peaks, ranks=2, uuids="abcd"):
     info = example.example_info(ranks=ranks)
     lines = [

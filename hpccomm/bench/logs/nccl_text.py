@@ -30,7 +30,7 @@ _RANK = re.compile(
 )
 _STARTING = re.compile(r"# Collective test starting: (\S+)(?: backend (\S+) algorithm (\S+))?")
 _VERSION = re.compile(r"# (nccl-tests|hpccomm) version (\S+)(.*)")
-_OUT_OF_BOUNDS = re.compile(r"# Out of bounds values\s*:\s*(\d+)\s+(OK|FAILED)")
+_OUT_OF_BOUNDS = re.compile(r"# Out of bounds values\s*:\s*(?:(\d+)\s+(OK|FAILED)|N/A)")
 _SETTINGS = {
     "nThread": "nthreads",
     "nGpus": "ngpus",

@@ -20,6 +20,7 @@ from hpccomm.bench.simulated.request import COST, EVENTS, SimulationRequest
 from hpccomm.bench.simulated.tables import SimulatedCall, SimulatedTable
 from hpccomm.results import origin
 from hpccomm.results.schema import (
+    SIMULATED_BACKEND,
     UNCHECKED,
     RankInfo,
     Row,
@@ -33,9 +34,6 @@ from hpccomm.schedules.cost.terms import estimate
 from hpccomm.schedules.registry import KNOWN
 from hpccomm.schedules.schedule import Schedule, world
 from hpccomm.schedules.simulate import simulate
-
-BACKEND = "simulated"
-"""Backend of the rows."""
 
 
 def run(
@@ -77,7 +75,7 @@ def run(
     ):
         for table in tables:
             name = table.collective.name
-            report.begin(name, BACKEND, table.algorithm)
+            report.begin(name, SIMULATED_BACKEND, table.algorithm)
             for call in table.calls(request):
                 report.progress(f"{table.algorithm} {name} {call.layout.nbytes} B")
                 row, samples, point = timed(request, table.algorithm, call)
@@ -118,7 +116,7 @@ def timed(
     case = call.case
     row = Row(
         case.collective.name,
-        BACKEND,
+        SIMULATED_BACKEND,
         algorithm,
         case.type_name,
         case.op_name,
@@ -170,7 +168,7 @@ def run_info(
                 cores="",
                 device=-1,
                 device_hex="",
-                device_info=BACKEND,
+                device_info=SIMULATED_BACKEND,
                 driver="",
             )
             for rank in range(request.network.ranks)
