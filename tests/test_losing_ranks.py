@@ -10,6 +10,9 @@ import pytest
 from conftest import launch_environment
 from losing_ranks import KINDS
 
+import hpccomm
+from hpccomm.testing import run_ranks
+
 HERE = Path(__file__).parent
 CRASHED = ("Signal: Segmentation fault", "ompi_comm_revoke_local", "ompi_comm_activate")
 """What Open MPI 5.0.11 prints where it hears of a loss for a communicator that it is making: it is half made."""
@@ -43,6 +46,17 @@ def test_the_example_loses_a_rank_and_finishes_right(surviving) -> None:
     assert "rank 2 is lost" in done.stdout
     assert "world.e1 goes on with 2 ranks" in done.stdout
     assert "pi is 3.1415876" in done.stdout
+
+
+def test_a_failed_communicator_says_which_shrink_goes_on() -> None:
+    def main(comm: hpccomm.Communicator) -> None:
+        comm.abort()
+        comm._core.backend.survival = object()  # as where the library survives a loss
+        for excluded in ([1 - comm.rank], iter([1 - comm.rank]), {1 - comm.rank}):
+            with pytest.raises(hpccomm.CommunicatorAborted, match=r"call shrink\(\) without ranks"):
+                comm.shrink(excluded)
+
+    run_ranks(2, main)
 
 
 @pytest.mark.thorough

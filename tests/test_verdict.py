@@ -181,6 +181,18 @@ def test_ranks_that_end_a_communicator_together_do_not_lose_each_other() -> None
     assert judge({**MINE, **closed}, peers).absent == ()
 
 
+def test_ranks_that_are_told_of_last_are_in_a_sentence_as_well() -> None:
+    answers = answered(dict.fromkeys(range(1, 12), "missing"))
+    for rank, answer in answers.items():
+        answers[rank] = Answer(ANSWERED, {**answer.facts, "doing": f"step(), a.py line {rank}"})
+    assert judge(MINE, answers).text.endswith("; ranks 9-11 have not called all_reduce #7 either")
+    fewer = {rank: answer for rank, answer in answers.items() if rank < 10}
+    assert judge(MINE, fewer).text.endswith("; rank 9 has not called all_reduce #7 either")
+    mine = {**MINE, "now": {"operation": "recv", "collective": 0, "site": "a"}, "record": None}
+    text = judge(mine, answers).text
+    assert text.endswith("; ranks 9-11 have not taken part in the recv either")
+
+
 def test_many_ranks_are_shortened() -> None:
     kinds = {rank: "missing" if rank % 2 else "stopped" for rank in range(1, 4001)}
     text = judge(MINE, answered(kinds)).text

@@ -175,7 +175,7 @@ class Groups(Face):
             If an argument does not fit, or this rank is excluded; or if `exclude` is None and the job was
             not started so that it survives lost ranks.
         CommunicatorAborted
-            In that case too, if the communicator has failed.
+            In that case too, if the communicator has failed; with `exclude`, if it has failed at all.
         """
         if exclude is None:
             check_name(name)
@@ -191,6 +191,13 @@ class Groups(Face):
                 f"exclude is {list(left_out)} on rank {rank} of {size}; give at least one rank, and have "
                 "only those that are not in it call shrink"
             )
+        if calls.gate.error is not None and self._core.backend.survival is not None:
+            raise CommunicatorAborted(
+                f"communicator {calls.name!r} has failed, and shrink({list(left_out)}) takes one that works; "
+                "call shrink() without ranks, which leaves out those that are lost",
+                communicator=calls.name,
+                rank=rank,
+            ) from calls.gate.error
         with calls.one_call():
             members = [each for each in range(size) if each not in left_out]
             # The ranks that are left out know nothing of it, and count on: nor may the others count it.

@@ -267,7 +267,14 @@ def whereabouts(absent: Mapping[int, Answer], number: int, what: str) -> list[st
     sentences = [_sentence(ranks, predicate, absent) for predicate, ranks in groups.items()]
     if len(sentences) > MOST_NAMED:
         rest = sorted(rank for ranks in list(groups.values())[MOST_NAMED:] for rank in ranks)
-        sentences = [*sentences[:MOST_NAMED], f"{ranks_named(rest)} neither"]
+        sentences = [
+            *sentences[:MOST_NAMED],
+            _sentence(
+                rest,
+                f"{{who}} {{has}} not {what} either",
+                {rank: Answer(ANSWERED) for rank in rest},
+            ),
+        ]
     return sentences
 
 
