@@ -37,6 +37,49 @@ def test_any_two_calls_that_differ_are_a_mismatch_on_all_ranks(
         assert other.partition("(")[0] in said
 
 
+SHAPES = {
+    "all_reduce": lambda comm, a, b: comm.all_reduce(np.ones((a, b))),
+    "broadcast": lambda comm, a, b: comm.broadcast(np.ones((a, b))),
+    "all_gather": lambda comm, a, b: comm.all_gather(np.ones((a, b))),
+    "gather": lambda comm, a, b: comm.gather(np.ones((a, b))),
+    "scan": lambda comm, a, b: comm.scan(np.ones((a, b)), async_op=True).wait(),
+    "all_to_all": lambda comm, a, b: comm.all_to_all(np.ones((2, a, b))),
+    "reduce_scatter_v": lambda comm, a, b: comm.reduce_scatter_v(np.ones((4, a, b)), [1, 3]),
+    "all_gather_v": lambda comm, a, b: comm.all_gather_v(np.ones((1 + comm.rank, a, b))),
+    "plan": lambda comm, a, b: comm.plan("all_reduce", np.ones((a, b)))(),
+}
+
+
+@pytest.mark.parametrize("call", SHAPES.values(), ids=SHAPES)
+def test_elements_that_meet_in_another_order_are_a_mismatch_on_all_ranks(call) -> None:
+    def on_rank(comm) -> str:
+        call(comm, 4, 1)  # another shape before
+        comm.barrier()
+        a, b = ((2, 3), (3, 2))[comm.rank]
+        with pytest.raises(RankMismatch) as caught:
+            call(comm, a, b)
+        return str(caught.value)
+
+    for said in run_ranks(2, on_rank, timeout=60):
+        assert "rank 0" in said
+        assert "shape (2, 3)" in said.replace("(2, 2, 3)", "(2, 3)")
+        assert "shape (3, 2)" in said.replace("(2, 3, 2)", "(3, 2)")
+
+
+def test_shapes_whose_elements_meet_in_one_order_are_alike() -> None:
+    def on_rank(comm) -> None:
+        own = comm.rank == 1
+        assert (comm.all_reduce(np.ones((3, 1, 2) if own else (1, 3, 2))) == 2).all()
+        assert comm.all_reduce(np.ones(1) if own else np.ones(())).item() == 2
+        assert comm.all_reduce(np.ones((2, 3)), out=np.empty(6 if own else (3, 2))).max() == 2
+        # Only the root knows the whole of what it scatters.
+        out = np.empty((2, 3) if own else (3, 2))
+        comm.scatter(None if own else np.ones((2, 6)), out=out)
+        comm.all_gather_v(np.ones((comm.rank, 2, 3)), [0, 1])
+
+    run_ranks(2, on_rank, timeout=60)
+
+
 def test_known_calls_in_another_order_are_found_at_the_next_agreement() -> None:
     def on_rank(comm) -> str:
         a, b = np.ones(2), np.full(2, 2.0)

@@ -92,6 +92,7 @@ class Lane(ABC):
 
         def label(async_op: bool) -> Label:
             more: dict[str, object] = {"path": choice.path, "async_op": async_op}
+            more |= _shape(resolved)
             if choice.schedule:
                 more["schedule"] = choice.schedule
             terms = of_call(call, choice.algorithm, deterministic, **more)
@@ -400,6 +401,21 @@ class Lane(ABC):
         if not self._logged_ordinary:
             self._logged_ordinary = True
             logger.info("communicator %r: %s", self._calls.name, why)
+
+
+def _shape(resolved: Resolved) -> dict[str, object]:
+    """Return what shapes must have in common on all ranks, as a term; empty where ranks do not know it.
+
+    Elements meet in the order of memory. Extents of 1 do not change that, so they do not count.
+    """
+    call, shape = resolved.call, resolved.shape
+    what = call.description
+    known = what.in_place == "always" or not what.root_sends
+    if what.sends == "nothing" or call.individual or not known:
+        return {}
+    # Ranks have rows of their own; a result of blocks begins with their number.
+    extents = shape if call.uniform and what.sends != "block" else shape[1:]
+    return {"shape": str(tuple(each for each in extents if each != 1))}
 
 
 def _direct(
