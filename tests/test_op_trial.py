@@ -1,5 +1,6 @@
 """A user's function is tried before it reduces: what is no reduction is refused with what shows it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -83,3 +84,42 @@ def test_a_call_refuses_it_before_anything_is_sent() -> None:
         comm.barrier()
 
     run_ranks(2, on_rank, timeout=60)
+
+
+EXTREMES = """
+import numpy as np
+from itertools import product
+import hpccomm
+from hpccomm import ReduceOp
+
+# C99 (annex G.5.1) makes an infinity of (inf + 0j) (0 + 1j); NumPy's formula makes NaN of it.
+LEFT = np.array([complex(np.inf, 0), complex(-np.inf, np.nan), complex(np.inf, np.inf), -0.0, 2 + 1j])
+RIGHT = np.array([1j, complex(np.inf, 1), 1 + 1j, complex(0, -0.0), 3 - 1j])
+with hpccomm.new_comm() as comm, np.errstate(all="ignore"):
+    for dtype, length in product(("c16", "c8", "f8"), (1, 7, 5000, 100_000)):
+        given = [np.resize(each.astype("c16").view("f8" if dtype == "f8" else "c16"), length).astype(dtype)
+                 for each in (LEFT, RIGHT)]
+        for op, ufunc in ((ReduceOp.PROD, np.multiply), (ReduceOp.SUM, np.add)):
+            right = ufunc(*given)
+            mine = given[comm.rank]
+            results = [comm.all_reduce(mine.copy(), op, algorithm=way)
+                       for way in (None, "recursive_doubling", "ring", "shm")]
+            results += [comm.all_reduce(mine.copy(), op, async_op=True).wait()]
+            if comm.rank == 0:
+                results += [comm.reduce(mine.copy(), op=op)]
+            else:
+                comm.reduce(mine, op=op)
+                results += [comm.scan(mine, op)]
+            if comm.rank == 0:
+                comm.scan(mine, op)
+            for each in results:
+                np.testing.assert_array_equal(each.view("f4" if dtype == "c8" else "f8"),
+                                              right.view("f4" if dtype == "c8" else "f8"),
+                                              err_msg=f"{op} {dtype} {length}")
+"""
+
+
+def test_the_library_s_reductions_are_tried_on_extremes(shared_job: Callable[..., Any]) -> None:
+    """Every size and algorithm gives what NumPy does, whatever the library's own arithmetic is."""
+    job = shared_job(2, "-c", EXTREMES)
+    assert job.returncode == 0, job.stderr
