@@ -90,7 +90,7 @@ class Progress:
         self._ended.set()
         # Past the stream's buffer, whose lock the main thread may hold.
         with contextlib.suppress(OSError):
-            os.write(self._stream.fileno(), f"\r\x1b[K{text}".encode())
+            os.write(self._stream.fileno(), f"\r\x1b[K{text}".encode(errors="backslashreplace"))
 
     def close(self) -> None:
         """Take the line away for good."""
@@ -158,7 +158,7 @@ def terminal() -> TextIO | None:
     if sys.stderr.isatty():
         return sys.stderr
     try:
-        stream = open("/dev/tty", "w")  # noqa: PTH123, SIM115
+        stream = open("/dev/tty", "w", errors="backslashreplace")  # noqa: PTH123, SIM115
     except OSError:
         return None
     try:

@@ -70,7 +70,7 @@ def statements(
     """
     found = []
     wrong = [
-        f"{run.path.name} {run.name}: {row.collective} {row.dtype} {row.bytes} B: {row.wrong} wrong elements"
+        f"{run.title}: {row.collective} {row.dtype} {row.bytes} B: {row.wrong} wrong elements"
         for run in runs
         for row in run.rows
         if row.wrong > 0
@@ -82,9 +82,7 @@ def statements(
         found.append(
             Statement("bad", "Something of the files is damaged and left out", _few(damage))
         )
-    ended = [
-        f"{run.path.name} {run.name}: {run.status}" for run in runs if run.status != "completed"
-    ]
+    ended = [f"{run.title}: {run.status}" for run in runs if run.status != "completed"]
     if ended:
         found.append(Statement("open", "Runs that did not complete", _few(ended)))
     if compared is not None:
@@ -122,7 +120,7 @@ def _pairs(run: Run) -> Statement:
         f"{each.kind} {each.name}: {each.what}, {each.slow} of {each.pairs} pairs are slow"
         for each in verdict.findings
     ]
-    name = f"{run.path.name} {run.name}"
+    name = run.title
     if lines:
         return Statement("bad", f"Pairs of ranks of {name}: something is slow", _few(lines))
     return Statement("good", f"Pairs of ranks of {name}: nothing is slow")
@@ -168,4 +166,4 @@ def facts(run: Run) -> RunFacts:
         for rank in info.ranks[:MOST_RANKS]
     )
     shown = tuple((name, text) for name, text in texts.items() if text)
-    return RunFacts(f"{run.path.name} {run.name}", shown, ranks)
+    return RunFacts(run.title, shown, ranks)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hpccomm.comparison.launches import case_of
+from hpccomm.files.regular import as_utf8
 from hpccomm.results.run import Run
 from hpccomm.results.schema import Row, Timing
 
@@ -137,7 +138,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
     for run, name in zip(runs, own, strict=True):
         in_file.setdefault(run.path, set()).add(name)
     return [
-        (run.path.name if short else str(run.path))
+        as_utf8(run.path.name if short else str(run.path))
         + (f" {name}" if len(in_file[run.path]) > 1 else "")
         for run, name in zip(runs, own, strict=True)
     ]
@@ -274,7 +275,7 @@ def history(runs: Iterable[Run]) -> dict[str, list[Moment]]:
     for run, points in zip(runs, _points(runs), strict=True):
         ranks = f" on {len(run.info.ranks)} ranks" if len(numbers) > 1 else ""
         for index, (row, point) in enumerate(zip(run.rows, points, strict=True)):
-            moment = Moment(run.info.started, f"{run.path.name} {run.name}", point)
+            moment = Moment(run.info.started, run.title, point)
             found.setdefault(f"{case_of(row, run.variant(index))}{ranks}", []).append(moment)
     return {
         case: moments

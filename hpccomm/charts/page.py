@@ -298,7 +298,7 @@ def _skew(runs: Sequence[Run]) -> list[Chart]:
             tips = [("rank", "@rank"), (name, "@middle{0.00} us (@low{0.00} to @high{0.00})")]
             shown.add_tools(HoverTool(tooltips=tips, renderers=[dots]))
         place = "in place" if row.in_place else "out of place"
-        title = f"Skew of ranks: {run.path.name} {run.name}"
+        title = f"Skew of ranks: {run.title}"
         note = f"{row.collective} {row.dtype} {row.bytes} B {place}; medians, and 5th to 95th percentile."
         charts.append(Chart(title, note, shown))
     return charts
@@ -355,7 +355,7 @@ def _pairs(runs: Sequence[Run]) -> list[Chart]:
             maps.append(shown)
         charts.append(
             Chart(
-                f"Pairs of ranks: {run.path.name} {run.name}",
+                f"Pairs of ranks: {run.title}",
                 f"{len(measured.links)} of {measured.pairs} pairs, of which {len(verdict.slow)} are slow.",
                 side_by_side(*maps, sizing_mode="stretch_width"),
             )
@@ -384,7 +384,7 @@ def _table(runs: Sequence[Run]) -> Chart:
     ]
     total, rows = len(rows), rows[-MOST_ROWS:]
     texts: dict[str, list[Any]] = {
-        "run": [f"{run.path.name} {run.name}" for run, _, _ in rows],
+        "run": [run.title for run, _, _ in rows],
         **{
             name: [getattr(each, name) for _, each, _ in rows]
             for name in ("collective", "backend", "algorithm", "dtype", "op")

@@ -91,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status.
     """
     _open_closed_streams()
+    output.take_any_text()
     words = list(sys.argv[1:] if argv is None else argv)
     at = next((at for at, word in enumerate(words) if not word.startswith("-")), len(words))
     if (both := " ".join(words[at : at + 2])) in VERBS:

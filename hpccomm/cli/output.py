@@ -1,11 +1,35 @@
 """What a verb prints."""
 
+import codecs
 import contextlib
+import io
 import sys
 from pathlib import Path
 
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.errors import ResultsError
+from hpccomm.files.regular import as_utf8
+
+_PLAIN = {"\u2192": "->", "\u21e2": "~>", "\u2026": "..."}
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Replace what the encoding of a stream lacks."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = as_utf8(error.object[error.start : error.end])
+    escaped = (
+        each if each.isascii() else _PLAIN.get(each) or ascii(each)[1:-1] for each in lacking
+    )
+    return "".join(escaped), error.end
+
+
+def take_any_text() -> None:
+    """Have the standard streams take any text, whatever their encoding: what that lacks is replaced or escaped."""
+    codecs.register_error("hpccomm.plain", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="hpccomm.plain")
 
 
 def speaks() -> bool:
@@ -53,6 +77,6 @@ def write_file(file: Path, content: str) -> None:
                     raise ResultsError(
                         f"{file} is an HDF5 file, which is not overwritten; choose another path"
                     )
-        file.write_text(content, encoding="utf-8")
+        file.write_text(as_utf8(content), encoding="utf-8")
     except OSError as error:
         raise ResultsError(f"cannot write {file}: {error.strerror}; choose another path") from error

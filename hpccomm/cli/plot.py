@@ -282,7 +282,7 @@ def _skew(runs: "Sequence[Run]") -> "Figure":
             if timing is not None and timing.alone == timing.alone:
                 place = "in place" if row.in_place else "out of place"
                 title = (
-                    f"{run.path.name} {run.name}: {row.collective} {row.dtype} {row.bytes} B {place}, started by "
+                    f"{run.title}: {row.collective} {row.dtype} {row.bytes} B {place}, started by "
                     f"{timing.sync}"
                 )
                 return pictures.skews(title, curves.skew(run.alone(number)))

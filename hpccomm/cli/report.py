@@ -94,6 +94,6 @@ def run(args: argparse.Namespace) -> int:
     for what in searched.damage:
         output.warn(f"hpccomm: damaged: {what}\n")
     output.write(
-        f"{counted(len(runs), 'run')}, {len(text.encode()) / 1e6:.1f} MB\nwritten to {file}\n"
+        f"{counted(len(runs), 'run')}, {file.stat().st_size / 1e6:.1f} MB\nwritten to {file}\n"
     )
     return 2 if searched.damage else 0

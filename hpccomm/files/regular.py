@@ -66,6 +66,14 @@ def open_regular(path: str | os.PathLike[str]) -> FileIO:
         raise
 
 
+def as_utf8(text: str) -> str:
+    """Return a text as UTF-8 can hold it: bytes of a path or a variable that are none are escaped."""
+    try:
+        return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    except UnicodeEncodeError:  # half a surrogate pair, which is nobody's bytes
+        return text.encode(errors="backslashreplace").decode()
+
+
 def read_text(path: str | os.PathLike[str]) -> str:
     """Return a text in UTF-8.
 

@@ -15,6 +15,7 @@ from zlib import crc32
 import numpy as np
 
 from hpccomm.errors import UsageError
+from hpccomm.files.regular import as_utf8
 from hpccomm.results.schema import (
     LOCATION,
     STATE,
@@ -113,7 +114,7 @@ def samples_checksum(run: str, what: str, number: int, samples: np.ndarray) -> i
 
 def encode_text(value: str, size: int, what: str) -> bytes:
     """Encode a string for a field of `size` bytes; one that does not fit is refused, never cut."""
-    encoded = value.encode()
+    encoded = as_utf8(value).encode()
     if len(encoded) > size:
         raise UsageError(f"{what} {value!r} has {len(encoded)} bytes; a results file holds {size}")
     return encoded

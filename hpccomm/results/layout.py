@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import h5py
 import numpy as np
 
+from hpccomm.files.regular import as_utf8
 from hpccomm.results import coding
 from hpccomm.results.coding import SAMPLE, Stored
 from hpccomm.results.schema import (
@@ -319,9 +320,11 @@ def write_info(run: h5py.Group, info: Any) -> None:
         value = getattr(info, name)
         match kind:
             case "str":
-                run.attrs[name] = value.isoformat() if isinstance(value, datetime) else value
+                run.attrs[name] = (
+                    value.isoformat() if isinstance(value, datetime) else as_utf8(value)
+                )
             case "str[]":
-                run.attrs.create(name, list(value), shape=(len(value),), dtype=text)
+                run.attrs.create(name, list(map(as_utf8, value)), shape=(len(value),), dtype=text)
             case "group":
                 attributes = run.create_group(name).attrs
                 if isinstance(value, Config):
@@ -330,9 +333,15 @@ def write_info(run: h5py.Group, info: Any) -> None:
                         attributes.create(setting.name, entry, dtype=_hdf5_type(setting.kind))
                 else:
                     for key, entry in value.items():
-                        attributes[key] = entry
+                        attributes[as_utf8(key)] = as_utf8(entry)
             case "table":
-                table = [dataclasses.astuple(line) for line in value]
+                table = [
+                    tuple(
+                        as_utf8(each) if isinstance(each, str) else each
+                        for each in dataclasses.astuple(line)
+                    )
+                    for line in value
+                ]
                 run.create_dataset(name, data=np.array(table, dtype=_DATASETS[name][0][0]))
             case _:
                 run.attrs.create(name, value, dtype=_hdf5_type(kind))

@@ -4,15 +4,17 @@ import getpass
 import os
 import socket
 
+from hpccomm.files.regular import as_utf8
+
 
 def host() -> str:
     """Return this node's name, without its domain."""
-    return socket.gethostname().split(".")[0]
+    return as_utf8(socket.gethostname()).split(".")[0]
 
 
 def user() -> str:
     """Return who runs this process."""
     try:
-        return getpass.getuser()
+        return as_utf8(getpass.getuser())
     except (KeyError, OSError):  # a user id without a name, as in containers
         return str(os.getuid())

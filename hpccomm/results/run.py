@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpccomm.errors import ResultsError
+from hpccomm.files.regular import as_utf8
 from hpccomm.results import sealed
 from hpccomm.results.refusals import reported
 from hpccomm.results.schema import Row, RunInfo, Timing
@@ -57,6 +58,11 @@ class Run:
     timings: tuple[Timing | None, ...] = ()
     groups: Mapping[str, Any] = field(default_factory=dict)
     _alone: Callable[[int], np.ndarray] | None = field(repr=False, compare=False, default=None)
+
+    @property
+    def title(self) -> str:
+        """Names of its file and itself, as text."""
+        return as_utf8(f"{self.path.name} {self.name}")
 
     def variant(self, index: int) -> str:
         """Return the variant that row `index` is of; empty if it is of none."""

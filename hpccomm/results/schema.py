@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from hpccomm.errors import UsageError
+from hpccomm.files.regular import as_utf8
 
 FORMAT = "hpccomm results"
 """Value of the root attribute ``format``, which identifies a results file among HDF5 files."""
@@ -333,12 +334,12 @@ SLURM: tuple[str, ...] = (
 
 def recorded_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of `environ` that are on the allow-list `ENVIRONMENT`, sorted by name."""
-    return {name: environ[name] for name in sorted(environ) if _listed(name, ENVIRONMENT)}
+    return {name: as_utf8(environ[name]) for name in sorted(environ) if _listed(name, ENVIRONMENT)}
 
 
 def recorded_slurm(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of `environ` that are on the allow-list `SLURM`, sorted by name."""
-    return {name: environ[name] for name in sorted(environ) if _listed(name, SLURM)}
+    return {name: as_utf8(environ[name]) for name in sorted(environ) if _listed(name, SLURM)}
 
 
 def _listed(name: str, patterns: tuple[str, ...]) -> bool:

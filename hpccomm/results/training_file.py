@@ -23,6 +23,7 @@ import numpy as np
 
 from hpccomm.errors import ResultsError
 from hpccomm.files import apart
+from hpccomm.files.regular import as_utf8
 from hpccomm.results import layout, liveness, reader, storage
 from hpccomm.results.refusals import reported
 from hpccomm.results.run import Run
@@ -251,7 +252,7 @@ class TrainingWriter:
 
 def _storable(text: str) -> str:
     """Return a text that HDF5 can store: without zero bytes, and what is no UTF-8 is escaped."""
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    return as_utf8(text).replace("\0", "\\0")
 
 
 def _line(entry: TrainingBucket | TrainingNote) -> tuple[Any, ...]:

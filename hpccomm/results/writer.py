@@ -28,6 +28,7 @@ import h5py
 import numpy as np
 
 from hpccomm.errors import ResultsError, UsageError
+from hpccomm.files.regular import as_utf8
 from hpccomm.results import coding, layout, reader, repetitions, storage
 from hpccomm.results.coding import Stored, StoredTiming
 from hpccomm.results.refusals import reported
@@ -283,7 +284,7 @@ class Writer:
         ResultsError, UsageError
             As `end` does.
         """
-        text = status.encode()[: coding.STATUS_BYTES].decode(errors="ignore").encode()
+        text = as_utf8(status).encode()[: coding.STATUS_BYTES].decode(errors="ignore").encode()
         seconds = time.time() if ended is None else ended.timestamp()
         end = coding.encode_end(self.name, seconds, text)
         at = self._space.state_at

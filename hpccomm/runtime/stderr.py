@@ -17,4 +17,4 @@ def write_stderr(text: str) -> None:
         with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
             stream.flush()
     with contextlib.suppress(OSError):
-        os.write(STDERR, f"{text}\n".encode(errors="replace"))
+        os.write(STDERR, f"{text}\n".encode(errors="backslashreplace"))

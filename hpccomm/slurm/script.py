@@ -4,6 +4,7 @@ Nothing that is given can become a command. Words of shell lines are quoted, val
 checked by `directives`, and comments contain only text of this module.
 """
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -127,15 +128,15 @@ def _environment(request: Request) -> Iterator[str]:
     yield "set -eo pipefail"
     if request.modules:
         yield "# Before `set -u`: scripts of modules read variables that need not be set."
-        yield from (f"module load {shlex.quote(module)}" for module in request.modules)
+        yield from (f"module load {_quoted(module)}" for module in request.modules)
     yield "set -u"
     python = Path(request.python)
-    yield f"export PATH={shlex.quote(str(python.parent))}:$PATH"
-    yield f"python={shlex.quote(str(python))}"
+    yield f"export PATH={_quoted(str(python.parent))}:$PATH"
+    yield f"python={_quoted(str(python))}"
     if request.output:
-        yield f"results={shlex.quote(request.output)}"
+        yield f"results={_quoted(request.output)}"
     else:
-        yield f"folder={shlex.quote(request.folder)}"
+        yield f"folder={_quoted(request.folder)}"
         yield "results=$folder/perf-$SLURM_JOB_ID.h5"
         yield 'mkdir -p -- "$folder"'
 
@@ -160,7 +161,7 @@ def _run(request: Request) -> Iterator[str]:
         words.append('--launcher="${launch[*]}"')
     else:
         words.insert(0, '"${launch[@]}"')
-    yield " ".join(['run_in_job "$results"', *words, *map(shlex.quote, request.arguments)])
+    yield " ".join(['run_in_job "$results"', *words, *map(_quoted, request.arguments)])
 
 
 def _part(name: str) -> str:
@@ -171,8 +172,15 @@ def _part(name: str) -> str:
 def _check_word(word: str) -> None:
     """Raise if a script cannot contain a word."""
     try:
-        word.encode()
+        os.fsencode(word)
     except UnicodeEncodeError:
         raise UsageError(f"{word!r} cannot be written in a script; give text in UTF-8") from None
     if "\0" in word:
         raise UsageError(f"{word!r} cannot be an argument of a program; leave out the NUL")
+
+
+def _quoted(word: str) -> str:
+    """Quote a word for bash, in ASCII: what takes the script, a stream or an editor, may have any encoding."""
+    if word.isascii():
+        return shlex.quote(word)
+    return "$'" + "".join(map("\\x{:02x}".format, os.fsencode(word))) + "'"

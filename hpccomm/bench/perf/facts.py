@@ -13,6 +13,7 @@ import numpy as np
 import hpccomm
 from hpccomm.backends.bootstrap import machine
 from hpccomm.bench.perf.memory_kind import ON_HOST, DeviceDescription
+from hpccomm.files.regular import as_utf8
 from hpccomm.results import origin
 from hpccomm.results.schema import Config, RankInfo, RunInfo, recorded_environment, recorded_slurm
 
@@ -57,7 +58,7 @@ def run_info(
         started=datetime.now().astimezone(),
         user=origin.user(),
         launcher=launcher,
-        arguments=arguments,
+        arguments=tuple(map(as_utf8, arguments)),
         skipped=skipped,
         config=config,
         ranks=tuple(rank for rank, *_ in found),

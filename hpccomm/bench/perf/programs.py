@@ -52,7 +52,8 @@ def make(folder: Path) -> list[Path]:
                 raise ResultsError(
                     f"{file} is there already, and not from hpccomm; name another folder"
                 )
-            file.write_text(text)
+            # The path of the interpreter may be any bytes.
+            file.write_text(text, encoding="utf-8", errors="surrogateescape")
             file.chmod(file.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
             made.append(file)
     except OSError as error:

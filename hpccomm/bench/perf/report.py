@@ -250,7 +250,7 @@ class Report:
         if text:
             # Past the stream's buffer, which is empty and whose lock the main thread may hold.
             try:
-                os.write(self._out.fileno(), text.encode())
+                os.write(self._out.fileno(), text.encode(errors="backslashreplace"))
             except ValueError:  # no file
                 self._out.write(text)
             except OSError:  # nobody reads it any more

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from hpccomm import backends
 from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.files.regular import as_utf8
 from hpccomm.results.schema import Timing, columns
 from hpccomm.settings import VARIABLES
 
@@ -87,7 +88,7 @@ class Variant:
 
 def name_of_variant(text: str) -> str:
     """Read the name of a variant, as results files hold it."""
-    if not text.strip() or len(text.encode()) > _LONGEST:
+    if not text.strip() or len(as_utf8(text).encode()) > _LONGEST:
         raise argparse.ArgumentTypeError(f"{text!r} is no name; give one of 1 to {_LONGEST} bytes")
     return text
 
@@ -99,7 +100,7 @@ def variant(text: str) -> Variant:
     backend alone.
     """
     words = text.split()
-    if not words or len(text.encode()) > _LONGEST:
+    if not words or len(as_utf8(text).encode()) > _LONGEST:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no variant; {_FITS}, in at most {_LONGEST} bytes"
         )
